@@ -1,0 +1,19 @@
+//! The KServe v2 wire: generated messages, tensor codec, step batching.
+//!
+//! Knows the wire. Deliberately knows nothing of OpenAI, of text, or of executors.
+
+/// Messages and services of the KServe v2 protocol with Triton's extensions.
+#[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
+pub mod inference {
+    tonic::include_proto!("inference");
+}
+
+/// The read-only service by which a gateway learns a worker's model.
+#[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
+pub mod assets {
+    tonic::include_proto!("inflight.v1");
+}
+
+pub mod names;
+pub mod step;
+pub mod tensor;

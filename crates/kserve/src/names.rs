@@ -1,0 +1,51 @@
+//! Names on the wire that are ours, or that several crates must spell alike.
+//!
+//! Triton's own tensor names stand where they are read and written; `inflight_` marks what Triton's
+//! TensorRT-LLM model lacks.
+
+/// Server-metadata extension: this worker speaks step batching (see [`crate::step`]).
+pub const STEP_BATCHING_EXTENSION: &str = "inflight_step_batching_v1";
+
+/// Request and response parameter names of Triton's streaming protocol.
+pub const FINAL_RESPONSE: &str = "triton_final_response";
+pub const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
+
+/// Input, UINT64 `[1]`: the request's handle, unique on its stream; asks for step batching.
+pub const HANDLE: &str = "inflight_handle";
+/// Input, FP32 `[1]`: minimum probability relative to the likeliest token.
+pub const MIN_P: &str = "inflight_min_p";
+/// Input, INT32 `[1]`: alternatives reported per generated token (OpenAI `top_logprobs`).
+pub const NUM_TOP_LOG_PROBS: &str = "inflight_num_top_log_probs";
+/// Input, INT32 `[1]`: log probabilities of the prompt's tokens with this many alternatives (0: none
+/// but the token's own).
+pub const NUM_PROMPT_LOG_PROBS: &str = "inflight_num_prompt_log_probs";
+/// Inputs, INT32 `[n]` and FP32 `[n]`: sparse form of `embedding_bias`.
+pub const LOGIT_BIAS_IDS: &str = "inflight_logit_bias_ids";
+pub const LOGIT_BIAS_VALUES: &str = "inflight_logit_bias_values";
+
+/// Output, INT32 `[sequences]`: TensorRT-LLM's FinishReason number; sent when named in `outputs`.
+pub const FINISH_REASON: &str = "inflight_finish_reason";
+/// Output, INT32 `[1]`: prompt tokens served from the KV cache; sent when named in `outputs`.
+pub const CACHED_TOKENS: &str = "inflight_cached_tokens";
+/// Outputs, INT32 and FP32 `[sequences, tokens, k]`.
+pub const TOP_LOG_PROB_IDS: &str = "inflight_top_log_prob_ids";
+pub const TOP_LOG_PROBS: &str = "inflight_top_log_probs";
+/// Output, FP32 `[prompt tokens]`; the first token's is NaN. With alternatives: INT32 and FP32 `[prompt tokens, k]`.
+pub const PROMPT_LOG_PROBS: &str = "inflight_prompt_log_probs";
+pub const PROMPT_TOP_LOG_PROB_IDS: &str = "inflight_prompt_top_log_prob_ids";
+pub const PROMPT_TOP_LOG_PROBS: &str = "inflight_prompt_top_log_probs";
+
+/// Columns of a step message (see [`crate::step`]).
+pub const SEQUENCE_INDEX: &str = "inflight_sequence_index";
+pub const TOKEN_OFFSETS: &str = "inflight_token_offsets";
+pub const FINAL: &str = "inflight_final";
+pub const ERROR_ROWS: &str = "inflight_error_rows";
+pub const ERROR_CODES: &str = "inflight_error_codes";
+pub const ERROR_TEXTS: &str = "inflight_error_texts";
+pub const LOG_PROB_ROWS: &str = "inflight_log_prob_rows";
+pub const TOP_LOG_PROB_ROWS: &str = "inflight_top_log_prob_rows";
+pub const TOP_LOG_PROB_WIDTHS: &str = "inflight_top_log_prob_widths";
+pub const CACHED_TOKENS_ROWS: &str = "inflight_cached_tokens_rows";
+pub const PROMPT_LOG_PROB_ROWS: &str = "inflight_prompt_log_prob_rows";
+pub const PROMPT_LOG_PROB_OFFSETS: &str = "inflight_prompt_log_prob_offsets";
+pub const PROMPT_TOP_LOG_PROB_WIDTHS: &str = "inflight_prompt_top_log_prob_widths";

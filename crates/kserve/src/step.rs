@@ -1,0 +1,96 @@
+//! Step batching: one KServe response per engine iteration, whose tensors are columns over the rows
+//! that moved. Owns the columns and their codec; knows nothing of executors, streams or text.
+//!
+//! A row is new output of one sequence of one request. Rows of a handle are in order, and exactly one
+//! is final, also after a cancel or an error: an error of one request is its row, never the message's
+//! `error_message`.
+//!
+//! | column | tensor | type, shape |
+//! |---|---|---|
+//! | handles | `inflight_handle` | UINT64 `[rows]` |
+//! | sequence_index | `inflight_sequence_index` | INT32 `[rows]` |
+//! | token_offsets | `inflight_token_offsets` | UINT32 `[rows + 1]` |
+//! | token_ids | `output_ids` | INT32 `[tokens]` |
+//! | finish_reasons | `inflight_finish_reason` | UINT8 `[rows]` |
+//! | finals | `inflight_final` | UINT8 `[rows]` |
+//!
+//! The sparse columns are sent only when a row has them; `*_rows` holds row numbers, ascending.
+
+/// TensorRT-LLM's FinishReason, by its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FinishReason {
+    NotFinished = 0,
+    EndId = 1,
+    StopWords = 2,
+    Length = 3,
+    TimedOut = 4,
+    Cancelled = 5,
+}
+
+impl FinishReason {
+    /// The reason with this number, if there is one.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::NotFinished,
+            1 => Self::EndId,
+            2 => Self::StopWords,
+            3 => Self::Length,
+            4 => Self::TimedOut,
+            5 => Self::Cancelled,
+            _ => return None,
+        })
+    }
+}
+
+/// The rows of one engine iteration, as columns. An empty batch is valid and means nothing moved.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepBatch {
+    /// Which request: the handle on the wire, the client id at the executor seam.
+    pub handles: Vec<u64>,
+    /// Which of the request's `num_return_sequences`, from 0.
+    pub sequence_index: Vec<i32>,
+    /// Row r's tokens are `token_ids[token_offsets[r]..token_offsets[r + 1]]`; starts with 0.
+    pub token_offsets: Vec<u32>,
+    pub token_ids: Vec<i32>,
+    /// [`FinishReason`] number: non-zero on a sequence's last row.
+    pub finish_reasons: Vec<u8>,
+    /// 1 on the handle's last row of all, else 0.
+    pub finals: Vec<u8>,
+    pub errors: Vec<RowError>,
+    /// Rows that carry log probabilities: as many values as the row has tokens, one row after another.
+    pub log_prob_rows: Vec<u32>,
+    pub log_probs: Vec<f32>,
+    /// Alternatives: for each row in `top_log_prob_rows`, its width k in `top_log_prob_widths`, and
+    /// tokens × k ids and values, best first.
+    pub top_log_prob_rows: Vec<u32>,
+    pub top_log_prob_widths: Vec<u32>,
+    pub top_log_prob_ids: Vec<i32>,
+    pub top_log_probs: Vec<f32>,
+    /// Prompt tokens found in the KV cache; on a request's first row, when it asked.
+    pub cached_tokens: Vec<(u32, u32)>,
+    /// On a request's first row, when it asked.
+    pub prompt_log_probs: Vec<PromptLogProbs>,
+}
+
+/// Why one request failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowError {
+    pub row: u32,
+    /// A gRPC status code, e.g. 3 INVALID_ARGUMENT, 8 RESOURCE_EXHAUSTED, 13 INTERNAL.
+    pub code: i32,
+    pub text: String,
+}
+
+/// Log probabilities of a prompt: position 0 has none and holds NaN.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptLogProbs {
+    pub row: u32,
+    /// `[prompt tokens]`
+    pub values: Vec<f32>,
+    /// Alternatives per position; may be 0.
+    pub width: u32,
+    /// `[prompt tokens × width]`; position 0's ids are -1.
+    pub top_ids: Vec<i32>,
+    pub top_values: Vec<f32>,
+}

@@ -1,0 +1,210 @@
+//! The seam to whatever generates tokens. Owns the request and response types; knows nothing of gRPC.
+//!
+//! Fields and names are those of TensorRT-LLM's executor API, so that its adapter only forwards them.
+//! Implementations: the Python executors (crates/python) and the simulated one (`simulated`).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use inflight_kserve::step::StepBatch;
+use serde::{Deserialize, Serialize};
+
+/// Generates tokens for many requests at once. Two threads call it: one enqueues and cancels, one
+/// awaits; all methods may be called concurrently.
+pub trait Executor: Send + Sync + 'static {
+    /// Asked once, before the server binds.
+    fn info(&self) -> ModelInfo;
+    /// Hands over requests. A refusal of one request is its errored, final row.
+    fn enqueue(&self, requests: Vec<Request>) -> Result<(), ExecutorFailed>;
+    /// Cancels requests; unknown or finished ids are ignored. Each still gets its one final row.
+    fn cancel(&self, client_ids: &[u64]) -> Result<(), ExecutorFailed>;
+    /// Blocks until rows are ready or `timeout` has passed (then an empty batch).
+    fn await_responses(&self, timeout: Duration) -> Result<ResponseBatch, ExecutorFailed>;
+    /// Iterations since the last call, oldest first, at most a bounded number.
+    fn stats(&self) -> Result<Vec<IterationStats>, ExecutorFailed>;
+    /// Ends the executor; active requests get a final row if it can still give one.
+    fn shutdown(&self);
+}
+
+/// The executor as a whole is broken: the worker process ends with a distinct exit code.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the executor failed: {0}")]
+pub struct ExecutorFailed(pub String);
+
+/// What the executor serves and can do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// `reference`, `simulated` or `tensorrt_llm`.
+    pub executor: String,
+    pub vocab_size: u32,
+    /// Prompt plus generated tokens that fit one sequence.
+    pub max_seq_len: u32,
+    pub max_input_len: u32,
+    pub max_batch_size: u32,
+    pub max_num_tokens: u32,
+    pub max_beam_width: u32,
+    pub tokens_per_block: u32,
+    /// Names from [`capability`]; a request that needs an absent one is refused by the worker.
+    pub capabilities: Vec<String>,
+}
+
+/// Capability names. What every executor must do (greedy and top-k/top-p sampling, stop words,
+/// streaming, cancel) has none.
+pub mod capability {
+    pub const LOG_PROBS: &str = "log_probs";
+    pub const TOP_LOG_PROBS: &str = "top_log_probs";
+    pub const PROMPT_LOG_PROBS: &str = "prompt_log_probs";
+    pub const MIN_P: &str = "min_p";
+    pub const PENALTIES: &str = "penalties";
+    pub const MIN_TOKENS: &str = "min_tokens";
+    pub const BAD_WORDS: &str = "bad_words";
+    pub const EMBEDDING_BIAS: &str = "embedding_bias";
+    pub const NUM_RETURN_SEQUENCES: &str = "num_return_sequences";
+    pub const BEAM_SEARCH: &str = "beam_search";
+    pub const TOP_P_DECAY: &str = "top_p_decay";
+    pub const NO_REPEAT_NGRAM: &str = "no_repeat_ngram_size";
+    pub const CONTEXT_LOGITS: &str = "context_logits";
+    pub const GENERATION_LOGITS: &str = "generation_logits";
+    pub const PERF_METRICS: &str = "perf_metrics";
+    pub const PROMPT_TUNING: &str = "prompt_tuning";
+    pub const LORA: &str = "lora";
+    pub const DRAFT_TOKENS: &str = "draft_tokens";
+    pub const GUIDED_DECODING: &str = "guided_decoding";
+    pub const LOOKAHEAD: &str = "lookahead";
+    pub const KV_CACHE_RETENTION: &str = "kv_cache_retention";
+    pub const CONTEXT_PHASE: &str = "context_phase";
+    pub const ENCODER: &str = "encoder";
+    pub const MROPE: &str = "mrope";
+    pub const CROSS_ATTENTION: &str = "cross_attention";
+}
+
+/// One request, with the names of `tensorrt_llm.bindings.executor.Request`. `None` means that the
+/// client sent nothing and the executor's own default holds.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    pub client_id: u64,
+    pub input_token_ids: Vec<i32>,
+    pub max_tokens: u32,
+    pub streaming: bool,
+    pub sampling_config: SamplingConfig,
+    pub output_config: OutputConfig,
+    /// `None`: no end token (ignore_eos).
+    pub end_id: Option<i32>,
+    pub pad_id: Option<i32>,
+    pub bad_words: Vec<Vec<i32>>,
+    pub stop_words: Vec<Vec<i32>>,
+    /// Dense, `[vocab_size]`; empty: none. The worker merges sparse logit bias into `logit_bias`.
+    pub embedding_bias: Vec<f32>,
+    pub logit_bias: Vec<(i32, f32)>,
+    /// Inputs whose meaning is the executor's alone (LoRA weights, prompt tables, draft tokens, …), by
+    /// their Triton tensor name; only those its capabilities cover.
+    pub tensors: Vec<NamedTensor>,
+}
+
+/// `tensorrt_llm.bindings.executor.SamplingConfig`.
+#[derive(Clone, Debug, Default)]
+pub struct SamplingConfig {
+    /// At least 1 once the worker has built it.
+    pub beam_width: u32,
+    pub num_return_sequences: u32,
+    pub top_k: Option<i32>,
+    pub top_p: Option<f32>,
+    pub top_p_min: Option<f32>,
+    pub top_p_reset_ids: Option<i32>,
+    pub top_p_decay: Option<f32>,
+    pub min_p: Option<f32>,
+    pub seed: Option<u64>,
+    pub temperature: Option<f32>,
+    pub min_tokens: Option<i32>,
+    pub beam_search_diversity_rate: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+    pub presence_penalty: Option<f32>,
+    pub frequency_penalty: Option<f32>,
+    pub length_penalty: Option<f32>,
+    pub early_stopping: Option<i32>,
+    pub no_repeat_ngram_size: Option<i32>,
+}
+
+/// `tensorrt_llm.bindings.executor.OutputConfig`, plus ours. Token rows never repeat the prompt: the
+/// worker prepends it where a client did not exclude it.
+#[derive(Clone, Debug, Default)]
+pub struct OutputConfig {
+    pub return_log_probs: bool,
+    pub return_context_logits: bool,
+    pub return_generation_logits: bool,
+    pub return_perf_metrics: bool,
+    /// Alternatives per generated token; 0: none.
+    pub num_top_log_probs: u32,
+    /// `None`: no log probabilities of the prompt; `Some(k)`: with k alternatives.
+    pub num_prompt_log_probs: Option<u32>,
+}
+
+/// A tensor handed through unread.
+#[derive(Clone, Debug)]
+pub struct NamedTensor {
+    pub name: String,
+    /// KServe datatype, e.g. `FP16`.
+    pub datatype: String,
+    /// Without the batch dimension.
+    pub shape: Vec<i64>,
+    pub data: Bytes,
+}
+
+/// One await's rows; `rows.handles` are client ids.
+///
+/// A request of `num_return_sequences` n yields rows for indices 0..n, each ending in one row with a
+/// finish reason; `finals` marks the last of all. A non-streaming request yields all its tokens of a
+/// sequence in one row. The end token is not in the tokens (as TensorRT-LLM does); matched stop words are.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseBatch {
+    pub rows: StepBatch,
+    /// Large per-row outputs, by Triton output name (`context_logits`, `generation_logits`,
+    /// `cum_log_probs`, perf metrics), without batch dimension.
+    pub tensors: Vec<(u32, NamedTensor)>,
+}
+
+/// One iteration's numbers, by TensorRT-LLM's JSON keys (`IterationStats.to_json_str`).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IterationStats {
+    pub timestamp: String,
+    pub iter: u64,
+    #[serde(rename = "iterLatencyMS")]
+    pub iter_latency_ms: f64,
+    pub num_new_active_requests: u64,
+    pub num_active_requests: u64,
+    pub num_queued_requests: u64,
+    pub num_completed_requests: u64,
+    pub max_num_active_requests: u64,
+    pub gpu_mem_usage: u64,
+    pub cpu_mem_usage: u64,
+    pub pinned_mem_usage: u64,
+    pub kv_cache_stats: Option<KvCacheStats>,
+    pub inflight_batching_stats: Option<InflightBatchingStats>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KvCacheStats {
+    pub max_num_blocks: u64,
+    pub free_num_blocks: u64,
+    pub used_num_blocks: u64,
+    pub tokens_per_block: u64,
+    pub alloc_total_blocks: u64,
+    pub alloc_new_blocks: u64,
+    pub reused_blocks: u64,
+    pub missed_blocks: u64,
+    pub cache_hit_rate: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InflightBatchingStats {
+    pub num_scheduled_requests: u64,
+    pub num_context_requests: u64,
+    pub num_gen_requests: u64,
+    pub num_paused_requests: u64,
+    pub num_ctx_tokens: u64,
+    pub micro_batch_id: u64,
+    pub avg_num_decoded_tokens_per_iter: f64,
+}

@@ -1,0 +1,174 @@
+"""The executor protocol: what the worker asks of whatever generates tokens.
+
+Owns the request and response types that cross from Rust, and nothing else. Names are those of
+TensorRT-LLM's executor API. One crossing per engine iteration: a `ResponseBatch` is columns of packed
+little-endian bytes, so that a batch of any size crosses in one call and without per-token objects.
+The Rust twin, with the meaning of each field, is ``crates/worker/src/executor.rs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended; TensorRT-LLM's numbers."""
+
+    NOT_FINISHED = 0
+    END_ID = 1
+    STOP_WORDS = 2
+    LENGTH = 3
+    TIMED_OUT = 4
+    CANCELLED = 5
+
+
+class StatusCode(IntEnum):
+    """The gRPC status codes an executor may give to one refused or failed request."""
+
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+@dataclass(slots=True)
+class SamplingConfig:
+    """``tensorrt_llm.bindings.executor.SamplingConfig``; ``None``: the executor's own default."""
+
+    beam_width: int = 1
+    num_return_sequences: int = 1
+    top_k: int | None = None
+    top_p: float | None = None
+    top_p_min: float | None = None
+    top_p_reset_ids: int | None = None
+    top_p_decay: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    min_tokens: int | None = None
+    beam_search_diversity_rate: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    length_penalty: float | None = None
+    early_stopping: int | None = None
+    no_repeat_ngram_size: int | None = None
+
+
+@dataclass(slots=True)
+class OutputConfig:
+    """``tensorrt_llm.bindings.executor.OutputConfig``, plus the numbers of reported alternatives."""
+
+    return_log_probs: bool = False
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
+    return_perf_metrics: bool = False
+    num_top_log_probs: int = 0
+    num_prompt_log_probs: int | None = None
+
+
+@dataclass(slots=True)
+class NamedTensor:
+    """A tensor under its Triton name; ``data`` is packed little-endian, ``shape`` has no batch dimension."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(slots=True)
+class Request:
+    """``tensorrt_llm.bindings.executor.Request``; token rows never repeat the prompt."""
+
+    client_id: int
+    input_token_ids: list[int]
+    max_tokens: int
+    streaming: bool = True
+    sampling_config: SamplingConfig = field(default_factory=SamplingConfig)
+    output_config: OutputConfig = field(default_factory=OutputConfig)
+    end_id: int | None = None
+    pad_id: int | None = None
+    bad_words: list[list[int]] = field(default_factory=list)
+    stop_words: list[list[int]] = field(default_factory=list)
+    #: float32 bytes ``[vocab_size]``, or empty.
+    embedding_bias: bytes = b""
+    #: Sparse bias as (token id, value).
+    logit_bias: list[tuple[int, float]] = field(default_factory=list)
+    tensors: list[NamedTensor] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ResponseBatch:
+    """The rows of one await, as columns. Row r's tokens are ``token_ids[token_offsets[r]:token_offsets[r+1]]``.
+
+    Exactly one row of a request is final, also after a cancel or an error. The end token is not among
+    the tokens; matched stop words are. Columns marked sparse are empty when no row has them.
+    """
+
+    client_ids: bytes = b""  #: uint64 [rows]
+    sequence_index: bytes = b""  #: int32 [rows]
+    token_offsets: bytes = b""  #: uint32 [rows + 1], or empty when there are no rows
+    token_ids: bytes = b""  #: int32 [tokens]
+    finish_reasons: bytes = b""  #: uint8 [rows], FinishReason; non-zero on a sequence's last row
+    finals: bytes = b""  #: uint8 [rows], 1 on the request's last row
+    errors: Sequence[tuple[int, int, str]] = ()  #: sparse: (row, StatusCode, text)
+    log_prob_rows: bytes = b""  #: sparse: uint32 row numbers, ascending
+    log_probs: bytes = b""  #: float32, as many per such row as it has tokens
+    top_log_prob_rows: bytes = b""  #: sparse: uint32
+    top_log_prob_widths: bytes = b""  #: uint32, k of each such row
+    top_log_prob_ids: bytes = b""  #: int32, tokens x k per such row, best first
+    top_log_probs: bytes = b""  #: float32, likewise
+    cached_tokens: Sequence[tuple[int, int]] = ()  #: sparse: (row, prompt tokens found in the cache)
+    #: sparse: (row, float32 [prompt], k, int32 [prompt x k], float32 [prompt x k])
+    prompt_log_probs: Sequence[tuple[int, bytes, int, bytes, bytes]] = ()
+    tensors: Sequence[tuple[int, NamedTensor]] = ()  #: sparse: large outputs by Triton output name
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the executor serves and can do; capability names are in ``crates/worker/src/executor.rs``."""
+
+    executor: str
+    vocab_size: int
+    max_seq_len: int
+    max_input_len: int
+    max_batch_size: int
+    max_num_tokens: int
+    max_beam_width: int
+    tokens_per_block: int
+    capabilities: tuple[str, ...] = ()
+
+
+#: One iteration's numbers under TensorRT-LLM's JSON keys (``IterationStats.to_json_str``).
+IterationStats = Mapping[str, Any]
+
+
+class Executor(Protocol):
+    """Generates tokens for many requests at once.
+
+    One thread enqueues and cancels, another awaits; methods must tolerate that. An exception from any
+    method means that the whole executor is broken and ends the worker process.
+    """
+
+    def enqueue(self, requests: Sequence[Request]) -> None:
+        """Takes requests; a refusal of one is its errored, final row, and the others go on."""
+
+    def cancel(self, client_ids: Sequence[int]) -> None:
+        """Cancels; unknown or finished ids are ignored. Each still gets its one final row."""
+
+    def await_responses(self, timeout_s: float) -> ResponseBatch:
+        """Waits, with the GIL released, until rows are ready or the time has passed (then no rows)."""
+
+    def stats(self) -> Sequence[IterationStats]:
+        """Iterations since the last call, oldest first; bounded."""
+
+    def info(self) -> ModelInfo:
+        """Asked once, before the server binds."""
+
+    def shutdown(self) -> None:
+        """Ends the executor and its threads."""
