@@ -1,0 +1,480 @@
+//! One iteration after another: admission, prefill, tokens, the ends of sequences.
+//!
+//! Time comes in as a value (since the executor's start) and goes out as one; nothing here reads a
+//! clock or waits, so that a test can replay any history.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use inflight_kserve::step::{FinishReason, RowError, StepBatch};
+
+use super::SimulatedOptions;
+use crate::executor::{InflightBatchingStats, IterationStats, KvCacheStats, Request};
+
+/// How many overdue iterations one await hands out at most: a late await must not build a batch
+/// without end.
+const MAX_ITERATIONS_PER_AWAIT: u32 = 16;
+/// gRPC INVALID_ARGUMENT: the request can never fit.
+const INVALID_ARGUMENT: i32 = 3;
+/// gRPC UNAVAILABLE: the executor is ending.
+const UNAVAILABLE: i32 = 14;
+/// The ASCII letters and signs begin here in byte-level vocabularies as in ASCII itself.
+const FIRST_PRINTABLE: u32 = 32;
+/// How many of them there are.
+const PRINTABLE: u32 = 95;
+
+/// When the next rows can be expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    At(Duration),
+    /// Not before a new request.
+    Idle,
+}
+
+/// A request from admission to its last row.
+struct Active {
+    sequences: u32,
+    sequences_left: u32,
+    blocks: u32,
+    max_tokens: u32,
+    streaming: bool,
+    first_token: u32,
+}
+
+/// A request that waits for a place or for blocks.
+struct Waiting {
+    client_id: u64,
+    prompt_tokens: u32,
+    active: Active,
+}
+
+struct Prefill {
+    client_id: u64,
+    tokens_left: u32,
+}
+
+/// All that one token needs, side by side: the loop over these is the hot one.
+struct Sequence {
+    client_id: u64,
+    index: i32,
+    produced: u32,
+    max_tokens: u32,
+    first_token: u32,
+    streaming: bool,
+}
+
+/// A row that no iteration makes: a refusal or a cancelled sequence.
+struct Notice {
+    client_id: u64,
+    index: i32,
+    last: bool,
+    error: Option<(i32, String)>,
+}
+
+struct Iteration {
+    end: Duration,
+    context_requests: u32,
+    context_tokens: u32,
+    duration: Duration,
+}
+
+pub(super) struct Engine {
+    options: SimulatedOptions,
+    first_id: u32,
+    ids: u32,
+    waiting: VecDeque<Waiting>,
+    active: HashMap<u64, Active>,
+    prefills: Vec<Prefill>,
+    sequences: Vec<Sequence>,
+    notices: Vec<Notice>,
+    free_blocks: u32,
+    /// Places taken: sequences running or about to, once their prompt is through.
+    places: u32,
+    iteration: Option<Iteration>,
+    next_start: Duration,
+    shut_down: bool,
+    iterations: u64,
+    completed: u64,
+    alloc_total_blocks: u64,
+    stats: Option<IterationStats>,
+}
+
+impl Engine {
+    pub(super) fn new(options: SimulatedOptions) -> Self {
+        let first_id = if options.vocab_size > FIRST_PRINTABLE {
+            FIRST_PRINTABLE
+        } else {
+            0
+        };
+        Self {
+            first_id,
+            ids: PRINTABLE.min(options.vocab_size - first_id).max(1),
+            free_blocks: options.num_blocks,
+            options,
+            waiting: VecDeque::new(),
+            active: HashMap::new(),
+            prefills: Vec::new(),
+            sequences: Vec::new(),
+            notices: Vec::new(),
+            places: 0,
+            iteration: None,
+            next_start: Duration::ZERO,
+            shut_down: false,
+            iterations: 0,
+            completed: 0,
+            alloc_total_blocks: 0,
+            stats: None,
+        }
+    }
+
+    /// Takes a request, or leaves a notice of its refusal.
+    pub(super) fn enqueue(&mut self, request: Request, now: Duration) {
+        let prompt_tokens = request.input_token_ids.len() as u32;
+        let sequences = request.sampling_config.num_return_sequences.max(1);
+        let max_tokens = request.max_tokens.max(1);
+        let blocks = self
+            .blocks_of(prompt_tokens)
+            .saturating_add(self.blocks_of(max_tokens).saturating_mul(sequences));
+        let refusal = if self.shut_down {
+            Some((
+                UNAVAILABLE,
+                "the simulated executor is shutting down".to_owned(),
+            ))
+        } else if blocks > self.options.num_blocks {
+            let have = self.options.num_blocks;
+            let text = format!(
+                "the request needs `{blocks}` KV cache blocks and the simulated executor has `{have}`: \
+                 lower max_tokens or raise num_blocks"
+            );
+            Some((INVALID_ARGUMENT, text))
+        } else if sequences > self.options.max_batch_size {
+            let text = format!(
+                "num_return_sequences `{sequences}` is above max_batch_size `{}`",
+                self.options.max_batch_size
+            );
+            Some((INVALID_ARGUMENT, text))
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            self.notices.push(Notice {
+                client_id: request.client_id,
+                index: 0,
+                last: true,
+                error: Some(error),
+            });
+            return;
+        }
+        if self.is_idle() {
+            self.next_start = self.next_start.max(now);
+        }
+        self.waiting.push_back(Waiting {
+            client_id: request.client_id,
+            prompt_tokens,
+            active: Active {
+                sequences,
+                sequences_left: sequences,
+                blocks,
+                max_tokens,
+                streaming: request.streaming,
+                first_token: first_token(&request.input_token_ids),
+            },
+        });
+    }
+
+    /// Ends a request; each of its live sequences gets a row that says so. Unknown ids are ignored.
+    pub(super) fn cancel(&mut self, client_id: u64) {
+        let mut ended: Vec<i32> = Vec::new();
+        if let Some(place) = self.waiting.iter().position(|w| w.client_id == client_id) {
+            if let Some(waiting) = self.waiting.remove(place) {
+                ended.extend(0..waiting.active.sequences as i32);
+            }
+        } else if let Some(active) = self.active.remove(&client_id) {
+            self.free_blocks += active.blocks;
+            self.places -= active.sequences_left;
+            if let Some(place) = self.prefills.iter().position(|p| p.client_id == client_id) {
+                self.prefills.remove(place);
+                ended.extend(0..active.sequences as i32);
+            } else {
+                self.sequences.retain(|sequence| {
+                    let live = sequence.client_id != client_id;
+                    if !live {
+                        ended.push(sequence.index);
+                    }
+                    live
+                });
+            }
+        }
+        let last = ended.len().saturating_sub(1);
+        for (place, index) in ended.into_iter().enumerate() {
+            self.notices.push(Notice {
+                client_id,
+                index,
+                last: place == last,
+                error: None,
+            });
+        }
+    }
+
+    /// Appends the rows of everything that has happened by `now`.
+    pub(super) fn advance(&mut self, now: Duration, rows: &mut StepBatch) -> Next {
+        self.flush_notices(rows);
+        for _ in 0..MAX_ITERATIONS_PER_AWAIT {
+            if self.iteration.is_none() && !self.schedule() {
+                return Next::Idle;
+            }
+            let Some(iteration) = self.iteration.take_if(|iteration| iteration.end <= now) else {
+                break;
+            };
+            self.complete(&iteration, rows);
+            if iteration.duration.is_zero() && !rows.handles.is_empty() {
+                // As fast as awaited: one iteration an await.
+                return Next::At(now);
+            }
+        }
+        Next::At(
+            self.iteration
+                .as_ref()
+                .map_or(now, |iteration| iteration.end),
+        )
+    }
+
+    pub(super) fn shut_down(&mut self) {
+        self.shut_down = true;
+        let mut ids: Vec<u64> = self.waiting.iter().map(|w| w.client_id).collect();
+        ids.extend(self.active.keys());
+        for id in ids {
+            self.cancel(id);
+        }
+    }
+
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.shut_down
+    }
+
+    /// The latest iteration, once.
+    pub(super) fn drain_stats(&mut self) -> Vec<IterationStats> {
+        self.stats.take().into_iter().collect()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.iteration.is_none() && self.active.is_empty() && self.waiting.is_empty()
+    }
+
+    fn blocks_of(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.options.tokens_per_block.max(1))
+    }
+
+    /// Admits what fits, first come first served, and begins an iteration; false: nothing to do.
+    fn schedule(&mut self) -> bool {
+        while let Some(waiting) = self.waiting.front() {
+            let fits = waiting.active.blocks <= self.free_blocks
+                && waiting.active.sequences + self.places <= self.options.max_batch_size;
+            if !fits {
+                break;
+            }
+            let Some(waiting) = self.waiting.pop_front() else {
+                break;
+            };
+            self.free_blocks -= waiting.active.blocks;
+            self.alloc_total_blocks += u64::from(waiting.active.blocks);
+            self.places += waiting.active.sequences;
+            self.prefills.push(Prefill {
+                client_id: waiting.client_id,
+                tokens_left: waiting.prompt_tokens,
+            });
+            self.active.insert(waiting.client_id, waiting.active);
+        }
+        if self.prefills.is_empty() && self.sequences.is_empty() {
+            return false;
+        }
+        let mut budget = self
+            .options
+            .max_num_tokens
+            .saturating_sub(self.sequences.len() as u32)
+            .max(1);
+        let (mut context_requests, mut context_tokens) = (0, 0);
+        for prefill in &mut self.prefills {
+            if budget == 0 {
+                break;
+            }
+            let chunk = prefill.tokens_left.min(budget);
+            prefill.tokens_left -= chunk;
+            budget -= chunk;
+            context_requests += 1;
+            context_tokens += chunk;
+        }
+        let options = &self.options;
+        let microseconds = options.step_us
+            + options.step_us_per_sequence
+                * (self.sequences.len() as f64 + f64::from(context_requests))
+            + options.prefill_us_per_token * f64::from(context_tokens);
+        let duration = Duration::try_from_secs_f64(microseconds / 1e6).unwrap_or(Duration::ZERO);
+        self.iteration = Some(Iteration {
+            end: self.next_start + duration,
+            context_requests,
+            context_tokens,
+            duration,
+        });
+        true
+    }
+
+    /// Ends an iteration: prompts that are through join the sequences, and each sequence moves on.
+    fn complete(&mut self, iteration: &Iteration, rows: &mut StepBatch) {
+        self.next_start = iteration.end;
+        self.iterations += 1;
+        let generating = self.sequences.len();
+        let Self {
+            prefills,
+            active,
+            sequences,
+            ..
+        } = self;
+        prefills.retain(|prefill| {
+            if prefill.tokens_left > 0 {
+                return true;
+            }
+            if let Some(request) = active.get(&prefill.client_id) {
+                sequences.extend((0..request.sequences).map(|index| Sequence {
+                    client_id: prefill.client_id,
+                    index: index as i32,
+                    produced: 0,
+                    max_tokens: request.max_tokens,
+                    // Sequences of one request differ, as samples do.
+                    first_token: request.first_token.wrapping_add(index),
+                    streaming: request.streaming,
+                }));
+            }
+            false
+        });
+
+        let (first_id, ids) = (self.first_id, self.ids);
+        let token = |sequence: &Sequence, place: u32| {
+            (first_id + sequence.first_token.wrapping_add(place) % ids) as i32
+        };
+        let Self {
+            active,
+            sequences,
+            free_blocks,
+            places,
+            completed,
+            ..
+        } = self;
+        sequences.retain_mut(|sequence| {
+            let place = sequence.produced;
+            sequence.produced += 1;
+            let done = sequence.produced >= sequence.max_tokens;
+            if sequence.streaming {
+                rows.token_ids.push(token(sequence, place));
+            } else if done {
+                rows.token_ids
+                    .extend((0..sequence.produced).map(|place| token(sequence, place)));
+            } else {
+                return true;
+            }
+            if !done {
+                push_row(
+                    rows,
+                    sequence.client_id,
+                    sequence.index,
+                    FinishReason::NotFinished,
+                    false,
+                );
+                return true;
+            }
+            *places -= 1;
+            let last = match active.get_mut(&sequence.client_id) {
+                Some(request) if request.sequences_left > 1 => {
+                    request.sequences_left -= 1;
+                    false
+                }
+                _ => {
+                    if let Some(request) = active.remove(&sequence.client_id) {
+                        *free_blocks += request.blocks;
+                    }
+                    *completed += 1;
+                    true
+                }
+            };
+            push_row(
+                rows,
+                sequence.client_id,
+                sequence.index,
+                FinishReason::Length,
+                last,
+            );
+            false
+        });
+        self.stats = Some(self.snapshot(iteration, generating));
+    }
+
+    fn flush_notices(&mut self, rows: &mut StepBatch) {
+        for notice in self.notices.drain(..) {
+            if let Some((code, text)) = notice.error {
+                let row = rows.handles.len() as u32;
+                rows.errors.push(RowError { row, code, text });
+            }
+            push_row(
+                rows,
+                notice.client_id,
+                notice.index,
+                FinishReason::Cancelled,
+                notice.last,
+            );
+        }
+    }
+
+    fn snapshot(&self, iteration: &Iteration, generating: usize) -> IterationStats {
+        let used = self.options.num_blocks - self.free_blocks;
+        let generating = generating as u64;
+        IterationStats {
+            timestamp: String::new(),
+            iter: self.iterations,
+            iter_latency_ms: iteration.duration.as_secs_f64() * 1e3,
+            num_active_requests: (self.active.len() + self.waiting.len()) as u64,
+            num_queued_requests: self.waiting.len() as u64,
+            num_completed_requests: self.completed,
+            max_num_active_requests: u64::from(self.options.max_batch_size),
+            kv_cache_stats: Some(KvCacheStats {
+                max_num_blocks: u64::from(self.options.num_blocks),
+                free_num_blocks: u64::from(self.free_blocks),
+                used_num_blocks: u64::from(used),
+                tokens_per_block: u64::from(self.options.tokens_per_block),
+                alloc_total_blocks: self.alloc_total_blocks,
+                alloc_new_blocks: self.alloc_total_blocks,
+                ..KvCacheStats::default()
+            }),
+            inflight_batching_stats: Some(InflightBatchingStats {
+                num_scheduled_requests: generating + u64::from(iteration.context_requests),
+                num_context_requests: u64::from(iteration.context_requests),
+                num_gen_requests: generating,
+                num_ctx_tokens: u64::from(iteration.context_tokens),
+                avg_num_decoded_tokens_per_iter: 1.0,
+                ..InflightBatchingStats::default()
+            }),
+            ..IterationStats::default()
+        }
+    }
+}
+
+/// Closes the row whose tokens were just pushed.
+fn push_row(rows: &mut StepBatch, client_id: u64, index: i32, reason: FinishReason, last: bool) {
+    if rows.token_offsets.is_empty() {
+        rows.token_offsets.push(0);
+    }
+    rows.handles.push(client_id);
+    rows.sequence_index.push(index);
+    rows.token_offsets.push(rows.token_ids.len() as u32);
+    rows.finish_reasons.push(reason as u8);
+    rows.finals.push(u8::from(last));
+}
+
+/// Where in the cycle of ids a prompt's answer begins: the same prompt always gets the same answer.
+fn first_token(prompt: &[i32]) -> u32 {
+    prompt.iter().fold(0_u32, |hash, id| {
+        hash.wrapping_mul(31).wrapping_add(*id as u32)
+    })
+}
+
+#[cfg(test)]
+mod tests;
