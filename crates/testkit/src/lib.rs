@@ -1,1 +1,6 @@
-//! inflight-testkit
+//! For tests only: a worker that does what the test says, and a reader of event streams.
+//!
+//! Panics are wanted here: each is a failed test.
+
+pub mod sse;
+pub mod worker;

@@ -1,0 +1,332 @@
+//! A worker that does what the test says: real gRPC on a real port, answers from the test's own hands.
+//!
+//! Owns the sockets and the order of messages; knows nothing of executors. A test takes each request
+//! with [`FakeWorker::next_request`] and answers it row by row, or lets [`FakeWorker::answer_all`] do it.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use inflight_kserve::assets::model_assets_server::{ModelAssets, ModelAssetsServer};
+use inflight_kserve::assets::{AssetChunk, DescribeRequest, FetchRequest, ModelDescription};
+use inflight_kserve::inference::grpc_inference_service_server::{
+    GrpcInferenceService, GrpcInferenceServiceServer,
+};
+use inflight_kserve::inference::*;
+use inflight_kserve::names;
+use inflight_kserve::step::{FinishReason, RowError, StepBatch};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+/// A test that waits longer than this has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Outgoing = mpsc::Sender<Result<ModelStreamInferResponse, Status>>;
+
+/// What the fake says of itself.
+#[derive(Clone, Debug)]
+pub struct FakeModel {
+    pub description: ModelDescription,
+    /// File name to content; served by ModelAssets.
+    pub files: Vec<(String, Bytes)>,
+    pub extensions: Vec<String>,
+}
+
+impl FakeModel {
+    /// A model of 64 tokens of context that can do everything, with these files.
+    pub fn new(served_model_name: &str, files: Vec<(String, Bytes)>) -> Self {
+        let capabilities = [
+            "log_probs",
+            "top_log_probs",
+            "prompt_log_probs",
+            "min_p",
+            "penalties",
+            "min_tokens",
+            "bad_words",
+            "embedding_bias",
+            "num_return_sequences",
+        ];
+        Self {
+            description: ModelDescription {
+                served_model_name: served_model_name.to_owned(),
+                core_model_name: "tensorrt_llm".to_owned(),
+                content_hash: format!("hash-of-{served_model_name}"),
+                created_unix_seconds: 1_700_000_000,
+                executor: "fake".to_owned(),
+                max_seq_len: 64,
+                max_input_len: 63,
+                max_beam_width: 1,
+                vocab_size: 32_000,
+                capabilities: capabilities.map(str::to_owned).to_vec(),
+            },
+            files,
+            extensions: vec![names::STEP_BATCHING_EXTENSION.to_owned()],
+        }
+    }
+}
+
+/// One request as it arrived, and the way to answer it.
+#[derive(Debug)]
+pub struct Received {
+    pub message: ModelInferRequest,
+    /// The value of `inflight_handle`.
+    pub handle: u64,
+    /// True for a stop of the handle.
+    pub stop: bool,
+    outgoing: Outgoing,
+}
+
+impl Received {
+    /// Sends rows as one iteration's message.
+    pub async fn rows(&self, rows: StepBatch) {
+        let message = ModelStreamInferResponse {
+            error_message: String::new(),
+            infer_response: Some(rows.encode("tensorrt_llm")),
+        };
+        // A gateway that has gone away is a legitimate part of many tests.
+        let _ = self.outgoing.send(Ok(message)).await;
+    }
+
+    /// Sends tokens of sequence 0.
+    pub async fn tokens(&self, tokens: &[i32]) {
+        self.rows(row(self.handle, 0, tokens, FinishReason::NotFinished, false)).await;
+    }
+
+    /// Sends the last row of the request.
+    pub async fn finish(&self, tokens: &[i32], reason: FinishReason) {
+        self.rows(row(self.handle, 0, tokens, reason, true)).await;
+    }
+
+    /// Sends the request's errored, final row.
+    pub async fn fail(&self, code: i32, text: &str) {
+        let mut rows = row(self.handle, 0, &[], FinishReason::NotFinished, true);
+        rows.errors.push(RowError { row: 0, code, text: text.to_owned() });
+        self.rows(rows).await;
+    }
+}
+
+/// One row as a batch; tests join several with [`join`].
+pub fn row(
+    handle: u64,
+    sequence: i32,
+    tokens: &[i32],
+    reason: FinishReason,
+    is_final: bool,
+) -> StepBatch {
+    StepBatch {
+        handles: vec![handle],
+        sequence_index: vec![sequence],
+        token_offsets: vec![0, tokens.len() as u32],
+        token_ids: tokens.to_vec(),
+        finish_reasons: vec![reason as u8],
+        finals: vec![u8::from(is_final)],
+        ..StepBatch::default()
+    }
+}
+
+/// The plain columns of several batches as one batch.
+pub fn join(batches: &[StepBatch]) -> StepBatch {
+    let mut joined = StepBatch { token_offsets: vec![0], ..StepBatch::default() };
+    for batch in batches {
+        let before = joined.token_ids.len() as u32;
+        joined.handles.extend(&batch.handles);
+        joined.sequence_index.extend(&batch.sequence_index);
+        joined.token_ids.extend(&batch.token_ids);
+        joined.token_offsets.extend(batch.token_offsets.iter().skip(1).map(|end| before + end));
+        joined.finish_reasons.extend(&batch.finish_reasons);
+        joined.finals.extend(&batch.finals);
+    }
+    joined
+}
+
+/// A running fake; dropping it closes every connection at once.
+#[derive(Debug)]
+pub struct FakeWorker {
+    pub address: SocketAddr,
+    requests: mpsc::Receiver<Received>,
+    server: JoinHandle<()>,
+}
+
+impl FakeWorker {
+    /// Listens on an ephemeral port.
+    pub async fn start(model: FakeModel) -> Self {
+        Self::start_at(model, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// Listens on this address: a worker that comes back.
+    pub async fn start_at(model: FakeModel, address: SocketAddr) -> Self {
+        let listener = tokio::net::TcpListener::bind(address).await.expect("the port is free");
+        let address = listener.local_addr().expect("a bound listener has an address");
+        let (sender, requests) = mpsc::channel(1024);
+        let service = Service { model: Arc::new(model), requests: sender };
+        let server = tokio::spawn(async move {
+            tonic::transport::Server::builder()
+                .add_service(GrpcInferenceServiceServer::new(service.clone()))
+                .add_service(ModelAssetsServer::new(service))
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+                .expect("the fake worker serves");
+        });
+        Self { address, requests, server }
+    }
+
+    /// The next message with a handle, requests and stops alike, in order of arrival.
+    pub async fn next_request(&mut self) -> Received {
+        tokio::time::timeout(PATIENCE, self.requests.recv())
+            .await
+            .expect("a request arrives in time")
+            .expect("the fake worker still runs")
+    }
+
+    /// Answers every request to come with these tokens, one row each, then `reason`. Stops are ignored.
+    pub fn answer_all(mut self, tokens: Vec<i32>, reason: FinishReason) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            while let Some(request) = self.requests.recv().await {
+                if request.stop {
+                    continue;
+                }
+                for token in &tokens {
+                    request.tokens(&[*token]).await;
+                }
+                request.finish(&[], reason).await;
+            }
+        })
+    }
+
+    /// Ends as a killed process does.
+    pub fn kill(&self) {
+        self.server.abort();
+    }
+}
+
+impl Drop for FakeWorker {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Service {
+    model: Arc<FakeModel>,
+    requests: mpsc::Sender<Received>,
+}
+
+#[tonic::async_trait]
+impl ModelAssets for Service {
+    async fn describe(
+        &self,
+        _: Request<DescribeRequest>,
+    ) -> Result<Response<ModelDescription>, Status> {
+        Ok(Response::new(self.model.description.clone()))
+    }
+
+    type FetchStream = Pin<Box<dyn Stream<Item = Result<AssetChunk, Status>> + Send>>;
+
+    async fn fetch(
+        &self,
+        _: Request<FetchRequest>,
+    ) -> Result<Response<Self::FetchStream>, Status> {
+        let chunks: Vec<_> = self
+            .model
+            .files
+            .iter()
+            .map(|(name, data)| Ok(AssetChunk { file_name: name.clone(), data: data.clone() }))
+            .collect();
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+    }
+}
+
+fn handle_of(message: &ModelInferRequest) -> Option<u64> {
+    let position = message.inputs.iter().position(|input| input.name == names::HANDLE)?;
+    let raw = message.raw_input_contents.get(position)?;
+    Some(u64::from_le_bytes(raw.as_ref().try_into().ok()?))
+}
+
+macro_rules! unimplemented_rpcs {
+    ($($rpc:ident($request:ty) -> $response:ty;)*) => {$(
+        async fn $rpc(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
+            Err(Status::unimplemented(stringify!($rpc)))
+        }
+    )*};
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Service {
+    async fn server_live(
+        &self,
+        _: Request<ServerLiveRequest>,
+    ) -> Result<Response<ServerLiveResponse>, Status> {
+        Ok(Response::new(ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(
+        &self,
+        _: Request<ServerReadyRequest>,
+    ) -> Result<Response<ServerReadyResponse>, Status> {
+        Ok(Response::new(ServerReadyResponse { ready: true }))
+    }
+
+    async fn model_ready(
+        &self,
+        _: Request<ModelReadyRequest>,
+    ) -> Result<Response<ModelReadyResponse>, Status> {
+        Ok(Response::new(ModelReadyResponse { ready: true }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _: Request<ServerMetadataRequest>,
+    ) -> Result<Response<ServerMetadataResponse>, Status> {
+        Ok(Response::new(ServerMetadataResponse {
+            name: "fake".to_owned(),
+            version: "0".to_owned(),
+            extensions: self.model.extensions.clone(),
+        }))
+    }
+
+    type ModelStreamInferStream =
+        Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>>;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
+        let mut incoming = request.into_inner();
+        let (outgoing, answers) = mpsc::channel(1024);
+        let requests = self.requests.clone();
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = incoming.next().await {
+                let Some(handle) = handle_of(&message) else { continue };
+                let stop = message.inputs.iter().any(|input| input.name == "stop");
+                let received = Received { message, handle, stop, outgoing: outgoing.clone() };
+                if requests.send(received).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+
+    unimplemented_rpcs! {
+        model_metadata(ModelMetadataRequest) -> ModelMetadataResponse;
+        model_infer(ModelInferRequest) -> ModelInferResponse;
+        model_config(ModelConfigRequest) -> ModelConfigResponse;
+        model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse;
+        repository_index(RepositoryIndexRequest) -> RepositoryIndexResponse;
+        repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse;
+        repository_model_unload(RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse;
+        system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse;
+        system_shared_memory_register(SystemSharedMemoryRegisterRequest) -> SystemSharedMemoryRegisterResponse;
+        system_shared_memory_unregister(SystemSharedMemoryUnregisterRequest) -> SystemSharedMemoryUnregisterResponse;
+        cuda_shared_memory_status(CudaSharedMemoryStatusRequest) -> CudaSharedMemoryStatusResponse;
+        cuda_shared_memory_register(CudaSharedMemoryRegisterRequest) -> CudaSharedMemoryRegisterResponse;
+        cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest) -> CudaSharedMemoryUnregisterResponse;
+        trace_setting(TraceSettingRequest) -> TraceSettingResponse;
+        log_settings(LogSettingsRequest) -> LogSettingsResponse;
+    }
+}
