@@ -1,0 +1,158 @@
+"""The narrow seam of array operations, on NumPy.
+
+Owns every operation whose speed matters: products, norms, rotary embedding, the paged scatter and gather,
+attention. Another backend implements the same functions over its own arrays. Knows nothing of models,
+requests or block accounting. All floats are float32; `T` is rows of the iteration, `R` sequences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Float32 = npt.NDArray[np.float32]
+Int = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+#: Attention scores held at once in a context phase (64 MiB); longer chunks are cut into query slices.
+_MAX_SCORES = 1 << 24
+
+#: What a masked score becomes; finite, so that a fully masked padding row stays free of NaN.
+_MASKED = np.float32(-1e30)
+
+
+def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
+    """``x [T, in]`` times ``weight [out, in]`` transposed, plus ``bias [out]``."""
+    product = x @ weight.T
+    if bias is not None:
+        product += bias
+    return product
+
+
+def embed(weight: Float32, token_ids: Int) -> Float32:
+    """Rows of ``weight [vocabulary, hidden]``."""
+    return weight[token_ids]
+
+
+def rms_norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
+    """Scales the last axis to unit root mean square, then by ``weight``."""
+    mean_square = np.einsum("...i,...i->...", x, x)[..., None] * np.float32(1.0 / x.shape[-1])
+    normed = x / np.sqrt(mean_square + np.float32(epsilon))
+    normed *= weight
+    return normed
+
+
+def silu_gate(gate_up: Float32) -> Float32:
+    """``silu(gate) * up`` of the halves of ``[T, 2 x n]``. By tanh, which cannot overflow as exp does."""
+    half = gate_up.shape[-1] // 2
+    gate, up = gate_up[:, :half], gate_up[:, half:]
+    gated = np.tanh(gate * np.float32(0.5))
+    gated += np.float32(1.0)
+    gated *= gate
+    gated *= up
+    gated *= np.float32(0.5)
+    return gated
+
+
+def rope_tables(inverse_frequencies: Float32, positions: int) -> tuple[Float32, Float32]:
+    """Cosines and sines ``[positions, head_dim / 2]``, computed in float32 as transformers does."""
+    angles = np.arange(positions, dtype=np.float32)[:, None] * inverse_frequencies
+    return np.cos(angles), np.sin(angles)
+
+
+def rope(x: Float32, cosines: Float32, sines: Float32) -> Float32:
+    """Rotates ``x [T, heads, head_dim]`` by each row's angles ``[T, head_dim / 2]``; halves are the pairs."""
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    cosines, sines = cosines[:, None, :], sines[:, None, :]
+    rotated = np.empty_like(x)
+    np.multiply(first, cosines, out=rotated[..., :half])
+    rotated[..., :half] -= second * sines
+    np.multiply(second, cosines, out=rotated[..., half:])
+    rotated[..., half:] += first * sines
+    return rotated
+
+
+def scatter(cache: Float32, slots: Int, rows: Float32) -> None:
+    """Writes ``rows [T, kv_heads, head_dim]`` into ``cache [slots, kv_heads, head_dim]``."""
+    cache[slots] = rows
+
+
+def gather(cache: Float32, tokens_per_block: int, block_table: Int) -> Float32:
+    """Reads whole blocks: ``block_table [R, blocks]`` to ``[R, blocks x tokens_per_block, kv_heads, head_dim]``."""
+    blocks = cache.reshape(-1, tokens_per_block, *cache.shape[1:])
+    gathered = np.take(blocks, block_table, axis=0)
+    return gathered.reshape(block_table.shape[0], -1, *cache.shape[1:])
+
+
+def generation_mask(lengths: Int, padded: int, window: int | None) -> Float32 | None:
+    """What to add to scores ``[R, 1, 1, padded]`` of one new token per sequence; None: nothing."""
+    if window is None and bool((lengths == padded).all()):
+        return None
+    keys = np.arange(padded)
+    hidden = keys >= lengths[:, None]
+    if window is not None:
+        hidden |= keys < lengths[:, None] - window
+    return np.where(hidden, _MASKED, np.float32(0.0))[:, None, None, :]
+
+
+def generation_attention(
+    queries: Float32, keys: Float32, values: Float32, mask: Float32 | None, scale: float
+) -> Float32:
+    """One new token per sequence: ``queries [R, heads, head_dim]`` over ``[R, padded, kv_heads, head_dim]``."""
+    rows, heads, head_dim = queries.shape
+    kv_heads = keys.shape[2]
+    # Queries that share a key head form one small matrix; the transposes below are views that BLAS reads.
+    grouped = (queries * np.float32(scale)).reshape(rows, kv_heads, heads // kv_heads, head_dim)
+    scores = grouped @ keys.transpose(0, 2, 3, 1)
+    if mask is not None:
+        scores += mask
+    weights = softmax(scores)
+    return (weights @ values.transpose(0, 2, 1, 3)).reshape(rows, heads, head_dim)
+
+
+def context_attention(
+    queries: Float32, keys: Float32, values: Float32, first_position: int, window: int | None, scale: float
+) -> Float32:
+    """A chunk of one prompt: ``queries [T, heads, head_dim]`` at ``first_position`` on, causal, over all
+    ``[first_position + T, kv_heads, head_dim]`` keys so far."""
+    count, heads, head_dim = queries.shape
+    length, kv_heads, _ = keys.shape
+    by_head = keys.transpose(1, 2, 0)
+    values_by_head = values.transpose(1, 0, 2)
+    positions = np.arange(length)
+    out = np.empty_like(queries)
+    step = max(1, _MAX_SCORES // (heads * length))
+    for start in range(0, count, step):
+        stop = min(count, start + step)
+        rows = stop - start
+        own = (np.arange(start, stop) + first_position)[:, None]
+        hidden = positions > own
+        if window is not None:
+            hidden |= positions <= own - window
+        mask = np.where(hidden, _MASKED, np.float32(0.0))
+        grouped = (queries[start:stop] * np.float32(scale)).reshape(rows, kv_heads, heads // kv_heads, head_dim)
+        grouped = grouped.transpose(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
+        scores = (grouped @ by_head).reshape(kv_heads, heads // kv_heads, rows, length)
+        scores += mask
+        weights = softmax(scores).reshape(kv_heads, -1, length)
+        mixed = (weights @ values_by_head).reshape(kv_heads, heads // kv_heads, rows, head_dim)
+        out[start:stop] = mixed.transpose(2, 0, 1, 3).reshape(rows, heads, head_dim)
+    return out
+
+
+def softmax(scores: Float32) -> Float32:
+    """Softmax over the last axis, in place."""
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
+
+
+def log_softmax(logits: Float32) -> Float32:
+    """Natural log probabilities over the last axis; a new array."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted

@@ -1,0 +1,114 @@
+"""The ragged batch of one iteration: flat token rows and how they attend.
+
+Owns the layout: generation rows first, then the rows of each prompt chunk. Built once per iteration and
+shared by all layers. Knows nothing of weights, sampling or requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from . import arrays
+
+Int = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens of one sequence; ``blocks`` hold its tokens up to and with these."""
+
+    tokens: Sequence[int]
+    first_position: int
+    blocks: Sequence[int]
+
+
+@dataclass(slots=True)
+class GenerationGroup:
+    """Generation rows of like length, padded to the longest: one batched attention."""
+
+    rows: Int
+    lengths: Int
+    block_table: Int
+    padded: int
+    _masks: dict[int | None, Float32 | None] = field(default_factory=dict)
+
+    def mask(self, window: int | None) -> Float32 | None:
+        """What hides the padding and all before the window; made once per window."""
+        if window not in self._masks:
+            self._masks[window] = arrays.generation_mask(self.lengths, self.padded, window)
+        return self._masks[window]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSpan:
+    """The rows ``start..stop`` are one chunk of a prompt."""
+
+    start: int
+    stop: int
+    first_position: int
+    block_table: Int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All rows of an iteration: ids, positions and cache slots ``[T]``, and the attention plan."""
+
+    token_ids: Int
+    positions: Int
+    slots: Int
+    generation: tuple[GenerationGroup, ...]
+    context: tuple[ContextSpan, ...]
+
+
+def build_batch(generation: Sequence[Span], context: Sequence[Span], tokens_per_block: int) -> Batch:
+    """Lays out spans of one token each, then spans of prompts."""
+    token_ids: list[int] = [span.tokens[0] for span in generation]
+    positions: list[int] = [span.first_position for span in generation]
+    slots: list[int] = [
+        span.blocks[span.first_position // tokens_per_block] * tokens_per_block
+        + span.first_position % tokens_per_block
+        for span in generation
+    ]
+    id_parts = [np.array(token_ids, dtype=np.int64)]
+    position_parts = [np.array(positions, dtype=np.int64)]
+    slot_parts = [np.array(slots, dtype=np.int64)]
+    chunks: list[ContextSpan] = []
+    start = len(generation)
+    for span in context:
+        table = np.array(span.blocks, dtype=np.int64)
+        own = np.arange(span.first_position, span.first_position + len(span.tokens))
+        id_parts.append(np.array(span.tokens, dtype=np.int64))
+        position_parts.append(own)
+        slot_parts.append(table[own // tokens_per_block] * tokens_per_block + own % tokens_per_block)
+        chunks.append(ContextSpan(start, start + len(own), span.first_position, table[None, :]))
+        start += len(own)
+    return Batch(
+        np.concatenate(id_parts),
+        np.concatenate(position_parts),
+        np.concatenate(slot_parts),
+        _group(generation, tokens_per_block),
+        tuple(chunks),
+    )
+
+
+def _group(generation: Sequence[Span], tokens_per_block: int) -> tuple[GenerationGroup, ...]:
+    """Groups by the magnitude of the number of blocks, so that padding at most doubles the work."""
+    by_magnitude: dict[int, list[int]] = {}
+    for row, span in enumerate(generation):
+        by_magnitude.setdefault((span.first_position // tokens_per_block + 1).bit_length(), []).append(row)
+    groups = []
+    for rows in by_magnitude.values():
+        lengths = np.array([generation[row].first_position + 1 for row in rows], dtype=np.int64)
+        longest = int(lengths.max())
+        width = -(-longest // tokens_per_block)
+        table = np.zeros((len(rows), width), dtype=np.int64)
+        for index, row in enumerate(rows):
+            blocks = generation[row].blocks[:width]
+            table[index, : len(blocks)] = blocks
+        groups.append(GenerationGroup(np.array(rows, dtype=np.int64), lengths, table, longest))
+    return tuple(groups)

@@ -1,0 +1,187 @@
+"""The Llama family's forward pass over one ragged batch.
+
+Owns the order of operations of Llama, Mistral, Qwen2 and Qwen3; every operation itself is in `arrays`.
+One pass serves all sequences of an iteration. Knows nothing of requests, scheduling or sampling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from . import arrays
+from .batch import Batch
+from .cache import PagedCache
+from .config import ModelConfig, RopeConfig, load_config
+from .weights import Checkpoint
+
+Float32 = npt.NDArray[np.float32]
+Int = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer; matrices are ``[out, in]``, projections of the same input are stacked."""
+
+    input_norm: Float32
+    qkv: Float32
+    qkv_bias: Float32 | None
+    query_norm: Float32 | None
+    key_norm: Float32 | None
+    output: Float32
+    output_bias: Float32 | None
+    post_norm: Float32
+    gate_up: Float32
+    gate_up_bias: Float32 | None
+    down: Float32
+    down_bias: Float32 | None
+    window: int | None
+
+
+class LlamaModel:
+    """A loaded model: weights and rotary tables, immutable after construction."""
+
+    def __init__(self, config: ModelConfig, checkpoint: Checkpoint, max_seq_len: int) -> None:
+        self.config = config
+        hidden = (config.vocab_size, config.hidden_size)
+        self._embedding = checkpoint.tensor("model.embed_tokens.weight", hidden)
+        self._norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
+        self._head = (
+            self._embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight", hidden)
+        )
+        self._layers = tuple(_load_layer(config, checkpoint, index) for index in range(config.num_layers))
+        frequencies = inverse_frequencies(config.rope, config.head_dim)
+        self._cosines, self._sines = arrays.rope_tables(frequencies, max_seq_len)
+
+    def forward(self, batch: Batch, cache: PagedCache, output_rows: Int) -> Float32:
+        """Runs all rows, writes their keys and values to ``cache``; final hidden states of ``output_rows``."""
+        config = self.config
+        epsilon = config.rms_norm_eps
+        query_width = config.num_heads * config.head_dim
+        key_width = config.num_kv_heads * config.head_dim
+        cosines, sines = self._cosines[batch.positions], self._sines[batch.positions]
+        rows = len(batch.token_ids)
+        x = arrays.embed(self._embedding, batch.token_ids)
+        for index, layer in enumerate(self._layers):
+            normed = arrays.rms_norm(x, layer.input_norm, epsilon)
+            qkv = arrays.linear(normed, layer.qkv, layer.qkv_bias)
+            queries = qkv[:, :query_width].reshape(rows, config.num_heads, config.head_dim)
+            keys = qkv[:, query_width : query_width + key_width]
+            keys = keys.reshape(rows, config.num_kv_heads, config.head_dim)
+            values = qkv[:, query_width + key_width :].reshape(rows, config.num_kv_heads, config.head_dim)
+            if layer.query_norm is not None and layer.key_norm is not None:
+                queries = arrays.rms_norm(queries, layer.query_norm, epsilon)
+                keys = arrays.rms_norm(keys, layer.key_norm, epsilon)
+            queries = arrays.rope(queries, cosines, sines)
+            keys = arrays.rope(keys, cosines, sines)
+            arrays.scatter(cache.keys[index], batch.slots, keys)
+            arrays.scatter(cache.values[index], batch.slots, values)
+            mixed = self._attend(batch, queries, cache, index, layer.window)
+            x += arrays.linear(mixed.reshape(rows, query_width), layer.output, layer.output_bias)
+            normed = arrays.rms_norm(x, layer.post_norm, epsilon)
+            gated = arrays.silu_gate(arrays.linear(normed, layer.gate_up, layer.gate_up_bias))
+            x += arrays.linear(gated, layer.down, layer.down_bias)
+        return arrays.rms_norm(x[output_rows], self._norm, epsilon)
+
+    def logits(self, hidden: Float32) -> Float32:
+        """Logits ``[rows, vocab_size]`` of final hidden states."""
+        return arrays.linear(hidden, self._head)
+
+    def _attend(
+        self, batch: Batch, queries: Float32, cache: PagedCache, layer: int, window: int | None
+    ) -> Float32:
+        keys, values, size = cache.keys[layer], cache.values[layer], cache.tokens_per_block
+        scale = self.config.head_dim**-0.5
+        mixed = np.empty_like(queries)
+        for group in batch.generation:
+            mixed[group.rows] = arrays.generation_attention(
+                queries[group.rows],
+                arrays.gather(keys, size, group.block_table)[:, : group.padded],
+                arrays.gather(values, size, group.block_table)[:, : group.padded],
+                group.mask(window),
+                scale,
+            )
+        for span in batch.context:
+            length = span.first_position + span.stop - span.start
+            mixed[span.start : span.stop] = arrays.context_attention(
+                queries[span.start : span.stop],
+                arrays.gather(keys, size, span.block_table)[0, :length],
+                arrays.gather(values, size, span.block_table)[0, :length],
+                span.first_position,
+                window,
+                scale,
+            )
+        return mixed
+
+
+def load_model(model_dir: Path, max_seq_len: int | None = None) -> LlamaModel:
+    """Loads a Hugging Face checkpoint directory. Errors: `ModelError` and its kinds."""
+    config = load_config(model_dir)
+    checkpoint = Checkpoint(model_dir)
+    try:
+        return LlamaModel(config, checkpoint, max_seq_len or config.max_position_embeddings)
+    finally:
+        checkpoint.close()
+
+
+def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Float32:
+    """Angles per position of each pair, scaled as the checkpoint says; float32 throughout, as transformers."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies: Float32 = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
+    if rope.rope_type == "linear":
+        return frequencies / np.float32(rope.factor)
+    if rope.rope_type != "llama3":
+        return frequencies
+    # Llama 3.1: long wavelengths are stretched, short ones kept, and those between blended.
+    wavelengths = np.float32(2 * np.pi) / frequencies
+    original = rope.original_max_position_embeddings
+    smooth = (original / wavelengths - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blended = (1 - smooth) * frequencies / rope.factor + smooth * frequencies
+    scaled = np.where(wavelengths > original / rope.low_freq_factor, frequencies / rope.factor, blended)
+    scaled = np.where(wavelengths < original / rope.high_freq_factor, frequencies, scaled)
+    return scaled.astype(np.float32)
+
+
+def _load_layer(config: ModelConfig, checkpoint: Checkpoint, index: int) -> Layer:
+    prefix = f"model.layers.{index}."
+    hidden = config.hidden_size
+    query_width = config.num_heads * config.head_dim
+    key_width = config.num_kv_heads * config.head_dim
+
+    def stacked(names: tuple[str, ...], widths: tuple[int, ...], inputs: int) -> Float32:
+        return np.concatenate(
+            [checkpoint.tensor(f"{prefix}{name}.weight", (width, inputs)) for name, width in zip(names, widths, strict=True)]
+        )
+
+    def stacked_bias(present: bool, names: tuple[str, ...], widths: tuple[int, ...]) -> Float32 | None:
+        if not present:
+            return None
+        return np.concatenate(
+            [checkpoint.tensor(f"{prefix}{name}.bias", (width,)) for name, width in zip(names, widths, strict=True)]
+        )
+
+    def norm(name: str, width: int) -> Float32:
+        return checkpoint.tensor(f"{prefix}{name}.weight", (width,))
+
+    qkv = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), (query_width, key_width, key_width))
+    output = (("self_attn.o_proj",), (hidden,))
+    gate_up = (("mlp.gate_proj", "mlp.up_proj"), (config.intermediate_size, config.intermediate_size))
+    down = (("mlp.down_proj",), (hidden,))
+    return Layer(
+        input_norm=norm("input_layernorm", hidden),
+        qkv=stacked(*qkv, hidden),
+        qkv_bias=stacked_bias(config.qkv_bias, *qkv),
+        query_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
+        key_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
+        output=stacked(*output, query_width),
+        output_bias=stacked_bias(config.output_bias, *output),
+        post_norm=norm("post_attention_layernorm", hidden),
+        gate_up=stacked(*gate_up, hidden),
+        gate_up_bias=stacked_bias(config.mlp_bias, *gate_up),
+        down=stacked(*down, config.intermediate_size),
+        down_bias=stacked_bias(config.mlp_bias, *down),
+        window=config.windows[index],
+    )
