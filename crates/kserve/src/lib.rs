@@ -14,6 +14,12 @@ pub mod assets {
     tonic::include_proto!("inflight.v1");
 }
 
+pub mod client;
 pub mod names;
 pub mod step;
 pub mod tensor;
+
+/// The compiled descriptors of `proto/kserve`, a serialized `FileDescriptorSet`: what conformance
+/// tests compare and gRPC reflection would serve.
+pub const KSERVE_DESCRIPTOR_SET: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/kserve_descriptor.bin"));

@@ -49,3 +49,9 @@ pub const CACHED_TOKENS_ROWS: &str = "inflight_cached_tokens_rows";
 pub const PROMPT_LOG_PROB_ROWS: &str = "inflight_prompt_log_prob_rows";
 pub const PROMPT_LOG_PROB_OFFSETS: &str = "inflight_prompt_log_prob_offsets";
 pub const PROMPT_TOP_LOG_PROB_WIDTHS: &str = "inflight_prompt_top_log_prob_widths";
+
+/// Tensors of Triton's core model that step batching and its helpers use.
+pub const OUTPUT_IDS: &str = "output_ids";
+pub const OUTPUT_LOG_PROBS: &str = "output_log_probs";
+/// Input, BOOL `[1]`: cancels the request it names instead of making one.
+pub const STOP: &str = "stop";

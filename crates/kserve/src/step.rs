@@ -15,6 +15,32 @@
 //! | finals | `inflight_final` | UINT8 `[rows]` |
 //!
 //! The sparse columns are sent only when a row has them; `*_rows` holds row numbers, ascending.
+//!
+//! | columns | tensors | type |
+//! |---|---|---|
+//! | errors | `inflight_error_rows`, `_codes`, `_texts` | UINT32, INT32, BYTES |
+//! | log_prob_rows, log_probs | `inflight_log_prob_rows`, `output_log_probs` | UINT32, FP32 |
+//! | top_log_prob_rows, _widths | `inflight_top_log_prob_rows`, `_widths` | UINT32 |
+//! | top_log_prob_ids, top_log_probs | `inflight_top_log_prob_ids`, `inflight_top_log_probs` | INT32, FP32 |
+//! | cached_tokens | `inflight_cached_tokens_rows`, `inflight_cached_tokens` | UINT32, UINT32 |
+//! | prompt_log_probs | `inflight_prompt_log_prob_rows`, `_offsets`, `inflight_prompt_log_probs` | UINT32, UINT32 `[n + 1]`, FP32 |
+//! | their alternatives | `inflight_prompt_top_log_prob_widths`, `_ids`, `inflight_prompt_top_log_probs` | UINT32, INT32, FP32 |
+//!
+//! A request joins a step stream by carrying `inflight_handle`; it leaves by a request with the same
+//! handle and `stop`.
+
+mod codec;
+mod error;
+mod request;
+mod rows;
+mod validate;
+
+pub use error::StepError;
+pub use request::{handle_of, is_stop, stop_request};
+pub use rows::{Row, Rows, TopLogProbs};
+
+#[cfg(test)]
+mod tests;
 
 /// TensorRT-LLM's FinishReason, by its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

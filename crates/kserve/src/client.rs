@@ -1,0 +1,159 @@
+//! How both ends of the wire connect: socket and HTTP/2 settings, and message limits. Knows nothing
+//! of which models or requests travel over it.
+
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint, Server};
+
+use crate::assets::model_assets_client::ModelAssetsClient;
+use crate::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
+
+/// Largest message either way unless told otherwise.
+pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// Settings of a connection, for the client's and the server's side alike.
+#[derive(Clone, Debug)]
+pub struct TransportOptions {
+    /// How long the TCP and HTTP/2 set-up may take. Short: workers are near, and a request waits.
+    pub connect_timeout: Duration,
+    /// A silent connection is probed this often, so that a worker that vanished without a FIN is
+    /// noticed while requests wait on it.
+    pub keep_alive_interval: Duration,
+    /// How long a probe's answer may take before the connection counts as lost.
+    pub keep_alive_timeout: Duration,
+    /// Bytes a peer may send on one stream ahead of our reading. A step message of 1,000 rows is
+    /// about 25 KB, more than a third of HTTP/2's default of 64 KiB: with that the sender would
+    /// stop for a window update at every other iteration. 4 MiB holds over a hundred iterations and
+    /// still bounds what an unread stream can pile up.
+    pub stream_window_bytes: u32,
+    /// The same for the connection as a whole. Room for several full streams, so that one unread
+    /// stream does not stop the others.
+    pub connection_window_bytes: u32,
+    /// Largest message that is read or written.
+    pub max_message_bytes: usize,
+}
+
+impl Default for TransportOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            keep_alive_interval: Duration::from_secs(10),
+            keep_alive_timeout: Duration::from_secs(10),
+            stream_window_bytes: 4 << 20,
+            connection_window_bytes: 32 << 20,
+            max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("`{address}` is not a worker address; write it as HOST:PORT")]
+    Address {
+        address: String,
+        source: tonic::transport::Error,
+    },
+    #[error("no connection to `{address}`; is the worker running there?")]
+    Connect {
+        address: String,
+        source: tonic::transport::Error,
+    },
+}
+
+/// Where and how to connect. `address` is `HOST:PORT`, with or without `http://` before it.
+///
+/// # Errors
+/// [`ConnectError::Address`].
+pub fn endpoint(address: &str, options: &TransportOptions) -> Result<Endpoint, ConnectError> {
+    let uri = match address.strip_prefix("http://") {
+        Some(_) => address.to_owned(),
+        None => format!("http://{address}"),
+    };
+    let endpoint = Endpoint::from_shared(uri).map_err(|source| ConnectError::Address {
+        address: address.to_owned(),
+        source,
+    })?;
+    Ok(endpoint
+        // Each message is complete when it is written; Nagle could only delay it.
+        .tcp_nodelay(true)
+        .connect_timeout(options.connect_timeout)
+        .http2_keep_alive_interval(options.keep_alive_interval)
+        .keep_alive_timeout(options.keep_alive_timeout)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(options.stream_window_bytes)
+        .initial_connection_window_size(options.connection_window_bytes))
+}
+
+/// Connects now.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn connect(address: &str, options: &TransportOptions) -> Result<Channel, ConnectError> {
+    endpoint(address, options)?
+        .connect()
+        .await
+        .map_err(|source| ConnectError::Connect {
+            address: address.to_owned(),
+            source,
+        })
+}
+
+/// Connects at the first call, and again after a loss. Needs a tokio runtime.
+///
+/// # Errors
+/// [`ConnectError::Address`].
+pub fn connect_lazy(address: &str, options: &TransportOptions) -> Result<Channel, ConnectError> {
+    Ok(endpoint(address, options)?.connect_lazy())
+}
+
+/// The inference service over a channel, with the options' message limit.
+pub fn inference_client(
+    channel: Channel,
+    options: &TransportOptions,
+) -> GrpcInferenceServiceClient<Channel> {
+    GrpcInferenceServiceClient::new(channel)
+        .max_decoding_message_size(options.max_message_bytes)
+        .max_encoding_message_size(options.max_message_bytes)
+}
+
+/// The asset service over a channel. Its files come in chunks, so tonic's own limit is enough.
+pub fn assets_client(channel: Channel) -> ModelAssetsClient<Channel> {
+    ModelAssetsClient::new(channel)
+}
+
+/// A server with the same settings. Message limits belong to its services; TCP_NODELAY to the
+/// listener where the caller brings its own (`TcpIncoming::with_nodelay`).
+pub fn server(options: &TransportOptions) -> Server {
+    Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(options.keep_alive_interval))
+        .http2_keepalive_timeout(Some(options.keep_alive_timeout))
+        .initial_stream_window_size(options.stream_window_bytes)
+        .initial_connection_window_size(options.connection_window_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_with_and_without_a_scheme() {
+        let options = TransportOptions::default();
+        for (address, uri) in [
+            ("localhost:8001", "http://localhost:8001/"),
+            ("http://10.0.0.7:8001", "http://10.0.0.7:8001/"),
+            ("[::1]:8001", "http://[::1]:8001/"),
+        ] {
+            let endpoint = endpoint(address, &options).unwrap();
+            assert_eq!(endpoint.uri().to_string(), uri);
+            assert!(endpoint.get_tcp_nodelay());
+        }
+    }
+
+    #[test]
+    fn a_bad_address_is_named() {
+        let error = endpoint("not an address", &TransportOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("`not an address`"), "{error}");
+    }
+}
