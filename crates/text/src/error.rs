@@ -1,0 +1,30 @@
+//! What can go wrong with a model's text files and with encoding and decoding. Owns the wording;
+//! knows no HTTP: callers decide whose fault an error is. Chat templates have their own error type.
+
+/// A model's text could not be loaded, encoded or decoded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A file without which there is no text.
+    #[error("the model has no `{name}`; add the file to the model directory")]
+    MissingFile { name: &'static str },
+    /// A file that is not the JSON it should be.
+    #[error("`{name}` is not valid")]
+    InvalidFile {
+        name: &'static str,
+        #[source]
+        source: serde_json::Error,
+    },
+    /// tokenizer.json that the tokenizers library refuses.
+    #[error("`tokenizer.json` cannot be loaded: {reason}")]
+    Load { reason: String },
+    /// Ids so far apart that a table by id would be out of proportion.
+    #[error("`tokenizer.json` has the token id `{id}`; ids up to `{limit}` are supported")]
+    SparseVocabulary { id: u32, limit: u32 },
+    /// The tokenizer failed on this text.
+    #[error("the text cannot be tokenized: {reason}")]
+    Encode { reason: String },
+    /// The tokenizer's decoder failed on these ids.
+    #[error("the token ids cannot be decoded: {reason}")]
+    Decode { reason: String },
+}
