@@ -18,8 +18,13 @@ impl SseReader {
         while let Some(end) = self.pending.windows(2).position(|pair| pair == b"\n\n") {
             let event: Vec<u8> = self.pending.drain(..end + 2).collect();
             let event = std::str::from_utf8(&event).expect("an event is UTF-8");
-            for line in event.lines().filter(|line| !line.is_empty() && !line.starts_with(':')) {
-                let data = line.strip_prefix("data: ").expect("a line of an event is data");
+            for line in event
+                .lines()
+                .filter(|line| !line.is_empty() && !line.starts_with(':'))
+            {
+                let data = line
+                    .strip_prefix("data: ")
+                    .expect("a line of an event is data");
                 self.events.push(data.to_owned());
             }
         }

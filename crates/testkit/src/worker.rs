@@ -94,7 +94,14 @@ impl Received {
 
     /// Sends tokens of sequence 0.
     pub async fn tokens(&self, tokens: &[i32]) {
-        self.rows(row(self.handle, 0, tokens, FinishReason::NotFinished, false)).await;
+        self.rows(row(
+            self.handle,
+            0,
+            tokens,
+            FinishReason::NotFinished,
+            false,
+        ))
+        .await;
     }
 
     /// Sends the last row of the request.
@@ -105,7 +112,11 @@ impl Received {
     /// Sends the request's errored, final row.
     pub async fn fail(&self, code: i32, text: &str) {
         let mut rows = row(self.handle, 0, &[], FinishReason::NotFinished, true);
-        rows.errors.push(RowError { row: 0, code, text: text.to_owned() });
+        rows.errors.push(RowError {
+            row: 0,
+            code,
+            text: text.to_owned(),
+        });
         self.rows(rows).await;
     }
 }
@@ -131,13 +142,18 @@ pub fn row(
 
 /// The plain columns of several batches as one batch.
 pub fn join(batches: &[StepBatch]) -> StepBatch {
-    let mut joined = StepBatch { token_offsets: vec![0], ..StepBatch::default() };
+    let mut joined = StepBatch {
+        token_offsets: vec![0],
+        ..StepBatch::default()
+    };
     for batch in batches {
         let before = joined.token_ids.len() as u32;
         joined.handles.extend(&batch.handles);
         joined.sequence_index.extend(&batch.sequence_index);
         joined.token_ids.extend(&batch.token_ids);
-        joined.token_offsets.extend(batch.token_offsets.iter().skip(1).map(|end| before + end));
+        joined
+            .token_offsets
+            .extend(batch.token_offsets.iter().skip(1).map(|end| before + end));
         joined.finish_reasons.extend(&batch.finish_reasons);
         joined.finals.extend(&batch.finals);
     }
@@ -160,10 +176,17 @@ impl FakeWorker {
 
     /// Listens on this address: a worker that comes back.
     pub async fn start_at(model: FakeModel, address: SocketAddr) -> Self {
-        let listener = tokio::net::TcpListener::bind(address).await.expect("the port is free");
-        let address = listener.local_addr().expect("a bound listener has an address");
+        let listener = tokio::net::TcpListener::bind(address)
+            .await
+            .expect("the port is free");
+        let address = listener
+            .local_addr()
+            .expect("a bound listener has an address");
         let (sender, requests) = mpsc::channel(1024);
-        let service = Service { model: Arc::new(model), requests: sender };
+        let service = Service {
+            model: Arc::new(model),
+            requests: sender,
+        };
         let server = tokio::spawn(async move {
             tonic::transport::Server::builder()
                 .add_service(GrpcInferenceServiceServer::new(service.clone()))
@@ -172,7 +195,11 @@ impl FakeWorker {
                 .await
                 .expect("the fake worker serves");
         });
-        Self { address, requests, server }
+        Self {
+            address,
+            requests,
+            server,
+        }
     }
 
     /// The next message with a handle, requests and stops alike, in order of arrival.
@@ -227,30 +254,43 @@ impl ModelAssets for Service {
 
     type FetchStream = Pin<Box<dyn Stream<Item = Result<AssetChunk, Status>> + Send>>;
 
-    async fn fetch(
-        &self,
-        _: Request<FetchRequest>,
-    ) -> Result<Response<Self::FetchStream>, Status> {
+    async fn fetch(&self, _: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
         let chunks: Vec<_> = self
             .model
             .files
             .iter()
-            .map(|(name, data)| Ok(AssetChunk { file_name: name.clone(), data: data.clone() }))
+            .map(|(name, data)| {
+                Ok(AssetChunk {
+                    file_name: name.clone(),
+                    data: data.clone(),
+                })
+            })
             .collect();
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
     }
 }
 
 fn handle_of(message: &ModelInferRequest) -> Option<u64> {
-    let position = message.inputs.iter().position(|input| input.name == names::HANDLE)?;
+    let position = message
+        .inputs
+        .iter()
+        .position(|input| input.name == names::HANDLE)?;
     let raw = message.raw_input_contents.get(position)?;
     Some(u64::from_le_bytes(raw.as_ref().try_into().ok()?))
 }
 
 macro_rules! unimplemented_rpcs {
     ($($rpc:ident($request:ty) -> $response:ty;)*) => {$(
-        async fn $rpc(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
-            Err(Status::unimplemented(stringify!($rpc)))
+        // Spelled as async_trait expands it: the attribute does not see into this macro.
+        fn $rpc<'life0, 'async_trait>(
+            &'life0 self,
+            _: Request<$request>,
+        ) -> Pin<Box<dyn Future<Output = Result<Response<$response>, Status>> + Send + 'async_trait>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async { Err(Status::unimplemented(stringify!($rpc))) })
         }
     )*};
 }
@@ -301,9 +341,16 @@ impl GrpcInferenceService for Service {
         let requests = self.requests.clone();
         tokio::spawn(async move {
             while let Some(Ok(message)) = incoming.next().await {
-                let Some(handle) = handle_of(&message) else { continue };
+                let Some(handle) = handle_of(&message) else {
+                    continue;
+                };
                 let stop = message.inputs.iter().any(|input| input.name == "stop");
-                let received = Received { message, handle, stop, outgoing: outgoing.clone() };
+                let received = Received {
+                    message,
+                    handle,
+                    stop,
+                    outgoing: outgoing.clone(),
+                };
                 if requests.send(received).await.is_err() {
                     break;
                 }
