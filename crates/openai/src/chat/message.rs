@@ -1,0 +1,269 @@
+//! One message of a conversation, and how a chat template sees it. Owns roles, content and tool calls
+//! of earlier turns; knows no template's wishes beyond what all of them share.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::error::{ApiError, code};
+use crate::fields::Endpoint;
+use crate::ignored::IgnoredFields;
+use crate::reader::{self, Fields, wrong_type};
+
+const MAX_PARTS: usize = 4_096;
+const MAX_TOOL_CALLS: usize = 128;
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    System,
+    /// OpenAI's newer name of the system role; templates mostly do not know it.
+    Developer,
+    User,
+    Assistant,
+    Tool,
+    Function,
+}
+
+impl Role {
+    const ALL: [Self; 6] = [
+        Self::System,
+        Self::Developer,
+        Self::User,
+        Self::Assistant,
+        Self::Tool,
+        Self::Function,
+    ];
+
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Developer => "developer",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+            Self::Function => "function",
+        }
+    }
+}
+
+/// A message. Serializes to what chat templates read: `role`, `content` (always a string) and, where
+/// there are some, `name`, `tool_calls`, `tool_call_id`, `reasoning_content`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Message {
+    pub role: Role,
+    /// Text parts are joined by a line break, null is empty: a template that expects a string fails
+    /// on anything else.
+    pub content: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Of an assistant's earlier turn; `function_call` of the old API is one call here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// An assistant's earlier reasoning, which some templates render.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+}
+
+/// A call that the assistant made in an earlier turn.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ToolCall {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub call_type: &'static str,
+    pub function: Function,
+}
+
+/// Which function, and with what.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Function {
+    pub name: String,
+    /// The object that the client's JSON text holds, as templates expect; the text itself if it holds
+    /// none.
+    pub arguments: Value,
+}
+
+impl Message {
+    /// Reads `messages[index]`.
+    pub(super) fn read(
+        index: usize,
+        raw: &RawValue,
+        ignored: &mut IgnoredFields,
+    ) -> Result<Self, ApiError> {
+        let path = format!("messages[{index}]");
+        let mut fields = Fields::of_value(&path, raw)?;
+        let role = read_role(&mut fields)?;
+        let content = read_content(&mut fields, role)?;
+        let name = fields.string("name")?;
+        if role == Role::Function && name.is_none() {
+            return Err(fields.missing("name"));
+        }
+        let tool_call_id = fields.string("tool_call_id")?;
+        if role == Role::Tool && tool_call_id.is_none() {
+            return Err(fields.missing("tool_call_id"));
+        }
+        let mut tool_calls = Vec::new();
+        let calls = fields
+            .list("tool_calls", MAX_TOOL_CALLS)?
+            .unwrap_or_default();
+        for (call, raw) in calls.into_iter().enumerate() {
+            tool_calls.push(ToolCall::read(&format!("{path}.tool_calls[{call}]"), raw)?);
+        }
+        if let Some(raw) = fields.take("function_call") {
+            let function = Function::read(&fields.param("function_call"), raw)?;
+            tool_calls.push(ToolCall {
+                id: None,
+                call_type: "function",
+                function,
+            });
+        }
+        // A refusal is what the assistant said in place of content.
+        let refusal = fields.string("refusal")?;
+        let reasoning_content = fields.string("reasoning_content")?;
+        let content = content.or(refusal);
+        if content.is_none() && role != Role::Assistant {
+            return Err(fields.missing("content"));
+        }
+        fields.finish(Endpoint::Chat, "messages.", ignored)?;
+        Ok(Self {
+            role,
+            content: content.unwrap_or_default(),
+            name,
+            tool_calls,
+            tool_call_id,
+            reasoning_content,
+        })
+    }
+}
+
+fn read_role(fields: &mut Fields<'_>) -> Result<Role, ApiError> {
+    let word = fields
+        .string("role")?
+        .ok_or_else(|| fields.missing("role"))?;
+    Role::ALL
+        .into_iter()
+        .find(|role| role.as_str() == word)
+        .ok_or_else(|| {
+            let param = fields.param("role");
+            let message = format!(
+                "Invalid value for `{param}`: `{}`. Send `system`, `developer`, `user`, \
+                 `assistant`, `tool` or `function`.",
+                reader::shortened(&word)
+            );
+            ApiError::invalid_request(param, message)
+        })
+}
+
+/// A string, null, or a list of text parts; `None` if the field is absent, or null for an assistant.
+fn read_content(fields: &mut Fields<'_>, role: Role) -> Result<Option<String>, ApiError> {
+    let param = fields.param("content");
+    if !fields.has("content") {
+        return Ok(None);
+    }
+    let Some(raw) = fields.take("content") else {
+        return Ok((role != Role::Assistant).then(String::new));
+    };
+    match raw.get().as_bytes().first() {
+        Some(b'"') => serde_json::from_str(raw.get())
+            .map(Some)
+            .map_err(|_| wrong_type(&param, "a string", raw)),
+        Some(b'[') => {
+            let mut texts = Vec::new();
+            for (part, raw) in reader::list(&param, raw, MAX_PARTS)?
+                .into_iter()
+                .enumerate()
+            {
+                texts.push(read_part(&format!("{param}[{part}]"), raw)?);
+            }
+            Ok(Some(texts.join("\n")))
+        }
+        _ => Err(wrong_type(
+            &param,
+            "a string or an array of text parts",
+            raw,
+        )),
+    }
+}
+
+fn read_part(path: &str, raw: &RawValue) -> Result<String, ApiError> {
+    // Some clients put bare strings in the list.
+    if let Ok(text) = serde_json::from_str::<String>(raw.get()) {
+        return Ok(text);
+    }
+    let mut part = Fields::of_value(path, raw)?;
+    let kind = part.string("type")?.ok_or_else(|| part.missing("type"))?;
+    let field = match kind.as_str() {
+        "text" | "input_text" | "output_text" => "text",
+        "refusal" => "refusal",
+        other => {
+            return Err(ApiError::unsupported(
+                path,
+                format!(
+                    "`{path}` is a part of type `{}`, and this model reads only text. Send parts \
+                     of type `text`.",
+                    reader::shortened(other)
+                ),
+            )
+            .with_code(code::UNSUPPORTED_VALUE));
+        }
+    };
+    part.string(field)?.ok_or_else(|| part.missing(field))
+}
+
+impl ToolCall {
+    fn read(path: &str, raw: &RawValue) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_value(path, raw)?;
+        let id = fields.string("id")?;
+        if let Some(kind) = fields.string("type")?
+            && kind != "function"
+        {
+            let message = format!(
+                "`{path}` is a call of type `{}`. Send calls of type `function`.",
+                reader::shortened(&kind)
+            );
+            return Err(ApiError::unsupported(path, message).with_code(code::UNSUPPORTED_VALUE));
+        }
+        let function = fields.require("function")?;
+        Ok(Self {
+            id,
+            call_type: "function",
+            function: Function::read(&format!("{path}.function"), function)?,
+        })
+    }
+}
+
+impl Function {
+    fn read(path: &str, raw: &RawValue) -> Result<Self, ApiError> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Arguments {
+            Text(String),
+            Object(serde_json::Map<String, Value>),
+        }
+        let mut fields = Fields::of_value(path, raw)?;
+        let name = fields
+            .string("name")?
+            .ok_or_else(|| fields.missing("name"))?;
+        let arguments = match fields.take("arguments") {
+            None => Value::Object(serde_json::Map::new()),
+            Some(raw) => match serde_json::from_str(raw.get()) {
+                Ok(Arguments::Object(object)) => Value::Object(object),
+                Ok(Arguments::Text(text)) => match serde_json::from_str(&text) {
+                    Ok(Value::Object(object)) => Value::Object(object),
+                    _ => Value::String(text),
+                },
+                Err(_) => {
+                    let param = fields.param("arguments");
+                    return Err(wrong_type(&param, "a string of JSON", raw));
+                }
+            },
+        };
+        Ok(Self { name, arguments })
+    }
+}

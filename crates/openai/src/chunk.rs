@@ -1,0 +1,203 @@
+//! The frames of a stream. Everything that does not change between tokens is written once per choice;
+//! a frame is then two copies and an escape, with no JSON tree and no allocation of its own. Owns the
+//! bytes; knows no socket, and leaves order to the caller: role (chat), content, finish, usage,
+//! [`DONE`].
+
+use bytes::{BufMut, BytesMut};
+use serde::Serialize;
+
+use crate::error::ApiError;
+use crate::escape::write_escaped;
+use crate::logprobs::{ChatLogprobs, CompletionLogprobs};
+use crate::response::{FinishReason, Usage};
+
+/// Ends every stream that is not aborted.
+pub const DONE: &[u8] = b"data: [DONE]\n\n";
+
+const EVENT: &[u8] = b"data: ";
+const END: &[u8] = b"\n\n";
+
+/// What all frames of one stream share.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamInfo<'a> {
+    /// `chatcmpl-…` or `cmpl-…`.
+    pub id: &'a str,
+    /// Unix seconds.
+    pub created: u64,
+    pub model: &'a str,
+    /// Whether the last frame carries the usage; the others then say `"usage":null`.
+    pub include_usage: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Chat,
+    Completion,
+}
+
+/// The log probabilities of one frame.
+#[derive(Clone, Copy, Debug)]
+pub enum FrameLogprobs<'a> {
+    Chat(&'a ChatLogprobs),
+    Completion(&'a CompletionLogprobs),
+}
+
+/// Writes the frames of one choice of one stream.
+#[derive(Clone, Debug)]
+pub struct ChunkTemplate {
+    shape: Shape,
+    /// `data: {"id":…,"choices":[` — the same for every choice.
+    head: Vec<u8>,
+    /// `head` and everything up to the text of a content frame.
+    before_text: Vec<u8>,
+    /// From the text's closing quote to the frame's end, without log probabilities.
+    after_text: Vec<u8>,
+    /// `]` and what follows the choices.
+    tail: Vec<u8>,
+    index: u32,
+}
+
+impl ChunkTemplate {
+    /// Frames of `chat.completion.chunk` for choice `index`.
+    pub fn chat(info: &StreamInfo<'_>, index: u32) -> Self {
+        Self::new(Shape::Chat, info, index)
+    }
+
+    /// Frames of `text_completion` for choice `index`.
+    pub fn completion(info: &StreamInfo<'_>, index: u32) -> Self {
+        Self::new(Shape::Completion, info, index)
+    }
+
+    fn new(shape: Shape, info: &StreamInfo<'_>, index: u32) -> Self {
+        let object = match shape {
+            Shape::Chat => "chat.completion.chunk",
+            Shape::Completion => "text_completion",
+        };
+        let mut head = Vec::with_capacity(192);
+        head.extend_from_slice(b"data: {\"id\":\"");
+        write_escaped(&mut head, info.id);
+        head.extend_from_slice(b"\",\"object\":\"");
+        head.extend_from_slice(object.as_bytes());
+        head.extend_from_slice(b"\",\"created\":");
+        head.extend_from_slice(itoa::Buffer::new().format(info.created).as_bytes());
+        head.extend_from_slice(b",\"model\":\"");
+        write_escaped(&mut head, info.model);
+        head.extend_from_slice(b"\",\"system_fingerprint\":null,\"choices\":[");
+
+        let mut tail = b"]".to_vec();
+        if info.include_usage {
+            tail.extend_from_slice(b",\"usage\":null");
+        }
+        tail.extend_from_slice(b"}\n\n");
+
+        let mut template = Self {
+            shape,
+            head,
+            before_text: Vec::new(),
+            after_text: Vec::new(),
+            tail,
+            index,
+        };
+        let mut before = template.head.clone();
+        template.open_choice(&mut before);
+        before.extend_from_slice(match shape {
+            Shape::Chat => b"\"delta\":{\"content\":\"".as_slice(),
+            Shape::Completion => b"\"text\":\"".as_slice(),
+        });
+        let mut after = template.close_text().to_vec();
+        after.extend_from_slice(b"null,\"finish_reason\":null}");
+        after.extend_from_slice(&template.tail);
+        template.before_text = before;
+        template.after_text = after;
+        template
+    }
+
+    fn open_choice(&self, out: &mut impl BufMut) {
+        out.put_slice(b"{\"index\":");
+        out.put_slice(itoa::Buffer::new().format(self.index).as_bytes());
+        out.put_slice(b",");
+    }
+
+    /// From the end of the text to the value of `logprobs`.
+    fn close_text(&self) -> &'static [u8] {
+        match self.shape {
+            Shape::Chat => b"\"},\"logprobs\":",
+            Shape::Completion => b"\",\"logprobs\":",
+        }
+    }
+
+    /// Chat's first frame of a choice: the role, once, with empty content. Completions have none.
+    pub fn write_role(&self, out: &mut BytesMut) {
+        if self.shape == Shape::Completion {
+            return;
+        }
+        out.reserve(self.before_text.len() + self.after_text.len() + 32);
+        out.put_slice(&self.head);
+        self.open_choice(out);
+        out.put_slice(b"\"delta\":{\"role\":\"assistant\",\"content\":\"");
+        out.put_slice(&self.after_text);
+    }
+
+    /// A frame of text, which may be empty where there are log probabilities to tell.
+    pub fn write_content(
+        &self,
+        out: &mut BytesMut,
+        text: &str,
+        logprobs: Option<FrameLogprobs<'_>>,
+    ) {
+        out.reserve(self.before_text.len() + text.len() + 8 + self.after_text.len());
+        out.put_slice(&self.before_text);
+        write_escaped(out, text);
+        match logprobs {
+            None => out.put_slice(&self.after_text),
+            Some(logprobs) => {
+                out.put_slice(self.close_text());
+                match logprobs {
+                    FrameLogprobs::Chat(logprobs) => write_json(out, logprobs),
+                    FrameLogprobs::Completion(logprobs) => write_json(out, logprobs),
+                }
+                out.put_slice(b",\"finish_reason\":null}");
+                out.put_slice(&self.tail);
+            }
+        }
+    }
+
+    /// The choice's last frame: no text, and why it ended.
+    pub fn write_finish(&self, out: &mut BytesMut, reason: FinishReason) {
+        out.reserve(self.before_text.len() + self.after_text.len() + 32);
+        out.put_slice(&self.head);
+        self.open_choice(out);
+        out.put_slice(match self.shape {
+            Shape::Chat => b"\"delta\":{},\"logprobs\":null,\"finish_reason\":\"".as_slice(),
+            Shape::Completion => b"\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"".as_slice(),
+        });
+        out.put_slice(reason.as_str().as_bytes());
+        out.put_slice(b"\"}");
+        out.put_slice(&self.tail);
+    }
+
+    /// The stream's usage frame, after the last choice has ended: no choices. Any choice's template
+    /// of the stream may write it.
+    pub fn write_usage(&self, out: &mut BytesMut, usage: &Usage) {
+        out.reserve(self.head.len() + 256);
+        out.put_slice(&self.head);
+        out.put_slice(b"],\"usage\":");
+        write_json(out, usage);
+        out.put_slice(b"}\n\n");
+    }
+}
+
+/// A failure after the first frame went out; [`DONE`] follows.
+pub fn write_error(out: &mut BytesMut, error: &ApiError) {
+    out.put_slice(EVENT);
+    out.put_slice(&error.to_json());
+    out.put_slice(END);
+}
+
+fn write_json(out: &mut BytesMut, value: &impl Serialize) {
+    // Nothing that is written here can fail: no maps with keys that are not strings, no I/O.
+    let _ = serde_json::to_writer(out.writer(), value);
+}
+
+#[cfg(test)]
+mod tests;

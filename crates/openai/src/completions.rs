@@ -1,0 +1,78 @@
+//! The completions request. Owns its parsing, the forms of `prompt` and what only completions have;
+//! shared fields are `generation`'s. Knows no tokenizer: texts and token ids stay what they are.
+
+mod prompt;
+
+pub use prompt::Prompt;
+
+use crate::Parsed;
+use crate::error::{ApiError, code};
+use crate::fields::Endpoint;
+use crate::generation::{Generation, MAX_N};
+use crate::ignored::IgnoredFields;
+use crate::reader::Fields;
+
+/// OpenAI allows 5 here and 20 for chat; evaluation tools ask for more than 5.
+const MAX_LOGPROBS: u32 = 20;
+/// Prompts × n of one request.
+const MAX_CHOICES: usize = 2_048;
+
+/// A valid completions request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompletionRequest {
+    pub generation: Generation,
+    /// At least one; none is an empty list of token ids.
+    pub prompts: Vec<Prompt>,
+    /// Whether the prompt's text comes first in each choice.
+    pub echo: bool,
+    /// `None`: no log probabilities; `Some(k)`: with k alternatives, 0..=20.
+    pub logprobs: Option<u32>,
+}
+
+/// Parses and validates a body. Total: any bytes give a request or a 400.
+pub fn parse(body: &[u8]) -> Result<Parsed<CompletionRequest>, ApiError> {
+    let mut fields = Fields::of_body(body)?;
+    let mut ignored = IgnoredFields::default();
+    let generation = Generation::take(&mut fields, Endpoint::Completions, &mut ignored)?;
+    let raw_prompt = fields.require("prompt")?;
+    let prompts = prompt::read(raw_prompt)?;
+    let choices = prompts.len().saturating_mul(generation.n as usize);
+    if choices > MAX_CHOICES {
+        return Err(ApiError::invalid_request(
+            "prompt",
+            format!(
+                "Too many choices: `{}` prompts times `n` of `{}`. Ask for at most {MAX_CHOICES} \
+                 in one request.",
+                prompts.len(),
+                generation.n
+            ),
+        )
+        .with_code(code::ARRAY_ABOVE));
+    }
+    let best_of = fields.count("best_of", 1..=MAX_N)?;
+    if let Some(best_of) = best_of
+        && best_of != generation.n
+        // 1 is what an absent field means, whatever n is.
+        && best_of != 1
+    {
+        return Err(ApiError::unsupported(
+            "best_of",
+            format!(
+                "`best_of` of `{best_of}` differs from `n`, `{}`: candidates are not ranked here. \
+                 Leave it out, or set it to `n`.",
+                generation.n
+            ),
+        ));
+    }
+    let request = CompletionRequest {
+        generation,
+        prompts,
+        echo: fields.boolean("echo")?.unwrap_or(false),
+        logprobs: fields.count("logprobs", 0..=MAX_LOGPROBS)?,
+    };
+    fields.finish(Endpoint::Completions, "", &mut ignored)?;
+    Ok(Parsed { request, ignored })
+}
+
+#[cfg(test)]
+mod tests;

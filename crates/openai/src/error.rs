@@ -1,0 +1,432 @@
+//! The error envelope: every failure that a client can see, its status and OpenAI's words for it. Owns
+//! the map from meaning to status, `type` and `code`; does not know where a failure came from.
+//!
+//! openai-python retries 408, 409, 429 and every 5xx, so a failure that would repeat has none of those.
+
+use serde::Serialize;
+
+/// What kind of failure, as data: the status, `type` and `code` follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The body cannot be served as it stands; the detail is in `code` and `param`.
+    InvalidRequest,
+    ContextLengthExceeded,
+    InvalidApiKey,
+    ModelNotFound,
+    UnknownUrl,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+    RateLimited,
+    Internal,
+    /// No worker can serve it now; another attempt may succeed.
+    Unavailable,
+    /// The time allowed for the request ran out.
+    Timeout,
+}
+
+impl ErrorKind {
+    /// Every kind, for tests and metrics.
+    pub const ALL: [Self; 12] = [
+        Self::InvalidRequest,
+        Self::ContextLengthExceeded,
+        Self::InvalidApiKey,
+        Self::ModelNotFound,
+        Self::UnknownUrl,
+        Self::MethodNotAllowed,
+        Self::PayloadTooLarge,
+        Self::UnsupportedMediaType,
+        Self::RateLimited,
+        Self::Internal,
+        Self::Unavailable,
+        Self::Timeout,
+    ];
+
+    /// The HTTP status.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::InvalidRequest | Self::ContextLengthExceeded => 400,
+            Self::InvalidApiKey => 401,
+            Self::ModelNotFound | Self::UnknownUrl => 404,
+            Self::MethodNotAllowed => 405,
+            Self::PayloadTooLarge => 413,
+            Self::UnsupportedMediaType => 415,
+            Self::RateLimited => 429,
+            Self::Internal => 500,
+            Self::Unavailable => 503,
+            Self::Timeout => 504,
+        }
+    }
+
+    /// The envelope's `type`.
+    pub const fn error_type(self) -> &'static str {
+        match self {
+            Self::InvalidRequest
+            | Self::ContextLengthExceeded
+            | Self::InvalidApiKey
+            | Self::ModelNotFound
+            | Self::UnknownUrl
+            | Self::MethodNotAllowed
+            | Self::PayloadTooLarge
+            | Self::UnsupportedMediaType => "invalid_request_error",
+            Self::RateLimited => "requests",
+            Self::Internal | Self::Unavailable | Self::Timeout => "server_error",
+        }
+    }
+
+    /// The envelope's `code`, unless the error carries a more exact one.
+    pub const fn code(self) -> Option<&'static str> {
+        match self {
+            Self::InvalidRequest => None,
+            Self::ContextLengthExceeded => Some("context_length_exceeded"),
+            Self::InvalidApiKey => Some("invalid_api_key"),
+            Self::ModelNotFound => Some("model_not_found"),
+            Self::UnknownUrl => Some("unknown_url"),
+            Self::MethodNotAllowed => Some("method_not_supported"),
+            Self::PayloadTooLarge => Some("request_too_large"),
+            Self::UnsupportedMediaType => Some("unsupported_content_type"),
+            Self::RateLimited => Some("rate_limit_exceeded"),
+            Self::Internal => Some("server_error"),
+            Self::Unavailable => Some("service_unavailable"),
+            Self::Timeout => Some("timeout"),
+        }
+    }
+
+    /// Whether the same request may succeed later.
+    pub const fn retryable(self) -> bool {
+        matches!(
+            self,
+            Self::RateLimited | Self::Internal | Self::Unavailable | Self::Timeout
+        )
+    }
+}
+
+/// The words that OpenAI uses in `code` for an invalid request.
+pub(crate) mod code {
+    pub(crate) const MISSING: &str = "missing_required_parameter";
+    pub(crate) const INVALID_TYPE: &str = "invalid_type";
+    pub(crate) const INVALID_VALUE: &str = "invalid_value";
+    pub(crate) const UNSUPPORTED: &str = "unsupported_parameter";
+    pub(crate) const UNSUPPORTED_VALUE: &str = "unsupported_value";
+    pub(crate) const INTEGER_ABOVE: &str = "integer_above_max_value";
+    pub(crate) const INTEGER_BELOW: &str = "integer_below_min_value";
+    pub(crate) const DECIMAL_ABOVE: &str = "decimal_above_max_value";
+    pub(crate) const DECIMAL_BELOW: &str = "decimal_below_min_value";
+    pub(crate) const ARRAY_ABOVE: &str = "array_above_max_length";
+    pub(crate) const EMPTY_ARRAY: &str = "empty_array";
+    pub(crate) const STRING_ABOVE: &str = "string_above_max_length";
+}
+
+/// A failure as the client sees it. Clients never see internals: the message is written for them.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    pub kind: ErrorKind,
+    /// More exact than the kind's own code; `None` takes that.
+    pub code: Option<&'static str>,
+    /// The field at fault, as a path: `messages[0].content[1]`.
+    pub param: Option<String>,
+    pub message: String,
+    /// Seconds until another attempt makes sense: the `Retry-After` header.
+    pub retry_after_s: Option<u32>,
+}
+
+/// Seconds a client waits where nothing better is known: a worker that restarts is back in about
+/// this time, and openai-python waits no longer than 120 s.
+const DEFAULT_RETRY_AFTER_S: u32 = 1;
+
+impl ApiError {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            code: None,
+            param: None,
+            message: message.into(),
+            retry_after_s: None,
+        }
+    }
+
+    fn with_param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    pub(crate) fn with_code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// 400: the field at `param` cannot be served as it stands.
+    pub fn invalid_request(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidRequest, message)
+            .with_param(param)
+            .with_code(code::INVALID_VALUE)
+    }
+
+    /// 400: the body as a whole is at fault (malformed JSON, not UTF-8, not an object).
+    pub fn invalid_body(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidRequest, message)
+    }
+
+    /// 400: the model or worker at hand cannot do what the field at `param` asks.
+    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidRequest, message)
+            .with_param(param)
+            .with_code(code::UNSUPPORTED)
+    }
+
+    /// 400: prompt and requested tokens do not fit the model's context. `param` is `messages`,
+    /// `prompt` or `max_tokens`.
+    pub fn context_length_exceeded(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::ContextLengthExceeded, message).with_param(param)
+    }
+
+    /// 401: no API key, or a wrong one. The key itself never appears.
+    pub fn invalid_api_key(given: bool) -> Self {
+        Self::new(
+            ErrorKind::InvalidApiKey,
+            if given {
+                "Incorrect API key provided. Send the server's key in the header `Authorization: Bearer KEY`."
+            } else {
+                "No API key provided. Send the server's key in the header `Authorization: Bearer KEY`."
+            },
+        )
+    }
+
+    /// 404: no such model; `known` are the names that would have worked.
+    pub fn model_not_found<S: AsRef<str>>(model: &str, known: &[S]) -> Self {
+        let mut message = format!(
+            "The model `{}` does not exist.",
+            crate::reader::shortened(model)
+        );
+        match known {
+            [] => message.push_str(" No model is loaded yet."),
+            known => {
+                message.push_str(" Models here: ");
+                for (position, name) in known.iter().take(16).enumerate() {
+                    message.push_str(if position == 0 { "`" } else { ", `" });
+                    message.push_str(name.as_ref());
+                    message.push('`');
+                }
+                message.push_str(if known.len() > 16 { ", …" } else { "." });
+            }
+        }
+        Self::new(ErrorKind::ModelNotFound, message).with_param("model")
+    }
+
+    /// 404: no such route.
+    pub fn not_found(method: &str, path: &str) -> Self {
+        let path = crate::reader::shortened(path);
+        Self::new(
+            ErrorKind::UnknownUrl,
+            format!("Unknown request URL: `{method} {path}`. Check the URL for typos."),
+        )
+    }
+
+    /// 405: the route exists, the method does not.
+    pub fn method_not_allowed(method: &str, path: &str) -> Self {
+        let path = crate::reader::shortened(path);
+        Self::new(
+            ErrorKind::MethodNotAllowed,
+            format!("Not allowed to `{method}` on `{path}`. Use another HTTP method."),
+        )
+    }
+
+    /// 413: the body exceeds the server's limit.
+    pub fn payload_too_large(limit_bytes: u64) -> Self {
+        Self::new(
+            ErrorKind::PayloadTooLarge,
+            format!(
+                "The request body is larger than the limit of `{limit_bytes}` bytes. Send less."
+            ),
+        )
+    }
+
+    /// 415: the body is not declared as JSON.
+    pub fn unsupported_media_type(content_type: &str) -> Self {
+        let content_type = crate::reader::shortened(content_type);
+        Self::new(
+            ErrorKind::UnsupportedMediaType,
+            format!(
+                "Unsupported content type `{content_type}`. Send `content-type: application/json`."
+            ),
+        )
+    }
+
+    /// 429: the server holds as many requests as it may.
+    pub fn rate_limited(message: impl Into<String>, retry_after_s: u32) -> Self {
+        let mut error = Self::new(ErrorKind::RateLimited, message);
+        error.retry_after_s = Some(retry_after_s);
+        error
+    }
+
+    /// 503: no worker can serve the request now.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        let mut error = Self::new(ErrorKind::Unavailable, message);
+        error.retry_after_s = Some(DEFAULT_RETRY_AFTER_S);
+        error
+    }
+
+    /// 504: the request's time ran out.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Timeout, message)
+    }
+
+    /// 500: a fault of ours. Tells nothing; the cause belongs in the log, under the request id.
+    pub fn internal() -> Self {
+        Self::new(
+            ErrorKind::Internal,
+            "The server had an error while processing the request. Retry, and if it persists, report the request id.",
+        )
+    }
+
+    /// 500 with words for the client, where the failure is the engine's own and worth telling.
+    pub fn engine_failed(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        self.kind.status()
+    }
+
+    /// The envelope's `code`.
+    pub fn code(&self) -> Option<&'static str> {
+        self.code.or(self.kind.code())
+    }
+
+    /// The body: `{"error": {"message", "type", "param", "code"}}`.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(128 + self.message.len());
+        self.write_json(&mut body);
+        body
+    }
+
+    /// Appends the body to `out`.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        let envelope = Envelope {
+            error: Detail {
+                message: &self.message,
+                error_type: self.kind.error_type(),
+                param: self.param.as_deref(),
+                code: self.code(),
+            },
+        };
+        // Writing strings to a vector cannot fail.
+        let _ = serde_json::to_writer(out, &envelope);
+    }
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Detail<'a>,
+}
+
+#[derive(Serialize)]
+struct Detail<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    error_type: &'static str,
+    param: Option<&'a str>,
+    code: Option<&'static str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn one_of_each() -> Vec<ApiError> {
+        let none: [&str; 0] = [];
+        vec![
+            ApiError::invalid_request("temperature", "too hot"),
+            ApiError::invalid_body("not JSON"),
+            ApiError::unsupported("tools", "no tools"),
+            ApiError::context_length_exceeded("messages", "too long"),
+            ApiError::invalid_api_key(false),
+            ApiError::invalid_api_key(true),
+            ApiError::model_not_found("gpt-9", &["inflight-demo"]),
+            ApiError::model_not_found("gpt-9", &none),
+            ApiError::not_found("POST", "/v1/chat"),
+            ApiError::method_not_allowed("GET", "/v1/completions"),
+            ApiError::payload_too_large(33_554_432),
+            ApiError::unsupported_media_type("text/plain"),
+            ApiError::rate_limited("busy", 2),
+            ApiError::unavailable("no worker"),
+            ApiError::timeout("too late"),
+            ApiError::internal(),
+            ApiError::engine_failed("out of blocks"),
+        ]
+    }
+
+    #[test]
+    fn envelope_has_openai_shape_for_every_constructor() {
+        let mut seen = std::collections::HashSet::new();
+        for error in one_of_each() {
+            seen.insert(error.kind);
+            let body: Value = serde_json::from_slice(&error.to_json()).unwrap();
+            let detail = body["error"].as_object().unwrap();
+            let mut keys: Vec<_> = detail.keys().map(String::as_str).collect();
+            keys.sort_unstable();
+            assert_eq!(keys, ["code", "message", "param", "type"]);
+            assert_eq!(body.as_object().unwrap().len(), 1);
+            assert_eq!(detail["message"], json!(error.message));
+            assert_eq!(detail["param"], json!(error.param));
+            assert_eq!(detail["code"], json!(error.code()));
+        }
+        assert_eq!(
+            seen.len(),
+            ErrorKind::ALL.len(),
+            "a kind has no constructor"
+        );
+    }
+
+    #[test]
+    fn kinds_have_openai_words() {
+        let words: Vec<_> = ErrorKind::ALL
+            .iter()
+            .map(|kind| (kind.status(), kind.error_type(), kind.code()))
+            .collect();
+        let invalid = "invalid_request_error";
+        assert_eq!(
+            words,
+            [
+                (400, invalid, None),
+                (400, invalid, Some("context_length_exceeded")),
+                (401, invalid, Some("invalid_api_key")),
+                (404, invalid, Some("model_not_found")),
+                (404, invalid, Some("unknown_url")),
+                (405, invalid, Some("method_not_supported")),
+                (413, invalid, Some("request_too_large")),
+                (415, invalid, Some("unsupported_content_type")),
+                (429, "requests", Some("rate_limit_exceeded")),
+                (500, "server_error", Some("server_error")),
+                (503, "server_error", Some("service_unavailable")),
+                (504, "server_error", Some("timeout")),
+            ]
+        );
+    }
+
+    #[test]
+    fn deterministic_failures_are_never_retried_by_clients() {
+        for kind in ErrorKind::ALL {
+            let retried = matches!(kind.status(), 408 | 409 | 429) || kind.status() >= 500;
+            assert_eq!(retried, kind.retryable(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn overload_tells_when_to_come_back() {
+        for error in one_of_each() {
+            let waits = matches!(error.kind, ErrorKind::RateLimited | ErrorKind::Unavailable);
+            assert_eq!(error.retry_after_s.is_some(), waits, "{:?}", error.kind);
+        }
+    }
+
+    #[test]
+    fn long_model_names_are_shortened() {
+        let error = ApiError::model_not_found(&"é".repeat(100_000), &["a"]);
+        assert!(error.message.len() < 512);
+    }
+}

@@ -1,0 +1,292 @@
+//! The fields that chat and completions share: how to generate and how to answer. Owns their ranges,
+//! which are OpenAI's where OpenAI has the field, and their parsing; knows no endpoint and no default:
+//! an absent field stays absent.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::error::{ApiError, code};
+use crate::fields::Endpoint;
+use crate::ignored::IgnoredFields;
+use crate::reader::{self, Fields, too_many, wrong_type};
+
+/// OpenAI's limit on choices.
+pub(crate) const MAX_N: u32 = 128;
+/// OpenAI allows 4; open servers have no limit and agents send more. Each costs the matcher a little.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+const MAX_STOP_TOKEN_IDS: usize = 128;
+const MAX_USER_BYTES: usize = 1024;
+const MAX_MODEL_BYTES: usize = 256;
+/// Token ids are INT32 on the wire.
+pub(crate) const MAX_TOKEN_ID: u32 = i32::MAX as u32;
+/// Above every real context; larger is a mistake, not a wish.
+const MAX_MAX_TOKENS: u32 = i32::MAX as u32;
+
+/// How to generate and how to answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Generation {
+    pub model: String,
+    /// `None`: the endpoint's default (chat: the rest of the context, completions: 16).
+    pub max_tokens: Option<u32>,
+    /// Choices for each prompt, 1..=128.
+    pub n: u32,
+    /// Texts that end a choice; none is empty.
+    pub stop: Vec<String>,
+    pub stream: bool,
+    /// `stream_options.include_usage`.
+    pub include_usage: bool,
+    pub user: Option<String>,
+    /// Absent: true.
+    pub skip_special_tokens: Option<bool>,
+    pub sampling: Sampling,
+}
+
+/// The sampling fields, each absent unless the client sent it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sampling {
+    /// 0..=2; 0 is greedy.
+    pub temperature: Option<f32>,
+    /// Above 0, to 1.
+    pub top_p: Option<f32>,
+    /// `Some(0)`: no limit (the client sent 0 or -1).
+    pub top_k: Option<u32>,
+    /// 0..=1
+    pub min_p: Option<f32>,
+    /// Above 0; 1 changes nothing.
+    pub repetition_penalty: Option<f32>,
+    /// -2..=2
+    pub presence_penalty: Option<f32>,
+    /// -2..=2
+    pub frequency_penalty: Option<f32>,
+    pub seed: Option<i64>,
+    /// Token id and what is added to its logit, -100..=100; ids are distinct and ascending.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Tokens before an end token may come; at most `max_tokens`.
+    pub min_tokens: Option<u32>,
+    pub ignore_eos: bool,
+    /// Token ids that end a choice, beside the model's own.
+    pub stop_token_ids: Vec<u32>,
+}
+
+impl Generation {
+    /// Takes the shared fields out of `fields`.
+    pub(crate) fn take(
+        fields: &mut Fields<'_>,
+        endpoint: Endpoint,
+        ignored: &mut IgnoredFields,
+    ) -> Result<Self, ApiError> {
+        let model = fields
+            .string("model")?
+            .ok_or_else(|| fields.missing("model"))?;
+        if model.is_empty() {
+            return Err(ApiError::invalid_request(
+                "model",
+                "Invalid value for `model`: the name is empty. Send a name from `/v1/models`.",
+            ));
+        }
+        bounded("model", &model, MAX_MODEL_BYTES)?;
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        let include_usage = take_stream_options(fields, stream, endpoint, ignored)?;
+        let user = fields.string("user")?;
+        if let Some(user) = &user {
+            bounded("user", user, MAX_USER_BYTES)?;
+        }
+        let max_tokens = take_max_tokens(fields, endpoint)?;
+        Ok(Self {
+            model,
+            max_tokens,
+            n: fields.count("n", 1..=MAX_N)?.unwrap_or(1),
+            stop: take_stop(fields)?,
+            stream,
+            include_usage,
+            user,
+            skip_special_tokens: fields.boolean("skip_special_tokens")?,
+            sampling: Sampling::take(fields, max_tokens)?,
+        })
+    }
+}
+
+impl Sampling {
+    fn take(fields: &mut Fields<'_>, max_tokens: Option<u32>) -> Result<Self, ApiError> {
+        let top_p = fields.decimal("top_p", 0.0..=1.0)?;
+        if top_p == Some(0.0) {
+            return Err(ApiError::invalid_request(
+                "top_p",
+                "Invalid value for `top_p`: `0`. Send a value above 0, to 1; for the likeliest \
+                 token alone, set `temperature` to 0.",
+            ));
+        }
+        let repetition_penalty = fields.decimal("repetition_penalty", 0.0..=10.0)?;
+        // Below this float32 has no exact reciprocal, and no one means it.
+        if repetition_penalty.is_some_and(|penalty| penalty < 1e-3) {
+            return Err(ApiError::invalid_request(
+                "repetition_penalty",
+                "Invalid value for `repetition_penalty`: it is below 0.001. Send a value above \
+                 that, to 10; 1 changes nothing.",
+            )
+            .with_code(code::DECIMAL_BELOW));
+        }
+        let min_tokens = fields.count("min_tokens", 0..=MAX_MAX_TOKENS)?;
+        if let (Some(least), Some(most)) = (min_tokens, max_tokens)
+            && least > most
+        {
+            return Err(ApiError::invalid_request(
+                "min_tokens",
+                format!(
+                    "Invalid value for `min_tokens`: `{least}` is above `max_tokens`, `{most}`. \
+                     Send no more than that."
+                ),
+            ));
+        }
+        Ok(Self {
+            temperature: fields.decimal("temperature", 0.0..=2.0)?,
+            top_p,
+            top_k: fields
+                .integer("top_k", -1..=i64::from(i32::MAX))?
+                .map(|value| u32::try_from(value).unwrap_or(0)),
+            min_p: fields.decimal("min_p", 0.0..=1.0)?,
+            repetition_penalty,
+            presence_penalty: fields.decimal("presence_penalty", -2.0..=2.0)?,
+            frequency_penalty: fields.decimal("frequency_penalty", -2.0..=2.0)?,
+            seed: fields.integer("seed", i64::MIN..=i64::MAX)?,
+            logit_bias: take_logit_bias(fields)?,
+            min_tokens,
+            ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
+            stop_token_ids: take_stop_token_ids(fields)?,
+        })
+    }
+}
+
+fn bounded(param: &str, value: &str, most: usize) -> Result<(), ApiError> {
+    if value.len() <= most {
+        return Ok(());
+    }
+    Err(ApiError::invalid_request(
+        param,
+        format!(
+            "Invalid value for `{param}`: it has `{}` bytes. Send at most {most}.",
+            value.len()
+        ),
+    )
+    .with_code(code::STRING_ABOVE))
+}
+
+/// `max_completion_tokens` is the newer name; both at once must agree.
+fn take_max_tokens(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<u32>, ApiError> {
+    let old = fields.count("max_tokens", 1..=MAX_MAX_TOKENS)?;
+    // Completions never had it, and there it is reported as ignored.
+    let new = match endpoint {
+        Endpoint::Chat => fields.count("max_completion_tokens", 1..=MAX_MAX_TOKENS)?,
+        _ => None,
+    };
+    match (old, new) {
+        (Some(old), Some(new)) if old != new => Err(ApiError::invalid_request(
+            "max_tokens",
+            format!(
+                "`max_tokens` is `{old}` and `max_completion_tokens` is `{new}`. Send only one."
+            ),
+        )),
+        (old, new) => Ok(new.or(old)),
+    }
+}
+
+fn take_stream_options(
+    fields: &mut Fields<'_>,
+    stream: bool,
+    endpoint: Endpoint,
+    ignored: &mut IgnoredFields,
+) -> Result<bool, ApiError> {
+    let Some(raw) = fields.take("stream_options") else {
+        return Ok(false);
+    };
+    let mut options = Fields::of_value("stream_options", raw)?;
+    let include_usage = options.boolean("include_usage")?.unwrap_or(false);
+    options.finish(endpoint, "stream_options.", ignored)?;
+    if !stream {
+        return Err(ApiError::invalid_request(
+            "stream_options",
+            "`stream_options` is only allowed when `stream` is true. Leave it out or set `stream`.",
+        ));
+    }
+    Ok(include_usage)
+}
+
+fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Stop {
+        One(String),
+        Many(Vec<String>),
+    }
+    let Some(raw) = fields.take("stop") else {
+        return Ok(Vec::new());
+    };
+    let mut stops = match serde_json::from_str(raw.get()) {
+        Ok(Stop::One(stop)) => vec![stop],
+        Ok(Stop::Many(stops)) => stops,
+        Err(_) => return Err(wrong_type("stop", "a string or an array of strings", raw)),
+    };
+    if stops.len() > MAX_STOPS {
+        return Err(too_many("stop", stops.len(), MAX_STOPS));
+    }
+    for stop in &stops {
+        if stop.is_empty() {
+            return Err(ApiError::invalid_request(
+                "stop",
+                "Invalid value for `stop`: a stop text is empty. Leave it out.",
+            ));
+        }
+        bounded("stop", stop, MAX_STOP_BYTES)?;
+    }
+    stops.dedup();
+    Ok(stops)
+}
+
+fn take_stop_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ApiError> {
+    let ids = fields
+        .list("stop_token_ids", MAX_STOP_TOKEN_IDS)?
+        .unwrap_or_default();
+    ids.into_iter()
+        .enumerate()
+        .map(|(index, raw)| token_id(&format!("stop_token_ids[{index}]"), raw))
+        .collect()
+}
+
+fn token_id(param: &str, raw: &RawValue) -> Result<u32, ApiError> {
+    let value = reader::integer(param, raw, 0..=i64::from(MAX_TOKEN_ID))?;
+    Ok(u32::try_from(value).unwrap_or(MAX_TOKEN_ID))
+}
+
+/// An object from token id, as a string, to a number.
+fn take_logit_bias(fields: &mut Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
+    let Some(raw) = fields.take("logit_bias") else {
+        return Ok(Vec::new());
+    };
+    let entries = reader::entries("logit_bias", raw)?;
+    let mut bias = Vec::with_capacity(entries.len());
+    for (name, raw) in entries {
+        let id = name
+            .parse::<u32>()
+            .ok()
+            .filter(|id| *id <= MAX_TOKEN_ID)
+            .ok_or_else(|| {
+                ApiError::invalid_request(
+                    "logit_bias",
+                    format!(
+                        "Invalid value for `logit_bias`: the key `{}` is not a token id. Send \
+                         token ids as strings.",
+                        reader::shortened(&name)
+                    ),
+                )
+            })?;
+        let param = format!("logit_bias.{id}");
+        bias.push((id, reader::decimal(&param, raw, -100.0..=100.0)?));
+    }
+    bias.sort_by_key(|(id, _)| *id);
+    // Two spellings of one id (`7` and `07`): the later holds, as for a repeated name.
+    bias.reverse();
+    bias.dedup_by_key(|(id, _)| *id);
+    bias.reverse();
+    Ok(bias)
+}

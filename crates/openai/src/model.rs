@@ -1,0 +1,68 @@
+//! The bodies of `/v1/models` and `/v1/models/{id}`. Knows no registry: names and times come in.
+
+use serde::Serialize;
+
+/// One model, as OpenAI lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ModelCard {
+    pub id: String,
+    /// Always `model`.
+    pub object: &'static str,
+    /// Unix seconds.
+    pub created: u64,
+    pub owned_by: String,
+    /// Prompt plus generated tokens that fit one request: the extension that open servers share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<u32>,
+}
+
+impl ModelCard {
+    /// A card owned by `inflight`.
+    pub fn new(id: impl Into<String>, created: u64, max_model_len: Option<u32>) -> Self {
+        Self {
+            id: id.into(),
+            object: "model",
+            created,
+            owned_by: "inflight".to_owned(),
+            max_model_len,
+        }
+    }
+}
+
+/// All models, as OpenAI lists them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ModelList {
+    /// Always `list`.
+    pub object: &'static str,
+    pub data: Vec<ModelCard>,
+}
+
+impl ModelList {
+    pub fn new(data: Vec<ModelCard>) -> Self {
+        Self {
+            object: "list",
+            data,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_has_openai_shape() {
+        let list = ModelList::new(vec![
+            ModelCard::new("a", 7, Some(512)),
+            ModelCard::new("b", 8, None),
+        ]);
+        assert_eq!(
+            serde_json::to_string(&list).unwrap(),
+            concat!(
+                r#"{"object":"list","data":["#,
+                r#"{"id":"a","object":"model","created":7,"owned_by":"inflight","max_model_len":512},"#,
+                r#"{"id":"b","object":"model","created":8,"owned_by":"inflight"}]}"#
+            )
+        );
+    }
+}

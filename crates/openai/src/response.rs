@@ -1,0 +1,243 @@
+//! The bodies of answers that are not streamed. Owns the shapes; values come in, and no clock or id is
+//! read here.
+
+use serde::Serialize;
+
+use crate::logprobs::{ChatLogprobs, CompletionLogprobs};
+
+/// Why a choice ended, in OpenAI's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model ended its turn, or a stop string came up.
+    Stop,
+    /// max_tokens or the context's end.
+    Length,
+    ToolCalls,
+    ContentFilter,
+    FunctionCall,
+}
+
+impl FinishReason {
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+            Self::FunctionCall => "function_call",
+        }
+    }
+}
+
+/// Token counts. `completion_tokens` sums over all choices, the prompt counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    pub total_tokens: u64,
+    pub prompt_tokens_details: PromptTokensDetails,
+    pub completion_tokens_details: CompletionTokensDetails,
+}
+
+/// Parts of the prompt's tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PromptTokensDetails {
+    /// Found in the KV cache.
+    pub cached_tokens: u64,
+}
+
+/// Parts of the generated tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CompletionTokensDetails {
+    pub reasoning_tokens: u64,
+}
+
+impl Usage {
+    /// Usage with the total worked out.
+    pub fn new(prompt_tokens: u64, completion_tokens: u64, cached_tokens: u64) -> Self {
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens.saturating_add(completion_tokens),
+            prompt_tokens_details: PromptTokensDetails { cached_tokens },
+            completion_tokens_details: CompletionTokensDetails::default(),
+        }
+    }
+}
+
+/// The answer to a chat request.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChatCompletion {
+    pub id: String,
+    /// Always `chat.completion`.
+    pub object: &'static str,
+    /// Unix seconds.
+    pub created: u64,
+    pub model: String,
+    pub choices: Vec<ChatChoice>,
+    pub usage: Usage,
+    pub system_fingerprint: Option<String>,
+}
+
+impl ChatCompletion {
+    pub fn new(
+        id: String,
+        created: u64,
+        model: String,
+        choices: Vec<ChatChoice>,
+        usage: Usage,
+    ) -> Self {
+        Self {
+            id,
+            object: "chat.completion",
+            created,
+            model,
+            choices,
+            usage,
+            system_fingerprint: None,
+        }
+    }
+}
+
+/// One of a chat answer's `n` choices.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChatChoice {
+    pub index: u32,
+    pub message: AssistantMessage,
+    pub logprobs: Option<ChatLogprobs>,
+    pub finish_reason: FinishReason,
+}
+
+impl ChatChoice {
+    /// A choice whose message is plain text.
+    pub fn text(
+        index: u32,
+        content: String,
+        logprobs: Option<ChatLogprobs>,
+        finish_reason: FinishReason,
+    ) -> Self {
+        Self {
+            index,
+            message: AssistantMessage {
+                role: "assistant",
+                content: Some(content),
+                refusal: None,
+            },
+            logprobs,
+            finish_reason,
+        }
+    }
+}
+
+/// What the model said.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AssistantMessage {
+    /// Always `assistant`.
+    pub role: &'static str,
+    pub content: Option<String>,
+    pub refusal: Option<String>,
+}
+
+/// The answer to a completions request.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Completion {
+    pub id: String,
+    /// Always `text_completion`.
+    pub object: &'static str,
+    /// Unix seconds.
+    pub created: u64,
+    pub model: String,
+    /// Prompt by prompt, each with its `n` choices.
+    pub choices: Vec<CompletionChoice>,
+    pub usage: Usage,
+    pub system_fingerprint: Option<String>,
+}
+
+impl Completion {
+    pub fn new(
+        id: String,
+        created: u64,
+        model: String,
+        choices: Vec<CompletionChoice>,
+        usage: Usage,
+    ) -> Self {
+        Self {
+            id,
+            object: "text_completion",
+            created,
+            model,
+            choices,
+            usage,
+            system_fingerprint: None,
+        }
+    }
+}
+
+/// One choice of a completion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CompletionChoice {
+    pub text: String,
+    /// Prompt index × n + which of its n.
+    pub index: u32,
+    pub logprobs: Option<CompletionLogprobs>,
+    pub finish_reason: FinishReason,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chat_answer_has_openai_shape() {
+        let answer = ChatCompletion::new(
+            "chatcmpl-1".into(),
+            5,
+            "m".into(),
+            vec![ChatChoice::text(0, "Hi".into(), None, FinishReason::Stop)],
+            Usage::new(3, 2, 1),
+        );
+        assert_eq!(
+            serde_json::to_string(&answer).unwrap(),
+            concat!(
+                r#"{"id":"chatcmpl-1","object":"chat.completion","created":5,"model":"m","choices":["#,
+                r#"{"index":0,"message":{"role":"assistant","content":"Hi","refusal":null},"#,
+                r#""logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"#,
+                r#""completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1},"#,
+                r#""completion_tokens_details":{"reasoning_tokens":0}},"system_fingerprint":null}"#
+            )
+        );
+    }
+
+    #[test]
+    fn completion_has_openai_shape() {
+        let answer = Completion::new(
+            "cmpl-1".into(),
+            5,
+            "m".into(),
+            vec![CompletionChoice {
+                text: "Hi".into(),
+                index: 0,
+                logprobs: None,
+                finish_reason: FinishReason::Length,
+            }],
+            Usage::new(0, 1, 0),
+        );
+        let text = serde_json::to_string(&answer).unwrap();
+        assert!(text.starts_with(
+            r#"{"id":"cmpl-1","object":"text_completion","created":5,"model":"m","choices":[{"text":"Hi","index":0,"logprobs":null,"finish_reason":"length"}],"usage":{"#
+        ), "{text}");
+    }
+
+    #[test]
+    fn finish_reasons_have_one_spelling() {
+        use FinishReason::*;
+        for reason in [Stop, Length, ToolCalls, ContentFilter, FunctionCall] {
+            assert_eq!(
+                serde_json::to_string(&reason).unwrap(),
+                format!("\"{}\"", reason.as_str())
+            );
+        }
+    }
+}
