@@ -143,7 +143,9 @@ def write_old_config(fixture: Fixture, folder: Path) -> None:
 
 def main() -> None:
     """Writes every fixture, or with `--configs` every configuration of transformers 4."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="where the fixtures lie, e.g. tests/reference/fixtures")
     parser.add_argument("--configs", action="store_true", help="write only config-4.json (transformers 4)")
     arguments = parser.parse_args()
@@ -151,7 +153,9 @@ def main() -> None:
 
     old = transformers.__version__.startswith("4.")
     if old != arguments.configs:
-        parser.error(f"transformers {transformers.__version__} is installed; see --help for which form wants which")
+        parser.error(
+            f"transformers {transformers.__version__} is installed; see --help for which form wants which"
+        )
     for seed, fixture in enumerate(FIXTURES, start=1):
         folder = arguments.folder / fixture.name
         if arguments.configs:

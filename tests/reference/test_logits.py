@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from inflight.executors.reference.batch import Span, build_batch
 from inflight.executors.reference.cache import PagedCache
 from inflight.executors.reference.config import load_config, parse_config
@@ -65,7 +66,7 @@ def test_prompt_logits_equal_transformers(name: str, chunk: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_generation_beside_others_equals_transformers(name: str) -> None:
-    """Feeds the fixture one token at a time as generation, with a longer, a shorter and a context neighbour."""
+    """Feeds the fixture token by token, with a longer, a shorter and a context neighbour."""
     token_ids, logits = expected(name)
     model = load_model(FIXTURES / name)
     cache = make_cache(model, 128)

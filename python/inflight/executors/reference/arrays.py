@@ -25,7 +25,7 @@ _MASKED = np.float32(-1e30)
 
 def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
     """``x [T, in]`` times ``weight [out, in]`` transposed, plus ``bias [out]``."""
-    product = x @ weight.T
+    product: Float32 = x @ weight.T
     if bias is not None:
         product += bias
     return product
@@ -39,7 +39,7 @@ def embed(weight: Float32, token_ids: Int) -> Float32:
 def rms_norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
     """Scales the last axis to unit root mean square, then by ``weight``."""
     mean_square = np.einsum("...i,...i->...", x, x)[..., None] * np.float32(1.0 / x.shape[-1])
-    normed = x / np.sqrt(mean_square + np.float32(epsilon))
+    normed: Float32 = x / np.sqrt(mean_square + np.float32(epsilon))
     normed *= weight
     return normed
 
@@ -48,7 +48,7 @@ def silu_gate(gate_up: Float32) -> Float32:
     """``silu(gate) * up`` of the halves of ``[T, 2 x n]``. By tanh, which cannot overflow as exp does."""
     half = gate_up.shape[-1] // 2
     gate, up = gate_up[:, :half], gate_up[:, half:]
-    gated = np.tanh(gate * np.float32(0.5))
+    gated: Float32 = np.tanh(gate * np.float32(0.5))
     gated += np.float32(1.0)
     gated *= gate
     gated *= up
@@ -81,7 +81,7 @@ def scatter(cache: Float32, slots: Int, rows: Float32) -> None:
 
 
 def gather(cache: Float32, tokens_per_block: int, block_table: Int) -> Float32:
-    """Reads whole blocks: ``block_table [R, blocks]`` to ``[R, blocks x tokens_per_block, kv_heads, head_dim]``."""
+    """Reads whole blocks: ``block_table [R, blocks]`` to ``[R, blocks x size, kv_heads, head_dim]``."""
     blocks = cache.reshape(-1, tokens_per_block, *cache.shape[1:])
     gathered = np.take(blocks, block_table, axis=0)
     return gathered.reshape(block_table.shape[0], -1, *cache.shape[1:])
@@ -95,13 +95,14 @@ def generation_mask(lengths: Int, padded: int, window: int | None) -> Float32 | 
     hidden = keys >= lengths[:, None]
     if window is not None:
         hidden |= keys < lengths[:, None] - window
-    return np.where(hidden, _MASKED, np.float32(0.0))[:, None, None, :]
+    mask: Float32 = np.where(hidden, _MASKED, np.float32(0.0))
+    return mask[:, None, None, :]
 
 
 def generation_attention(
     queries: Float32, keys: Float32, values: Float32, mask: Float32 | None, scale: float
 ) -> Float32:
-    """One new token per sequence: ``queries [R, heads, head_dim]`` over ``[R, padded, kv_heads, head_dim]``."""
+    """One new token a sequence: ``queries [R, heads, head_dim]`` over ``[R, padded, kv_heads, head_dim]``."""
     rows, heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     # Queries that share a key head form one small matrix; the transposes below are views that BLAS reads.
@@ -110,7 +111,8 @@ def generation_attention(
     if mask is not None:
         scores += mask
     weights = softmax(scores)
-    return (weights @ values.transpose(0, 2, 1, 3)).reshape(rows, heads, head_dim)
+    mixed: Float32 = weights @ values.transpose(0, 2, 1, 3)
+    return mixed.reshape(rows, heads, head_dim)
 
 
 def context_attention(
@@ -133,7 +135,9 @@ def context_attention(
         if window is not None:
             hidden |= positions <= own - window
         mask = np.where(hidden, _MASKED, np.float32(0.0))
-        grouped = (queries[start:stop] * np.float32(scale)).reshape(rows, kv_heads, heads // kv_heads, head_dim)
+        grouped = (queries[start:stop] * np.float32(scale)).reshape(
+            rows, kv_heads, heads // kv_heads, head_dim
+        )
         grouped = grouped.transpose(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
         scores = (grouped @ by_head).reshape(kv_heads, heads // kv_heads, rows, length)
         scores += mask
@@ -153,6 +157,6 @@ def softmax(scores: Float32) -> Float32:
 
 def log_softmax(logits: Float32) -> Float32:
     """Natural log probabilities over the last axis; a new array."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted: Float32 = logits - logits.max(axis=-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return shifted

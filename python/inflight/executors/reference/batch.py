@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from . import arrays
-
-Int = npt.NDArray[np.int64]
-Float32 = npt.NDArray[np.float32]
+from .arrays import Float32, Int
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,8 @@ def load_config(model_dir: Path) -> ModelConfig:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(
-            f"`{path}` does not exist", "give a Hugging Face checkpoint directory with config.json and safetensors"
+            f"`{path}` does not exist",
+            "give a Hugging Face checkpoint directory with config.json and safetensors",
         ) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"`{path}` cannot be read: {error}", "fetch the checkpoint again") from error
@@ -164,7 +165,8 @@ def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:
     partial = parameters.get("partial_rotary_factor", values.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
         raise UnsupportedModelError(
-            f"config key `partial_rotary_factor` is `{partial}`", "the reference executor rotates whole heads only"
+            f"config key `partial_rotary_factor` is `{partial}`",
+            "the reference executor rotates whole heads only",
         )
     rope_type = str(parameters.get("rope_type", parameters.get("type", "default")))
     if rope_type not in SUPPORTED_ROPE_TYPES:
@@ -188,7 +190,9 @@ def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:
         factor=factor,
         low_freq_factor=low,
         high_freq_factor=high,
-        original_max_position_embeddings=_integer(parameters, "original_max_position_embeddings", max_positions),
+        original_max_position_embeddings=_integer(
+            parameters, "original_max_position_embeddings", max_positions
+        ),
     )
 
 
@@ -229,7 +233,9 @@ def _integer(values: Mapping[str, Any], key: str, default: int | None = None, mi
     value = values.get(key)
     if value is None:
         if default is None:
-            raise CheckpointError(f"config key `{key}` is missing", "fetch the checkpoint's config.json again")
+            raise CheckpointError(
+                f"config key `{key}` is missing", "fetch the checkpoint's config.json again"
+            )
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise _bad(key, value, f"an integer of at least {minimum}")
@@ -240,7 +246,9 @@ def _number(values: Mapping[str, Any], key: str, default: float | None = None) -
     value = values.get(key)
     if value is None:
         if default is None:
-            raise CheckpointError(f"config key `{key}` is missing", "fetch the checkpoint's config.json again")
+            raise CheckpointError(
+                f"config key `{key}` is missing", "fetch the checkpoint's config.json again"
+            )
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
         raise _bad(key, value, "a positive number")

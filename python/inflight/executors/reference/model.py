@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from . import arrays
+from .arrays import Float32, Int
 from .batch import Batch
 from .cache import PagedCache
 from .config import ModelConfig, RopeConfig, load_config
 from .weights import Checkpoint
-
-Float32 = npt.NDArray[np.float32]
-Int = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,19 @@ class LlamaModel:
         frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._cosines, self._sines = arrays.rope_tables(frequencies, max_seq_len)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the weights take."""
+        arrays_ = [self._embedding, self._norm, self._cosines, self._sines]
+        if self._head is not self._embedding:
+            arrays_.append(self._head)
+        for layer in self._layers:
+            values = (getattr(layer, name) for name in layer.__slots__)
+            arrays_.extend(value for value in values if isinstance(value, np.ndarray))
+        return sum(array.nbytes for array in arrays_)
+
     def forward(self, batch: Batch, cache: PagedCache, output_rows: Int) -> Float32:
-        """Runs all rows, writes their keys and values to ``cache``; final hidden states of ``output_rows``."""
+        """Runs all rows, writes keys and values to ``cache``; final hidden states of ``output_rows``."""
         config = self.config
         epsilon = config.rms_norm_eps
         query_width = config.num_heads * config.head_dim
@@ -128,7 +136,7 @@ def load_model(model_dir: Path, max_seq_len: int | None = None) -> LlamaModel:
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Float32:
-    """Angles per position of each pair, scaled as the checkpoint says; float32 throughout, as transformers."""
+    """Angles per position of each pair, scaled as the checkpoint says; in float32, as transformers."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies: Float32 = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
     if rope.rope_type == "linear":
@@ -136,11 +144,13 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Float32:
     if rope.rope_type != "llama3":
         return frequencies
     # Llama 3.1: long wavelengths are stretched, short ones kept, and those between blended.
-    wavelengths = np.float32(2 * np.pi) / frequencies
+    wavelengths: Float32 = np.float32(2 * np.pi) / frequencies
     original = rope.original_max_position_embeddings
     smooth = (original / wavelengths - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     blended = (1 - smooth) * frequencies / rope.factor + smooth * frequencies
-    scaled = np.where(wavelengths > original / rope.low_freq_factor, frequencies / rope.factor, blended)
+    scaled: Float32 = np.where(
+        wavelengths > original / rope.low_freq_factor, frequencies / rope.factor, blended
+    )
     scaled = np.where(wavelengths < original / rope.high_freq_factor, frequencies, scaled)
     return scaled.astype(np.float32)
 
@@ -153,14 +163,20 @@ def _load_layer(config: ModelConfig, checkpoint: Checkpoint, index: int) -> Laye
 
     def stacked(names: tuple[str, ...], widths: tuple[int, ...], inputs: int) -> Float32:
         return np.concatenate(
-            [checkpoint.tensor(f"{prefix}{name}.weight", (width, inputs)) for name, width in zip(names, widths, strict=True)]
+            [
+                checkpoint.tensor(f"{prefix}{name}.weight", (width, inputs))
+                for name, width in zip(names, widths, strict=True)
+            ]
         )
 
     def stacked_bias(present: bool, names: tuple[str, ...], widths: tuple[int, ...]) -> Float32 | None:
         if not present:
             return None
         return np.concatenate(
-            [checkpoint.tensor(f"{prefix}{name}.bias", (width,)) for name, width in zip(names, widths, strict=True)]
+            [
+                checkpoint.tensor(f"{prefix}{name}.bias", (width,))
+                for name, width in zip(names, widths, strict=True)
+            ]
         )
 
     def norm(name: str, width: int) -> Float32:

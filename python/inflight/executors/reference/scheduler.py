@@ -47,7 +47,9 @@ class Schedule:
     generation: tuple[int, ...]
 
 
-def schedule(waiting: Iterable[Waiting], active: Sequence[Active], free_blocks: int, limits: Limits) -> Schedule:
+def schedule(
+    waiting: Iterable[Waiting], active: Sequence[Active], free_blocks: int, limits: Limits
+) -> Schedule:
     """Plans one iteration. ``active`` is in order of admission; ``free_blocks`` excludes reservations.
 
     Needs max_num_tokens >= max_batch_size, so that generation never starves a prompt in flight.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..base import FinishReason
+from inflight.executors.base import FinishReason
 
 
 def finish_reason(

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .arrays import Float32
 from .errors import CheckpointError, UnsupportedModelError
-
-Float32 = npt.NDArray[np.float32]
 
 #: The format's own limit on its JSON header, so that a damaged length cannot ask for all memory.
 _MAX_HEADER_BYTES = 100 * 1024 * 1024
@@ -55,7 +54,8 @@ class Checkpoint:
         shard = self._where.get(name)
         if shard is None:
             raise CheckpointError(
-                f"tensor `{name}` is missing from the checkpoint", "check that config.json belongs to these weights"
+                f"tensor `{name}` is missing from the checkpoint",
+                "check that config.json belongs to these weights",
             )
         return shard.tensor(name, shape)
 
@@ -130,7 +130,8 @@ class _SafetensorsFile:
         storage = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F64": np.float64}.get(dtype)
         if storage is None:
             raise UnsupportedModelError(
-                f"tensor `{name}` has dtype `{dtype}`", "use a checkpoint in F32, F16 or BF16 with the reference executor"
+                f"tensor `{name}` has dtype `{dtype}`",
+                "use a checkpoint in F32, F16 or BF16 with the reference executor",
             )
         count = int(np.prod(shape, dtype=np.int64))
         size = count * np.dtype(storage).itemsize

@@ -1,0 +1,234 @@
+"""One request's check: refused with a reason, or turned into values that cannot fail later.
+
+Pure; owns every limit a request can break and TensorRT-LLM's defaults for what it leaves out. Knows
+nothing of queues or arrays in flight. A text names the value and says what would be accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inflight.executors.base import Request, StatusCode
+
+from .arrays import Float32, Int
+from .cache import blocks_for
+
+#: TensorRT-LLM's seed of a request that sends none: such requests repeat themselves.
+DEFAULT_SEED = 0
+
+#: Temperatures below this are greedy: dividing by them would leave float32's range.
+GREEDY_TEMPERATURE = 1e-5
+
+
+class Refused(Exception):
+    """One request cannot be served; never leaves the engine, which answers with an errored row."""
+
+    def __init__(self, code: StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the executor can hold."""
+
+    vocab_size: int
+    max_seq_len: int
+    num_blocks: int
+    tokens_per_block: int
+    max_queue_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """How the tokens of one request are chosen, with every default filled in."""
+
+    greedy: bool
+    temperature: float
+    top_k: int  #: 0: no limit
+    top_p: float  #: 1: no limit
+    min_p: float  #: 0: no limit
+    seed: int
+    min_tokens: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    bias_ids: Int | None
+    bias_values: Float32 | None
+    #: Tokens that would end the sequence, banned until ``min_tokens`` are generated.
+    ending_ids: tuple[int, ...]
+    bad_ids: tuple[int, ...]
+    bad_sequences: tuple[tuple[int, ...], ...]
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether token counts are needed."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that fits: its parameters, its clipped length and the worst case in blocks of a sequence."""
+
+    parameters: Parameters
+    max_tokens: int
+    blocks: int
+
+
+def admit(request: Request, bounds: Bounds) -> Admitted:
+    """Checks one request. Errors: `Refused`.
+
+    ``max_tokens`` beyond the sequence length is clipped, as TensorRT-LLM does; a prompt that leaves no
+    room for a token is refused. 0 is allowed: the prompt is processed, for its log probabilities.
+    """
+    prompt = len(request.input_token_ids)
+    if prompt == 0:
+        raise _invalid("the prompt is empty; send at least one token")
+    if prompt >= bounds.max_seq_len:
+        raise _invalid(
+            f"the prompt has {prompt} tokens and a sequence holds {bounds.max_seq_len}, output included; "
+            "shorten the prompt"
+        )
+    _check_ids("input_ids", request.input_token_ids, bounds.vocab_size)
+    _check_supported(request)
+    max_tokens = min(request.max_tokens, bounds.max_seq_len - prompt)
+    # The last token is never fed back, so that its keys and values need no slot.
+    blocks = blocks_for(prompt + max(max_tokens, 1) - 1, bounds.tokens_per_block)
+    if blocks > bounds.num_blocks:
+        raise Refused(
+            StatusCode.RESOURCE_EXHAUSTED,
+            f"the request needs {blocks} cache blocks and the executor has {bounds.num_blocks}; "
+            "ask for fewer tokens",
+        )
+    output = request.output_config
+    for name, count in (
+        ("number of top log probabilities", output.num_top_log_probs),
+        ("number of prompt log probabilities", output.num_prompt_log_probs or 0),
+    ):
+        if not 0 <= count <= bounds.vocab_size:
+            raise _invalid(f"the {name} is `{count}`; it must be between 0 and {bounds.vocab_size}")
+    return Admitted(_parameters(request, bounds.vocab_size), max_tokens, blocks)
+
+
+def _parameters(request: Request, vocab_size: int) -> Parameters:
+    sampling = request.sampling_config
+    temperature = _number(sampling.temperature, "temperature", 1.0, 0.0, math.inf)
+    top_k = _count(sampling.top_k, "top_k")
+    top_p = sampling.top_p
+    # The C++ backend reads a top_p of 0 or less as not set, and neither top_k nor top_p as greedy.
+    if top_p is None or top_p <= 0:
+        greedy = top_k in (0, 1)
+        top_p = 1.0
+    else:
+        greedy = top_k == 1
+        top_p = _number(top_p, "top_p", 1.0, 0.0, 1.0)
+    repetition = _number(sampling.repetition_penalty, "repetition_penalty", 1.0, 0.0, math.inf)
+    if repetition == 0.0:
+        raise _invalid("repetition_penalty is `0`; it must be more than 0")
+    for name, words in (("bad_words", request.bad_words), ("stop_words", request.stop_words)):
+        for word in words:
+            if not word:
+                raise _invalid(f"{name} holds an empty word; every word needs a token")
+            _check_ids(name, word, vocab_size)
+    ending = {word[0] for word in request.stop_words if len(word) == 1}
+    if request.end_id is not None and 0 <= request.end_id < vocab_size:
+        ending.add(request.end_id)
+    bias_ids, bias_values = _bias(request, vocab_size)
+    return Parameters(
+        greedy=greedy or temperature < GREEDY_TEMPERATURE,
+        temperature=temperature if temperature >= GREEDY_TEMPERATURE else 1.0,
+        top_k=min(top_k, vocab_size),
+        top_p=top_p,
+        min_p=_number(sampling.min_p, "min_p", 0.0, 0.0, 1.0),
+        seed=DEFAULT_SEED if sampling.seed is None else sampling.seed,
+        min_tokens=_count(sampling.min_tokens, "min_tokens"),
+        repetition_penalty=repetition,
+        presence_penalty=_number(sampling.presence_penalty, "presence_penalty", 0.0),
+        frequency_penalty=_number(sampling.frequency_penalty, "frequency_penalty", 0.0),
+        bias_ids=bias_ids,
+        bias_values=bias_values,
+        ending_ids=tuple(sorted(ending)),
+        bad_ids=tuple(word[0] for word in request.bad_words if len(word) == 1),
+        bad_sequences=tuple(tuple(word) for word in request.bad_words if len(word) > 1),
+    )
+
+
+def _bias(request: Request, vocab_size: int) -> tuple[Int | None, Float32 | None]:
+    """Dense and sparse bias as one sparse pair; values of the same token add up."""
+    if not request.embedding_bias and not request.logit_bias:
+        return None, None
+    total = np.zeros(vocab_size, dtype=np.float32)
+    if request.embedding_bias:
+        if len(request.embedding_bias) != 4 * vocab_size:
+            raise _invalid(
+                f"embedding_bias has {len(request.embedding_bias)} bytes; "
+                f"it must hold {vocab_size} FP32 values"
+            )
+        total += np.frombuffer(request.embedding_bias, dtype="<f4")
+    for token, value in request.logit_bias:
+        if not 0 <= token < vocab_size:
+            raise _invalid(f"logit_bias names token `{token}`; ids are below {vocab_size}")
+        total[token] += value
+    # Minus infinity forbids a token; the other non-numbers would poison every probability.
+    if bool(np.isnan(total).any()) or bool(np.isposinf(total).any()):
+        raise _invalid("the bias holds a value that is not a number or is infinite; send finite values")
+    ids = np.flatnonzero(total)
+    return ids, total[ids]
+
+
+def _check_supported(request: Request) -> None:
+    """Defends against a caller that did not read ``info().capabilities``."""
+    sampling, output = request.sampling_config, request.output_config
+    asked = {
+        "beam_width": sampling.beam_width != 1,
+        "top_p_decay": sampling.top_p_decay not in (None, 1.0),
+        "no_repeat_ngram_size": bool(sampling.no_repeat_ngram_size),
+        "return_context_logits": output.return_context_logits,
+        "return_generation_logits": output.return_generation_logits,
+        "return_perf_metrics": output.return_perf_metrics,
+    }
+    names = [name for name, is_asked in asked.items() if is_asked]
+    names += [tensor.name for tensor in request.tensors]
+    if names:
+        raise Refused(
+            StatusCode.UNIMPLEMENTED,
+            f"the reference executor does not implement `{', '.join(names)}`; send the request without it",
+        )
+    if sampling.num_return_sequences < 1:
+        raise _invalid(f"num_return_sequences is `{sampling.num_return_sequences}`; it must be at least 1")
+
+
+def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= vocab_size:
+        raise _invalid(f"{name} holds token id `{low if low < 0 else high}`; ids are 0 to {vocab_size - 1}")
+
+
+def _number(
+    value: float | None, name: str, default: float, low: float = -math.inf, high: float = math.inf
+) -> float:
+    if value is None:
+        return default
+    if not math.isfinite(value) or not low <= value <= high:
+        bounds = f"between {low:g} and {high:g}" if math.isfinite(high) else f"at least {low:g}"
+        raise _invalid(
+            f"{name} is `{value}`; it must be {bounds if math.isfinite(low) else 'a finite number'}"
+        )
+    return float(value)
+
+
+def _count(value: int | None, name: str) -> int:
+    if value is None:
+        return 0
+    if value < 0:
+        raise _invalid(f"{name} is `{value}`; it must not be negative")
+    return value
+
+
+def _invalid(text: str) -> Refused:
+    return Refused(StatusCode.INVALID_ARGUMENT, text)

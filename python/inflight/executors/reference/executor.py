@@ -1,0 +1,179 @@
+"""The reference executor: the executor protocol over the engine.
+
+Owns the engine's thread, the hand-over of requests and rows, waiting, time and the statistics. One thread
+runs iterations as long as there is work and sleeps on a condition when there is none.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
+
+from .engine import Engine, Iteration
+from .rows import Row, pack
+
+#: Iterations whose statistics are kept for the next `stats()`; TensorRT-LLM's default.
+_MAX_STATS = 1000
+
+#: How long `shutdown` waits for the iteration in progress.
+_SHUTDOWN_TIMEOUT_S = 60.0
+
+
+class ReferenceExecutor:
+    """Implements `inflight.executors.base.Executor`; made by `inflight.executors.reference.create`."""
+
+    def __init__(self, engine: Engine, info: ModelInfo, memory_bytes: int) -> None:
+        self._engine = engine
+        self._info = info
+        self._memory_bytes = memory_bytes
+        # `_work` guards what callers hand in, `_ready` what the engine hands out; never held together.
+        self._work = threading.Condition()
+        self._incoming: list[Request] = []
+        self._cancelled: list[int] = []
+        self._stopping = False
+        self._ready = threading.Condition()
+        self._rows: list[Row] = []
+        self._stats: deque[IterationStats] = deque(maxlen=_MAX_STATS)
+        self._failure: BaseException | None = None
+        self._ended = False
+        self._iterations = 0
+        self._thread = threading.Thread(target=self._run, name="reference-engine", daemon=True)
+        self._thread.start()
+
+    def enqueue(self, requests: Sequence[Request]) -> None:
+        """Takes requests; a refusal of one is its errored, final row."""
+        with self._work:
+            stopping = self._stopping
+            if not stopping:
+                self._incoming.extend(requests)
+                self._work.notify()
+        self._raise_failure()
+        if stopping:
+            error = (
+                StatusCode.UNAVAILABLE,
+                "the executor is shutting down; send the request to another worker",
+            )
+            self._publish([Row(one.client_id, final=True, error=error) for one in requests])
+
+    def cancel(self, client_ids: Sequence[int]) -> None:
+        """Cancels before the next iteration starts; unknown or finished ids are ignored."""
+        with self._work:
+            self._cancelled.extend(client_ids)
+            self._work.notify()
+
+    def await_responses(self, timeout_s: float) -> ResponseBatch:
+        """Waits for rows at most ``timeout_s``. Errors: RuntimeError once the engine's thread has failed."""
+        with self._ready:
+            self._ready.wait_for(lambda: self._rows or self._ended, timeout=max(timeout_s, 0.0))
+            rows, self._rows = self._rows, []
+        if not rows:
+            self._raise_failure()
+        return pack(rows)
+
+    def stats(self) -> Sequence[IterationStats]:
+        """Iterations since the last call, oldest first, at most a thousand."""
+        with self._ready:
+            taken = list(self._stats)
+            self._stats.clear()
+        return taken
+
+    def info(self) -> ModelInfo:
+        """What is served, with its limits."""
+        return self._info
+
+    def shutdown(self) -> None:
+        """Ends the engine's thread; requests in flight get their final row as cancelled."""
+        with self._work:
+            self._stopping = True
+            self._work.notify()
+        self._thread.join(_SHUTDOWN_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            while self._iterate():
+                pass
+        except BaseException as error:  # whatever ends the thread must end the worker
+            with self._ready:
+                self._failure = error
+        with self._ready:
+            self._ended = True
+            self._ready.notify_all()
+
+    def _iterate(self) -> bool:
+        """Takes what came in, runs one iteration and reports it; False once told to stop."""
+        with self._work:
+            self._work.wait_for(
+                lambda: self._incoming or self._cancelled or self._stopping or self._engine.has_work
+            )
+            incoming, self._incoming = self._incoming, []
+            cancelled, self._cancelled = self._cancelled, []
+            stopping = self._stopping
+        started = time.perf_counter()
+        iteration = Iteration()
+        self._engine.add(incoming, iteration)
+        self._engine.cancel(cancelled, iteration)
+        if stopping:
+            self._engine.cancel_all(iteration)
+        else:
+            self._engine.step(iteration)
+        self._iterations += 1
+        stats = self._describe(iteration, time.perf_counter() - started)
+        self._publish(iteration.rows, stats)
+        return not stopping
+
+    def _publish(self, rows: list[Row], stats: IterationStats | None = None) -> None:
+        with self._ready:
+            if stats is not None:
+                self._stats.append(stats)
+            if rows:
+                self._rows.extend(rows)
+                self._ready.notify_all()
+
+    def _raise_failure(self) -> None:
+        with self._ready:
+            failure = self._failure
+        if failure is not None:
+            raise RuntimeError(f"the reference executor's engine failed: {failure!r}") from failure
+
+    def _describe(self, iteration: Iteration, seconds: float) -> IterationStats:
+        """The iteration under the keys of TensorRT-LLM's ``IterationStats.to_json_str``."""
+        pool = self._engine.pool
+        scheduled = iteration.context_requests + iteration.generation_requests
+        return {
+            "timestamp": datetime.now(timezone.utc).strftime("%m-%d-%Y %H:%M:%S.%f"),
+            "iter": self._iterations,
+            "iterLatencyMS": seconds * 1000.0,
+            "numNewActiveRequests": iteration.admitted,
+            "numActiveRequests": self._engine.num_active,
+            "numQueuedRequests": self._engine.num_waiting,
+            "numCompletedRequests": iteration.completed,
+            "maxNumActiveRequests": self._engine.limits.max_batch_size,
+            "gpuMemUsage": 0,
+            "cpuMemUsage": self._memory_bytes,
+            "pinnedMemUsage": 0,
+            "kvCacheStats": {
+                "maxNumBlocks": pool.num_blocks,
+                "freeNumBlocks": pool.num_blocks - pool.used,
+                "usedNumBlocks": pool.used,
+                "tokensPerBlock": pool.tokens_per_block,
+                "allocTotalBlocks": pool.total_allocated,
+                "allocNewBlocks": pool.total_allocated,
+                "reusedBlocks": 0,
+                "missedBlocks": pool.total_allocated,
+                "cacheHitRate": 0.0,
+            },
+            "inflightBatchingStats": {
+                "numScheduledRequests": scheduled,
+                "numContextRequests": iteration.context_requests,
+                "numGenRequests": iteration.generation_requests,
+                "numPausedRequests": 0,
+                "numCtxTokens": iteration.context_tokens,
+                "microBatchId": 0,
+                "avgNumDecodedTokensPerIter": 1.0 if iteration.generated_tokens else 0.0,
+            },
+        }

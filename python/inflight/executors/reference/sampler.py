@@ -1,0 +1,177 @@
+"""Choosing the next token of each row from its logits.
+
+Owns the order of operations, which is TensorRT-LLM's: bias, temperature, then repetition, presence and
+frequency penalties over prompt and output alike, then bans (bad words, ends before the minimum
+length), then top-k, top-p within it, and min-p. Knows nothing of models or requests in flight.
+
+A row's result depends on its own logits and its own stream of random numbers only, so that it is the
+same alone and in any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .admission import Parameters
+from .arrays import Float32, Int, softmax
+
+#: A banned token's logit; finite, so that a row with every token banned still gives a token.
+BANNED = np.finfo(np.float32).min
+
+
+class SamplerState:
+    """One sequence's part: parameters, random stream and the counts that penalties need."""
+
+    def __init__(
+        self, parameters: Parameters, vocab_size: int, prompt: Sequence[int], sequence_index: int = 0
+    ) -> None:
+        self.parameters = parameters
+        self.prompt = prompt
+        self.generated: list[int] = []
+        self._random: np.random.Generator | None = None
+        if not parameters.greedy:
+            # Each returned sequence has a stream of its own under one seed.
+            self._random = np.random.Generator(np.random.PCG64([parameters.seed, sequence_index]))
+        self._counts: Int | None = None
+        if parameters.penalizes:
+            self._counts = np.bincount(np.asarray(prompt, dtype=np.int64), minlength=vocab_size)
+
+    @property
+    def edits(self) -> bool:
+        """Whether the next token's logits need more than a temperature."""
+        parameters = self.parameters
+        return bool(
+            self._counts is not None
+            or parameters.bias_ids is not None
+            or parameters.bad_ids
+            or parameters.bad_sequences
+            or self._holds_back_the_end()
+        )
+
+    def observe(self, token: int) -> None:
+        """Takes the chosen token into account."""
+        self.generated.append(token)
+        if self._counts is not None:
+            self._counts[token] += 1
+
+    def uniform(self) -> float:
+        """The next number of the row's stream, in [0, 1)."""
+        return 0.0 if self._random is None else self._random.random()
+
+    def edit(self, logits: Float32) -> None:
+        """Applies bias, temperature, penalties and bans to one row in place."""
+        parameters = self.parameters
+        if parameters.bias_ids is not None and parameters.bias_values is not None:
+            logits[parameters.bias_ids] += parameters.bias_values
+        logits *= np.float32(1.0 / parameters.temperature)
+        if self._counts is not None:
+            self._penalize(logits, self._counts)
+        if parameters.bad_ids:
+            logits[list(parameters.bad_ids)] = BANNED
+        for word in parameters.bad_sequences:
+            if self._tail(len(word) - 1) == word[:-1]:
+                logits[word[-1]] = BANNED
+        if self._holds_back_the_end():
+            logits[list(parameters.ending_ids)] = BANNED
+        np.maximum(logits, BANNED, out=logits)
+
+    def _penalize(self, logits: Float32, counts: Int) -> None:
+        parameters = self.parameters
+        seen = np.flatnonzero(counts)
+        values = logits[seen]
+        penalty = np.float32(parameters.repetition_penalty)
+        values = np.where(values < 0, values * penalty, values / penalty)
+        values -= np.float32(parameters.presence_penalty)
+        values -= np.float32(parameters.frequency_penalty) * counts[seen].astype(np.float32)
+        logits[seen] = values
+
+    def _holds_back_the_end(self) -> bool:
+        return bool(self.parameters.ending_ids) and len(self.generated) < self.parameters.min_tokens
+
+    def _tail(self, count: int) -> tuple[int, ...]:
+        """The last ``count`` tokens of prompt and output together."""
+        missing = count - len(self.generated)
+        if missing <= 0:
+            return tuple(self.generated[-count:])
+        return (*self.prompt[-missing:], *self.generated)
+
+
+def sample(logits: Float32, states: Sequence[SamplerState]) -> list[int]:
+    """The next token of each row of ``logits [rows, vocabulary]``, which stays as it is."""
+    edited = [row for row, state in enumerate(states) if state.edits]
+    drawn = [row for row, state in enumerate(states) if not state.parameters.greedy]
+    if not edited and not drawn:
+        return _as_list(logits.argmax(axis=1))
+    processed = logits.copy()
+    for row in edited:
+        states[row].edit(processed[row])
+    # Edited rows have their temperature already: it comes between bias and penalties.
+    inverse = np.ones(len(states), dtype=np.float32)
+    for row in set(drawn).difference(edited):
+        inverse[row] = 1.0 / states[row].parameters.temperature
+    processed *= inverse[:, None]
+    tokens = processed.argmax(axis=1)
+    if drawn:
+        tokens[drawn] = draw(
+            processed[drawn],
+            [states[row].parameters for row in drawn],
+            np.array([states[row].uniform() for row in drawn]),
+        )
+    return _as_list(tokens)
+
+
+def draw(logits: Float32, parameters: Sequence[Parameters], uniforms: npt.NDArray[np.float64]) -> Int:
+    """One token a row by inverse transform; ``uniforms [rows]`` lie in [0, 1)."""
+    restricted = [
+        row for row, one in enumerate(parameters) if one.top_k or one.top_p < 1.0 or one.min_p > 0.0
+    ]
+    tokens = _pick(softmax(logits.copy()), uniforms)
+    if restricted:
+        tokens[restricted] = _draw_restricted(
+            logits[restricted], [parameters[row] for row in restricted], uniforms[restricted]
+        )
+    return tokens
+
+
+def _draw_restricted(
+    logits: Float32, parameters: Sequence[Parameters], uniforms: npt.NDArray[np.float64]
+) -> Int:
+    """Draws from the best tokens of each row: top-k, then top-p of what is left, then min-p."""
+    vocab_size = logits.shape[1]
+    top_k = np.array([one.top_k or vocab_size for one in parameters])[:, None]
+    # No limit is infinite, since rounding can carry the cumulative sum past 1.
+    top_p = np.array([one.top_p if one.top_p < 1.0 else np.inf for one in parameters])[:, None]
+    min_p = np.array([one.min_p for one in parameters])[:, None]
+    widest = int(top_k.max())
+    if widest < vocab_size:
+        kept = np.argpartition(logits, vocab_size - widest, axis=1)[:, vocab_size - widest :]
+        kept.sort(axis=1)
+        order = np.argsort(-np.take_along_axis(logits, kept, axis=1), axis=1, kind="stable")
+        ids = np.take_along_axis(kept, order, axis=1)
+    else:
+        ids = np.argsort(-logits, axis=1, kind="stable")
+    best = np.take_along_axis(logits, ids, axis=1)
+    best[np.arange(widest) >= top_k] = BANNED
+    probabilities = softmax(best).astype(np.float64)
+    before = np.cumsum(probabilities, axis=1) - probabilities
+    # The best token always stays; the token that crosses top_p is the last that does.
+    dropped = (before >= top_p) | (probabilities < min_p * probabilities[:, :1])
+    dropped[:, 0] = False
+    probabilities[dropped] = 0.0
+    tokens: Int = np.take_along_axis(ids, _pick(probabilities, uniforms)[:, None], axis=1)
+    return tokens[:, 0]
+
+
+def _pick(weights: npt.NDArray[np.floating], uniforms: npt.NDArray[np.float64]) -> Int:
+    """The first index whose cumulative weight exceeds the uniform share of the total."""
+    cumulative = np.cumsum(weights, axis=1, dtype=np.float64)
+    targets = uniforms[:, None] * cumulative[:, -1:]
+    picked: Int = (cumulative <= targets).sum(axis=1)
+    return np.minimum(picked, weights.shape[1] - 1)
+
+
+def _as_list(tokens: Int) -> list[int]:
+    return [int(token) for token in tokens]
