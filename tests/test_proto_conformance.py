@@ -31,8 +31,17 @@ def message_facts(message: DescriptorProto, scope: str) -> Iterator[tuple[str, t
         packed = field.options.packed if field.options.HasField("packed") else None
         yield (
             f"{name}.{field.name}",
-            ("field", field.number, field.type, field.label, field.type_name, oneof, packed)
-            + (field.proto3_optional, field.default_value),
+            (
+                "field",
+                field.number,
+                field.type,
+                field.label,
+                field.type_name,
+                oneof,
+                packed,
+                field.proto3_optional,
+                field.default_value,
+            ),
         )
     for nested in message.nested_type:
         yield from message_facts(nested, name)
@@ -158,7 +167,9 @@ SAMPLE = FileDescriptorProto(
                 descriptor_pb2.FieldDescriptorProto(name="second", number=2, type=5, label=1),
             ],
             oneof_decl=[descriptor_pb2.OneofDescriptorProto(name="choice")],
-            nested_type=[DescriptorProto(name="Entry", options=descriptor_pb2.MessageOptions(map_entry=True))],
+            nested_type=[
+                DescriptorProto(name="Entry", options=descriptor_pb2.MessageOptions(map_entry=True))
+            ],
         )
     ],
     enum_type=[
