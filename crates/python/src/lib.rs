@@ -1,1 +1,49 @@
-//! inflight-python
+//! `inflight._native`: the thin seam between Python and Rust, and nothing else.
+//!
+//! Owns the crossing (objects and columns in, exit codes out). Deliberately knows nothing of HTTP, gRPC,
+//! tokens or models: those are the crates it calls. `python/inflight/_native.pyi` describes the module
+//! to Python.
+
+use pyo3::prelude::*;
+
+mod columns;
+mod error;
+mod executor;
+mod options;
+mod process;
+mod request;
+mod response;
+mod serve;
+
+// Nothing here relies on the GIL: state is immutable or atomic, and the types prove it.
+#[pymodule(gil_used = false)]
+mod _native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::options::{PySimulatedOptions, PyWorkerOptions};
+    #[pymodule_export]
+    use super::serve::{serve_simulated_worker, serve_worker};
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
+    const EXIT_EXECUTOR_FAILED: i32 = super::serve::EXIT_EXECUTOR_FAILED;
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        process::note_import();
+        Ok(())
+    }
+
+    /// Checks a `ResponseBatch` as the worker does before it uses one; for executors' own tests.
+    ///
+    /// # Errors
+    /// `TypeError` for a column of the wrong type, `ValueError` for columns that do not fit together.
+    #[pyfunction]
+    fn check_response_batch(batch: &Bound<'_, PyAny>) -> PyResult<()> {
+        response::read(batch).map(drop)
+    }
+}

@@ -1,0 +1,1 @@
+"""The command line: one command a file, nothing heavy at import. `inflight.cli.app` is the group."""

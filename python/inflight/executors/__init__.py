@@ -1,0 +1,84 @@
+"""The executors by name. Owns the registry; imports an executor only when it is created."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inflight.errors import UserMistake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from inflight.executors.base import Executor
+
+
+@dataclass(frozen=True)
+class ExecutorOptions:
+    """What an executor may need to know; each takes what concerns it."""
+
+    #: A checkpoint in Hugging Face layout.
+    model_dir: Path
+    #: ``auto``, ``cpu`` or ``cuda``.
+    device: str = "auto"
+    #: The tokenizer's, where there is no model to ask.
+    vocab_size: int | None = None
+    #: Pace of the scripted executor; 0: as fast as it is asked.
+    step_us: float = 0.0
+
+
+#: Executors that read weights; the others need a tokenizer only.
+NEED_WEIGHTS = frozenset({"reference", "tensorrt_llm"})
+
+
+def require(name: str) -> None:
+    """Raises `UserMistake` where the executor `name` cannot work here; loads nothing."""
+    if name != "tensorrt_llm":
+        return
+    if find_spec("inflight.executors.tensorrt_llm") is None:
+        raise UserMistake(
+            "the executor `tensorrt_llm` is not in this version of Inflight",
+            "it comes with the extra `inflight-llm[tensorrt_llm]` of a later one; "
+            "until then use `--executor reference`",
+        )
+    if find_spec("tensorrt_llm") is None:
+        raise UserMistake(
+            "the executor `tensorrt_llm` needs TensorRT-LLM, which is not installed",
+            "it comes with the extra: `pip install 'inflight-llm[tensorrt_llm]'`",
+        )
+
+
+def create(name: str, options: ExecutorOptions) -> Executor:
+    """Builds the executor `name`, ready to serve."""
+    require(name)
+    return _FACTORIES[name](options)
+
+
+def _reference(options: ExecutorOptions) -> Executor:
+    executor: Executor = import_module("inflight.executors.reference").create(
+        options.model_dir, options.device
+    )
+    return executor
+
+
+def _scripted(options: ExecutorOptions) -> Executor:
+    from inflight.executors.scripted import ScriptedExecutor
+
+    return ScriptedExecutor(step_us=options.step_us, vocab_size=options.vocab_size or 256)
+
+
+def _tensorrt_llm(options: ExecutorOptions) -> Executor:
+    executor: Executor = import_module("inflight.executors.tensorrt_llm").create(
+        options.model_dir, options.device
+    )
+    return executor
+
+
+_FACTORIES: dict[str, Callable[[ExecutorOptions], Executor]] = {
+    "reference": _reference,
+    "scripted": _scripted,
+    "tensorrt_llm": _tensorrt_llm,
+}

@@ -1,0 +1,256 @@
+//! The worker's options as Python sees them. Defaults are read from `inflight_worker`, where each stands
+//! with its reason; an argument that is left out, or `None`, takes that default.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use inflight_worker::{SimulatedOptions, WorkerOptions};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// How a worker listens, what it serves and where its bounds are. Times are in seconds.
+#[pyclass(frozen, name = "WorkerOptions", module = "inflight._native")]
+pub(crate) struct PyWorkerOptions(pub(crate) WorkerOptions);
+
+#[pymethods]
+impl PyWorkerOptions {
+    #[new]
+    #[pyo3(signature = (
+        *, host=None, grpc_port=None, metrics_port=None, served_model_name=None, assets=None,
+        max_message_bytes=None, max_queued_requests=None, max_concurrent_streams=None,
+        progress_timeout_s=None, drain_timeout_s=None, slow_reader_timeout_s=None,
+        canary_timeout_s=None
+    ))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keywords in Python, each with a default"
+    )]
+    fn new(
+        host: Option<String>,
+        grpc_port: Option<u16>,
+        metrics_port: Option<u16>,
+        served_model_name: Option<String>,
+        assets: Option<BTreeMap<String, Vec<u8>>>,
+        max_message_bytes: Option<usize>,
+        max_queued_requests: Option<usize>,
+        max_concurrent_streams: Option<u32>,
+        progress_timeout_s: Option<f64>,
+        drain_timeout_s: Option<f64>,
+        slow_reader_timeout_s: Option<f64>,
+        canary_timeout_s: Option<f64>,
+    ) -> PyResult<Self> {
+        let default = WorkerOptions::default();
+        Ok(Self(WorkerOptions {
+            host: host.unwrap_or(default.host),
+            grpc_port: grpc_port.unwrap_or(default.grpc_port),
+            metrics_port: metrics_port.unwrap_or(default.metrics_port),
+            served_model_name: served_model_name.unwrap_or(default.served_model_name),
+            assets: assets
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(name, content)| (name, Bytes::from(content)))
+                .collect(),
+            max_message_bytes: max_message_bytes.unwrap_or(default.max_message_bytes),
+            max_queued_requests: max_queued_requests.unwrap_or(default.max_queued_requests),
+            max_concurrent_streams: max_concurrent_streams
+                .unwrap_or(default.max_concurrent_streams),
+            progress_timeout: seconds(
+                "progress_timeout_s",
+                progress_timeout_s,
+                default.progress_timeout,
+            )?,
+            drain_timeout: seconds("drain_timeout_s", drain_timeout_s, default.drain_timeout)?,
+            slow_reader_timeout: seconds(
+                "slow_reader_timeout_s",
+                slow_reader_timeout_s,
+                default.slow_reader_timeout,
+            )?,
+            canary_timeout: seconds("canary_timeout_s", canary_timeout_s, default.canary_timeout)?,
+        }))
+    }
+
+    #[getter]
+    fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    #[getter]
+    fn grpc_port(&self) -> u16 {
+        self.0.grpc_port
+    }
+
+    #[getter]
+    fn metrics_port(&self) -> u16 {
+        self.0.metrics_port
+    }
+
+    #[getter]
+    fn served_model_name(&self) -> &str {
+        &self.0.served_model_name
+    }
+
+    #[getter]
+    fn max_message_bytes(&self) -> usize {
+        self.0.max_message_bytes
+    }
+
+    #[getter]
+    fn max_queued_requests(&self) -> usize {
+        self.0.max_queued_requests
+    }
+
+    #[getter]
+    fn max_concurrent_streams(&self) -> u32 {
+        self.0.max_concurrent_streams
+    }
+
+    #[getter]
+    fn progress_timeout_s(&self) -> f64 {
+        self.0.progress_timeout.as_secs_f64()
+    }
+
+    #[getter]
+    fn drain_timeout_s(&self) -> f64 {
+        self.0.drain_timeout.as_secs_f64()
+    }
+
+    #[getter]
+    fn slow_reader_timeout_s(&self) -> f64 {
+        self.0.slow_reader_timeout.as_secs_f64()
+    }
+
+    #[getter]
+    fn canary_timeout_s(&self) -> f64 {
+        self.0.canary_timeout.as_secs_f64()
+    }
+}
+
+/// The simulated executor's timing model and sizes.
+#[pyclass(frozen, name = "SimulatedOptions", module = "inflight._native")]
+pub(crate) struct PySimulatedOptions(pub(crate) SimulatedOptions);
+
+#[pymethods]
+impl PySimulatedOptions {
+    #[new]
+    #[pyo3(signature = (
+        *, prefill_us_per_token=None, step_us=None, step_us_per_sequence=None, max_batch_size=None,
+        num_blocks=None, tokens_per_block=None, max_seq_len=None, max_num_tokens=None,
+        vocab_size=None
+    ))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keywords in Python, each with a default"
+    )]
+    fn new(
+        prefill_us_per_token: Option<f64>,
+        step_us: Option<f64>,
+        step_us_per_sequence: Option<f64>,
+        max_batch_size: Option<u32>,
+        num_blocks: Option<u32>,
+        tokens_per_block: Option<u32>,
+        max_seq_len: Option<u32>,
+        max_num_tokens: Option<u32>,
+        vocab_size: Option<u32>,
+    ) -> PyResult<Self> {
+        let default = SimulatedOptions::default();
+        Ok(Self(SimulatedOptions {
+            prefill_us_per_token: cost(
+                "prefill_us_per_token",
+                prefill_us_per_token,
+                default.prefill_us_per_token,
+            )?,
+            step_us: cost("step_us", step_us, default.step_us)?,
+            step_us_per_sequence: cost(
+                "step_us_per_sequence",
+                step_us_per_sequence,
+                default.step_us_per_sequence,
+            )?,
+            max_batch_size: size("max_batch_size", max_batch_size, default.max_batch_size)?,
+            num_blocks: size("num_blocks", num_blocks, default.num_blocks)?,
+            tokens_per_block: size(
+                "tokens_per_block",
+                tokens_per_block,
+                default.tokens_per_block,
+            )?,
+            max_seq_len: size("max_seq_len", max_seq_len, default.max_seq_len)?,
+            max_num_tokens: size("max_num_tokens", max_num_tokens, default.max_num_tokens)?,
+            vocab_size: size("vocab_size", vocab_size, default.vocab_size)?,
+        }))
+    }
+
+    #[getter]
+    fn prefill_us_per_token(&self) -> f64 {
+        self.0.prefill_us_per_token
+    }
+
+    #[getter]
+    fn step_us(&self) -> f64 {
+        self.0.step_us
+    }
+
+    #[getter]
+    fn step_us_per_sequence(&self) -> f64 {
+        self.0.step_us_per_sequence
+    }
+
+    #[getter]
+    fn max_batch_size(&self) -> u32 {
+        self.0.max_batch_size
+    }
+
+    #[getter]
+    fn num_blocks(&self) -> u32 {
+        self.0.num_blocks
+    }
+
+    #[getter]
+    fn tokens_per_block(&self) -> u32 {
+        self.0.tokens_per_block
+    }
+
+    #[getter]
+    fn max_seq_len(&self) -> u32 {
+        self.0.max_seq_len
+    }
+
+    #[getter]
+    fn max_num_tokens(&self) -> u32 {
+        self.0.max_num_tokens
+    }
+
+    #[getter]
+    fn vocab_size(&self) -> u32 {
+        self.0.vocab_size
+    }
+}
+
+fn seconds(name: &str, given: Option<f64>, default: Duration) -> PyResult<Duration> {
+    given.map_or(Ok(default), |value| {
+        Duration::try_from_secs_f64(value).map_err(|_| {
+            PyValueError::new_err(format!(
+                "`{name}` is `{value}`, expected seconds, 0 or more"
+            ))
+        })
+    })
+}
+
+fn cost(name: &str, given: Option<f64>, default: f64) -> PyResult<f64> {
+    let value = given.unwrap_or(default);
+    if value.is_finite() && value >= 0.0 {
+        return Ok(value);
+    }
+    Err(PyValueError::new_err(format!(
+        "`{name}` is `{value}`, expected microseconds, 0 or more"
+    )))
+}
+
+fn size(name: &str, given: Option<u32>, default: u32) -> PyResult<u32> {
+    let value = given.unwrap_or(default);
+    if value > 0 {
+        return Ok(value);
+    }
+    Err(PyValueError::new_err(format!(
+        "`{name}` is `0`, expected 1 or more"
+    )))
+}

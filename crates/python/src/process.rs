@@ -1,0 +1,84 @@
+//! What a serving process owes its surroundings: a check against forks, signals, the log.
+//! Knows nothing of what is served.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// The process that imported the module; 0 before.
+static IMPORTED_BY: AtomicU32 = AtomicU32::new(0);
+
+/// Notes which process imports the module.
+pub(crate) fn note_import() {
+    IMPORTED_BY.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// Refuses to serve in a forked child: threads, sockets and GPU contexts of the parent do not survive a
+/// fork, and what hangs then hangs without a word.
+pub(crate) fn refuse_after_fork() -> PyResult<()> {
+    let imported_by = IMPORTED_BY.load(Ordering::Relaxed);
+    let here = std::process::id();
+    if imported_by == here {
+        return Ok(());
+    }
+    Err(PyRuntimeError::new_err(format!(
+        "`inflight._native` was imported by process `{imported_by}` and cannot serve in its forked \
+         child `{here}`; start a new process instead (`subprocess`, or `multiprocessing` with the \
+         start method `spawn`)"
+    )))
+}
+
+/// Gives SIGINT back to the system, so that Rust's handlers stand alone: Python's would raise
+/// KeyboardInterrupt long after the server has drained.
+pub(crate) fn release_python_signals(py: Python<'_>) -> PyResult<()> {
+    let signals = py.import("signal")?;
+    let default = signals.getattr("SIG_DFL")?;
+    match signals.call_method1("signal", (signals.getattr("SIGINT")?, default)) {
+        Ok(_) => Ok(()),
+        // Python lets only the main thread set handlers; elsewhere there is nothing to give back.
+        Err(error) if error.is_instance_of::<PyValueError>(py) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Resolves at the first SIGINT or SIGTERM; the second ends the process at once with 128 + its number.
+///
+/// Must be called inside a tokio runtime; the handlers stand when it returns, not when it is polled.
+pub(crate) fn stop_signals() -> std::io::Result<impl Future<Output = ()> + Send> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let (first, stopped) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let mut first = Some(first);
+        loop {
+            let number = tokio::select! {
+                _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+                _ = terminate.recv() => SignalKind::terminate().as_raw_value(),
+            };
+            match first.take() {
+                // The receiver is gone only when the server has ended already.
+                Some(first) => drop(first.send(())),
+                None => std::process::exit(128 + number),
+            }
+        }
+    });
+    Ok(async move {
+        // An error means that the runtime ends, which is a stop as well.
+        let _ = stopped.await;
+    })
+}
+
+/// Logs to standard error, filtered by `INFLIGHT_LOG` (a `tracing` filter; default `info`). A
+/// subscriber that is there already stays.
+pub(crate) fn start_log() {
+    let filter = EnvFilter::try_from_env("INFLIGHT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .try_init();
+}

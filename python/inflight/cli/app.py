@@ -1,0 +1,70 @@
+"""The command group. Owns which commands exist and how a failure is told; imports none of them before
+it is asked for, so that `inflight --help` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from inflight.errors import InflightError
+
+#: Command name -> module of `inflight.cli` that defines it under the same name. Listed in this order.
+COMMANDS = {name: f"inflight.cli.{name}" for name in ("serve", "worker", "gateway", "chat", "bench")}
+
+#: 128 + SIGINT, as shells report it.
+EXIT_INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when that command, or the help of all, is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = getattr(import_module(module), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Tells an `InflightError` in two lines; everything else is click's or a defect."""
+        try:
+            return super().invoke(ctx)
+        except InflightError as error:
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {error.what}", err=True)
+            if error.remedy:
+                click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {error.remedy}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+def print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    """Prints the version of the package; it is the Rust core's."""
+    if not wanted or ctx.resilient_parsing:
+        return
+    from inflight._native import __version__
+
+    click.echo(f"inflight {__version__}")
+    ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Print the version and exit.",
+)
+def inflight() -> None:
+    """Serve large language models through TensorRT-LLM behind the OpenAI API.
+
+    `inflight serve` alone serves the embedded model on http://localhost:8000.
+    """

@@ -1,0 +1,67 @@
+"""Options that several commands share, and options whose default Rust owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: 0 asks the system for a free port.
+PORT = click.IntRange(0, 65535)
+
+
+class NativeDefault(click.Option):
+    """An option that is `None` unless given, because its default stands in Rust with its reason.
+
+    The help shows that default; reading it loads the extension, which only the command's own help does.
+    """
+
+    def __init__(self, *args: Any, owner: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.owner = owner
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Adds the default to what click shows in brackets."""
+        from inflight import _native
+
+        extra = super().get_help_extra(ctx)
+        value = getattr(getattr(_native, self.owner)(), str(self.name))
+        extra["default"] = f"{value:g}" if isinstance(value, float) else str(value)
+        return extra
+
+
+def native_options(owner: str, described: dict[str, tuple[Any, str]]) -> Callable[[Command], Command]:
+    """Adds one option per entry of `described` (field of `inflight._native.<owner>` -> type, help)."""
+
+    def add(command: Command) -> Command:
+        for name, (kind, text) in reversed(described.items()):
+            flag = "--" + name.replace("_", "-")
+            command = click.option(flag, name, cls=NativeDefault, owner=owner, type=kind, help=text)(command)
+        return command
+
+    return add
+
+
+def model_options(command: Command) -> Command:
+    """MODEL, the executor and what they need; the same for `serve` and `worker`."""
+    decorators = (
+        click.argument("model", required=False, type=click.Path()),
+        click.option(
+            "--served-model-name",
+            metavar="NAME",
+            help="The name clients use.  [default: the directory's name; `inflight-demo` without MODEL]",
+        ),
+        click.option(
+            "--device",
+            type=click.Choice(["auto", "cpu", "cuda"]),
+            default="auto",
+            show_default=True,
+            help="Where the reference executor computes.",
+        ),
+    )
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command

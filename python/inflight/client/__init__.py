@@ -1,0 +1,1 @@
+"""A small client of the gateway, on the standard library alone."""

@@ -1,0 +1,135 @@
+"""Talks to an OpenAI-compatible server: the models it has, and streamed chat completions.
+
+Owns HTTP and server-sent events for the terminal chat; people's programs use the `openai` package.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from inflight.errors import InflightError, UserMistake
+
+#: Seconds without a byte before the server is taken for gone; covers a long prefill.
+TIMEOUT_S = 300.0
+#: An event longer than this is no token.
+LONGEST_EVENT = 16 * 1024 * 1024
+
+
+class OpenAIClient:
+    """A client of the server at `url`, with or without its `/v1`."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise UserMistake(f"`{url}` is not a URL of a server", "write it like `http://127.0.0.1:8000`")
+        self._url = url
+        self._base = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"content-type": "application/json"}
+        if api_key:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname, port, timeout=TIMEOUT_S)
+
+    def models(self) -> list[str]:
+        """The ids of `GET /v1/models`."""
+        answer = json.loads(self._request("GET", "/v1/models").read())
+        return [str(model["id"]) for model in answer["data"]]
+
+    def chat(
+        self, model: str, messages: Sequence[Mapping[str, str]], **fields: Any
+    ) -> Iterator[str]:
+        """Streams the text of one answer, piece by piece.
+
+        Closing the iterator early closes the connection, which cancels the request on the server.
+        Raises `InflightError` for an error answer, an error in the stream, or a stream that is cut.
+        """
+        body = {"model": model, "messages": list(messages), "stream": True, **fields}
+        response = self._request("POST", "/v1/chat/completions", body)
+        done = False
+        try:
+            for data in events(_lines(response)):
+                if data == "[DONE]":
+                    done = True
+                    break
+                chunk = json.loads(data)
+                if "error" in chunk:
+                    raise InflightError(f"the server broke off: {_message(chunk)}")
+                for choice in chunk.get("choices", ()):
+                    text = choice.get("delta", {}).get("content")
+                    if text:
+                        yield text
+            if not done:
+                raise InflightError("the connection was lost in mid-answer", "is the server still running?")
+            # Read to its end, so that the connection serves the next turn.
+            response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise InflightError(
+                f"the connection was lost in mid-answer: {error}", "is the server still running?"
+            ) from error
+        finally:
+            if not done:
+                self._connection.close()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connection.close()
+
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> http.client.HTTPResponse:
+        payload = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, self._base + path, payload, self._headers)
+            response = self._connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise InflightError(
+                f"no server answers at `{self._url}`: {error}",
+                "start one with `inflight serve`, or name another with `--url`",
+            ) from error
+        if response.status != http.client.OK:
+            text = response.read()
+            raise InflightError(f"the server answered {response.status}: {_message(_json(text))}")
+        return response
+
+
+def events(lines: Iterable[str]) -> Iterator[str]:
+    """The data of each server-sent event. Comments and other fields are skipped; an event that is cut
+    off by the end of the stream is not given, as the standard says.
+    """
+    data: list[str] = []
+    for line in lines:
+        if not line:
+            if data:
+                yield "\n".join(data)
+            data.clear()
+        elif line.startswith("data:"):
+            data.append(line.removeprefix("data:").removeprefix(" "))
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[str]:
+    while raw := response.readline(LONGEST_EVENT):
+        yield raw.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.decode("utf-8", "replace").strip()
+
+
+def _message(answer: Any) -> str:
+    """The message of an OpenAI error envelope, or what there is instead."""
+    if isinstance(answer, dict):
+        error = answer.get("error", answer)
+        return str(error.get("message", error) if isinstance(error, dict) else error)
+    return str(answer) or "no reason given"

@@ -1,0 +1,1 @@
+"""Starting and supervising processes: a pure plan, and the loop that carries it out."""

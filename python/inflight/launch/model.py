@@ -1,0 +1,78 @@
+"""Which model directory is meant, and what a worker hands out of it. Knows file names; reads no weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.errors import UserMistake
+
+DEMO_NAME = "inflight-demo"
+DEMO_DIRECTORY = Path(__file__).resolve().parent.parent / "demo"
+
+#: What a gateway needs to turn text into tokens and back; those that exist are sent.
+ASSET_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "config.json",
+    "special_tokens_map.json",
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model directory in Hugging Face layout and the name that clients use for it."""
+
+    directory: Path
+    served_name: str
+
+    def assets(self) -> dict[str, bytes]:
+        """The asset files by name."""
+        paths = (self.directory / name for name in ASSET_FILES)
+        return {path.name: path.read_bytes() for path in paths if path.is_file()}
+
+    def vocab_size(self) -> int | None:
+        """The vocabulary size that `config.json` states, if it does."""
+        path = self.directory / "config.json"
+        if not path.is_file():
+            return None
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserMistake(
+                f"`{path}` is not JSON: {error}", "download the checkpoint's `config.json` again"
+            ) from error
+        size = config.get("vocab_size") if isinstance(config, dict) else None
+        return size if isinstance(size, int) and size > 0 else None
+
+
+def find_model(model: str | None, served_name: str | None, *, weights: bool) -> Model:
+    """Resolves MODEL, the embedded one when it is `None`.
+
+    Raises `UserMistake` where no model can be there: a missing directory, no tokenizer, or, when
+    `weights` are needed, no checkpoint.
+    """
+    directory = DEMO_DIRECTORY if model is None else Path(model).expanduser()
+    if not directory.exists():
+        raise UserMistake(
+            f"the model directory `{directory}` does not exist",
+            "give the path of a Hugging Face checkpoint directory, or leave MODEL out for the embedded model",
+        )
+    if not directory.is_dir():
+        raise UserMistake(f"`{directory}` is not a directory", "give the checkpoint's directory, not a file of it")
+    wanted = ["tokenizer.json"]
+    if weights:
+        wanted.append("config.json")
+    missing = [f"`{name}`" for name in wanted if not (directory / name).is_file()]
+    if weights and not any(directory.glob("*.safetensors")):
+        missing.append("`*.safetensors`")
+    if missing:
+        raise UserMistake(
+            f"`{directory}` is not a Hugging Face checkpoint: it has no {' and no '.join(missing)}",
+            "give a directory with `config.json`, `tokenizer.json` and safetensors weights",
+        )
+    default_name = DEMO_NAME if model is None else directory.resolve().name
+    return Model(directory, served_name or default_name)

@@ -1,0 +1,100 @@
+"""One child process: started by exec, watched by two threads that turn its life into events.
+
+Owns pipes, sessions and the parent's death. Knows nothing of plans, order or readiness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
+
+from inflight.launch.supervisor import Event, Exited, Line
+
+#: Holds the supervisor's process id in a child's environment; see `die_with_parent`.
+PARENT_VARIABLE = "INFLIGHT_PARENT_PID"
+#: A log line longer than this is cut into several.
+LONGEST_LINE = 64 * 1024
+#: After a child has ended, its pipe may still be held open by a process that it left behind.
+LAST_LINES_S = 1.0
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Asks Linux for SIGTERM when the supervisor dies, however it dies; ends now if it already has.
+
+    Called by the child itself, first of all: nothing runs between fork and exec in the parent.
+    """
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if str(os.getppid()) != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def command_line(arguments: Sequence[str]) -> list[str]:
+    """`inflight ARGUMENTS` as this interpreter runs it; the working directory hides no module."""
+    isolated = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *isolated, "-m", "inflight", *arguments]
+
+
+class ChildProcess:
+    """A running child; implements `inflight.launch.supervisor.Child`."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        put: Callable[[Event], None],
+    ) -> None:
+        self.name = name
+        self._put = put
+        self._process = subprocess.Popen(
+            command_line(arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # A session of its own: the terminal's Ctrl-C reaches the supervisor only, which stops
+            # the gateway before the worker.
+            start_new_session=True,
+            env={
+                **os.environ,
+                **environment,
+                PARENT_VARIABLE: str(os.getpid()),
+                "PYTHONUNBUFFERED": "1",
+            },
+        )
+        assert self._process.stdout is not None
+        reader = threading.Thread(
+            target=self._read, args=(self._process.stdout,), name=f"{name}-log", daemon=True
+        )
+        reader.start()
+        threading.Thread(target=self._wait, args=(reader,), name=f"{name}-exit", daemon=True).start()
+
+    def terminate(self) -> None:
+        """Asks it to end (SIGTERM)."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Ends it and what it started (SIGKILL to its session's group)."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in iter(lambda: pipe.readline(LONGEST_LINE), b""):
+                self._put(Line(self.name, line.decode("utf-8", "replace").rstrip("\r\n")))
+
+    def _wait(self, reader: threading.Thread) -> None:
+        code = self._process.wait()
+        # The last lines say why it ended; they come before the news that it did.
+        reader.join(LAST_LINES_S)
+        self._put(Exited(self.name, code))
