@@ -1,0 +1,115 @@
+//! The command: arguments in, exit code out. Owns signals, logging and the runtime; used by the
+//! standalone binary and by the Python package alike.
+//!
+//! Exit codes: 0 after a shutdown that was asked for, 1 for a failure, 2 for wrong usage, 128 + n when
+//! a second signal n cut the draining short.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::app;
+use crate::options::GatewayOptions;
+use crate::upstream::connection::chain;
+
+/// Runs the gateway with the process's own arguments.
+pub fn main() -> ExitCode {
+    let code = main_with_args(std::env::args_os());
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// Runs the gateway until a signal ends it; `arguments` starts with the program's name. Blocks; under
+/// Python, call it with the GIL released. Returns the exit code.
+pub fn main_with_args<I, T>(arguments: I) -> i32
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    let options = match GatewayOptions::try_parse_from(arguments) {
+        Ok(options) => options,
+        Err(error) => {
+            // Help and version come as "errors" with exit code 0 and go to stdout.
+            let _ = error.print();
+            return error.exit_code();
+        }
+    };
+    let filter = match EnvFilter::try_new(&options.log) {
+        Ok(filter) => filter,
+        Err(error) => {
+            report(&format!(
+                "error: `--log {}` is not a filter: {error}",
+                options.log
+            ));
+            return 2;
+        }
+    };
+    // A host process may have its own subscriber; then that one stays.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .try_init();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if options.threads > 0 {
+        builder.worker_threads(options.threads);
+    }
+    let runtime = match builder.enable_all().thread_name("gateway").build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            report(&format!("error: cannot start the runtime: {error}"));
+            return 1;
+        }
+    };
+    let code = runtime.block_on(run(&options));
+    // A tokenizer at work on a huge prompt is not waited for.
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(options: &GatewayOptions) -> i32 {
+    let signals = signal(SignalKind::interrupt())
+        .and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?)));
+    let (mut interrupt, mut terminate) = match signals {
+        Ok(signals) => signals,
+        Err(error) => {
+            report(&format!("error: cannot handle signals: {error}"));
+            return 1;
+        }
+    };
+    let (ask, asked) = tokio::sync::oneshot::channel::<()>();
+    let on_bound = |address| report(&format!("inflight gateway: listening on http://{address}"));
+    let serve = app::serve(options, on_bound, async {
+        let _ = asked.await;
+    });
+    tokio::pin!(serve);
+    let mut ask = Some(ask);
+    loop {
+        let number = tokio::select! {
+            result = &mut serve => return match result {
+                Ok(()) => 0,
+                Err(error) => {
+                    report(&format!("error: {}", chain(&error)));
+                    1
+                }
+            },
+            _ = interrupt.recv() => 2,
+            _ = terminate.recv() => 15,
+        };
+        match ask.take() {
+            Some(ask) => {
+                tracing::info!("shutting down; a second signal ends at once");
+                let _ = ask.send(());
+            }
+            None => return 128 + number,
+        }
+    }
+}
+
+/// One line for people and supervisors, whatever the log filter says.
+fn report(line: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

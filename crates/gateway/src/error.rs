@@ -1,0 +1,122 @@
+//! From failures to answers. Owns the map of worker errors and of [`ApiError`] to HTTP; the words of
+//! the envelope are inflight-openai's.
+
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
+use inflight_openai::ApiError;
+
+/// What a failed response carries for the access log: no text, since that may quote the client.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub code: Option<&'static str>,
+    pub param: Option<String>,
+}
+
+/// The error as an HTTP response.
+pub fn response(error: &ApiError) -> Response {
+    let mut response = Response::new(axum::body::Body::from(error.to_json()));
+    *response.status_mut() =
+        StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    if let Some(seconds) = error.retry_after_s {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    let failure = Failure {
+        code: error.code(),
+        param: error.param.clone(),
+    };
+    response.extensions_mut().insert(failure);
+    response
+}
+
+/// The error of one request's row, by its gRPC status code.
+pub fn from_row(code: i32, text: &str) -> ApiError {
+    match code {
+        // INVALID_ARGUMENT, OUT_OF_RANGE: about the request, and written for whoever made it.
+        3 | 11 => ApiError::invalid_body(format!("The model's worker refused the request: {text}")),
+        // UNIMPLEMENTED
+        12 => ApiError::invalid_body(format!("The model's worker cannot do this: {text}")),
+        // DEADLINE_EXCEEDED
+        4 => ApiError::timeout("The time allowed for the request ran out."),
+        // RESOURCE_EXHAUSTED
+        8 => ApiError::unavailable("The model's worker is full. Send the request again."),
+        // CANCELLED, ABORTED, UNAVAILABLE
+        1 | 10 | 14 => {
+            ApiError::unavailable("The model's worker was lost. Send the request again.")
+        }
+        _ => {
+            // The cause is the worker's own and may name files or internals: for the log only.
+            tracing::error!(code, text, "the worker failed a request");
+            ApiError::internal()
+        }
+    }
+}
+
+/// 400: prompt and requested tokens do not fit, with the numbers.
+pub fn context_length_exceeded(
+    field: &'static str,
+    context: usize,
+    prompt_tokens: usize,
+    max_tokens: Option<u32>,
+) -> ApiError {
+    let message = match max_tokens {
+        Some(wanted) => format!(
+            "The model's context holds {context} tokens, but the request needs {}: {prompt_tokens} in \
+             the prompt and {wanted} to generate. Shorten the prompt or ask for fewer tokens.",
+            prompt_tokens.saturating_add(wanted as usize)
+        ),
+        None => format!(
+            "The model's context holds {context} tokens, but the prompt alone has {prompt_tokens}, and \
+             nothing could be generated. Shorten the prompt."
+        ),
+    };
+    ApiError::context_length_exceeded(field, message)
+}
+
+/// 400: a token id that the model does not have.
+pub fn outside_vocabulary(field: &str, id: i64, vocabulary: u32) -> ApiError {
+    ApiError::invalid_request(
+        field,
+        format!(
+            "The token id `{id}` in `{field}` is not in the model's vocabulary of {vocabulary}."
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_errors_keep_internals_and_tell_what_the_client_can_mend() {
+        for (code, status, tells) in [
+            (3, 400, true),
+            (11, 400, true),
+            (12, 400, true),
+            (4, 504, false),
+            (8, 503, false),
+            (14, 503, false),
+            (1, 503, false),
+            (13, 500, false),
+            (2, 500, false),
+            (-7, 500, false),
+        ] {
+            let error = from_row(code, "the text");
+            assert_eq!(error.status(), status, "{code}");
+            assert_eq!(error.message.contains("the text"), tells, "{code}");
+            assert_eq!(error.retry_after_s.is_some(), status == 503, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_response_carries_envelope_type_and_retry_after() {
+        let response = response(&ApiError::unavailable("no worker"));
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()["content-type"], "application/json");
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
+}

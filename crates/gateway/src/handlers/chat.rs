@@ -1,0 +1,83 @@
+//! Chat completions: messages become a prompt by the model's own template.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use inflight_openai::ApiError;
+use inflight_openai::chat::{self, Message, Role};
+use inflight_text::{TemplateInput, TextError, TextModel};
+
+use super::generate::{self, Prepared};
+use crate::app::App;
+use crate::stream::body::Shape;
+use crate::translate::ask::Ask;
+
+/// `POST /v1/chat/completions`.
+pub async fn create_chat_completion(State(app): State<Arc<App>>, request: Request) -> Response {
+    generate::respond(app, request, Shape::Chat, prepare).await
+}
+
+fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
+    let parsed = chat::parse(body)?;
+    let mut request = parsed.request;
+    let (entry, served) = generate::locate(app, &request.generation.model)?;
+    let started = Instant::now();
+    let messages = std::mem::take(&mut request.messages);
+    let text = render(&served.text, messages)?;
+    // The template writes the special tokens itself.
+    let tokens = served
+        .text
+        .tokenizer()
+        .encode(&text, false)
+        .map_err(tokenizer_failed)?;
+    app.metrics
+        .tokenize_time
+        .observe(started.elapsed().as_secs_f64());
+    let ask = Ask::chat(&request);
+    let prompt = generate::prompt(&ask, &served, &tokens, None)?;
+    Ok(Prepared {
+        entry,
+        served,
+        log_probs: request.logprobs,
+        generation: request.generation,
+        prompts: vec![prompt],
+        ignored: parsed.ignored,
+    })
+}
+
+fn render(model: &TextModel, mut messages: Vec<Message>) -> Result<String, ApiError> {
+    let template = model.chat_template().ok_or_else(|| {
+        ApiError::invalid_request(
+            "messages",
+            "The model has no chat template. Use `/v1/completions` with it.",
+        )
+    })?;
+    for message in &mut messages {
+        // OpenAI's newer name for the same; templates know the older one.
+        if message.role == Role::Developer {
+            message.role = Role::System;
+        }
+    }
+    let messages = serde_json::to_value(&messages).map_err(|error| {
+        tracing::error!(%error, "cannot hand messages to the template");
+        ApiError::internal()
+    })?;
+    let input = TemplateInput {
+        messages,
+        add_generation_prompt: true,
+        ..TemplateInput::default()
+    };
+    template.render(&input).map_err(|error| {
+        if error.is_models_fault() {
+            tracing::error!(%error, "the model's chat template cannot be used");
+        }
+        ApiError::invalid_request("messages", format!("{error}."))
+    })
+}
+
+/// A text that the model's tokenizer cannot take.
+pub(super) fn tokenizer_failed(error: TextError) -> ApiError {
+    ApiError::invalid_body(format!("{error}."))
+}

@@ -1,0 +1,72 @@
+//! Liveness and readiness. Ready is what the table says: some worker is described and streaming.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde::Serialize;
+
+use crate::app::App;
+
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    workers: Vec<WorkerHealth>,
+}
+
+#[derive(Serialize)]
+struct WorkerHealth {
+    address: String,
+    ready: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+}
+
+/// The process answers.
+pub async fn live() -> Response {
+    Json(Health {
+        status: "live",
+        reason: None,
+        workers: Vec::new(),
+    })
+    .into_response()
+}
+
+/// 200 when some worker can take a request, else 503 and why not.
+pub async fn ready(State(app): State<Arc<App>>) -> Response {
+    let workers = app.table.workers().iter().map(|slot| WorkerHealth {
+        address: slot.address.to_string(),
+        ready: slot.connection().is_some(),
+        reason: slot.reason(),
+    });
+    let workers = workers.collect();
+    let (code, status, reason) = if app.is_draining() {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "draining",
+            Some("the gateway is shutting down"),
+        )
+    } else if app.table.ready() {
+        (StatusCode::OK, "ready", None)
+    } else {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not_ready",
+            Some("no worker is ready"),
+        )
+    };
+    (
+        code,
+        Json(Health {
+            status,
+            reason,
+            workers,
+        }),
+    )
+        .into_response()
+}

@@ -1,0 +1,36 @@
+//! The models that the workers serve.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use inflight_openai::{ApiError, ModelCard, ModelList};
+
+use crate::app::App;
+use crate::error;
+use crate::upstream::table::ModelEntry;
+
+/// Every model that some worker serves or last served.
+pub async fn list_models(State(app): State<Arc<App>>) -> Response {
+    let models = app.table.models();
+    let cards = models.values().map(|entry| card(entry)).collect();
+    Json(ModelList::new(cards)).into_response()
+}
+
+/// One model by its name, which may have slashes.
+pub async fn retrieve_model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Response {
+    let models = app.table.models();
+    match models.get(&model) {
+        Some(entry) => Json(card(entry)).into_response(),
+        None => {
+            let known: Vec<&String> = models.keys().collect();
+            error::response(&ApiError::model_not_found(&model, &known))
+        }
+    }
+}
+
+fn card(entry: &ModelEntry) -> ModelCard {
+    let created = u64::try_from(entry.created).unwrap_or(0);
+    ModelCard::new(entry.name.clone(), created, Some(entry.max_seq_len))
+}

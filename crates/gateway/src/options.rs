@@ -1,0 +1,112 @@
+//! The gateway's options: one declaration each of name, default and reason. Parses nothing by itself
+//! and acts on nothing.
+
+use clap::Parser;
+
+/// An OpenAI-compatible gateway in front of Inflight workers.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "inflight-gateway", bin_name = "inflight-gateway", version)]
+pub struct GatewayOptions {
+    /// Address to listen on; loopback unless you say otherwise, because there is no key by default
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 8000)]
+    pub port: u16,
+
+    /// A worker's gRPC address; repeat it for several workers
+    #[arg(long = "worker", value_name = "HOST:PORT", required = true, value_parser = worker_address)]
+    pub workers: Vec<String>,
+
+    /// Key that clients must send as `Authorization: Bearer KEY`; without one, every client is served
+    #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true, value_parser = api_key)]
+    pub api_key: Option<String>,
+
+    /// Largest HTTP request body; 32 MiB holds any prompt that a model's context does
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
+    pub max_body_bytes: usize,
+
+    /// Largest gRPC message either way; 64 MiB holds a tokenized body of the largest size
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    pub grpc_max_message_bytes: usize,
+
+    /// Requests at once, waiting ones included; more get 429. A few times what one engine batches
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub max_concurrent_requests: usize,
+
+    /// Connections at once; more wait in the kernel's backlog
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    pub max_connections: usize,
+
+    /// Seconds that open requests get to finish after SIGTERM or Ctrl-C; Kubernetes kills after 30
+    #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+    pub shutdown_grace_s: u64,
+
+    /// Seconds a connection may be silent before and between requests; above common proxies' 60
+    #[arg(long, value_name = "SECONDS", default_value_t = 75)]
+    pub idle_timeout_s: u64,
+
+    /// Seconds a client may leave its stream unread before its request is stopped
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub slow_client_s: u64,
+
+    /// Threads that serve; 0 takes one per CPU
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+
+    /// What to log, in the syntax of tracing's env filter
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "INFLIGHT_LOG",
+        default_value = "info"
+    )]
+    pub log: String,
+}
+
+fn worker_address(text: &str) -> Result<String, String> {
+    let bare = text.strip_prefix("http://").unwrap_or(text);
+    let port = bare.rsplit_once(':').and_then(|(host, port)| {
+        let port = port.parse::<u16>().ok()?;
+        (!host.is_empty() && port > 0).then_some(port)
+    });
+    match port {
+        Some(_) => Ok(bare.to_owned()),
+        None => Err("write it as HOST:PORT, e.g. 127.0.0.1:8001".to_owned()),
+    }
+}
+
+fn api_key(text: &str) -> Result<String, String> {
+    match text {
+        // An empty variable would lock everyone out, or in; neither is meant.
+        "" => Err("the key is empty; leave the option out to serve without one".to_owned()),
+        key => Ok(key.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_addresses_have_a_host_and_a_port() {
+        assert_eq!(worker_address("http://a:1").unwrap(), "a:1");
+        assert_eq!(worker_address("[::1]:8001").unwrap(), "[::1]:8001");
+        for bad in ["a", "a:", ":1", "a:b", "a:0", "a:99999", ""] {
+            assert!(worker_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_as_documented() {
+        let options = GatewayOptions::try_parse_from(["gateway", "--worker", "a:1"]).unwrap();
+        assert_eq!((options.host.as_str(), options.port), ("127.0.0.1", 8000));
+        assert_eq!(options.max_body_bytes, 33_554_432);
+        assert_eq!(options.grpc_max_message_bytes, 67_108_864);
+        assert!(
+            GatewayOptions::try_parse_from(["gateway"]).is_err(),
+            "a worker is required"
+        );
+    }
+}

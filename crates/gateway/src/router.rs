@@ -1,0 +1,29 @@
+//! The route table. Owns which path goes where; knows nothing of what handlers do.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use crate::app::App;
+use crate::handlers::{chat, completions, fallback, health, metrics, models};
+use crate::middleware;
+
+/// All routes over the shared state.
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(chat::create_chat_completion))
+        .route("/v1/completions", post(completions::create_completion))
+        .route("/v1/models", get(models::list_models))
+        .route("/v1/models/{*model}", get(models::retrieve_model))
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready))
+        .route("/metrics", get(metrics::metrics))
+        .fallback(fallback::unknown_route)
+        .method_not_allowed_fallback(fallback::wrong_method)
+        .layer(axum::middleware::from_fn_with_state(
+            Arc::clone(&app),
+            middleware::observe,
+        ))
+        .with_state(app)
+}

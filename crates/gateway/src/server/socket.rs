@@ -1,0 +1,160 @@
+//! A socket that does not wait for ever: its first byte must come in time, and a write that makes no
+//! progress for too long fails. Owns these two timers; knows nothing of HTTP.
+//!
+//! A client that stopped reading keeps its response body from being polled, so no timer in the body
+//! could see it; the socket can.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// A stream with the two timers.
+#[derive(Debug)]
+pub struct GuardedSocket<S> {
+    inner: S,
+    /// Until the first byte; `None` afterwards.
+    first_byte: Option<Pin<Box<Sleep>>>,
+    write_stall: Duration,
+    /// Armed while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+    write_waits: bool,
+}
+
+impl<S> GuardedSocket<S> {
+    /// Guards `inner` from now on.
+    pub fn new(inner: S, first_byte: Duration, write_stall: Duration) -> Self {
+        let first_byte = Some(Box::pin(tokio::time::sleep(first_byte)));
+        Self {
+            inner,
+            first_byte,
+            write_stall,
+            stalled: None,
+            write_waits: false,
+        }
+    }
+
+    fn watch_write<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.write_waits = false;
+            return result;
+        }
+        let deadline = Instant::now() + self.write_stall;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if !self.write_waits {
+            // The timer is kept between waits and only set again.
+            self.write_waits = true;
+            stalled.as_mut().reset(deadline);
+        }
+        match stalled.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for GuardedSocket<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if let Some(timer) = &mut self.first_byte {
+            if result.is_ready() {
+                self.first_byte = None;
+            } else if timer.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        result
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedSocket<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.watch_write(context, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write_vectored(context, buffers);
+        self.watch_write(context, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.inner).poll_flush(context);
+        self.watch_write(context, result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const FIRST: Duration = Duration::from_secs(30);
+    const STALL: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_says_nothing_is_dropped() {
+        let (_peer, inner) = tokio::io::duplex(16);
+        let mut socket = GuardedSocket::new(inner, FIRST, STALL);
+        let error = socket.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_has_spoken_may_be_silent() {
+        let (mut peer, inner) = tokio::io::duplex(16);
+        let mut socket = GuardedSocket::new(inner, FIRST, STALL);
+        peer.write_all(b"a").await.unwrap();
+        socket.read_u8().await.unwrap();
+        let waited = tokio::time::timeout(FIRST * 3, socket.read_u8()).await;
+        assert!(waited.is_err(), "still waiting, not failed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_nothing_is_dropped_and_a_slow_one_is_not() {
+        let (mut peer, inner) = tokio::io::duplex(4);
+        let mut socket = GuardedSocket::new(inner, FIRST, STALL);
+        let reader = tokio::spawn(async move {
+            for _ in 0..4 {
+                tokio::time::sleep(STALL / 2).await;
+                let mut bytes = [0; 4];
+                peer.read_exact(&mut bytes).await.unwrap();
+            }
+            peer
+        });
+        socket.write_all(&[0; 16]).await.unwrap();
+        let _peer = reader.await.unwrap();
+        let error = socket.write_all(&[0; 16]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -1,0 +1,154 @@
+//! The event stream of a response, polled by the connection's own task. Owns the order of frames; the
+//! frames' bytes are inflight-openai's and the rows the generation's.
+//!
+//! Everything ready at a poll becomes one HTTP frame: several tokens of one choice that are ready
+//! together become one event, which happens exactly when the connection is behind. Nothing ever waits
+//! for more. Dropping the body stops the request at its worker.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameLogprobs};
+use inflight_openai::{ApiError, Usage};
+
+use super::generation::Generation;
+
+/// Which of the two shapes the frames have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Chat,
+    Completion,
+}
+
+/// A response body of server-sent events.
+#[derive(Debug)]
+pub struct EventBody {
+    generation: Generation,
+    shape: Shape,
+    /// One per choice.
+    templates: Vec<ChunkTemplate>,
+    /// Choices whose last frame is written.
+    ended: Vec<bool>,
+    include_usage: bool,
+    buffer: BytesMut,
+    over: bool,
+}
+
+impl EventBody {
+    /// A body for a generation whose first rows are in: the role and they make the first frame.
+    pub fn new(
+        generation: Generation,
+        shape: Shape,
+        templates: Vec<ChunkTemplate>,
+        include_usage: bool,
+    ) -> Self {
+        let mut body = Self {
+            ended: vec![false; templates.len()],
+            generation,
+            shape,
+            templates,
+            include_usage,
+            buffer: BytesMut::with_capacity(1024),
+            over: false,
+        };
+        for template in &body.templates {
+            template.write_role(&mut body.buffer);
+        }
+        body.write_ready();
+        body
+    }
+
+    /// Writes all text that may be shown, then what has ended.
+    fn write_ready(&mut self) {
+        let choices = self.generation.choices.iter_mut();
+        for ((choice, template), ended) in choices.zip(&self.templates).zip(&mut self.ended) {
+            if *ended {
+                continue;
+            }
+            let buffer = &mut self.buffer;
+            match choice
+                .log_probs
+                .as_mut()
+                .filter(|log_probs| log_probs.has_released())
+            {
+                None if choice.ready.is_empty() => {}
+                None => template.write_content(buffer, &choice.ready, None),
+                Some(log_probs) => match self.shape {
+                    Shape::Chat => {
+                        let values = log_probs.take_chat();
+                        let values = Some(FrameLogprobs::Chat(&values));
+                        template.write_content(buffer, &choice.ready, values);
+                    }
+                    Shape::Completion => {
+                        let values = log_probs.take_completion();
+                        let values = Some(FrameLogprobs::Completion(&values));
+                        template.write_content(buffer, &choice.ready, values);
+                    }
+                },
+            }
+            choice.ready.clear();
+            if let Some(reason) = choice.finish {
+                template.write_finish(buffer, reason);
+                *ended = true;
+            }
+        }
+        if self.generation.is_done() {
+            if let Some(template) = self.templates.first().filter(|_| self.include_usage) {
+                let usage = usage(&self.generation);
+                template.write_usage(&mut self.buffer, &usage);
+            }
+            self.buffer.extend_from_slice(DONE);
+            self.over = true;
+        }
+    }
+
+    fn write_failure(&mut self, error: &ApiError) {
+        chunk::write_error(&mut self.buffer, error);
+        self.buffer.extend_from_slice(DONE);
+        self.over = true;
+    }
+}
+
+/// The usage so far.
+pub fn usage(generation: &Generation) -> Usage {
+    Usage::new(
+        generation.prompt_tokens,
+        generation.generated_tokens(),
+        generation.cached_tokens,
+    )
+}
+
+impl Body for EventBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // Rows may bring nothing to show: half a character, or what may become a stop string.
+        while self.buffer.is_empty() && !self.over {
+            match self.generation.poll_rows(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => self.write_ready(),
+                Poll::Ready(Err(error)) => self.write_failure(&error),
+            }
+        }
+        if self.buffer.is_empty() {
+            return Poll::Ready(None);
+        }
+        let bytes = self.buffer.split().freeze();
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.over && self.buffer.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}

@@ -1,0 +1,221 @@
+//! Log probabilities beside the text they belong to. Owns which tokens may be shown, so that the
+//! tokens of a hidden stop string stay hidden, and the two shapes of the API.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use inflight_kserve::step::PromptLogProbs;
+use inflight_openai::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob, TopLogprobs};
+use inflight_text::Tokenizer;
+
+use super::inbox::RowDetails;
+
+#[derive(Debug)]
+struct Entry {
+    token: i32,
+    /// `None`: nothing precedes the token, so it has no probability.
+    value: Option<f32>,
+    alternatives: Vec<(i32, f32)>,
+    /// Where the token's text starts and ends in the choice's decoded bytes.
+    start: usize,
+    end: usize,
+    /// Where it starts in characters.
+    start_characters: u32,
+}
+
+/// The log probabilities of one choice.
+#[derive(Debug)]
+pub struct LogProbs {
+    tokenizer: Arc<Tokenizer>,
+    /// Alternatives asked for.
+    top: usize,
+    waiting: VecDeque<Entry>,
+    released: Vec<Entry>,
+    decoded_bytes: usize,
+    decoded_characters: u32,
+    shown_bytes: usize,
+}
+
+impl LogProbs {
+    /// For a choice that reports `top` alternatives per token.
+    pub fn new(tokenizer: Arc<Tokenizer>, top: usize) -> Self {
+        Self {
+            tokenizer,
+            top,
+            waiting: VecDeque::new(),
+            released: Vec::new(),
+            decoded_bytes: 0,
+            decoded_characters: 0,
+            shown_bytes: 0,
+        }
+    }
+
+    /// Puts an echoed prompt before the generated tokens. `text` is what the choice's text starts with.
+    pub fn echo(&mut self, prompt: &[i32], values: &PromptLogProbs, text: &str) {
+        let width = values.width as usize;
+        let mut characters = 0u32;
+        let total = text.chars().count() as u32;
+        for (position, &token) in prompt.iter().enumerate() {
+            let range = position * width..(position + 1) * width;
+            let ids = values.top_ids.get(range.clone()).unwrap_or_default();
+            let tops = values.top_values.get(range).unwrap_or_default();
+            let value = values
+                .values
+                .get(position)
+                .copied()
+                .filter(|value| !value.is_nan());
+            let alternatives = match value {
+                Some(_) => ids
+                    .iter()
+                    .copied()
+                    .zip(tops.iter().copied())
+                    .take(self.top)
+                    .collect(),
+                None => Vec::new(),
+            };
+            self.released.push(Entry {
+                token,
+                value: if position == 0 { None } else { value },
+                alternatives,
+                start: 0,
+                end: 0,
+                start_characters: characters.min(total),
+            });
+            characters += self.text(token).0.chars().count() as u32;
+        }
+        self.decoded_characters = total;
+    }
+
+    /// Takes a generated token whose decoding added `decoded` to the text.
+    pub fn push(
+        &mut self,
+        token: i32,
+        position: usize,
+        details: Option<&RowDetails>,
+        decoded: &str,
+    ) {
+        let value = details.and_then(|details| details.log_probs.get(position).copied());
+        let mut alternatives = Vec::new();
+        if let Some(details) = details {
+            let width = details.top_width;
+            let range = position * width..(position + 1) * width;
+            let ids = details.top_ids.get(range.clone()).unwrap_or_default();
+            let values = details.top_values.get(range).unwrap_or_default();
+            let pairs = ids.iter().copied().zip(values.iter().copied());
+            alternatives.extend(pairs.take(self.top));
+        }
+        let start = self.decoded_bytes;
+        let start_characters = self.decoded_characters;
+        self.decoded_bytes += decoded.len();
+        self.decoded_characters += decoded.chars().count() as u32;
+        let end = self.decoded_bytes;
+        let value = Some(value.unwrap_or(f32::NAN));
+        self.waiting.push_back(Entry {
+            token,
+            value,
+            alternatives,
+            start,
+            end,
+            start_characters,
+        });
+    }
+
+    /// So many more bytes of the text may be shown: releases the tokens that lie within.
+    pub fn shown(&mut self, bytes: usize) {
+        self.shown_bytes += bytes;
+        while self
+            .waiting
+            .front()
+            .is_some_and(|entry| entry.end <= self.shown_bytes)
+        {
+            self.released.extend(self.waiting.pop_front());
+        }
+    }
+
+    /// A stop string cut the text: what starts behind the cut is never shown.
+    pub fn cut(&mut self) {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|entry| entry.start < self.shown_bytes)
+        {
+            self.released.extend(self.waiting.pop_front());
+        }
+        self.waiting.clear();
+    }
+
+    /// The text ended by itself: everything is shown.
+    pub fn release_all(&mut self) {
+        self.released.extend(self.waiting.drain(..));
+    }
+
+    /// Whether tokens wait to be written.
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
+    /// What may be shown and has not been, in chat's shape.
+    pub fn take_chat(&mut self) -> ChatLogprobs {
+        let entries = std::mem::take(&mut self.released);
+        let content = entries
+            .into_iter()
+            .map(|entry| {
+                let (token, bytes) = self.text(entry.token);
+                let top_logprobs = entry
+                    .alternatives
+                    .iter()
+                    .map(|&(id, logprob)| {
+                        let (token, bytes) = self.text(id);
+                        TopLogprob {
+                            token,
+                            logprob,
+                            bytes,
+                        }
+                    })
+                    .collect();
+                let logprob = entry.value.unwrap_or(f32::NAN);
+                TokenLogprob {
+                    token,
+                    logprob,
+                    bytes,
+                    top_logprobs,
+                }
+            })
+            .collect();
+        ChatLogprobs {
+            content,
+            refusal: None,
+        }
+    }
+
+    /// What may be shown and has not been, in the completions' shape.
+    pub fn take_completion(&mut self) -> CompletionLogprobs {
+        let entries = std::mem::take(&mut self.released);
+        let mut columns = CompletionLogprobs::default();
+        let mut tops = Vec::new();
+        for entry in entries {
+            columns.tokens.push(self.text(entry.token).0);
+            columns.token_logprobs.push(entry.value);
+            columns.text_offset.push(entry.start_characters);
+            let pairs = entry
+                .alternatives
+                .iter()
+                .map(|&(id, value)| (self.text(id).0, value));
+            tops.push(entry.value.map(|_| TopLogprobs(pairs.collect())));
+        }
+        columns.top_logprobs = (self.top > 0).then_some(tops);
+        columns
+    }
+
+    /// A token's text, and its bytes where it has text of its own.
+    fn text(&self, token: i32) -> (String, Option<Vec<u8>>) {
+        let id = u32::try_from(token).unwrap_or(u32::MAX);
+        match self.tokenizer.token_text(id) {
+            Some(text) => {
+                let bytes = (!text.is_special()).then(|| text.bytes().to_vec());
+                (text.text().into_owned(), bytes)
+            }
+            None => (String::new(), None),
+        }
+    }
+}

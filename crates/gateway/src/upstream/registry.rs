@@ -1,0 +1,256 @@
+//! Which request each handle of a connection belongs to. Owns handles and the distribution of a step
+//! message's rows to inboxes; knows nothing of gRPC, of what the rows mean, or of clients.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use inflight_kserve::step::{FinishReason, Row, StepBatch};
+use parking_lot::Mutex;
+use slab::Slab;
+
+use crate::stream::inbox::{Inbox, RowDetails};
+
+/// gRPC status codes that rows of our own making carry.
+pub const CODE_INTERNAL: i32 = 13;
+pub const CODE_UNAVAILABLE: i32 = 14;
+pub const CODE_DEADLINE_EXCEEDED: i32 = 4;
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    inbox: Arc<Inbox>,
+    /// The handle's sequence i is the request's choice `first_choice + i`.
+    first_choice: u32,
+    sequences: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: Slab<Entry>,
+    generation: u32,
+    closed: bool,
+    last_sweep: Option<Instant>,
+}
+
+/// The connection is lost: no handle can be opened on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the connection to the worker is closed")]
+pub struct Closed;
+
+/// The handles of one connection.
+#[derive(Debug, Default)]
+pub struct Registry {
+    state: Mutex<State>,
+    active: AtomicUsize,
+}
+
+impl Registry {
+    /// Opens a handle whose rows go to `inbox`.
+    ///
+    /// # Errors
+    /// [`Closed`] once the connection is lost.
+    pub fn open(
+        &self,
+        inbox: Arc<Inbox>,
+        first_choice: u32,
+        sequences: u32,
+    ) -> Result<u64, Closed> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(Closed);
+        }
+        // A key is used again, a handle is not: a late row of a cancelled request finds no entry.
+        state.generation = state.generation.wrapping_add(1);
+        let generation = state.generation;
+        let key = state.entries.insert(Entry {
+            generation,
+            inbox,
+            first_choice,
+            sequences,
+        });
+        self.active.store(state.entries.len(), Ordering::Relaxed);
+        Ok(u64::from(generation) << 32 | (key as u64 & 0xffff_ffff))
+    }
+
+    /// Forgets a handle; true if rows of it could still have come.
+    pub fn close_handle(&self, handle: u64) -> bool {
+        let mut state = self.state.lock();
+        let found = find(&state.entries, handle);
+        if let Some(key) = found {
+            state.entries.remove(key);
+            self.active.store(state.entries.len(), Ordering::Relaxed);
+        }
+        found.is_some()
+    }
+
+    /// Handles that still wait for rows.
+    pub fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Gives each row to its inbox and wakes each waiting consumer once. Returns how many tokens went to
+    /// living requests.
+    pub fn distribute(&self, batch: &StepBatch, now: Instant) -> u64 {
+        let mut wakers: Vec<Waker> = Vec::new();
+        let mut delivered = 0u64;
+        {
+            let mut state = self.state.lock();
+            for row in batch.rows() {
+                let Some(key) = find(&state.entries, row.handle) else {
+                    continue;
+                };
+                let Some(entry) = state.entries.get(key) else {
+                    continue;
+                };
+                let sequence = u32::try_from(row.sequence_index)
+                    .ok()
+                    .filter(|&sequence| sequence < entry.sequences);
+                let waker = match sequence {
+                    Some(sequence) => {
+                        delivered += row.tokens.len() as u64;
+                        entry.inbox.append(
+                            entry.first_choice + sequence,
+                            row.tokens,
+                            row.finish_reason,
+                            row.is_final,
+                            details(&row),
+                            now,
+                        )
+                    }
+                    None => entry.inbox.append(
+                        entry.first_choice,
+                        &[],
+                        FinishReason::NotFinished,
+                        row.is_final,
+                        Some(failure(
+                            CODE_INTERNAL,
+                            "a row has a sequence index nobody asked for",
+                        )),
+                        now,
+                    ),
+                };
+                wakers.extend(waker);
+                if row.is_final {
+                    state.entries.remove(key);
+                }
+            }
+            self.active.store(state.entries.len(), Ordering::Relaxed);
+        }
+        for waker in wakers {
+            waker.wake();
+        }
+        delivered
+    }
+
+    /// Ends every handle with an error row and refuses new ones.
+    pub fn fail_all(&self, code: i32, text: &str, now: Instant) {
+        let entries = {
+            let mut state = self.state.lock();
+            state.closed = true;
+            self.active.store(0, Ordering::Relaxed);
+            std::mem::take(&mut state.entries)
+        };
+        for (_, entry) in entries {
+            let details = Some(failure(code, text));
+            let waker = entry.inbox.append(
+                entry.first_choice,
+                &[],
+                FinishReason::NotFinished,
+                true,
+                details,
+                now,
+            );
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Ends the handles whose client has read nothing for `patience`, and returns them so that their
+    /// work is stopped. Looks at most once a second: the scan is over all handles.
+    pub fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<u64> {
+        let mut stalled = Vec::new();
+        let mut state = self.state.lock();
+        let recently = |last: Instant| now.saturating_duration_since(last) < Duration::from_secs(1);
+        if state.last_sweep.is_some_and(recently) {
+            return stalled;
+        }
+        state.last_sweep = Some(now);
+        for (key, entry) in &state.entries {
+            let unread = entry.inbox.unread_since();
+            if unread.is_some_and(|since| now.saturating_duration_since(since) >= patience) {
+                stalled.push(u64::from(entry.generation) << 32 | (key as u64 & 0xffff_ffff));
+            }
+        }
+        for &handle in &stalled {
+            if let Some(key) = find(&state.entries, handle) {
+                let entry = state.entries.remove(key);
+                let details = Some(failure(
+                    CODE_DEADLINE_EXCEEDED,
+                    "the client read too slowly for too long",
+                ));
+                let waker = entry.inbox.append(
+                    entry.first_choice,
+                    &[],
+                    FinishReason::NotFinished,
+                    true,
+                    details,
+                    now,
+                );
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+        }
+        self.active.store(state.entries.len(), Ordering::Relaxed);
+        stalled
+    }
+}
+
+fn find(entries: &Slab<Entry>, handle: u64) -> Option<usize> {
+    let key = (handle & 0xffff_ffff) as usize;
+    let generation = (handle >> 32) as u32;
+    entries
+        .get(key)
+        .filter(|entry| entry.generation == generation)
+        .map(|_| key)
+}
+
+fn failure(code: i32, text: &str) -> Box<RowDetails> {
+    Box::new(RowDetails {
+        error: Some((code, text.to_owned())),
+        ..RowDetails::default()
+    })
+}
+
+/// What the row carries beyond tokens; the common row carries nothing.
+fn details(row: &Row<'_>) -> Option<Box<RowDetails>> {
+    if row.error.is_none()
+        && row.log_probs.is_none()
+        && row.top_log_probs.is_none()
+        && row.cached_tokens.is_none()
+        && row.prompt_log_probs.is_none()
+    {
+        return None;
+    }
+    Some(Box::new(RowDetails {
+        error: row.error.map(|error| (error.code, error.text.clone())),
+        log_probs: row.log_probs.map(<[f32]>::to_vec).unwrap_or_default(),
+        top_width: row.top_log_probs.map_or(0, |top| top.width),
+        top_ids: row
+            .top_log_probs
+            .map(|top| top.ids.to_vec())
+            .unwrap_or_default(),
+        top_values: row
+            .top_log_probs
+            .map(|top| top.values.to_vec())
+            .unwrap_or_default(),
+        cached_tokens: row.cached_tokens,
+        prompt_log_probs: row.prompt_log_probs.cloned(),
+    }))
+}
+
+#[cfg(test)]
+mod tests;
