@@ -19,8 +19,8 @@ impl Endpoint {
     }
 }
 
-/// What becomes of a field. `null`, `[]` and `{}` are neutral for every refused or ignored field, and
-/// so are the values listed: neutral values count as honoured.
+/// What becomes of a field. `null`, `[]` and `{}` are neutral for every refused, ignored or unknown
+/// field, and so are the values listed: neutral values count as honoured.
 #[derive(Clone, Copy, Debug)]
 pub enum Treatment {
     /// Read by the parser; any value that it does not accept is an error.

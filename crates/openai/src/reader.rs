@@ -137,7 +137,7 @@ impl<'a> Fields<'a> {
     /// Takes a field; `None` if it is absent or null.
     pub(crate) fn take(&mut self, name: &str) -> Option<&'a RawValue> {
         let position = self.entries.iter().position(|(seen, _)| seen == name)?;
-        let (_, raw) = self.entries.swap_remove(position);
+        let (_, raw) = self.entries.remove(position);
         (raw.get() != "null").then_some(raw)
     }
 
@@ -265,6 +265,7 @@ impl<'a> Fields<'a> {
                     );
                     return Err(ApiError::unsupported(param, message));
                 }
+                None if is_neutral(raw, &[]) => {}
                 None => ignored.push(&full),
             }
         }

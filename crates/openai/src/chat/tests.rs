@@ -1,1 +1,575 @@
+//! Chat bodies in, requests or errors out: tables over every field.
 
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Sampling;
+use crate::fields::{FIELDS, Treatment};
+
+fn with(extra: Value) -> Vec<u8> {
+    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
+    let map = body.as_object_mut().unwrap();
+    for (name, value) in extra.as_object().unwrap() {
+        map.insert(name.clone(), value.clone());
+    }
+    serde_json::to_vec(&body).unwrap()
+}
+
+fn accept(extra: Value) -> Parsed<ChatRequest> {
+    let body = with(extra);
+    parse(&body).unwrap_or_else(|error| panic!("{}: {error:?}", String::from_utf8_lossy(&body)))
+}
+
+fn refuse(extra: Value) -> ApiError {
+    let body = with(extra);
+    match parse(&body) {
+        Err(error) => error,
+        Ok(parsed) => panic!("{} gave {parsed:?}", String::from_utf8_lossy(&body)),
+    }
+}
+
+fn ignored(extra: Value) -> String {
+    accept(extra).ignored.header_value().unwrap_or_default()
+}
+
+#[test]
+fn an_absent_field_stays_absent() {
+    let parsed = accept(json!({}));
+    assert!(parsed.ignored.is_empty());
+    assert_eq!(parsed.request.messages.len(), 1);
+    assert_eq!(
+        parsed.request.generation,
+        Generation {
+            model: "m".into(),
+            n: 1,
+            ..Generation::default()
+        }
+    );
+}
+
+#[test]
+fn every_honoured_field_reaches_the_request() {
+    let parsed = accept(json!({
+        "max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "n": 3, "stop": ["a", "b"],
+        "seed": -5, "presence_penalty": -2, "frequency_penalty": 2.0, "logprobs": true,
+        "logit_bias": {"7": 1.5, "3": -100}, "top_logprobs": 4, "stream": true,
+        "stream_options": {"include_usage": true}, "user": "u", "top_k": 40, "min_p": 0.1,
+        "repetition_penalty": 1.1, "min_tokens": 2, "ignore_eos": true, "stop_token_ids": [5, 6],
+        "skip_special_tokens": false
+    }));
+    assert_eq!(parsed.ignored.header_value(), None);
+    assert_eq!(parsed.request.logprobs, Some(4));
+    assert_eq!(
+        parsed.request.generation,
+        Generation {
+            model: "m".into(),
+            max_tokens: Some(9),
+            n: 3,
+            stop: vec!["a".into(), "b".into()],
+            stream: true,
+            include_usage: true,
+            user: Some("u".into()),
+            skip_special_tokens: Some(false),
+            sampling: Sampling {
+                temperature: Some(0.5),
+                top_p: Some(0.9),
+                top_k: Some(40),
+                min_p: Some(0.1),
+                repetition_penalty: Some(1.1),
+                presence_penalty: Some(-2.0),
+                frequency_penalty: Some(2.0),
+                seed: Some(-5),
+                logit_bias: vec![(3, -100.0), (7, 1.5)],
+                min_tokens: Some(2),
+                ignore_eos: true,
+                stop_token_ids: vec![5, 6],
+            },
+        }
+    );
+}
+
+#[test]
+fn every_honoured_field_of_the_table_is_read() {
+    // A value that no field takes: a parser that does not look at its field would let it pass.
+    for field in FIELDS {
+        let chat = crate::fields::find(Endpoint::Chat, field.name).is_some();
+        if chat && matches!(field.treatment, Treatment::Honoured) {
+            let error = refuse(json!({field.name: {"no": ["such", "value"]}}));
+            let param = error.param.unwrap();
+            assert!(param.starts_with(field.name), "{} {param}", field.name);
+            assert_eq!(error.kind.status(), 400);
+        }
+    }
+}
+
+#[test]
+fn null_is_absent_for_every_field() {
+    for field in FIELDS {
+        let required = ["model", "messages"].contains(&field.name);
+        if !required && !field.name.contains('.') {
+            assert_eq!(ignored(json!({field.name: null})), "", "{}", field.name);
+        }
+    }
+}
+
+#[test]
+fn bad_values_are_named_with_openai_words() {
+    let long = "x".repeat(2000);
+    let many: Vec<String> = (0..17).map(|index| index.to_string()).collect();
+    for (extra, param, code) in [
+        (
+            json!({"model": null}),
+            "model",
+            "missing_required_parameter",
+        ),
+        (json!({"model": ""}), "model", "invalid_value"),
+        (json!({"model": 5}), "model", "invalid_type"),
+        (json!({"model": long}), "model", "string_above_max_length"),
+        (json!({"temperature": "hot"}), "temperature", "invalid_type"),
+        (
+            json!({"temperature": 2.1}),
+            "temperature",
+            "decimal_above_max_value",
+        ),
+        (
+            json!({"temperature": -0.1}),
+            "temperature",
+            "decimal_below_min_value",
+        ),
+        (json!({"temperature": true}), "temperature", "invalid_type"),
+        (json!({"top_p": 0}), "top_p", "invalid_value"),
+        (json!({"top_p": 1.01}), "top_p", "decimal_above_max_value"),
+        (
+            json!({"presence_penalty": 3}),
+            "presence_penalty",
+            "decimal_above_max_value",
+        ),
+        (
+            json!({"frequency_penalty": -3}),
+            "frequency_penalty",
+            "decimal_below_min_value",
+        ),
+        (json!({"n": 0}), "n", "integer_below_min_value"),
+        (json!({"n": 129}), "n", "integer_above_max_value"),
+        (json!({"n": 1e30}), "n", "integer_above_max_value"),
+        (json!({"n": 1.5}), "n", "invalid_type"),
+        (json!({"n": "2"}), "n", "invalid_type"),
+        (
+            json!({"max_tokens": 0}),
+            "max_tokens",
+            "integer_below_min_value",
+        ),
+        (
+            json!({"max_tokens": -1}),
+            "max_tokens",
+            "integer_below_min_value",
+        ),
+        (
+            json!({"max_tokens": 1e18}),
+            "max_tokens",
+            "integer_above_max_value",
+        ),
+        (
+            json!({"max_completion_tokens": 0}),
+            "max_completion_tokens",
+            "integer_below_min_value",
+        ),
+        (
+            json!({"max_tokens": 4, "max_completion_tokens": 5}),
+            "max_tokens",
+            "invalid_value",
+        ),
+        (
+            json!({"min_tokens": 5, "max_tokens": 4}),
+            "min_tokens",
+            "invalid_value",
+        ),
+        (json!({"stop": 5}), "stop", "invalid_type"),
+        (json!({"stop": ""}), "stop", "invalid_value"),
+        (json!({"stop": ["a", ""]}), "stop", "invalid_value"),
+        (json!({"stop": ["a", 5]}), "stop", "invalid_type"),
+        (json!({"stop": long}), "stop", "string_above_max_length"),
+        (json!({"stop": many}), "stop", "array_above_max_length"),
+        (json!({"seed": 1e19}), "seed", "integer_above_max_value"),
+        (json!({"seed": -1e19}), "seed", "integer_below_min_value"),
+        (json!({"seed": "a"}), "seed", "invalid_type"),
+        (
+            json!({"logit_bias": {"x": 1}}),
+            "logit_bias",
+            "invalid_value",
+        ),
+        (
+            json!({"logit_bias": {"-1": 1}}),
+            "logit_bias",
+            "invalid_value",
+        ),
+        (
+            json!({"logit_bias": {"9999999999": 1}}),
+            "logit_bias",
+            "invalid_value",
+        ),
+        (
+            json!({"logit_bias": {"5": 101}}),
+            "logit_bias.5",
+            "decimal_above_max_value",
+        ),
+        (json!({"logit_bias": [1]}), "logit_bias", "invalid_type"),
+        (json!({"logprobs": 5}), "logprobs", "invalid_type"),
+        (json!({"top_logprobs": 2}), "top_logprobs", "invalid_value"),
+        (
+            json!({"logprobs": true, "top_logprobs": 21}),
+            "top_logprobs",
+            "integer_above_max_value",
+        ),
+        (json!({"stream": "yes"}), "stream", "invalid_type"),
+        (
+            json!({"stream_options": {"include_usage": true}}),
+            "stream_options",
+            "invalid_value",
+        ),
+        (
+            json!({"stream": true, "stream_options": []}),
+            "stream_options",
+            "invalid_type",
+        ),
+        (
+            json!({"stream": true, "stream_options": {"include_usage": 1}}),
+            "stream_options.include_usage",
+            "invalid_type",
+        ),
+        (json!({"top_k": -2}), "top_k", "integer_below_min_value"),
+        (json!({"min_p": 1.5}), "min_p", "decimal_above_max_value"),
+        (
+            json!({"repetition_penalty": 0}),
+            "repetition_penalty",
+            "decimal_below_min_value",
+        ),
+        (json!({"ignore_eos": 1}), "ignore_eos", "invalid_type"),
+        (
+            json!({"stop_token_ids": [1, -1]}),
+            "stop_token_ids[1]",
+            "integer_below_min_value",
+        ),
+        (
+            json!({"stop_token_ids": 1}),
+            "stop_token_ids",
+            "invalid_type",
+        ),
+        (json!({"user": 5}), "user", "invalid_type"),
+        (
+            json!({"messages": null}),
+            "messages",
+            "missing_required_parameter",
+        ),
+        (json!({"messages": "Hi"}), "messages", "invalid_type"),
+        (json!({"messages": []}), "messages", "empty_array"),
+        (json!({"messages": [5]}), "messages[0]", "invalid_type"),
+        (
+            json!({"messages": [{}]}),
+            "messages[0].role",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "wizard", "content": ""}]}),
+            "messages[0].role",
+            "invalid_value",
+        ),
+        (
+            json!({"messages": [{"role": "user"}]}),
+            "messages[0].content",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": 5}]}),
+            "messages[0].content",
+            "invalid_type",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [5]}]}),
+            "messages[0].content[0]",
+            "invalid_type",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+            "messages[0].content[0].text",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [
+                {"type": "text", "text": "What is this?"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+            ]}]}),
+            "messages[0].content[1]",
+            "unsupported_value",
+        ),
+        (
+            json!({"messages": [{"role": "tool", "content": "5"}]}),
+            "messages[0].tool_call_id",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "function", "content": "5"}]}),
+            "messages[0].name",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]}),
+            "messages[0].tool_calls[0].function",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]}),
+            "messages[0].tool_calls[0]",
+            "unsupported_value",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}),
+            "messages[0].audio",
+            "unsupported_parameter",
+        ),
+    ] {
+        let error = refuse(extra.clone());
+        assert_eq!(error.param.as_deref(), Some(param), "{extra}: {error}");
+        assert_eq!(error.code(), Some(code), "{extra}: {error}");
+        assert_eq!(error.status(), 400);
+        assert!(error.message.contains('`'), "{}", error.message);
+        assert!(error.message.len() < 600, "{}", error.message);
+    }
+}
+
+#[test]
+fn messages_say_what_failed_and_what_to_do() {
+    assert_eq!(
+        refuse(json!({"temperature": "hot"})).message,
+        "Invalid type for `temperature`: expected a number, but got the string `\"hot\"` instead."
+    );
+    assert_eq!(
+        refuse(json!({"n": 500})).message,
+        "Invalid value for `n`: `500`. Send a value from 1 to 128."
+    );
+}
+
+#[test]
+fn bodies_that_are_not_json_objects_are_refused() {
+    for (body, start) in [
+        (b"".as_slice(), "The request body is empty."),
+        (b" \n", "The request body is empty."),
+        (b"{", "The request body is not valid JSON: EOF"),
+        (
+            b"{\"model\": }",
+            "The request body is not valid JSON: expected value at line 1 column 11",
+        ),
+        (
+            b"{} x",
+            "The request body is not valid JSON: trailing characters",
+        ),
+        (b"[]", "The request body must be a JSON object"),
+        (b"5", "The request body must be a JSON object"),
+        (b"\"\"", "The request body must be a JSON object"),
+        (
+            b"{\"model\": \"\xff\"}",
+            "The request body is not valid UTF-8: the fault is at byte `11`",
+        ),
+    ] {
+        let error = parse(body).unwrap_err();
+        assert!(error.message.starts_with(start), "{}", error.message);
+        assert_eq!((error.status(), error.param), (400, None));
+    }
+}
+
+#[test]
+fn depth_and_width_are_bounded() {
+    let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
+    for name in [
+        "messages",
+        "stop",
+        "metadata",
+        "tools",
+        "unknown",
+        "temperature",
+    ] {
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":"Hi"}}],"{name}":{deep}}}"#
+        );
+        // No stack overflow; what the answer is depends on the field.
+        let _ = parse(body.as_bytes());
+    }
+    let wide: String = (0..100_000)
+        .map(|index| format!(",\"f{index}\":1"))
+        .collect();
+    let body = format!(r#"{{"model":"m"{wide}}}"#);
+    assert_eq!(parse(body.as_bytes()).unwrap_err().status(), 400);
+    let some: String = (0..129).map(|index| format!(",\"f{index}\":1")).collect();
+    let error = parse(format!(r#"{{"model":"m"{some}}}"#).as_bytes()).unwrap_err();
+    assert!(error.message.starts_with("Too many fields"), "{error}");
+}
+
+#[test]
+fn a_lone_surrogate_is_explained() {
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"\ud800"}]}"#;
+    let error = parse(body).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("messages[0].content"));
+    assert!(error.message.contains("surrogate"), "{error}");
+}
+
+#[test]
+fn a_repeated_name_takes_the_last_value() {
+    let body = br#"{"model":"a","model":"b","messages":[{"role":"user","content":"Hi"}]}"#;
+    assert_eq!(parse(body).unwrap().request.generation.model, "b");
+}
+
+#[test]
+fn neutral_values_count_as_honoured() {
+    for extra in [
+        json!({"tools": [], "tool_choice": "none", "functions": [], "function_call": "none"}),
+        json!({"tool_choice": "auto", "function_call": "auto"}),
+        json!({"response_format": {"type": "text"}, "modalities": ["text"], "store": false}),
+        json!({"metadata": {}, "service_tier": "auto", "verbosity": "medium", "n": 1}),
+        json!({"logit_bias": {}, "stop": [], "stop_token_ids": [], "top_logprobs": 0}),
+        json!({"parallel_tool_calls": true, "reasoning_effort": "none", "top_k": -1}),
+        json!({"stream": true, "stream_options": {"include_obfuscation": false}}),
+    ] {
+        assert_eq!(ignored(extra.clone()), "", "{extra}");
+    }
+}
+
+#[test]
+fn fields_that_would_change_the_answer_are_refused_by_name() {
+    let tool = json!([{"type": "function", "function": {"name": "f"}}]);
+    for (extra, param) in [
+        (json!({"tools": tool}), "tools"),
+        (json!({"tools": tool, "tool_choice": "auto"}), "tools"),
+        (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"functions": [{"name": "f"}]}), "functions"),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            "response_format",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
+            "response_format",
+        ),
+        (json!({"modalities": ["text", "audio"]}), "modalities"),
+        (json!({"audio": {"voice": "x"}}), "audio"),
+        (
+            json!({"web_search_options": {"search_context_size": "low"}}),
+            "web_search_options",
+        ),
+        (json!({"moderation": {"model": "x"}}), "moderation"),
+        (json!({"guided_json": {"type": "object"}}), "guided_json"),
+    ] {
+        let error = refuse(extra.clone());
+        assert_eq!(error.param.as_deref(), Some(param), "{extra}");
+        assert_eq!(error.code(), Some("unsupported_parameter"), "{extra}");
+    }
+}
+
+#[test]
+fn hints_are_ignored_by_name_in_the_order_sent() {
+    let tool = json!([{"type": "function", "function": {"name": "f"}}]);
+    for (extra, names) in [
+        (
+            json!({"store": true, "metadata": {"a": "b"}}),
+            "store, metadata",
+        ),
+        (
+            json!({"service_tier": "flex", "reasoning_effort": "low"}),
+            "service_tier, reasoning_effort",
+        ),
+        (json!({"tools": tool, "tool_choice": "none"}), "tools"),
+        (
+            json!({"prediction": {"type": "content", "content": "x"}}),
+            "prediction",
+        ),
+        (json!({"tomorrow's field": 1}), "tomorrow's_field"),
+        (json!({"prompt": "x", "echo": true}), "prompt, echo"),
+        (
+            json!({"stream": true, "stream_options": {"include_obfuscation": true, "new": 1}}),
+            "stream_options.include_obfuscation, stream_options.new",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": "x", "weight": 1}]}),
+            "messages.weight",
+        ),
+    ] {
+        assert_eq!(ignored(extra.clone()), names, "{extra}");
+    }
+    let labels = accept(json!({"store": true, "secret": 1})).ignored;
+    assert_eq!(labels.labels(), ["store", "other"]);
+}
+
+#[test]
+fn messages_are_kept_as_templates_read_them() {
+    for (message, seen) in [
+        (
+            json!({"role": "system", "content": "S"}),
+            json!({"role": "system", "content": "S"}),
+        ),
+        (
+            json!({"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+            json!({"role": "developer", "content": "a\nb"}),
+        ),
+        (
+            json!({"role": "user", "content": null}),
+            json!({"role": "user", "content": ""}),
+        ),
+        (
+            json!({"role": "user", "content": "x", "name": "Ann"}),
+            json!({"role": "user", "content": "x", "name": "Ann"}),
+        ),
+        (
+            json!({"role": "assistant", "content": null, "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"b\":1,\"a\":2}"}},
+                {"id": "c2", "type": "function", "function": {"name": "g", "arguments": "not json"}}
+            ]}),
+            json!({"role": "assistant", "content": "", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": 2}}},
+                {"id": "c2", "type": "function", "function": {"name": "g", "arguments": "not json"}}
+            ]}),
+        ),
+        (
+            json!({"role": "assistant", "function_call": {"name": "f"}}),
+            json!({"role": "assistant", "content": "", "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": {}}}
+            ]}),
+        ),
+        (
+            json!({"role": "assistant", "content": null, "refusal": "No."}),
+            json!({"role": "assistant", "content": "No."}),
+        ),
+        (
+            json!({"role": "tool", "content": "5", "tool_call_id": "c1"}),
+            json!({"role": "tool", "content": "5", "tool_call_id": "c1"}),
+        ),
+    ] {
+        let parsed = accept(json!({"messages": [message]}));
+        let kept = serde_json::to_string(&parsed.request.messages[0]).unwrap();
+        assert_eq!(kept, serde_json::to_string(&seen).unwrap());
+        assert!(parsed.ignored.is_empty());
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_give_a_request_or_a_400(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Err(error) = parse(&body) {
+            prop_assert_eq!(error.status(), 400);
+        }
+    }
+
+    #[test]
+    fn any_value_of_any_field_gives_a_request_or_a_400_that_names_it(
+        field in 0..FIELDS.len(),
+        value in "(null|true|-?[1-9][0-9]{0,24}|-?1e[0-9]{1,3}|\"[a-z]{0,5}\"|\\[(1|\"a\"|\\{\\}|null)?\\]|\\{(\"a\":1|\"role\":\"user\")?\\})",
+    ) {
+        let name = FIELDS[field].name;
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":"Hi"}}],"{name}":{value}}}"#
+        );
+        if let Err(error) = parse(body.as_bytes()) {
+            prop_assert_eq!(error.status(), 400);
+            prop_assert!(error.param.unwrap().starts_with(name));
+        }
+    }
+}

@@ -1,1 +1,173 @@
+//! Frames against what serde_json would have written, byte for byte.
 
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::logprobs::TokenLogprob;
+
+const INFO: StreamInfo<'static> = StreamInfo {
+    id: "chatcmpl-1",
+    created: 1_700_000_000,
+    model: "mo\"del",
+    include_usage: false,
+};
+
+fn frame(write: impl FnOnce(&mut BytesMut)) -> String {
+    let mut out = BytesMut::new();
+    write(&mut out);
+    String::from_utf8(out.to_vec()).unwrap()
+}
+
+fn event(body: &Value) -> String {
+    format!("data: {body}\n\n")
+}
+
+fn chat(choice: Value) -> Value {
+    json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000,
+        "model": "mo\"del", "system_fingerprint": null, "choices": [choice]})
+}
+
+fn completion(choice: Value) -> Value {
+    json!({"id": "chatcmpl-1", "object": "text_completion", "created": 1_700_000_000,
+        "model": "mo\"del", "system_fingerprint": null, "choices": [choice]})
+}
+
+#[test]
+fn chat_frames_are_openai_s() {
+    let template = ChunkTemplate::chat(&INFO, 2);
+    assert_eq!(
+        frame(|out| template.write_role(out)),
+        event(&chat(
+            json!({"index": 2, "delta": {"role": "assistant", "content": ""},
+            "logprobs": null, "finish_reason": null})
+        ))
+    );
+    assert_eq!(
+        frame(|out| template.write_content(out, "Hé\n\"", None)),
+        event(&chat(json!({"index": 2, "delta": {"content": "Hé\n\""},
+            "logprobs": null, "finish_reason": null})))
+    );
+    assert_eq!(
+        frame(|out| template.write_finish(out, FinishReason::Length)),
+        event(&chat(
+            json!({"index": 2, "delta": {}, "logprobs": null, "finish_reason": "length"})
+        ))
+    );
+}
+
+#[test]
+fn completion_frames_are_openai_s() {
+    let template = ChunkTemplate::completion(&INFO, 0);
+    assert_eq!(frame(|out| template.write_role(out)), "");
+    assert_eq!(
+        frame(|out| template.write_content(out, "Hi", None)),
+        event(&completion(
+            json!({"index": 0, "text": "Hi", "logprobs": null, "finish_reason": null})
+        ))
+    );
+    assert_eq!(
+        frame(|out| template.write_finish(out, FinishReason::Stop)),
+        event(&completion(
+            json!({"index": 0, "text": "", "logprobs": null, "finish_reason": "stop"})
+        ))
+    );
+}
+
+#[test]
+fn log_probabilities_stand_in_their_frame() {
+    let logprobs = ChatLogprobs {
+        content: vec![TokenLogprob {
+            token: "Hi".into(),
+            logprob: -0.5,
+            bytes: Some(b"Hi".to_vec()),
+            top_logprobs: Vec::new(),
+        }],
+        refusal: None,
+    };
+    let template = ChunkTemplate::chat(&INFO, 0);
+    assert_eq!(
+        frame(|out| template.write_content(out, "Hi", Some(FrameLogprobs::Chat(&logprobs)))),
+        event(&chat(json!({"index": 0, "delta": {"content": "Hi"},
+            "logprobs": {"content": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105],
+                "top_logprobs": []}], "refusal": null},
+            "finish_reason": null})))
+    );
+    let logprobs = CompletionLogprobs {
+        tokens: vec!["Hi".into()],
+        token_logprobs: vec![Some(-0.5)],
+        top_logprobs: None,
+        text_offset: vec![0],
+    };
+    let template = ChunkTemplate::completion(&INFO, 0);
+    assert_eq!(
+        frame(|out| template.write_content(out, "Hi", Some(FrameLogprobs::Completion(&logprobs)))),
+        event(&completion(json!({"index": 0, "text": "Hi",
+            "logprobs": {"tokens": ["Hi"], "token_logprobs": [-0.5], "top_logprobs": null,
+                "text_offset": [0]},
+            "finish_reason": null})))
+    );
+}
+
+#[test]
+fn with_usage_asked_for_every_frame_says_null_but_the_last() {
+    let info = StreamInfo {
+        include_usage: true,
+        ..INFO
+    };
+    for template in [
+        ChunkTemplate::chat(&info, 0),
+        ChunkTemplate::completion(&info, 0),
+    ] {
+        let mut out = BytesMut::new();
+        template.write_content(&mut out, "a", None);
+        template.write_finish(&mut out, FinishReason::Stop);
+        template.write_usage(&mut out, &Usage::new(3, 2, 1));
+        out.put_slice(DONE);
+        let text = String::from_utf8(out.to_vec()).unwrap();
+        let bodies: Vec<&str> = text
+            .split("\n\n")
+            .filter(|event| !event.is_empty())
+            .map(|event| event.strip_prefix("data: ").unwrap())
+            .collect();
+        assert_eq!(bodies.len(), 4);
+        for body in &bodies[..2] {
+            let body: Value = serde_json::from_str(body).unwrap();
+            assert_eq!(body.get("usage"), Some(&Value::Null));
+        }
+        let last: Value = serde_json::from_str(bodies[2]).unwrap();
+        assert_eq!(last["choices"], json!([]));
+        assert_eq!(
+            last["usage"],
+            json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 1},
+                "completion_tokens_details": {"reasoning_tokens": 0}})
+        );
+        assert_eq!(bodies[3], "[DONE]");
+    }
+}
+
+#[test]
+fn an_error_is_an_event_with_the_envelope() {
+    let error = ApiError::unavailable("The worker was lost.");
+    assert_eq!(
+        frame(|out| write_error(out, &error)),
+        event(
+            &json!({"error": {"message": "The worker was lost.", "type": "server_error",
+            "param": null, "code": "service_unavailable"}})
+        )
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_text_makes_one_event_that_reads_back(text in ".{0,60}|[\\x00-\\x20\"\\\\]{0,20}", index in any::<u32>()) {
+        let template = ChunkTemplate::chat(&INFO, index);
+        let written = frame(|out| template.write_content(out, &text, None));
+        let body = written.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
+        prop_assert!(!body.contains(['\n', '\r']));
+        let body: Value = serde_json::from_str(body).unwrap();
+        prop_assert_eq!(&body["choices"][0]["delta"]["content"], &json!(text));
+        prop_assert_eq!(&body["choices"][0]["index"], &json!(index));
+    }
+}
