@@ -92,8 +92,3 @@ class PagedCache:
         # Zeroed pages cost no memory until a block is first written.
         self.keys: list[Float32] = [np.zeros(shape, dtype=np.float32) for _ in range(num_layers)]
         self.values: list[Float32] = [np.zeros(shape, dtype=np.float32) for _ in range(num_layers)]
-
-    @staticmethod
-    def bytes_per_token(num_layers: int, kv_heads: int, head_dim: int) -> int:
-        """Memory of one token's keys and values over all layers."""
-        return 2 * 4 * num_layers * kv_heads * head_dim

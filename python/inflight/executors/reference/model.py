@@ -68,27 +68,28 @@ class LlamaModel:
         """Runs all rows, writes keys and values to ``cache``; final hidden states of ``output_rows``."""
         config = self.config
         epsilon = config.rms_norm_eps
-        query_width = config.num_heads * config.head_dim
-        key_width = config.num_kv_heads * config.head_dim
+        query_heads = config.num_heads
+        rotating_heads = query_heads + config.num_kv_heads
         cosines, sines = self._cosines[batch.positions], self._sines[batch.positions]
         rows = len(batch.token_ids)
         x = arrays.embed(self._embedding, batch.token_ids)
         for index, layer in enumerate(self._layers):
             normed = arrays.rms_norm(x, layer.input_norm, epsilon)
             qkv = arrays.linear(normed, layer.qkv, layer.qkv_bias)
-            queries = qkv[:, :query_width].reshape(rows, config.num_heads, config.head_dim)
-            keys = qkv[:, query_width : query_width + key_width]
-            keys = keys.reshape(rows, config.num_kv_heads, config.head_dim)
-            values = qkv[:, query_width + key_width :].reshape(rows, config.num_kv_heads, config.head_dim)
+            heads = qkv.reshape(rows, -1, config.head_dim)
+            rotating, values = heads[:, :rotating_heads], heads[:, rotating_heads:]
             if layer.query_norm is not None and layer.key_norm is not None:
-                queries = arrays.rms_norm(queries, layer.query_norm, epsilon)
-                keys = arrays.rms_norm(keys, layer.key_norm, epsilon)
-            queries = arrays.rope(queries, cosines, sines)
-            keys = arrays.rope(keys, cosines, sines)
-            arrays.scatter(cache.keys[index], batch.slots, keys)
+                rotating[:, :query_heads] = arrays.rms_norm(
+                    rotating[:, :query_heads], layer.query_norm, epsilon
+                )
+                rotating[:, query_heads:] = arrays.rms_norm(
+                    rotating[:, query_heads:], layer.key_norm, epsilon
+                )
+            rotated = arrays.rope(rotating, cosines, sines)
+            arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
             arrays.scatter(cache.values[index], batch.slots, values)
-            mixed = self._attend(batch, queries, cache, index, layer.window)
-            x += arrays.linear(mixed.reshape(rows, query_width), layer.output, layer.output_bias)
+            mixed = self._attend(batch, rotated[:, :query_heads], cache, index, layer.window)
+            x += arrays.linear(mixed.reshape(rows, -1), layer.output, layer.output_bias)
             normed = arrays.rms_norm(x, layer.post_norm, epsilon)
             gated = arrays.silu_gate(arrays.linear(normed, layer.gate_up, layer.gate_up_bias))
             x += arrays.linear(gated, layer.down, layer.down_bias)
@@ -140,7 +141,7 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Float32:
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies: Float32 = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
     if rope.rope_type == "linear":
-        return frequencies / np.float32(rope.factor)
+        frequencies /= np.float32(rope.factor)
     if rope.rope_type != "llama3":
         return frequencies
     # Llama 3.1: long wavelengths are stretched, short ones kept, and those between blended.

@@ -125,18 +125,17 @@ def sample(logits: Float32, states: Sequence[SamplerState]) -> list[int]:
 
 def draw(logits: Float32, parameters: Sequence[Parameters], uniforms: npt.NDArray[np.float64]) -> Int:
     """One token a row by inverse transform; ``uniforms [rows]`` lie in [0, 1)."""
-    restricted = [
-        row for row, one in enumerate(parameters) if one.top_k or one.top_p < 1.0 or one.min_p > 0.0
-    ]
-    tokens = _pick(softmax(logits.copy()), uniforms)
-    if restricted:
-        tokens[restricted] = _draw_restricted(
-            logits[restricted], [parameters[row] for row in restricted], uniforms[restricted]
-        )
+    tokens = np.empty(len(parameters), dtype=np.int64)
+    limited = np.array([one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in parameters])
+    if not limited.all():
+        tokens[~limited] = _pick(softmax(logits[~limited]), uniforms[~limited])
+    if limited.any():
+        rows = np.flatnonzero(limited)
+        tokens[rows] = _draw_limited(logits[rows], [parameters[row] for row in rows], uniforms[rows])
     return tokens
 
 
-def _draw_restricted(
+def _draw_limited(
     logits: Float32, parameters: Sequence[Parameters], uniforms: npt.NDArray[np.float64]
 ) -> Int:
     """Draws from the best tokens of each row: top-k, then top-p of what is left, then min-p."""
@@ -170,7 +169,8 @@ def _pick(weights: npt.NDArray[np.floating], uniforms: npt.NDArray[np.float64]) 
     cumulative = np.cumsum(weights, axis=1, dtype=np.float64)
     targets = uniforms[:, None] * cumulative[:, -1:]
     picked: Int = (cumulative <= targets).sum(axis=1)
-    return np.minimum(picked, weights.shape[1] - 1)
+    np.minimum(picked, weights.shape[1] - 1, out=picked)
+    return picked
 
 
 def _as_list(tokens: Int) -> list[int]:
