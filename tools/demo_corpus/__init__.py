@@ -1,0 +1,14 @@
+"""The text that the embedded model is trained on: templates, grammars and tables, all written here.
+
+Pure and seeded: the same author makes the same text on every machine. Knows no tokenizer and no model.
+"""
+
+from .author import Author, Exchange
+from .conversation import Conversation, conversation
+from .stories import plain_text
+from .topics import concept, fact, inflight, small_talk, unknown
+from .word_tasks import word_task
+
+__all__ = [
+    "Author", "Conversation", "Exchange", "concept", "conversation", "fact", "inflight", "plain_text", "small_talk", "unknown", "word_task",
+]
