@@ -2,5 +2,6 @@
 //!
 //! Panics are wanted here: each is a failed test.
 
+pub mod model;
 pub mod sse;
 pub mod worker;

@@ -119,10 +119,10 @@ mod tests {
 
     use super::*;
 
-    const FIRST: Duration = Duration::from_secs(30);
-    const STALL: Duration = Duration::from_secs(60);
+    const FIRST: Duration = Duration::from_millis(50);
+    const STALL: Duration = Duration::from_millis(400);
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_peer_that_says_nothing_is_dropped() {
         let (_peer, inner) = tokio::io::duplex(16);
         let mut socket = GuardedSocket::new(inner, FIRST, STALL);
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_peer_that_has_spoken_may_be_silent() {
         let (mut peer, inner) = tokio::io::duplex(16);
         let mut socket = GuardedSocket::new(inner, FIRST, STALL);
@@ -140,19 +140,19 @@ mod tests {
         assert!(waited.is_err(), "still waiting, not failed");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_peer_that_reads_nothing_is_dropped_and_a_slow_one_is_not() {
         let (mut peer, inner) = tokio::io::duplex(4);
         let mut socket = GuardedSocket::new(inner, FIRST, STALL);
         let reader = tokio::spawn(async move {
-            for _ in 0..4 {
-                tokio::time::sleep(STALL / 2).await;
+            for _ in 0..8 {
+                tokio::time::sleep(STALL / 4).await;
                 let mut bytes = [0; 4];
                 peer.read_exact(&mut bytes).await.unwrap();
             }
             peer
         });
-        socket.write_all(&[0; 16]).await.unwrap();
+        socket.write_all(&[0; 32]).await.unwrap();
         let _peer = reader.await.unwrap();
         let error = socket.write_all(&[0; 16]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
