@@ -2,11 +2,21 @@
 //!
 //! Knows KServe and executors. Deliberately knows nothing of OpenAI or of Python.
 
+mod assets;
+mod batch;
+mod engine;
 pub mod executor;
+mod metrics;
+mod model;
 pub mod options;
+mod outbox;
+mod request;
+mod respond;
 mod serve;
+mod service;
 pub mod simulated;
 
+pub use model::{CORE_MODEL, CORE_MODEL_VERSION};
 pub use options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 pub use serve::serve;
 pub use simulated::{SimulatedExecutor, SimulatedOptions};

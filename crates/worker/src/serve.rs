@@ -1,17 +1,43 @@
 //! A worker's life: bind, start the engine threads, prove readiness, serve, drain.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
+use futures_util::Stream;
+use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
+use inflight_kserve::client::{TransportOptions, server};
+use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
+use crate::assets::Assets;
+use crate::engine::{Engine, Threads};
 use crate::executor::Executor;
+use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
+use crate::request::Limits;
+use crate::service::Service;
+
+/// How often a draining worker looks whether its requests are through.
+const DRAIN_POLL: Duration = Duration::from_millis(10);
+/// After a cancel, an executor owes every request its final row within an iteration.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
+/// What clients get to read the last messages before connections are dropped.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// What an executor gets to end its own threads and ranks.
+const EXECUTOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Accepting fails for lack of descriptors: trying again at once would only burn CPU.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves `executor` until `shutdown` resolves or the executor fails.
 ///
-/// `on_bound` is called once both ports are bound, before the model is ready. Must run inside a tokio
-/// runtime with time and I/O enabled.
+/// `on_bound` is called once both ports are bound; the model is ready only after a one-token request
+/// went through the executor. On shutdown, running requests get `drain_timeout`, then are cancelled;
+/// the executor is shut down at the end either way. Must run inside a tokio runtime with time and I/O.
 ///
 /// # Errors
 /// A port that cannot be bound, a thread that cannot be started, a server that ends.
@@ -21,15 +47,86 @@ pub async fn serve(
     on_bound: impl FnOnce(BoundAddresses) + Send,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<WorkerExit, WorkerError> {
+    let info = executor.info();
     let grpc = bind(&options.host, options.grpc_port, "gRPC").await?;
     let metrics = bind(&options.host, options.metrics_port, "metrics").await?;
+    let (engine, threads) = Engine::start(
+        Arc::clone(&executor),
+        options
+            .max_queued_requests
+            .saturating_add(info.max_batch_size as usize),
+        options.slow_reader_timeout,
+        Arc::new(Metrics::default()),
+    )?;
+    let limits = Limits {
+        info: info.clone(),
+        max_message_bytes: options.max_message_bytes,
+    };
+    let service = Service::new(Arc::clone(&engine), limits);
+    let assets = Assets::new(
+        options.served_model_name.clone(),
+        options.assets.clone(),
+        &info,
+    );
+    let (stop_grpc, stopped) = oneshot::channel::<()>();
+    let router = server(&TransportOptions {
+        max_message_bytes: options.max_message_bytes,
+        ..TransportOptions::default()
+    })
+    .max_concurrent_streams(options.max_concurrent_streams)
+    .add_service(
+        GrpcInferenceServiceServer::new(service.clone())
+            .max_decoding_message_size(options.max_message_bytes)
+            .max_encoding_message_size(options.max_message_bytes),
+    )
+    .add_service(ModelAssetsServer::new(assets));
+    let mut serving: JoinHandle<Result<(), tonic::transport::Error>> = tokio::spawn(
+        router.serve_with_incoming_shutdown(incoming(grpc.0), async {
+            // A dropped sender stops the server as well.
+            let _ = stopped.await;
+        }),
+    );
+    let stop_metrics = Arc::new(Notify::new());
+    let metrics_server = tokio::spawn(metrics::serve(
+        metrics.0,
+        Arc::clone(&engine),
+        Arc::clone(&stop_metrics),
+    ));
     on_bound(BoundAddresses {
         grpc: grpc.1,
         metrics: metrics.1,
     });
-    shutdown.await;
-    executor.shutdown();
-    Ok(WorkerExit::Shutdown)
+
+    let canary = tokio::spawn(prove(Arc::clone(&engine), options.canary_timeout));
+    let watchdog = tokio::spawn(watch(Arc::clone(&engine), options.progress_timeout));
+    let mut health = engine.health();
+    let ended = tokio::select! {
+        () = shutdown => None,
+        // The sender lives as long as `engine`.
+        _ = health.wait_for(|health| health.failed.is_some()) => None,
+        ended = &mut serving => Some(ended),
+    };
+    canary.abort();
+    if ended.is_none() {
+        drain(&engine, &options).await;
+        service.finish_streams();
+        let _ = stop_grpc.send(());
+        if timeout(FLUSH_TIMEOUT, &mut serving).await.is_err() {
+            serving.abort();
+        }
+    }
+    watchdog.abort();
+    stop_metrics.notify_one();
+    metrics_server.abort();
+    engine.stop();
+    end_executor(executor, threads).await;
+    if let Some(reason) = engine.health().borrow().failed.clone() {
+        return Ok(WorkerExit::ExecutorFailed(reason));
+    }
+    match ended {
+        Some(Ok(Err(error))) => Err(WorkerError::Server(error)),
+        _ => Ok(WorkerExit::Shutdown),
+    }
 }
 
 /// Binds `host:port`; the address says which port a 0 became.
@@ -37,7 +134,7 @@ async fn bind(
     host: &str,
     port: u16,
     purpose: &'static str,
-) -> Result<(TcpListener, std::net::SocketAddr), WorkerError> {
+) -> Result<(TcpListener, SocketAddr), WorkerError> {
     let failed = |source| WorkerError::Bind {
         address: format!("{host}:{port}"),
         purpose,
@@ -46,4 +143,100 @@ async fn bind(
     let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
+}
+
+/// Accepted connections, without Nagle's delay: each message is complete when it is written.
+fn incoming(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpStream>> {
+    futures_util::stream::unfold(listener, |listener| async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!("TCP_NODELAY could not be set: {error}");
+                    }
+                    return Some((Ok(stream), listener));
+                }
+                Err(error) => {
+                    tracing::warn!("a connection could not be accepted: {error}");
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    })
+}
+
+/// Sends one token through the executor; the worker is ready after that.
+async fn prove(engine: Arc<Engine>, limit: Duration) {
+    match timeout(limit, engine.submit_canary()).await {
+        Ok(Ok(Ok(()))) => {
+            engine.set_proven();
+            tracing::info!("model `tensorrt_llm` is ready");
+        }
+        Ok(Ok(Err(text))) => {
+            engine.fail(&format!("the executor failed its first token: {text}"));
+        }
+        // The sender is dropped only when the engine has failed already.
+        Ok(Err(_)) => engine.fail("the executor ended before its first token"),
+        Err(_) => engine.fail(&format!(
+            "the executor gave no first token within `{}` s",
+            limit.as_secs()
+        )),
+    }
+}
+
+/// Ends a worker whose executor neither answers nor fails.
+async fn watch(engine: Arc<Engine>, limit: Duration) {
+    let health = engine.health();
+    loop {
+        sleep((limit / 4).max(Duration::from_millis(10))).await;
+        // The canary has a limit of its own.
+        let proven = health.borrow().proven;
+        if proven
+            && engine
+                .stalled_for(Instant::now())
+                .is_some_and(|stalled| stalled > limit)
+        {
+            return engine.fail(&format!(
+                "the executor made no progress for `{}` s with requests waiting",
+                limit.as_secs()
+            ));
+        }
+    }
+}
+
+/// Lets requests finish, then cancels what is left.
+async fn drain(engine: &Engine, options: &WorkerOptions) {
+    engine.begin_drain();
+    if settled(engine, options.drain_timeout).await {
+        return;
+    }
+    tracing::warn!(
+        "`{}` requests did not finish in time and are cancelled",
+        engine.live()
+    );
+    engine.cancel_all();
+    settled(engine, CANCEL_TIMEOUT).await;
+}
+
+async fn settled(engine: &Engine, limit: Duration) -> bool {
+    let quiet = async {
+        while engine.live() > 0 {
+            sleep(DRAIN_POLL).await;
+        }
+    };
+    timeout(limit, quiet).await.is_ok()
+}
+
+/// Shuts the executor down and waits for the engine threads, unless either is stuck.
+async fn end_executor(executor: Arc<dyn Executor>, threads: Threads) {
+    let ending = async {
+        // A Python executor may take its time, and the interpreter's lock.
+        let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
+        for thread in threads {
+            let _ = thread.await;
+        }
+    };
+    if timeout(EXECUTOR_SHUTDOWN_TIMEOUT, ending).await.is_err() {
+        tracing::warn!("the executor did not shut down in time and is left behind");
+    }
 }

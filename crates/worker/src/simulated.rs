@@ -4,7 +4,7 @@
 //! what happens in an iteration is [`engine`]'s, which never reads a clock.
 
 mod engine;
-mod options;
+pub mod options;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,287 @@
+//! The await thread: takes each iteration's rows and distributes them once.
+//!
+//! When all rows belong to one stream, as with one gateway, their ids are rewritten to handles in
+//! place and the columns move on as they are; else each row goes to its stream.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use inflight_kserve::step::{FinishReason, Row, RowError};
+use tonic::Code;
+
+use super::registry::{Registry, Slot};
+use super::{AWAIT_TIMEOUT, Engine};
+use crate::executor::ResponseBatch;
+use crate::metrics::{Metrics, Outcome, RequestEnd};
+use crate::outbox::{Moment, Outbox};
+
+/// Buffers that live as long as the thread.
+#[derive(Default)]
+struct Scratch {
+    /// Each row's handle, or its client id again.
+    wire_ids: Vec<u64>,
+    /// Client ids of the requests that ended in this iteration.
+    ended: Vec<u64>,
+    ended_handles: Vec<u64>,
+    ends: Vec<RequestEnd>,
+    wake: Vec<Arc<Outbox>>,
+    slow: Vec<Arc<Outbox>>,
+    canaries: Vec<Slot>,
+}
+
+/// Until the worker stops or the executor fails.
+pub(super) fn run(engine: &Engine) {
+    let mut scratch = Scratch::default();
+    let mut iteration = 0;
+    while !engine.stopping.load(Ordering::Acquire) {
+        let batch = match engine.executor.await_responses(AWAIT_TIMEOUT) {
+            Ok(batch) => batch,
+            Err(failed) => return engine.fail(&failed.to_string()),
+        };
+        if batch.rows.handles.is_empty() {
+            continue;
+        }
+        if let Err(broken) = batch.rows.validate() {
+            return engine.fail(&format!("the executor gave a malformed batch: {broken}"));
+        }
+        iteration += 1;
+        let moment = Moment {
+            now: Instant::now(),
+            iteration,
+        };
+        engine.note_progress(moment.now);
+        distribute(engine, batch, moment, &mut scratch);
+    }
+}
+
+fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch: &mut Scratch) {
+    let mut registry = engine.registry.lock();
+    match account(&mut registry, &batch, moment.now, scratch) {
+        Some(outbox) if batch.tensors.is_empty() => {
+            if !batch.rows.cached_tokens.is_empty() {
+                keep_wanted_cached_tokens(&mut registry, &mut batch);
+            }
+            std::mem::swap(&mut batch.rows.handles, &mut scratch.wire_ids);
+            let delivery = outbox.put_step(batch.rows, &scratch.ended_handles, moment);
+            if delivery.waited > engine.slow_reader_timeout {
+                scratch.slow.push(Arc::clone(&outbox));
+            }
+            if delivery.wake {
+                scratch.wake.push(outbox);
+            }
+        }
+        _ => spread(engine, &mut registry, &batch, moment, scratch),
+    }
+    for client_id in scratch.ended.drain(..) {
+        if let Some(slot) = registry.remove(client_id) {
+            end(slot, moment.now, &mut scratch.ends, &mut scratch.canaries);
+        }
+    }
+    drop(registry);
+
+    for outbox in scratch.wake.drain(..) {
+        outbox.wake();
+    }
+    for mut canary in scratch.canaries.drain(..) {
+        answer_canary(&mut canary);
+    }
+    for outbox in scratch.slow.drain(..) {
+        engine.drop_slow_reader(&outbox);
+    }
+    if !scratch.ends.is_empty() {
+        engine.metrics.ended(scratch.ends.drain(..));
+    }
+}
+
+/// Books every row on its request and finds its wire id. Returns the stream that all rows belong to,
+/// where they are all live step requests of one.
+fn account(
+    registry: &mut Registry,
+    batch: &ResponseBatch,
+    now: Instant,
+    scratch: &mut Scratch,
+) -> Option<Arc<Outbox>> {
+    let rows = &batch.rows;
+    scratch.wire_ids.clear();
+    scratch.ended.clear();
+    scratch.ended_handles.clear();
+    for error in &rows.errors {
+        let client_id = rows.handles.get(error.row as usize);
+        if let Some(slot) = client_id.and_then(|client_id| registry.get_mut(*client_id)) {
+            slot.error = Some((error.code, error.text.as_str().into()));
+        }
+    }
+    let mut common: Option<Arc<Outbox>> = None;
+    let mut uniform = true;
+    let lengths = rows.token_offsets.windows(2).map(|pair| match pair {
+        [start, end] => end - start,
+        _ => 0,
+    });
+    let columns = rows
+        .handles
+        .iter()
+        .zip(lengths)
+        .zip(rows.finish_reasons.iter().zip(&rows.finals));
+    for ((client_id, tokens), (reason, last)) in columns {
+        let Some(slot) = registry.get_mut(*client_id) else {
+            uniform = false;
+            continue;
+        };
+        uniform &= !slot.ended;
+        slot.output_tokens += tokens;
+        slot.first_row.get_or_insert(now);
+        if *last != 0 && !slot.ended {
+            slot.ended = true;
+            slot.finish_reason = *reason;
+            scratch.ended.push(*client_id);
+            scratch.ended_handles.extend(slot.handle);
+        }
+        match (&slot.outbox, slot.handle, &common) {
+            (Some(outbox), Some(handle), Some(first)) if Arc::ptr_eq(outbox, first) => {
+                scratch.wire_ids.push(handle);
+            }
+            (Some(outbox), Some(handle), None) => {
+                common = Some(Arc::clone(outbox));
+                scratch.wire_ids.push(handle);
+            }
+            _ => uniform = false,
+        }
+    }
+    common.filter(|_| uniform)
+}
+
+fn keep_wanted_cached_tokens(registry: &mut Registry, batch: &mut ResponseBatch) {
+    let handles = &batch.rows.handles;
+    batch.rows.cached_tokens.retain(|(row, _)| {
+        let client_id = handles.get(*row as usize);
+        let slot = client_id.and_then(|client_id| registry.get_mut(*client_id));
+        slot.is_some_and(|slot| slot.wants_cached_tokens)
+    });
+}
+
+/// Row by row, for streams of all kinds.
+fn spread(
+    engine: &Engine,
+    registry: &mut Registry,
+    batch: &ResponseBatch,
+    moment: Moment,
+    scratch: &mut Scratch,
+) {
+    let mut tensors = batch.tensors.as_slice();
+    for mut row in batch.rows.rows() {
+        let own = tensors
+            .iter()
+            .take_while(|(place, _)| *place as usize <= row.index)
+            .count();
+        let (own, rest) = tensors.split_at(own);
+        tensors = rest;
+        let Some(slot) = registry.get_mut(row.handle).filter(|slot| !slot.sent_final) else {
+            continue;
+        };
+        slot.sent_final = row.is_final;
+        if !slot.wants_cached_tokens {
+            row.cached_tokens = None;
+        }
+        let Some(outbox) = &slot.outbox else { continue };
+        let delivery = match slot.handle {
+            Some(handle) => outbox.put_step_row(&row, handle, moment),
+            None => {
+                outbox.put_plain_row(&row, own.iter().map(|(_, tensor)| tensor.clone()), moment)
+            }
+        };
+        if delivery.wake {
+            scratch.wake.push(Arc::clone(outbox));
+        }
+        let slow = delivery.waited > engine.slow_reader_timeout;
+        if slow && !scratch.slow.iter().any(|known| Arc::ptr_eq(known, outbox)) {
+            scratch.slow.push(Arc::clone(outbox));
+        }
+    }
+}
+
+/// A request is over: its numbers go to the metrics, unless it was the canary.
+fn end(slot: Slot, now: Instant, ends: &mut Vec<RequestEnd>, canaries: &mut Vec<Slot>) {
+    if slot.canary.is_some() {
+        canaries.push(slot);
+        return;
+    }
+    let outcome = match &slot.error {
+        Some((code, _)) if *code == Code::ResourceExhausted as i32 => Outcome::Rejected,
+        Some(_) => Outcome::Backend,
+        None if slot.abandoned || slot.finish_reason == FinishReason::Cancelled as u8 => {
+            Outcome::Canceled
+        }
+        None => Outcome::Success,
+    };
+    ends.push(RequestEnd {
+        outcome,
+        prompt_tokens: slot.prompt_tokens,
+        output_tokens: slot.output_tokens,
+        received: slot.received,
+        handed_over: slot.handed_over.unwrap_or(slot.received),
+        first_row: slot.first_row,
+        ended: now,
+    });
+}
+
+fn answer_canary(canary: &mut Slot) {
+    let Some(sender) = canary.canary.take() else {
+        return;
+    };
+    let answer = match &canary.error {
+        Some((_, text)) => Err(text.to_string()),
+        None if canary.output_tokens == 0
+            && canary.finish_reason == FinishReason::Cancelled as u8 =>
+        {
+            Err("it was cancelled".to_owned())
+        }
+        // A model may end at once, with no token but its end token.
+        None => Ok(()),
+    };
+    // The worker may have stopped waiting.
+    let _ = sender.send(answer);
+}
+
+/// Ends requests whose executor is no more: each gets its one final row, an error.
+pub(super) fn fail_slots(slots: Vec<(u64, Slot)>, reason: &str, metrics: &Metrics) {
+    let now = Instant::now();
+    let moment = Moment {
+        now,
+        iteration: u64::MAX,
+    };
+    let (mut ends, mut canaries) = (Vec::new(), Vec::new());
+    let error = RowError {
+        row: 0,
+        code: Code::Unavailable as i32,
+        text: "the executor has failed: the worker is ending".to_owned(),
+    };
+    for (client_id, mut slot) in slots {
+        let row = Row {
+            index: 0,
+            handle: client_id,
+            sequence_index: 0,
+            tokens: &[],
+            finish_reason: FinishReason::Cancelled,
+            is_final: true,
+            error: Some(&error),
+            log_probs: None,
+            top_log_probs: None,
+            cached_tokens: None,
+            prompt_log_probs: None,
+        };
+        if let Some(outbox) = &slot.outbox {
+            match slot.handle {
+                Some(handle) => outbox.put_step_row(&row, handle, moment),
+                None => outbox.put_plain_row(&row, std::iter::empty(), moment),
+            };
+            outbox.wake();
+        }
+        slot.error = Some((error.code, reason.into()));
+        end(slot, now, &mut ends, &mut canaries);
+    }
+    for mut canary in canaries {
+        answer_canary(&mut canary);
+    }
+    metrics.ended(ends.into_iter());
+}

@@ -1,0 +1,64 @@
+//! What waits for the submit thread. Bounded by the registry: every entry belongs to a live request.
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::executor::Request;
+
+#[derive(Default)]
+pub(super) struct SubmitQueue {
+    state: Mutex<State>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    batch: Batch,
+    closed: bool,
+}
+
+/// Everything that gathered while the executor took the last batch.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) requests: Vec<Request>,
+    pub(super) cancels: Vec<u64>,
+}
+
+impl SubmitQueue {
+    pub(super) fn push_requests(&self, requests: Vec<Request>) {
+        self.state.lock().batch.requests.extend(requests);
+        self.filled.notify_one();
+    }
+
+    pub(super) fn push_cancels(&self, client_ids: &[u64]) {
+        self.state
+            .lock()
+            .batch
+            .cancels
+            .extend_from_slice(client_ids);
+        self.filled.notify_one();
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.state.lock().batch.requests.len()
+    }
+
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.filled.notify_one();
+    }
+
+    /// Waits for something; `None` once closed and empty. Requests of a batch go before its cancels,
+    /// so that a cancel never overtakes its request.
+    pub(super) fn take(&self) -> Option<Batch> {
+        let mut state = self.state.lock();
+        loop {
+            if !state.batch.requests.is_empty() || !state.batch.cancels.is_empty() {
+                return Some(std::mem::take(&mut state.batch));
+            }
+            if state.closed {
+                return None;
+            }
+            self.filled.wait(&mut state);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The core model `tensorrt_llm` as clients see it: its name, its tensors, its metadata and config.
+//!
+//! One table ([`inputs`], [`outputs`]) says what there is; parsing, metadata, config and refusals all
+//! read it. The other four models of Triton's TensorRT-LLM repository are not served yet.
+
+mod describe;
+mod inputs;
+mod outputs;
+
+pub(crate) use describe::{config, metadata};
+pub(crate) use inputs::{FLAGS_NONE, Field, Flags, INPUTS, InputSpec, Neutral, Range, input};
+pub(crate) use outputs::{OUTPUTS, OutputSet, output};
+
+/// The KServe model that takes token ids.
+pub const CORE_MODEL: &str = "tensorrt_llm";
+/// Its only version, as Triton numbers a repository's first.
+pub const CORE_MODEL_VERSION: &str = "1";
+/// The models that Triton's repository has around it and this worker has not.
+pub(crate) const ABSENT_MODELS: [&str; 4] = [
+    "preprocessing",
+    "postprocessing",
+    "ensemble",
+    "tensorrt_llm_bls",
+];
+
+/// Why a model cannot be asked for, if it cannot: the text of a NOT_FOUND.
+pub(crate) fn unknown_model(name: &str, version: &str) -> Option<String> {
+    if ABSENT_MODELS.contains(&name) {
+        return Some(format!(
+            "model `{name}` is not served by this worker: send token ids to `{CORE_MODEL}`"
+        ));
+    }
+    if name != CORE_MODEL {
+        return Some(format!(
+            "unknown model `{name}`: this worker serves `{CORE_MODEL}`"
+        ));
+    }
+    if !version.is_empty() && version != CORE_MODEL_VERSION {
+        return Some(format!(
+            "model `{CORE_MODEL}` has no version `{version}`: it has `{CORE_MODEL_VERSION}`"
+        ));
+    }
+    None
+}

@@ -1,0 +1,241 @@
+//! From a ModelInferRequest to executor requests, or to a refusal that names what is wrong.
+//!
+//! Pure: a message, the model's limits and capabilities in; values out. Knows nothing of streams.
+
+mod build;
+mod error;
+mod tensors;
+mod words;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use inflight_kserve::inference::{ModelInferRequest, infer_parameter::ParameterChoice};
+use inflight_kserve::names;
+use inflight_kserve::tensor::Tensors;
+
+use crate::executor::{ModelInfo, Request};
+use crate::model::{self, OutputSet};
+
+pub(crate) use error::RequestError;
+
+/// What parsing needs to know of the worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) info: ModelInfo,
+    pub(crate) max_message_bytes: usize,
+}
+
+impl Limits {
+    fn can(&self, capability: &str) -> bool {
+        self.info.capabilities.iter().any(|name| name == capability)
+    }
+}
+
+/// A request that was understood.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// Ends the request of this handle on this stream; no answer of its own.
+    StopHandle(u64),
+    /// Ends the requests with this request id; answered by an empty final response.
+    StopId(String),
+    /// New work whose rows travel in step messages.
+    Step {
+        handle: u64,
+        request: Box<Request>,
+        wants_cached_tokens: bool,
+    },
+    /// New work, one executor request per row of the batch, each with its prompt where responses
+    /// repeat it.
+    Plain {
+        requests: Vec<Request>,
+        prompts: Vec<Vec<i32>>,
+        answer: PlainRequest,
+    },
+}
+
+/// How one Triton request is to be answered: shared by the executor requests it became.
+#[derive(Debug)]
+pub(crate) struct PlainRequest {
+    pub(crate) id: String,
+    pub(crate) outputs: OutputSet,
+    /// Rows of the batch; responses carry `batch_index` when there are several.
+    pub(crate) batch: u32,
+    /// Responses carry `sequence_index` when there are several.
+    pub(crate) sequences: u32,
+    pub(crate) beam_width: u32,
+    pub(crate) streaming: bool,
+    pub(crate) return_num_input_tokens: bool,
+    pub(crate) return_num_output_tokens: bool,
+    /// Executor requests whose final row was not sent yet: the last one's response is final.
+    unfinished: AtomicU32,
+}
+
+impl PlainRequest {
+    /// Notes that one executor request is through; true for the last.
+    pub(crate) fn finish_one(&self) -> bool {
+        self.unfinished.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// Whatever is malformed, out of range, unknown, or beyond the executor; each names its tensor.
+pub(crate) fn parse(
+    message: &ModelInferRequest,
+    limits: &Limits,
+) -> Result<Incoming, RequestError> {
+    if let Some(text) = model::unknown_model(&message.model_name, &message.model_version) {
+        return Err(RequestError::UnknownModel(text));
+    }
+    check_parameters(message)?;
+    let inputs = Tensors::inputs(message)?;
+    let batch = tensors::Batch::new(&inputs)?;
+    let flags = batch.flags(limits)?;
+    let handle = batch.handle()?;
+    if flags.stop {
+        return match handle {
+            Some(handle) => Ok(Incoming::StopHandle(handle)),
+            None if message.id.is_empty() => Err(RequestError::StopWithoutId),
+            None => Ok(Incoming::StopId(message.id.clone())),
+        };
+    }
+    let outputs = requested_outputs(message)?;
+    let streaming = flags.streaming.unwrap_or(handle.is_some());
+    let rows = batch.rows(limits.info.max_batch_size)?;
+    let mut requests = Vec::with_capacity(rows);
+    for row in 0..rows {
+        requests.push(build::row(&batch, row, &flags, streaming, limits)?);
+    }
+    let sampling = requests.first().map(|request| &request.sampling_config);
+    let (sequences, beam_width) = sampling.map_or((1, 1), |config| {
+        (config.num_return_sequences, config.beam_width)
+    });
+    if streaming && beam_width > 1 {
+        return Err(RequestError::StreamingBeams { beam_width });
+    }
+    if let Some(handle) = handle {
+        return step(handle, requests, &flags, outputs, beam_width);
+    }
+    let prompts = requests
+        .iter()
+        .map(|request| {
+            let repeats = !streaming && !flags.exclude_input_in_output;
+            if repeats {
+                request.input_token_ids.clone()
+            } else {
+                Vec::new()
+            }
+        })
+        .collect();
+    Ok(Incoming::Plain {
+        prompts,
+        answer: PlainRequest {
+            id: message.id.clone(),
+            outputs: outputs.unwrap_or_else(OutputSet::by_default),
+            batch: rows as u32,
+            sequences,
+            beam_width,
+            streaming,
+            return_num_input_tokens: flags.return_num_input_tokens,
+            return_num_output_tokens: flags.return_num_output_tokens,
+            unfinished: AtomicU32::new(rows as u32),
+        },
+        requests,
+    })
+}
+
+/// The handle of a request that may be malformed otherwise, so that its error can be its row.
+pub(crate) fn handle_of_malformed(message: &ModelInferRequest) -> Option<u64> {
+    let place = message
+        .inputs
+        .iter()
+        .position(|input| input.name == names::HANDLE)?;
+    if let Some(raw) = message.raw_input_contents.get(place) {
+        return raw.as_ref().try_into().ok().map(u64::from_le_bytes);
+    }
+    let contents = message.inputs.get(place)?.contents.as_ref()?;
+    contents.uint64_contents.first().copied()
+}
+
+/// What travels only on a stream of the request's own is refused by name.
+fn step(
+    handle: u64,
+    mut requests: Vec<Request>,
+    flags: &model::Flags,
+    outputs: Option<OutputSet>,
+    beam_width: u32,
+) -> Result<Incoming, RequestError> {
+    let refused = [
+        (requests.len() > 1, "a batch of several rows"),
+        (beam_width > 1, "`beam_width` above 1"),
+        (flags.return_context_logits, "`return_context_logits`"),
+        (flags.return_generation_logits, "`return_generation_logits`"),
+        (flags.return_perf_metrics, "`return_perf_metrics`"),
+    ];
+    if let Some((_, what)) = refused.into_iter().find(|(refused, _)| *refused) {
+        return Err(RequestError::NotInStepBatching { what });
+    }
+    let Some(request) = requests.pop() else {
+        return Err(RequestError::NotInStepBatching {
+            what: "an empty batch",
+        });
+    };
+    let wants_cached_tokens = outputs.is_some_and(|outputs| outputs.has(names::CACHED_TOKENS));
+    Ok(Incoming::Step {
+        handle,
+        request: Box::new(request),
+        wants_cached_tokens,
+    })
+}
+
+/// The outputs a request names; `None` where it names none.
+fn requested_outputs(message: &ModelInferRequest) -> Result<Option<OutputSet>, RequestError> {
+    if message.outputs.is_empty() {
+        return Ok(None);
+    }
+    let mut set = OutputSet::empty();
+    for requested in &message.outputs {
+        let place = model::output(&requested.name).ok_or_else(|| RequestError::UnknownOutput {
+            output: requested.name.clone(),
+        })?;
+        if let Some(name) = requested.parameters.keys().next() {
+            return Err(RequestError::OutputParameter {
+                output: requested.name.clone(),
+                parameter: name.clone(),
+            });
+        }
+        set.insert(place);
+    }
+    Ok(Some(set))
+}
+
+/// Request parameters that would change the answer and are not honoured are refused; parameters that
+/// no model reads (trace context, a client's own) pass.
+fn check_parameters(message: &ModelInferRequest) -> Result<(), RequestError> {
+    for (name, value) in &message.parameters {
+        let neutral = match (name.as_str(), &value.parameter_choice) {
+            ("request_type", Some(ParameterChoice::StringParam(kind))) => {
+                kind == "context_and_generation"
+            }
+            ("sequence_id" | "priority" | "timeout", Some(choice)) => match choice {
+                ParameterChoice::Int64Param(0) | ParameterChoice::Uint64Param(0) => true,
+                ParameterChoice::StringParam(text) => text.is_empty(),
+                _ => false,
+            },
+            ("sequence_start" | "sequence_end", Some(choice)) => {
+                matches!(choice, ParameterChoice::BoolParam(false))
+            }
+            (names::ENABLE_EMPTY_FINAL_RESPONSE, Some(choice)) => {
+                matches!(choice, ParameterChoice::BoolParam(_))
+            }
+            _ => true,
+        };
+        if !neutral {
+            return Err(RequestError::Parameter {
+                parameter: name.clone(),
+            });
+        }
+    }
+    Ok(())
+}

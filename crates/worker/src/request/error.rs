@@ -1,0 +1,123 @@
+//! Why a request was refused, with the gRPC status that says whose turn it is.
+
+use inflight_kserve::tensor::{DataType, TensorError};
+use tonic::Code;
+
+/// A refusal before the executor saw the request. The text is for the client.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum RequestError {
+    #[error("{0}")]
+    UnknownModel(String),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error(
+        "unknown input tensor `{tensor}`: model `tensorrt_llm` lists its inputs in its metadata"
+    )]
+    UnknownInput { tensor: String },
+    #[error(
+        "unknown output tensor `{output}`: model `tensorrt_llm` lists its outputs in its metadata"
+    )]
+    UnknownOutput { output: String },
+    #[error(
+        "output tensor `{output}` has parameter `{parameter}`, which is not supported: outputs are sent raw in the message"
+    )]
+    OutputParameter { output: String, parameter: String },
+    #[error(
+        "request parameter `{parameter}` has a value that this worker does not support: leave it out"
+    )]
+    Parameter { parameter: String },
+    #[error("tensor `{tensor}` is required by model `tensorrt_llm` and missing")]
+    Missing { tensor: &'static str },
+    #[error("tensor `{tensor}` is {actual}, expected {expected}")]
+    Datatype {
+        tensor: &'static str,
+        expected: DataType,
+        actual: DataType,
+    },
+    #[error("tensor `{tensor}` has shape {shape:?}, expected [batch, {dims}]")]
+    Shape {
+        tensor: &'static str,
+        shape: Vec<i64>,
+        dims: String,
+    },
+    #[error("tensor `{tensor}` has batch size `{actual}` where `{expected_of}` has `{expected}`")]
+    BatchSize {
+        tensor: String,
+        actual: usize,
+        expected_of: String,
+        expected: usize,
+    },
+    #[error("the batch has `{rows}` rows, at most `{limit}` are taken: split it")]
+    BatchLimit { rows: usize, limit: u32 },
+    #[error("tensor `{tensor}` needs `{capability}`, which executor `{executor}` does not have")]
+    Capability {
+        tensor: &'static str,
+        capability: &'static str,
+        executor: String,
+    },
+    #[error("tensor `{tensor}` has value `{value}`, expected {expected}")]
+    Value {
+        tensor: &'static str,
+        value: String,
+        expected: String,
+    },
+    #[error(
+        "tensor `{tensor}` is not a list of words ([2, n]: token ids, then end offsets padded with -1): {reason}"
+    )]
+    Words {
+        tensor: &'static str,
+        reason: String,
+    },
+    #[error("tensor `{tensor}` has `{actual}` values, expected `{expected}`")]
+    Length {
+        tensor: &'static str,
+        actual: usize,
+        expected: usize,
+    },
+    #[error("`input_lengths` says `{length}` tokens and `input_ids` holds `{held}`")]
+    PromptLength { length: i64, held: usize },
+    #[error("the prompt in `input_ids` is empty: send at least one token")]
+    EmptyPrompt,
+    #[error("the prompt in `input_ids` has `{tokens}` tokens, at most `{limit}` fit: shorten it")]
+    PromptTooLong { tokens: usize, limit: u32 },
+    #[error(
+        "prompt (`{prompt}` tokens) and `request_output_len` (`{max_tokens}`) exceed the model's `{limit}` tokens: lower `request_output_len`"
+    )]
+    TooManyTokens {
+        prompt: usize,
+        max_tokens: u32,
+        limit: u32,
+    },
+    #[error(
+        "output `{output}` would take `{bytes}` bytes, a message at most `{limit}`: shorten the prompt or do not ask for it"
+    )]
+    OutputTooLarge {
+        output: &'static str,
+        bytes: u64,
+        limit: usize,
+    },
+    #[error(
+        "streaming is not supported with `beam_width` `{beam_width}`: set `streaming` to false"
+    )]
+    StreamingBeams { beam_width: u32 },
+    #[error("{what} is not available with `inflight_handle`: use a stream per request")]
+    NotInStepBatching { what: &'static str },
+    #[error("a request with `stop` needs the request id of what it stops")]
+    StopWithoutId,
+}
+
+impl RequestError {
+    /// The status this refusal has as a gRPC answer or as an error row.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::UnknownModel(_) => Code::NotFound,
+            Self::Capability { .. }
+            | Self::Parameter { .. }
+            | Self::OutputParameter { .. }
+            | Self::StreamingBeams { .. }
+            | Self::NotInStepBatching { .. }
+            | Self::Tensor(TensorError::SharedMemory { .. }) => Code::Unimplemented,
+            _ => Code::InvalidArgument,
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Rows of a plain request to Triton responses: which tensors, in which shapes, and which is final.
+//!
+//! Follows Triton's `tensorrt_llm` backend: a streaming response carries only its step's new tokens;
+//! the others repeat the prompt unless it was excluded; the last token response is itself final.
+
+use std::sync::Arc;
+
+use inflight_kserve::inference::{
+    InferParameter, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
+};
+use inflight_kserve::names;
+use inflight_kserve::step::{Row, RowError};
+use inflight_kserve::tensor::{DataType, ResponseBuilder};
+
+use crate::executor::NamedTensor;
+use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
+use crate::request::PlainRequest;
+
+/// Fills beams that are shorter than the longest, in ids and log probabilities, as Triton does.
+const PADDING: i32 = -1;
+
+/// Answers one executor request: one row of a batch.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    request: Arc<PlainRequest>,
+    batch_index: i32,
+    prompt_tokens: i32,
+    /// What responses repeat; empty where they do not.
+    prompt: Vec<i32>,
+    /// Sum of the log probabilities so far, by sequence.
+    cumulative: Vec<f32>,
+    /// Beams so far: they are one response, sent when the last has ended.
+    beams: Vec<Beam>,
+}
+
+/// One beam, or the one sequence that a response is about.
+#[derive(Debug, Default)]
+struct Beam {
+    sequence: i32,
+    tokens: Vec<i32>,
+    log_probs: Option<Vec<f32>>,
+    cumulative: f32,
+    finish_reason: i32,
+}
+
+impl Responder {
+    pub(crate) fn new(
+        request: Arc<PlainRequest>,
+        batch_index: usize,
+        prompt_tokens: usize,
+        prompt: Vec<i32>,
+    ) -> Self {
+        Self {
+            request,
+            batch_index: batch_index as i32,
+            prompt_tokens: prompt_tokens as i32,
+            prompt,
+            cumulative: Vec::new(),
+            beams: Vec::new(),
+        }
+    }
+
+    /// The response of a row; none while beams are gathered.
+    ///
+    /// # Errors
+    /// The row's error, with the response that carries its id and final flag.
+    pub(crate) fn respond(
+        &mut self,
+        row: &Row<'_>,
+        tensors: &[NamedTensor],
+    ) -> Result<Option<ModelInferResponse>, (RowError, ModelInferResponse)> {
+        let is_final = row.is_final && self.request.finish_one();
+        if let Some(error) = row.error {
+            return Err((error.clone(), empty(&self.request.id, is_final)));
+        }
+        let beam = self.beam(row);
+        if self.request.beam_width > 1 {
+            self.beams.push(beam);
+            if !row.is_final {
+                return Ok(None);
+            }
+            let beams = std::mem::take(&mut self.beams);
+            return Ok(Some(self.build(row, &beams, tensors, is_final)));
+        }
+        Ok(Some(self.build(
+            row,
+            std::slice::from_ref(&beam),
+            tensors,
+            is_final,
+        )))
+    }
+
+    fn beam(&mut self, row: &Row<'_>) -> Beam {
+        let place = usize::try_from(row.sequence_index).unwrap_or(0);
+        if self.cumulative.len() <= place {
+            self.cumulative.resize(place + 1, 0.0);
+        }
+        let new: f32 = row.log_probs.unwrap_or_default().iter().sum();
+        let cumulative = self.cumulative.get_mut(place).map_or(new, |sum| {
+            *sum += new;
+            *sum
+        });
+        let mut tokens = Vec::with_capacity(self.prompt.len() + row.tokens.len());
+        tokens.extend_from_slice(&self.prompt);
+        tokens.extend_from_slice(row.tokens);
+        Beam {
+            sequence: row.sequence_index,
+            tokens,
+            log_probs: row.log_probs.map(<[f32]>::to_vec),
+            cumulative,
+            finish_reason: row.finish_reason as i32,
+        }
+    }
+
+    fn build(
+        &self,
+        row: &Row<'_>,
+        beams: &[Beam],
+        tensors: &[NamedTensor],
+        is_final: bool,
+    ) -> ModelInferResponse {
+        let request = &*self.request;
+        let wants = |name: &str| request.outputs.has(name);
+        let width = beams.len() as i64;
+        let mut out = ResponseBuilder::new(CORE_MODEL, request.id.as_str(), 64);
+        out.version(CORE_MODEL_VERSION)
+            .bool_parameter(names::FINAL_RESPONSE, is_final);
+        if wants(names::OUTPUT_IDS) {
+            let longest = beams
+                .iter()
+                .map(|beam| beam.tokens.len())
+                .max()
+                .unwrap_or(0);
+            let ids = padded(
+                beams.iter().map(|beam| beam.tokens.as_slice()),
+                longest,
+                PADDING,
+            );
+            out.push(names::OUTPUT_IDS, &[1, width, longest as i64], &ids);
+        }
+        if wants("sequence_length") {
+            let lengths: Vec<i32> = beams.iter().map(|beam| beam.tokens.len() as i32).collect();
+            out.push("sequence_length", &[1, width], &lengths);
+        }
+        if beams.iter().any(|beam| beam.log_probs.is_some()) {
+            let given = tensors.iter().any(|tensor| tensor.name == "cum_log_probs");
+            if wants("cum_log_probs") && !given {
+                let sums: Vec<f32> = beams.iter().map(|beam| beam.cumulative).collect();
+                out.push("cum_log_probs", &[1, width], &sums);
+            }
+            if wants(names::OUTPUT_LOG_PROBS) {
+                let each = || {
+                    beams
+                        .iter()
+                        .map(|beam| beam.log_probs.as_deref().unwrap_or_default())
+                };
+                let longest = each().map(<[f32]>::len).max().unwrap_or(0);
+                let values = padded(each(), longest, PADDING as f32);
+                out.push(
+                    names::OUTPUT_LOG_PROBS,
+                    &[1, width, longest as i64],
+                    &values,
+                );
+            }
+        }
+        if request.batch > 1 && wants("batch_index") {
+            out.push("batch_index", &[1, 1], &[self.batch_index]);
+        }
+        if request.sequences > 1 && wants("sequence_index") {
+            let index = beams.first().map_or(0, |beam| beam.sequence);
+            out.push("sequence_index", &[1, 1], &[index]);
+        }
+        if request.return_num_input_tokens && wants("num_input_tokens") {
+            out.push("num_input_tokens", &[1, 1], &[self.prompt_tokens]);
+        }
+        if request.return_num_output_tokens && wants("num_output_tokens") {
+            let repeated = self.prompt.len();
+            let new = beams
+                .iter()
+                .map(|beam| (beam.tokens.len() - repeated) as i32)
+                .sum::<i32>();
+            out.push("num_output_tokens", &[1, 1], &[new]);
+        }
+        self.extras(row, beams, &mut out);
+        for tensor in tensors.iter().filter(|tensor| wants(&tensor.name)) {
+            let Some(datatype) = DataType::from_name(&tensor.datatype) else {
+                tracing::warn!(
+                    "the executor's output `{}` has the unknown datatype `{}` and is not sent",
+                    tensor.name,
+                    tensor.datatype
+                );
+                continue;
+            };
+            let shape = [&[1], tensor.shape.as_slice()].concat();
+            out.push_raw(tensor.name.as_str(), datatype, &shape, tensor.data.clone());
+        }
+        out.build()
+    }
+
+    /// Our own outputs: only for requests that named them.
+    fn extras(&self, row: &Row<'_>, beams: &[Beam], out: &mut ResponseBuilder) {
+        let wants = |name: &str| self.request.outputs.has(name);
+        if wants(names::FINISH_REASON) {
+            let reasons: Vec<i32> = beams.iter().map(|beam| beam.finish_reason).collect();
+            out.push(names::FINISH_REASON, &[1, reasons.len() as i64], &reasons);
+        }
+        if let Some(count) = row.cached_tokens.filter(|_| wants(names::CACHED_TOKENS)) {
+            out.push(
+                names::CACHED_TOKENS,
+                &[1, 1],
+                &[i32::try_from(count).unwrap_or(i32::MAX)],
+            );
+        }
+        if let Some(top) = row.top_log_probs {
+            let shape = [1, 1, row.tokens.len() as i64, top.width as i64];
+            if wants(names::TOP_LOG_PROB_IDS) {
+                out.push(names::TOP_LOG_PROB_IDS, &shape, top.ids);
+            }
+            if wants(names::TOP_LOG_PROBS) {
+                out.push(names::TOP_LOG_PROBS, &shape, top.values);
+            }
+        }
+        if let Some(prompt) = row.prompt_log_probs {
+            let tokens = prompt.values.len() as i64;
+            if wants(names::PROMPT_LOG_PROBS) {
+                out.push(names::PROMPT_LOG_PROBS, &[1, tokens], &prompt.values);
+            }
+            let shape = [1, tokens, i64::from(prompt.width)];
+            if prompt.width > 0 && wants(names::PROMPT_TOP_LOG_PROB_IDS) {
+                out.push(names::PROMPT_TOP_LOG_PROB_IDS, &shape, &prompt.top_ids);
+            }
+            if prompt.width > 0 && wants(names::PROMPT_TOP_LOG_PROBS) {
+                out.push(names::PROMPT_TOP_LOG_PROBS, &shape, &prompt.top_values);
+            }
+        }
+    }
+}
+
+/// Rows end to end, each filled up to `width`.
+fn padded<'a, T: Copy + 'a>(
+    rows: impl Iterator<Item = &'a [T]>,
+    width: usize,
+    padding: T,
+) -> Vec<T> {
+    let mut values = Vec::with_capacity(width);
+    for row in rows {
+        values.extend_from_slice(row);
+        values.extend(std::iter::repeat_n(padding, width - row.len()));
+    }
+    values
+}
+
+/// A response without outputs.
+pub(crate) fn empty(id: &str, is_final: bool) -> ModelInferResponse {
+    let flag = InferParameter {
+        parameter_choice: Some(ParameterChoice::BoolParam(is_final)),
+    };
+    ModelInferResponse {
+        model_name: CORE_MODEL.to_owned(),
+        model_version: CORE_MODEL_VERSION.to_owned(),
+        id: id.to_owned(),
+        parameters: [(names::FINAL_RESPONSE.to_owned(), flag)].into(),
+        ..ModelInferResponse::default()
+    }
+}
+
+/// A stream's message for a failed request: Triton's `error_message`, with the request's id.
+pub(crate) fn failed(text: String, response: ModelInferResponse) -> ModelStreamInferResponse {
+    ModelStreamInferResponse {
+        error_message: text,
+        infer_response: Some(response),
+    }
+}
+
+/// A stream's message for a response.
+pub(crate) fn message(response: ModelInferResponse) -> ModelStreamInferResponse {
+    ModelStreamInferResponse {
+        error_message: String::new(),
+        infer_response: Some(response),
+    }
+}

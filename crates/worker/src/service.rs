@@ -1,0 +1,288 @@
+//! The KServe v2 service: which call does what. The streams themselves are [`stream`]'s.
+
+mod stream;
+
+use std::sync::{Arc, Weak};
+
+use inflight_kserve::inference as wire;
+use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
+use inflight_kserve::names;
+use parking_lot::Mutex;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::engine::Engine;
+use crate::model::{self, CORE_MODEL, CORE_MODEL_VERSION};
+use crate::outbox::Outbox;
+use crate::request::Limits;
+
+use stream::{Connection, ResponseStream};
+
+/// What the server calls itself; Triton's clients show it.
+const SERVER_NAME: &str = "inflight";
+/// Triton's extensions that work here, and ours.
+const EXTENSIONS: [&str; 5] = [
+    "model_repository",
+    "model_configuration",
+    "statistics",
+    "binary_tensor_data",
+    names::STEP_BATCHING_EXTENSION,
+];
+
+/// The service over one engine.
+#[derive(Clone)]
+pub(crate) struct Service {
+    shared: Arc<Shared>,
+}
+
+/// What every stream needs.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) limits: Limits,
+    /// Open streams, so that a draining worker can end them.
+    streams: Mutex<Vec<Weak<Outbox>>>,
+}
+
+impl Service {
+    pub(crate) fn new(engine: Arc<Engine>, limits: Limits) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                engine,
+                limits,
+                streams: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Ends every stream once what waits on it was sent.
+    pub(crate) fn finish_streams(&self) {
+        for outbox in self.shared.streams.lock().drain(..) {
+            if let Some(outbox) = outbox.upgrade() {
+                outbox.finish();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn open(&self) -> Arc<Outbox> {
+        let outbox = Arc::new(Outbox::default());
+        let mut streams = self.streams.lock();
+        // Amortized: the list at most doubles between two sweeps.
+        if streams.len() == streams.capacity() {
+            streams.retain(|outbox| outbox.strong_count() > 0);
+        }
+        streams.push(Arc::downgrade(&outbox));
+        outbox
+    }
+
+    fn is_ready(&self) -> bool {
+        self.engine.health().borrow().is_ready()
+    }
+}
+
+fn known_model(name: &str, version: &str) -> Result<(), Status> {
+    model::unknown_model(name, version).map_or(Ok(()), |text| Err(Status::not_found(text)))
+}
+
+fn unsupported<T>(call: &str) -> Result<Response<T>, Status> {
+    Err(Status::unimplemented(format!(
+        "`{call}` is not supported by this worker"
+    )))
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Service {
+    async fn server_live(
+        &self,
+        _request: Request<wire::ServerLiveRequest>,
+    ) -> Result<Response<wire::ServerLiveResponse>, Status> {
+        let live = self.shared.engine.health().borrow().failed.is_none();
+        Ok(Response::new(wire::ServerLiveResponse { live }))
+    }
+
+    async fn server_ready(
+        &self,
+        _request: Request<wire::ServerReadyRequest>,
+    ) -> Result<Response<wire::ServerReadyResponse>, Status> {
+        Ok(Response::new(wire::ServerReadyResponse {
+            ready: self.shared.is_ready(),
+        }))
+    }
+
+    async fn model_ready(
+        &self,
+        request: Request<wire::ModelReadyRequest>,
+    ) -> Result<Response<wire::ModelReadyResponse>, Status> {
+        let request = request.into_inner();
+        let known = model::unknown_model(&request.name, &request.version).is_none();
+        Ok(Response::new(wire::ModelReadyResponse {
+            ready: known && self.shared.is_ready(),
+        }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _request: Request<wire::ServerMetadataRequest>,
+    ) -> Result<Response<wire::ServerMetadataResponse>, Status> {
+        Ok(Response::new(wire::ServerMetadataResponse {
+            name: SERVER_NAME.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            extensions: EXTENSIONS.map(str::to_owned).to_vec(),
+        }))
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<wire::ModelMetadataRequest>,
+    ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
+        let request = request.into_inner();
+        known_model(&request.name, &request.version)?;
+        Ok(Response::new(model::metadata()))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<wire::ModelConfigRequest>,
+    ) -> Result<Response<wire::ModelConfigResponse>, Status> {
+        let request = request.into_inner();
+        known_model(&request.name, &request.version)?;
+        let config = model::config(&self.shared.limits.info);
+        Ok(Response::new(wire::ModelConfigResponse {
+            config: Some(config),
+        }))
+    }
+
+    async fn model_infer(
+        &self,
+        request: Request<wire::ModelInferRequest>,
+    ) -> Result<Response<wire::ModelInferResponse>, Status> {
+        stream::infer(&self.shared, request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    type ModelStreamInferStream = ResponseStream;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<wire::ModelInferRequest>>,
+    ) -> Result<Response<ResponseStream>, Status> {
+        let connection = Connection::open(Arc::clone(&self.shared));
+        Ok(Response::new(ResponseStream::new(
+            connection,
+            request.into_inner(),
+        )))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<wire::ModelStatisticsRequest>,
+    ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
+        let request = request.into_inner();
+        // An empty name asks for all models.
+        if !request.name.is_empty() {
+            known_model(&request.name, &request.version)?;
+        }
+        let model_stats = vec![self.shared.engine.metrics.statistics()];
+        Ok(Response::new(wire::ModelStatisticsResponse { model_stats }))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<wire::RepositoryIndexRequest>,
+    ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
+        let health = self.shared.engine.health().borrow().clone();
+        let (state, reason) = if health.is_ready() {
+            ("READY", "")
+        } else if health.failed.is_some() {
+            ("UNAVAILABLE", "the executor has failed")
+        } else if health.draining {
+            ("UNLOADING", "")
+        } else {
+            ("LOADING", "")
+        };
+        let only_ready = request.into_inner().ready;
+        let model = wire::repository_index_response::ModelIndex {
+            name: CORE_MODEL.to_owned(),
+            version: CORE_MODEL_VERSION.to_owned(),
+            state: state.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let models = if only_ready && !health.is_ready() {
+            Vec::new()
+        } else {
+            vec![model]
+        };
+        Ok(Response::new(wire::RepositoryIndexResponse { models }))
+    }
+
+    async fn repository_model_load(
+        &self,
+        _request: Request<wire::RepositoryModelLoadRequest>,
+    ) -> Result<Response<wire::RepositoryModelLoadResponse>, Status> {
+        unsupported("RepositoryModelLoad")
+    }
+
+    async fn repository_model_unload(
+        &self,
+        _request: Request<wire::RepositoryModelUnloadRequest>,
+    ) -> Result<Response<wire::RepositoryModelUnloadResponse>, Status> {
+        unsupported("RepositoryModelUnload")
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        _request: Request<wire::SystemSharedMemoryStatusRequest>,
+    ) -> Result<Response<wire::SystemSharedMemoryStatusResponse>, Status> {
+        unsupported("SystemSharedMemoryStatus")
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        _request: Request<wire::SystemSharedMemoryRegisterRequest>,
+    ) -> Result<Response<wire::SystemSharedMemoryRegisterResponse>, Status> {
+        unsupported("SystemSharedMemoryRegister")
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        _request: Request<wire::SystemSharedMemoryUnregisterRequest>,
+    ) -> Result<Response<wire::SystemSharedMemoryUnregisterResponse>, Status> {
+        unsupported("SystemSharedMemoryUnregister")
+    }
+
+    async fn cuda_shared_memory_status(
+        &self,
+        _request: Request<wire::CudaSharedMemoryStatusRequest>,
+    ) -> Result<Response<wire::CudaSharedMemoryStatusResponse>, Status> {
+        unsupported("CudaSharedMemoryStatus")
+    }
+
+    async fn cuda_shared_memory_register(
+        &self,
+        _request: Request<wire::CudaSharedMemoryRegisterRequest>,
+    ) -> Result<Response<wire::CudaSharedMemoryRegisterResponse>, Status> {
+        unsupported("CudaSharedMemoryRegister")
+    }
+
+    async fn cuda_shared_memory_unregister(
+        &self,
+        _request: Request<wire::CudaSharedMemoryUnregisterRequest>,
+    ) -> Result<Response<wire::CudaSharedMemoryUnregisterResponse>, Status> {
+        unsupported("CudaSharedMemoryUnregister")
+    }
+
+    async fn trace_setting(
+        &self,
+        _request: Request<wire::TraceSettingRequest>,
+    ) -> Result<Response<wire::TraceSettingResponse>, Status> {
+        unsupported("TraceSetting")
+    }
+
+    async fn log_settings(
+        &self,
+        _request: Request<wire::LogSettingsRequest>,
+    ) -> Result<Response<wire::LogSettingsResponse>, Status> {
+        unsupported("LogSettings")
+    }
+}

@@ -1,0 +1,351 @@
+//! One gRPC stream: requests in, responses out, and what happens when either side ends.
+//!
+//! Requests are read by a task of their own, so that `stop` is heard while the client is behind with
+//! reading. Dropping the response stream, which is what a client's cancel or a lost connection comes
+//! down to, ends everything that lives on it.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::Stream;
+use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
+use inflight_kserve::step::StepBatch;
+use tokio::task::AbortHandle;
+use tonic::{Code, Status, Streaming};
+
+use super::Shared;
+use crate::batch;
+use crate::engine::Destination;
+use crate::executor::{Request, ResponseBatch};
+use crate::model::CORE_MODEL;
+use crate::outbox::{Outbox, Taken};
+use crate::request::{self, Incoming, PlainRequest};
+use crate::respond::{self, Responder};
+
+/// The requests of one stream and where their rows gather. Dropping it ends them.
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    outbox: Arc<Outbox>,
+}
+
+impl Connection {
+    pub(super) fn open(shared: Arc<Shared>) -> Self {
+        Self {
+            outbox: shared.open(),
+            shared,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.engine.abandon(&self.outbox.close());
+    }
+}
+
+/// Why a request got no further.
+struct Refusal {
+    code: Code,
+    text: String,
+}
+
+impl Shared {
+    /// Handles one request of a stream; whatever goes wrong is that request's answer.
+    fn receive(&self, message: &ModelInferRequest, outbox: &Arc<Outbox>) {
+        let incoming = match request::parse(message, &self.limits) {
+            Ok(incoming) => incoming,
+            Err(error) => {
+                self.engine.metrics.refused();
+                let refusal = Refusal {
+                    code: error.code(),
+                    text: error.to_string(),
+                };
+                let handle = request::handle_of_malformed(message);
+                return self.refuse(outbox, handle, &message.id, refusal);
+            }
+        };
+        match incoming {
+            Incoming::StopHandle(handle) => {
+                // Unknown: it has finished, and its final row is on the way or there.
+                if let Some(client_id) = outbox.client_id_of(handle) {
+                    self.engine.cancel(&[client_id]);
+                }
+            }
+            Incoming::StopId(id) => {
+                // Unknown ids are a success too, as in Triton: it may have finished.
+                self.engine.cancel_named(&id);
+                outbox.reply(respond::message(respond::empty(&id, true)));
+            }
+            Incoming::Step {
+                handle,
+                request,
+                wants_cached_tokens,
+            } => {
+                self.start_step(outbox, handle, *request, wants_cached_tokens);
+            }
+            Incoming::Plain {
+                requests,
+                prompts,
+                answer,
+            } => {
+                let id = answer.id.clone();
+                if let Err(refusal) = self.start_plain(outbox, requests, prompts, answer) {
+                    self.refuse(outbox, None, &id, refusal);
+                }
+            }
+        }
+    }
+
+    fn start_step(
+        &self,
+        outbox: &Arc<Outbox>,
+        handle: u64,
+        request: Request,
+        wants_cached_tokens: bool,
+    ) {
+        if let Some(client_id) = outbox.forget_handle(handle) {
+            // Two requests under one handle cannot be told apart, so both end, with one final row.
+            self.engine.abandon(&[client_id]);
+            let text = format!(
+                "handle `{handle}` was live on this stream: both requests end, use a fresh handle"
+            );
+            let refusal = Refusal {
+                code: Code::AlreadyExists,
+                text,
+            };
+            return self.refuse(outbox, Some(handle), "", refusal);
+        }
+        let destination = Destination::Step {
+            handle,
+            wants_cached_tokens,
+        };
+        let submitted = self
+            .engine
+            .submit(vec![request], outbox, &destination, |_| ());
+        if let Err(refused) = submitted {
+            let refusal = Refusal {
+                code: refused.code(),
+                text: refused.to_string(),
+            };
+            self.refuse(outbox, Some(handle), "", refusal);
+        }
+    }
+
+    fn start_plain(
+        &self,
+        outbox: &Arc<Outbox>,
+        requests: Vec<Request>,
+        prompts: Vec<Vec<i32>>,
+        answer: PlainRequest,
+    ) -> Result<(), Refusal> {
+        let id = Some(answer.id.clone()).filter(|id| !id.is_empty());
+        let answer = Arc::new(answer);
+        let lengths: Vec<usize> = requests
+            .iter()
+            .map(|request| request.input_token_ids.len())
+            .collect();
+        let prepare = |client_ids: &[u64]| {
+            let rows = client_ids.iter().zip(prompts).zip(lengths).enumerate();
+            for (row, ((client_id, prompt), length)) in rows {
+                let responder = Responder::new(Arc::clone(&answer), row, length, prompt);
+                outbox.add_responder(*client_id, responder);
+            }
+        };
+        self.engine
+            .submit(requests, outbox, &Destination::Plain { id }, prepare)
+            .map_err(|refused| Refusal {
+                code: refused.code(),
+                text: refused.to_string(),
+            })
+    }
+
+    fn refuse(&self, outbox: &Outbox, handle: Option<u64>, id: &str, refusal: Refusal) {
+        match handle {
+            Some(handle) => {
+                // A malformed second request under a live handle ends the first as well.
+                if let Some(client_id) = outbox.forget_handle(handle) {
+                    self.engine.abandon(&[client_id]);
+                }
+                outbox.refuse_handle(handle, refusal.code, refusal.text);
+            }
+            None => outbox.reply(respond::failed(refusal.text, respond::empty(id, true))),
+        }
+    }
+}
+
+/// Reads requests until the client ends its side.
+async fn read(mut inbound: Streaming<ModelInferRequest>, shared: Arc<Shared>, outbox: Arc<Outbox>) {
+    loop {
+        outbox.has_room().await;
+        match inbound.message().await {
+            Ok(Some(message)) => shared.receive(&message, &outbox),
+            Ok(None) => return outbox.finish(),
+            Err(status) => {
+                // Not a request any more, or too large for one: the stream cannot go on.
+                let live = outbox.fail(status);
+                return shared.engine.abandon(&live);
+            }
+        }
+    }
+}
+
+/// What ModelStreamInfer answers with.
+pub(crate) struct ResponseStream {
+    connection: Connection,
+    reader: AbortHandle,
+    /// Responses of the last rows taken.
+    ready: VecDeque<ModelStreamInferResponse>,
+}
+
+impl ResponseStream {
+    pub(super) fn new(connection: Connection, inbound: Streaming<ModelInferRequest>) -> Self {
+        let reading = read(
+            inbound,
+            Arc::clone(&connection.shared),
+            Arc::clone(&connection.outbox),
+        );
+        let reader = tokio::spawn(reading).abort_handle();
+        Self {
+            connection,
+            reader,
+            ready: VecDeque::new(),
+        }
+    }
+
+    fn take_step(&mut self, rows: StepBatch) {
+        let limit = self.connection.shared.limits.max_message_bytes / 2;
+        let parts = batch::split(rows, limit).into_iter();
+        self.ready
+            .extend(parts.map(|part| respond::message(part.encode(CORE_MODEL))));
+    }
+
+    fn take_plain(&mut self, batch: &ResponseBatch) {
+        let outbox = &self.connection.outbox;
+        each_response(outbox, batch, |response| {
+            self.ready.push_back(match response {
+                Ok(response) => respond::message(response),
+                Err((error, response)) => respond::failed(error.text, response),
+            });
+        });
+    }
+}
+
+impl Drop for ResponseStream {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl Stream for ResponseStream {
+    type Item = Result<ModelStreamInferResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(response) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(response)));
+            }
+            let mut taken = self.connection.outbox.take();
+            if matches!(taken, Taken::Nothing) {
+                // Once more after registering: rows may have come in between.
+                self.connection.outbox.register(context.waker());
+                taken = self.connection.outbox.take();
+            }
+            match taken {
+                Taken::Reply(reply) => return Poll::Ready(Some(Ok(*reply))),
+                Taken::Step(rows) => self.take_step(rows),
+                Taken::Plain(batch) => self.take_plain(&batch),
+                Taken::Failed(status) => return Poll::Ready(Some(Err(status))),
+                Taken::End => return Poll::Ready(None),
+                Taken::Nothing => return Poll::Pending,
+            }
+        }
+    }
+}
+
+type Answer = Result<ModelInferResponse, (inflight_kserve::step::RowError, ModelInferResponse)>;
+
+/// The responses of plain rows, in order.
+fn each_response(outbox: &Outbox, batch: &ResponseBatch, mut then: impl FnMut(Answer)) {
+    let mut tensors = batch.tensors.as_slice();
+    let mut own = Vec::new();
+    for row in batch.rows.rows() {
+        own.clear();
+        while let Some(((place, tensor), rest)) = tensors.split_first() {
+            if *place as usize > row.index {
+                break;
+            }
+            own.push(tensor.clone());
+            tensors = rest;
+        }
+        let answer = outbox.respond(&row, |responder| responder.respond(&row, &own));
+        if let Some(answer) = answer.and_then(Result::transpose) {
+            then(answer);
+        }
+    }
+}
+
+/// ModelInfer: one request, one response.
+pub(super) async fn infer(
+    shared: &Arc<Shared>,
+    message: ModelInferRequest,
+) -> Result<ModelInferResponse, Status> {
+    let incoming = request::parse(&message, &shared.limits).map_err(|error| {
+        shared.engine.metrics.refused();
+        Status::new(error.code(), error.to_string())
+    })?;
+    let (requests, prompts, answer) = match incoming {
+        Incoming::StopId(id) => {
+            shared.engine.cancel_named(&id);
+            return Ok(respond::empty(&id, true));
+        }
+        Incoming::StopHandle(_) | Incoming::Step { .. } => {
+            return Err(Status::unimplemented(
+                "ModelInfer does not take `inflight_handle`: use ModelStreamInfer",
+            ));
+        }
+        Incoming::Plain {
+            requests,
+            prompts,
+            answer,
+        } => (requests, prompts, answer),
+    };
+    if answer.streaming {
+        return Err(Status::unimplemented(
+            "ModelInfer gives one response and `streaming` asks for many (a decoupled transaction): \
+             use ModelStreamInfer, or set `streaming` to false",
+        ));
+    }
+    if answer.batch > 1 || answer.sequences > 1 && answer.beam_width == 1 {
+        return Err(Status::unimplemented(
+            "ModelInfer gives one response: use ModelStreamInfer for a batch or for \
+             `num_return_sequences` above 1",
+        ));
+    }
+    let connection = Connection::open(Arc::clone(shared));
+    shared
+        .start_plain(&connection.outbox, requests, prompts, answer)
+        .map_err(|refusal| Status::new(refusal.code, refusal.text))?;
+    connection.outbox.finish();
+    let mut result = None;
+    std::future::poll_fn(|context| {
+        loop {
+            connection.outbox.register(context.waker());
+            match connection.outbox.take() {
+                Taken::Plain(batch) => each_response(&connection.outbox, &batch, |answer| {
+                    result =
+                        Some(answer.map_err(|(error, _)| {
+                            Status::new(Code::from_i32(error.code), error.text)
+                        }));
+                }),
+                Taken::Failed(status) => result = Some(Err(status)),
+                Taken::End => return Poll::Ready(()),
+                Taken::Nothing => return Poll::Pending,
+                Taken::Reply(_) | Taken::Step(_) => {}
+            }
+        }
+    })
+    .await;
+    result.unwrap_or_else(|| Err(Status::internal("the request ended without a response")))
+}
