@@ -91,8 +91,8 @@ impl TokenIds {
 impl GenerationConfig {
     /// Joins the two files; `eos_token` is the tokenizer's own end token, the last resort.
     pub(crate) fn from_files(
-        generation: Option<&[u8]>,
-        config: Option<&[u8]>,
+        generation: Option<&Vec<u8>>,
+        config: Option<&Vec<u8>>,
         eos_token: Option<u32>,
     ) -> Result<Self, TextError> {
         let generation: GenerationFile = parse("generation_config.json", generation)?;
@@ -149,13 +149,13 @@ fn first_ids(sources: &[Option<&TokenIds>]) -> Vec<u32> {
 
 fn parse<T: Default + serde::de::DeserializeOwned>(
     name: &'static str,
-    bytes: Option<&[u8]>,
+    bytes: Option<&Vec<u8>>,
 ) -> Result<T, TextError> {
-    match bytes {
+    // By way of an object: serde would also fill a struct from a list.
+    match parse_object(name, bytes)? {
         None => Ok(T::default()),
-        Some(bytes) => {
-            serde_json::from_slice(bytes).map_err(|source| TextError::InvalidFile { name, source })
-        }
+        Some(object) => serde_json::from_value(Value::Object(object))
+            .map_err(|source| TextError::InvalidFile { name, source }),
     }
 }
 

@@ -48,8 +48,8 @@ impl TextModel {
             .and_then(Value::as_str)
             .and_then(|token| tokenizer.token_id(token));
         let generation = GenerationConfig::from_files(
-            file("generation_config.json").map(Vec::as_slice),
-            file("config.json").map(Vec::as_slice),
+            file("generation_config.json"),
+            file("config.json"),
             eos_token,
         )?;
 

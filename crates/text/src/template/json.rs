@@ -1,21 +1,21 @@
 //! The `tojson` filter as transformers defines it: Python's `json.dumps` with `ensure_ascii` off and
 //! no HTML escaping. Owns that text format, byte for byte; prompts depend on it.
 
-use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 /// Nesting that is written; a namespace can hold itself, so there must be an end.
 const DEPTH_LIMIT: usize = 192;
 
-/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub(super) fn tojson(value: &Value, arguments: Rest<Value>) -> Result<String, Error> {
-    let (ensure_ascii, indent, separators, sort_keys, named): (
-        Option<Value>,
-        Option<Value>,
-        Option<Value>,
-        Option<Value>,
-        Kwargs,
-    ) = from_args(&arguments)?;
+/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`; `sort_keys` by
+/// name only.
+pub(super) fn tojson(
+    value: &Value,
+    ensure_ascii: Option<Value>,
+    indent: Option<Value>,
+    separators: Option<Value>,
+    named: Kwargs,
+) -> Result<String, Error> {
     let option = |given: Option<Value>, name: &str| -> Result<Option<Value>, Error> {
         let value = match given {
             Some(value) => Some(value),
@@ -28,7 +28,7 @@ pub(super) fn tojson(value: &Value, arguments: Rest<Value>) -> Result<String, Er
         .map(|width| indentation(&width))
         .transpose()?;
     let separators = option(separators, "separators")?;
-    let sort_keys = option(sort_keys, "sort_keys")?.is_some_and(|flag| flag.is_true());
+    let sort_keys = option(None, "sort_keys")?.is_some_and(|flag| flag.is_true());
     named.assert_all_used()?;
 
     let (item, key) = match separators {

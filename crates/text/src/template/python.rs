@@ -22,13 +22,16 @@ impl Raised {
 pub(super) fn install(environment: &mut Environment<'static>) {
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", tojson);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| strftime_now(format));
     // Jinja counts strings and mappings as sequences and iterables; templates are written for that.
     environment.add_test("sequence", |value: &Value| {
         matches!(
             value.kind(),
-            ValueKind::Seq | ValueKind::String | ValueKind::Map
+            // A slice of a list is lazy here, and a list in Python.
+            ValueKind::Seq | ValueKind::Iterable | ValueKind::String | ValueKind::Map
         )
     });
     environment.add_test("iterable", |value: &Value| {
@@ -41,6 +44,14 @@ pub(super) fn install(environment: &mut Environment<'static>) {
                 | ValueKind::Undefined
         )
     });
+}
+
+/// Jinja's `length`: what is undefined is empty.
+fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() {
+        return Ok(0);
+    }
+    minijinja::filters::length(value)
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
