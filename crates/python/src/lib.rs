@@ -7,6 +7,7 @@
 use pyo3::prelude::*;
 
 mod columns;
+mod commands;
 mod error;
 mod executor;
 mod options;
@@ -20,6 +21,8 @@ mod serve;
 mod _native {
     use super::*;
 
+    #[pymodule_export]
+    use super::commands::{bench_main, gateway_main};
     #[pymodule_export]
     use super::options::{PySimulatedOptions, PyWorkerOptions};
     #[pymodule_export]

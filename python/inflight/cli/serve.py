@@ -87,8 +87,9 @@ def serve(
     executor: str,
     api_key: str | None,
 ) -> None:
-    """Serve MODEL behind the OpenAI API: a worker and a gateway together.
+    """Serve a model: worker and gateway together.
 
+    Behind the OpenAI API, until Ctrl-C.
     MODEL is a Hugging Face checkpoint directory; without it, the embedded model is served as
     `inflight-demo`.
     """
@@ -98,8 +99,8 @@ def serve(
     from inflight.launch.ports import require_free
     from inflight.launch.run import supervise
 
-    found = find_model(model, served_model_name, weights=executor in executors.NEED_WEIGHTS)
     executors.require(executor)
+    found = find_model(model, served_model_name, weights=executor in executors.NEED_WEIGHTS)
     plan = plan_serve(
         ServeOptions(
             model=None if model is None else str(found.directory),

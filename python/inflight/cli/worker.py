@@ -61,6 +61,7 @@ BOUNDS = {
 @click.pass_context
 def worker(
     ctx: click.Context,
+    /,
     model: str | None,
     served_model_name: str | None,
     device: str,
@@ -77,8 +78,8 @@ def worker(
     from inflight.launch.ports import require_free
 
     simulated = {name: values.pop(name) for name in SIMULATED}
-    found = find_model(model, served_model_name, weights=executor in executors.NEED_WEIGHTS)
     executors.require(executor)
+    found = find_model(model, served_model_name, weights=executor in executors.NEED_WEIGHTS)
     options = _native.WorkerOptions(served_model_name=found.served_name, assets=found.assets(), **values)
     # Loading a model takes minutes, a port in use is known at once.
     require_free(options.host, options.grpc_port, "--grpc-port")

@@ -43,9 +43,7 @@ class OpenAIClient:
         answer = json.loads(self._request("GET", "/v1/models").read())
         return [str(model["id"]) for model in answer["data"]]
 
-    def chat(
-        self, model: str, messages: Sequence[Mapping[str, str]], **fields: Any
-    ) -> Iterator[str]:
+    def chat(self, model: str, messages: Sequence[Mapping[str, str]], **fields: Any) -> Iterator[str]:
         """Streams the text of one answer, piece by piece.
 
         Closing the iterator early closes the connection, which cancels the request on the server.

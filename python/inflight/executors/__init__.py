@@ -58,10 +58,13 @@ def create(name: str, options: ExecutorOptions) -> Executor:
 
 
 def _reference(options: ExecutorOptions) -> Executor:
-    executor: Executor = import_module("inflight.executors.reference").create(
-        options.model_dir, options.device
-    )
-    return executor
+    from inflight.executors.reference import create as create_reference
+    from inflight.executors.reference.errors import ModelError
+
+    try:
+        return create_reference(options.model_dir, options.device)
+    except ModelError as error:
+        raise UserMistake(error.problem, error.remedy) from error
 
 
 def _scripted(options: ExecutorOptions) -> Executor:

@@ -62,7 +62,9 @@ def find_model(model: str | None, served_name: str | None, *, weights: bool) -> 
             "give the path of a Hugging Face checkpoint directory, or leave MODEL out for the embedded model",
         )
     if not directory.is_dir():
-        raise UserMistake(f"`{directory}` is not a directory", "give the checkpoint's directory, not a file of it")
+        raise UserMistake(
+            f"`{directory}` is not a directory", "give the checkpoint's directory, not a file of it"
+        )
     wanted = ["tokenizer.json"]
     if weights:
         wanted.append("config.json")

@@ -18,10 +18,10 @@ ANNOUNCEMENT = re.compile(r"listening on (?P<scheme>grpc|http)://(?P<address>\S+
 #: Addresses that mean "every interface" to a server and cannot be connected to.
 UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
-#: Rust drains for at most this long by default (gateway and worker alike) before it cuts streams.
-DRAIN_S = 10.0
-#: Beyond the drain: closing sockets, joining threads, ending an interpreter.
-STOP_GRACE_S = DRAIN_S + 5.0
+#: The time that each drains by its own default (25 s and 10 s), and 5 s to close sockets, join threads
+#: and end an interpreter. Who is still there then is killed.
+GATEWAY_STOP_S = 30.0
+WORKER_STOP_S = 15.0
 #: Reading and compiling the largest model that fits one machine, with room to spare.
 READY_WITHIN_S = 3600.0
 
@@ -40,6 +40,8 @@ class ProcessSpec:
     after: tuple[str, ...] = ()
     #: HTTP path that answers 200 once it is ready; ``None``: ready when it listens.
     ready_path: str | None = None
+    #: Seconds from the request to end until it is killed.
+    stop_grace_s: float = WORKER_STOP_S
 
     def resolve(self, addresses: Mapping[str, str]) -> tuple[str, ...]:
         """The arguments with every address put in."""
@@ -51,7 +53,6 @@ class Plan:
     """Processes in the order in which they start; they stop in the reverse order, one by one."""
 
     processes: tuple[ProcessSpec, ...]
-    stop_grace_s: float = STOP_GRACE_S
     ready_within_s: float = READY_WITHIN_S
 
 
@@ -108,6 +109,7 @@ def plan_serve(options: ServeOptions) -> Plan:
         environment={} if options.api_key is None else {"INFLIGHT_API_KEY": options.api_key},
         after=("worker",),
         ready_path="/health/ready",
+        stop_grace_s=GATEWAY_STOP_S,
     )
     return Plan(processes=(worker, gateway))
 
@@ -125,7 +127,7 @@ def announced_address(line: str) -> str | None:
 
 def example(address: str, model: str, *, key: bool) -> str:
     """What people see once everything is ready: the URL and a request to paste."""
-    authorization = " \\\n    -H \"authorization: Bearer $INFLIGHT_API_KEY\"" if key else ""
+    authorization = ' \\\n    -H "authorization: Bearer $INFLIGHT_API_KEY"' if key else ""
     return (
         f"Inflight serves `{model}` at http://{address}/v1\n"
         "\n"

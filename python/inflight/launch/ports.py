@@ -44,4 +44,7 @@ def _explain(host: str, port: int, option: str, error: OSError) -> tuple[str, st
         return f"port `{port}` needs privileges", f"choose one above 1023 with `{option}`"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"`{host}` is not an address of this machine", "choose another with `--host`"
-    return f"cannot listen on `{host}:{port}`: {error.strerror}", f"choose another with `--host` or `{option}`"
+    return (
+        f"cannot listen on `{host}:{port}`: {error.strerror}",
+        f"choose another with `--host` or `{option}`",
+    )

@@ -20,6 +20,8 @@ from inflight.launch.plan import Plan, ProcessSpec, announced_address
 
 #: How often readiness is asked for; its cost is one local request.
 PROBE_EVERY_S = 0.1
+#: An event ends every wait; this only bounds what a lost one could cost.
+LONGEST_WAIT_S = 60.0
 #: Exit code where a child's own says nothing (it ended with 0, or never became ready).
 EXIT_CHILD_ENDED = 1
 
@@ -207,22 +209,18 @@ class Supervisor:
         running = self._running()
         if running:
             self._leaving = running[-1]
-            self._kill_at = self._clock() + self._plan.stop_grace_s
+            self._kill_at = self._clock() + self._specs[self._leaving].stop_grace_s
             self._children[self._leaving].terminate()
 
     def _running(self) -> list[str]:
-        return [
-            name
-            for name, state in self._states.items()
-            if state not in (State.WAITING, State.GONE)
-        ]
+        return [name for name, state in self._states.items() if state not in (State.WAITING, State.GONE)]
 
     def _wait_s(self, give_up_at: float) -> float:
         now = self._clock()
         if self._stopping:
-            return min(max(self._kill_at - now, 0.0), self._plan.stop_grace_s)
+            return min(max(self._kill_at - now, 0.0), LONGEST_WAIT_S)
         if State.PROBING in self._states.values():
             return PROBE_EVERY_S
         if self._announced_ready:
-            return self._plan.ready_within_s
+            return LONGEST_WAIT_S
         return max(give_up_at - now, 0.0)
