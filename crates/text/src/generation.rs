@@ -99,16 +99,16 @@ impl GenerationConfig {
         let config: ConfigFile = parse("config.json", config)?;
         let text = config.text_config.as_deref();
 
-        let mut eos_token_ids = Vec::new();
-        let sources = [
+        let mut named = first_ids(&[
             generation.eos_token_id.as_ref(),
             config.eos_token_id.as_ref(),
             text.and_then(|text| text.eos_token_id.as_ref()),
-        ];
-        for id in first_ids(&sources).into_iter().chain(
-            // Only reached when no file names an id.
-            eos_token.filter(|_| first_ids(&sources).is_empty()),
-        ) {
+        ]);
+        if named.is_empty() {
+            named.extend(eos_token);
+        }
+        let mut eos_token_ids = Vec::with_capacity(named.len());
+        for id in named {
             if !eos_token_ids.contains(&id) {
                 eos_token_ids.push(id);
             }

@@ -6,9 +6,10 @@
 //! and the special tokens as variables. As vLLM does, and unlike plain transformers, the arguments of a
 //! tool call that come as OpenAI's JSON text are handed to the template as the object they spell.
 //!
-//! Not bounded here: a template that doubles a string in a loop can take memory, and one that nests a
-//! list in itself very often can take stack. Templates come with the model's own files, never from
-//! clients; clients' values cannot cause either.
+//! Templates come with the model's own files, never from clients, and the limits are made for honest
+//! ones: loops that run away, conversations that are too large, values that are nested too deeply. They
+//! do not make a hostile template safe: one that doubles a string in a loop takes memory, and one that
+//! stores a namespace in itself takes the stack, and either ends the process. No message can do that.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,6 +32,9 @@ use python::Raised;
 const DEFAULT: &str = "default";
 /// The name of the template that renders when the request has tools.
 const TOOL_USE: &str = "tool_use";
+
+/// Bytes of a template's source; the largest known ones have some tens of thousands.
+const SOURCE_LIMIT: usize = 1 << 20;
 
 /// A model's chat template, compiled once.
 pub struct ChatTemplate {
@@ -130,14 +134,7 @@ impl ChatTemplate {
         let mut environment = environment(limits);
         let mut templates: Vec<(String, Result<(), String>)> = Vec::with_capacity(sources.len());
         for (name, source) in sources {
-            let source = generation_tag::neutralize(&source);
-            let added = catch_unwind(AssertUnwindSafe(|| {
-                environment.add_template_owned(name.clone(), source)
-            }));
-            let state = match added {
-                Ok(result) => result.map_err(|error| describe(&error)),
-                Err(_) => Err("the template engine failed".to_owned()),
-            };
+            let state = compile(&mut environment, &name, &source);
             templates.retain(|(known, _)| *known != name);
             templates.push((name, state));
         }
@@ -268,6 +265,22 @@ fn environment(limits: TemplateLimits) -> Environment<'static> {
     environment.set_debug(false);
     python::install(&mut environment);
     environment
+}
+
+/// Adds one template, or says why it cannot be used.
+fn compile(environment: &mut Environment<'static>, name: &str, source: &str) -> Result<(), String> {
+    if source.len() > SOURCE_LIMIT {
+        return Err(format!(
+            "it has `{}` bytes; at most `{SOURCE_LIMIT}` are supported",
+            source.len()
+        ));
+    }
+    let source = generation_tag::neutralize(source);
+    catch_unwind(AssertUnwindSafe(|| {
+        environment.add_template_owned(name.to_owned(), source)
+    }))
+    .map_err(|_| "the template engine failed".to_owned())?
+    .map_err(|error| describe(&error))
 }
 
 /// An engine error in one line: what, and where in the template.

@@ -53,7 +53,7 @@ TEXTS = [
     "Привет, мир! שלום עולם مرحبا",
     "emoji 🎉🚀 family 👨\u200d👩\u200d👧\u200d👦 flag 🇩🇪 skin 👍🏽",
     "numbers 1234567890 3.14159 1e-10 0xFF",
-    "code: fn main() { println!(\"{}\", x >> 2); }",
+    'code: fn main() { println!("{}", x >> 2); }',
     "<|user|>special<|end|> and <keep>added</keep> and <naïve tag>",
     "\u0000\u0001\u007f\u0085\u00a0\u00ad\u200b\ufeff\ufffd",
     "math ∑∏∫ ≤≥ 𝔘𝔫𝔦 ½",
@@ -141,9 +141,7 @@ def byte_fallback(strip: bool) -> Tokenizer:
     )
     steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if strip:
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
         steps.append(decoders.Strip(" ", 1, 0))
     else:
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
@@ -185,9 +183,7 @@ def word_level() -> Tokenizer:
     """No decoder at all."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=60, special_tokens=["<unk>"], show_progress=False
-    )
+    trainer = trainers.WordLevelTrainer(vocab_size=60, special_tokens=["<unk>"], show_progress=False)
     tokenizer.train_from_iterator(corpus(), trainer)
     tokenizer.add_tokens(ADDED)
     return tokenizer
@@ -259,7 +255,7 @@ WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "description": "Weather in a <city> & \"place\", e.g. Köln",
+        "description": 'Weather in a <city> & "place", e.g. Köln',
         "parameters": {
             "type": "object",
             "properties": {
@@ -292,7 +288,7 @@ CALL = {
 }
 
 CONVERSATIONS: dict[str, dict[str, Any]] = {
-    "one": {"messages": [user("Hello <there> & \"you\"\n")]},
+    "one": {"messages": [user('Hello <there> & "you"\n')]},
     "no_prompt": {"messages": [user("Hi")], "add_generation_prompt": False},
     "turns": {"messages": [system("Be brief. "), user(" a "), assistant("b\n"), user("c 🎉")]},
     "wrong_order": {"messages": [user("a"), user("b")]},
@@ -303,7 +299,7 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
         "messages": [
             user("Weather?"),
             assistant(None, tool_calls=[CALL]),
-            {"role": "tool", "tool_call_id": "call12345", "content": "{\"sun\": true}"},
+            {"role": "tool", "tool_call_id": "call12345", "content": '{"sun": true}'},
             {"role": "tool", "tool_call_id": "call12345", "content": "rain"},
             assistant("Sunny."),
             user("Thanks"),
@@ -337,10 +333,10 @@ DATA: dict[str, Any] = {
     "lines": "a\nb\r\nc\n",
     "numbers": [3, 1, 2, 3],
     "items_": [{"n": "x", "v": 1, "on": True}, {"n": "y", "v": 2, "on": False}, {"n": "z", "v": 3}],
-    "mapping": {"b": 1, "a": [1, 2.5, None, True, "é\"\n"], "c": {}},
+    "mapping": {"b": 1, "a": [1, 2.5, None, True, 'é"\n'], "c": {}},
     "empty_list": [],
     "nothing": None,
-    "quote": "it's \"quoted\" <b>&amp;</b>\t\u0007é𝔘\u007f",
+    "quote": 'it\'s "quoted" <b>&amp;</b>\t\u0007é𝔘\u007f',
 }
 
 # One construct each; what jinja2 prints for it is the expectation.
@@ -499,9 +495,7 @@ def main() -> None:
         compact = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False)
         (FIXTURES / "tokenizers" / f"{name}.json").write_text(compact + "\n", encoding="utf-8")
         cases[name] = tokenizer_cases(tokenizer)
-    (FIXTURES / "tokens.json").write_text(
-        json.dumps(cases, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    (FIXTURES / "tokens.json").write_text(json.dumps(cases, ensure_ascii=False) + "\n", encoding="utf-8")
 
     prompts: dict[str, Any] = {"origin": origin, "special_tokens": SPECIAL_TOKENS}
     prompts["conversations"] = CONVERSATIONS
@@ -514,8 +508,7 @@ def main() -> None:
     }
     prompts["data"] = DATA
     prompts["expressions"] = [
-        {"template": source, "expected": render(source, {"messages": [], **DATA})}
-        for source in EXPRESSIONS
+        {"template": source, "expected": render(source, {"messages": [], **DATA})} for source in EXPRESSIONS
     ]
     write(FIXTURES / "prompts.json", prompts)
 
