@@ -6,10 +6,9 @@ token beside other sequences, since the three take different paths through atten
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from inflight.executors.reference.batch import Span, build_batch
@@ -17,17 +16,11 @@ from inflight.executors.reference.cache import PagedCache
 from inflight.executors.reference.config import load_config, parse_config
 from inflight.executors.reference.model import LlamaModel, load_model
 
-FIXTURES = Path(__file__).parent / "fixtures"
+from .support import FIXTURES, expected
+
 NAMES = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
 TOLERANCE = 1e-4
 TOKENS_PER_BLOCK = 4
-
-Float32 = npt.NDArray[np.float32]
-
-
-def expected(name: str) -> tuple[list[int], Float32]:
-    with np.load(FIXTURES / name / "expected.npz") as file:
-        return file["token_ids"].tolist(), file["logits"]
 
 
 def make_cache(model: LlamaModel, num_blocks: int) -> PagedCache:
@@ -91,8 +84,6 @@ def test_generation_beside_others_equals_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_configurations_of_transformers_4_and_5_mean_the_same(name: str) -> None:
-    import json
-
     old = json.loads((FIXTURES / name / "config-4.json").read_text())
     assert old["transformers_version"].startswith("4.")
     assert "rope_parameters" not in old

@@ -18,7 +18,7 @@ class BlockAccountingError(RuntimeError):
     """A mistake of the caller, never of a request: more taken than reserved, or a table freed twice."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BlockTable:
     """The blocks of one sequence, in order of position, and how many more it may take."""
 

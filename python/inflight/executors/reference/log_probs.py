@@ -17,7 +17,7 @@ Int32 = npt.NDArray[np.int32]
 
 def chosen_and_best(logits: Float32, tokens: Int, width: int) -> tuple[Float32, Int32, Float32]:
     """For rows ``[rows, vocabulary]``: the tokens' values ``[rows]``, and ids and values of the best
-    ``[rows, width]``, best first, the lower id first among equals."""
+    ``[rows, width]``, best first."""
     values = log_softmax(logits)
     rows = np.arange(len(tokens))
     vocab_size = logits.shape[1]

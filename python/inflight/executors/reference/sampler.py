@@ -130,7 +130,7 @@ def draw(logits: Float32, parameters: Sequence[Parameters], uniforms: npt.NDArra
     if not limited.all():
         tokens[~limited] = _pick(softmax(logits[~limited]), uniforms[~limited])
     if limited.any():
-        rows = np.flatnonzero(limited)
+        rows = np.flatnonzero(limited).tolist()
         tokens[rows] = _draw_limited(logits[rows], [parameters[row] for row in rows], uniforms[rows])
     return tokens
 

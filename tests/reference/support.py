@@ -1,0 +1,163 @@
+"""What the tests share: the fixtures' paths, requests in few words, and batches read back as rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inflight.executors.base import FinishReason, OutputConfig, Request, ResponseBatch, SamplingConfig
+from inflight.executors.reference.admission import Bounds
+from inflight.executors.reference.cache import BlockPool, PagedCache
+from inflight.executors.reference.engine import Engine, Iteration
+from inflight.executors.reference.model import LlamaModel, load_model
+from inflight.executors.reference.rows import Row
+from inflight.executors.reference.scheduler import Limits
+
+FIXTURES = Path(__file__).parent / "fixtures"
+VOCAB_SIZE = 64
+
+_models: dict[str, LlamaModel] = {}
+
+
+def expected(name: str) -> tuple[list[int], npt.NDArray[np.float32]]:
+    """Token ids and transformers' logits of a fixture."""
+    with np.load(FIXTURES / name / "expected.npz") as file:
+        return file["token_ids"].tolist(), file["logits"]
+
+
+def model(name: str = "llama") -> LlamaModel:
+    """A fixture's model, loaded once; it is immutable."""
+    if name not in _models:
+        _models[name] = load_model(FIXTURES / name)
+    return _models[name]
+
+
+def engine(
+    name: str = "llama",
+    *,
+    max_batch_size: int = 64,
+    max_num_tokens: int = 256,
+    num_blocks: int = 600,
+    tokens_per_block: int = 4,
+    max_seq_len: int = 128,
+    max_queue_size: int = 100,
+) -> Engine:
+    """An engine over a fixture, small enough to reach its limits."""
+    loaded = model(name)
+    config = loaded.config
+    return Engine(
+        loaded,
+        PagedCache(config.num_layers, num_blocks, tokens_per_block, config.num_kv_heads, config.head_dim),
+        BlockPool(num_blocks, tokens_per_block),
+        Limits(max_batch_size, max_num_tokens),
+        Bounds(config.vocab_size, max_seq_len, num_blocks, tokens_per_block, max_queue_size),
+    )
+
+
+def request(
+    client_id: int,
+    prompt: Sequence[int],
+    max_tokens: int = 8,
+    *,
+    sampling: dict[str, Any] | None = None,
+    output: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Request:
+    """A request; ``sampling`` and ``output`` are fields of its two configurations."""
+    return Request(
+        client_id,
+        list(prompt),
+        max_tokens,
+        sampling_config=SamplingConfig(**(sampling or {})),
+        output_config=OutputConfig(**(output or {})),
+        **fields,
+    )
+
+
+@dataclass
+class Told:
+    """All that was told of one sequence."""
+
+    tokens: list[int] = field(default_factory=list)
+    rows: int = 0
+    finish_reason: FinishReason = FinishReason.NOT_FINISHED
+    final: bool = False
+    error: str | None = None
+    log_probs: list[float] = field(default_factory=list)
+    top_ids: list[list[int]] = field(default_factory=list)
+    top_values: list[list[float]] = field(default_factory=list)
+    prompt_rows: list[Row] = field(default_factory=list)
+
+
+#: What was told, by (client id, sequence index).
+AllTold = dict[tuple[int, int], Told]
+
+
+def collect(rows: Sequence[Row], into: AllTold | None = None) -> AllTold:
+    """Rows by (client id, sequence index); checks the order that the protocol promises."""
+    told: AllTold = {} if into is None else into
+    for row in rows:
+        assert not any(one.final for (client_id, _), one in told.items() if client_id == row.client_id)
+        one = told.setdefault((row.client_id, row.sequence_index), Told())
+        assert one.finish_reason == FinishReason.NOT_FINISHED
+        one.rows += 1
+        one.tokens.extend(row.tokens)
+        one.finish_reason, one.final = row.finish_reason, row.final
+        one.error = row.error[1] if row.error else None
+        if row.record is not None:
+            one.log_probs.extend(row.record.log_probs)
+            one.top_ids.extend(ids.tolist() for ids in row.record.top_ids)
+            one.top_values.extend(values.tolist() for values in row.record.top_log_probs)
+        if row.prompt is not None:
+            one.prompt_rows.append(row)
+    return told
+
+
+def run(subject: Engine, requests: Sequence[Request], most: int = 1000) -> AllTold:
+    """Runs requests to their end."""
+    first = Iteration()
+    subject.add(requests, first)
+    told = collect(first.rows)
+    for _ in range(most):
+        if not subject.has_work:
+            return told
+        iteration = Iteration()
+        subject.step(iteration)
+        collect(iteration.rows, told)
+    raise AssertionError(f"work is left after {most} iterations")
+
+
+def unpack(batch: ResponseBatch) -> list[Row]:
+    """The dense columns of a batch as rows, checking that their lengths agree."""
+    client_ids = np.frombuffer(batch.client_ids, dtype="<u8")
+    indices = np.frombuffer(batch.sequence_index, dtype="<i4")
+    offsets = np.frombuffer(batch.token_offsets, dtype="<u4")
+    tokens = np.frombuffer(batch.token_ids, dtype="<i4")
+    reasons = np.frombuffer(batch.finish_reasons, dtype="u1")
+    finals = np.frombuffer(batch.finals, dtype="u1")
+    count = len(client_ids)
+    assert len(indices) == len(reasons) == len(finals) == count
+    assert len(offsets) == (count + 1 if count else 0)
+    assert (int(offsets[-1]) if count else 0) == len(tokens)
+    return [
+        Row(
+            int(client_ids[row]),
+            int(indices[row]),
+            tokens[offsets[row] : offsets[row + 1]].tolist(),
+            FinishReason(int(reasons[row])),
+            bool(finals[row]),
+        )
+        for row in range(count)
+    ]
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """A fixture's ``config.json``."""
+    values: dict[str, Any] = json.loads((FIXTURES / name / "config.json").read_text())
+    return values

@@ -1,0 +1,180 @@
+"""Configuration keys of both transformers lines, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.executors.reference.config import RopeConfig, load_config, parse_config
+from inflight.executors.reference.errors import CheckpointError, ModelError, UnsupportedModelError
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+MISTRAL: dict[str, Any] = {"architectures": ["MistralForCausalLM"], "sliding_window": 8}
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def test_absent_keys_take_the_defaults_of_transformers() -> None:
+    config = parse_config(LLAMA)
+    assert (config.num_kv_heads, config.head_dim, config.max_position_embeddings) == (4, 8, 2048)
+    assert config.rope == RopeConfig(theta=10000.0)
+    assert config.rms_norm_eps == 1e-6
+    assert config.windows == (None, None, None)
+    assert not config.tie_word_embeddings
+    assert (config.qkv_bias, config.output_bias, config.mlp_bias) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "rope"),
+    [
+        ({"rope_theta": 5e5}, RopeConfig(5e5)),
+        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, RopeConfig(5e5)),
+        ({"rope_theta": 5e5, "rope_scaling": None}, RopeConfig(5e5)),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, RopeConfig(1e4, "linear", 2.0)),
+        (
+            {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2}},
+            RopeConfig(5e5, "linear", 2.0),
+        ),
+        ({"rope_theta": 5e5, "rope_scaling": LLAMA3}, RopeConfig(5e5, "llama3", 8.0, 1.0, 4.0, 8192)),
+        ({"rope_parameters": LLAMA3 | {"rope_theta": 5e5}}, RopeConfig(5e5, "llama3", 8.0, 1.0, 4.0, 8192)),
+    ],
+)
+def test_rotary_embedding_in_old_and_new_keys(keys: dict[str, Any], rope: RopeConfig) -> None:
+    assert parse_config(LLAMA | keys).rope == rope
+
+
+@pytest.mark.parametrize(
+    ("keys", "windows"),
+    [
+        ({"architectures": ["LlamaForCausalLM"], "sliding_window": 8}, (None, None, None)),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, (None, None, None)),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 8}, (8, 8, 8)),
+        ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8}, (None, None, None)),
+        (
+            {
+                "architectures": ["Qwen2ForCausalLM"],
+                "sliding_window": 8,
+                "use_sliding_window": True,
+                "max_window_layers": 2,
+            },
+            (None, None, 8),
+        ),
+        (
+            {
+                "architectures": ["Qwen3ForCausalLM"],
+                "sliding_window": 8,
+                "use_sliding_window": True,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            (8, None, 8),
+        ),
+    ],
+)
+def test_sliding_windows_by_layer(keys: dict[str, Any], windows: tuple[int | None, ...]) -> None:
+    assert parse_config(LLAMA | keys).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("keys", "biases"),
+    [
+        ({"attention_bias": True, "mlp_bias": True}, (True, True, True)),
+        ({"architectures": ["MistralForCausalLM"], "attention_bias": True}, (False, False, False)),
+        ({"architectures": ["Qwen2ForCausalLM"]}, (True, False, False)),
+        ({"architectures": ["Qwen3ForCausalLM"], "attention_bias": True}, (True, True, False)),
+    ],
+)
+def test_biases_by_architecture(keys: dict[str, Any], biases: tuple[bool, bool, bool]) -> None:
+    config = parse_config(LLAMA | keys)
+    assert (config.qkv_bias, config.output_bias, config.mlp_bias) == biases
+
+
+def test_the_architecture_may_come_from_the_model_type() -> None:
+    values = {key: value for key, value in LLAMA.items() if key != "architectures"}
+    assert parse_config(values | {"model_type": "qwen3"}).architecture == "Qwen3ForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "words"),
+    [
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            UnsupportedModelError,
+            ["GPT2LMHeadModel", "Qwen3ForCausalLM"],
+        ),
+        ({"architectures": [], "model_type": "mamba"}, UnsupportedModelError, ["mamba"]),
+        ({"quantization_config": {"quant_method": "gptq"}}, UnsupportedModelError, ["quantization_config"]),
+        ({"hidden_act": "gelu"}, UnsupportedModelError, ["hidden_act", "gelu", "silu"]),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedModelError, ["dynamic", "llama3"]),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, UnsupportedModelError, ["yarn"]),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, UnsupportedModelError, ["layer type"]),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, UnsupportedModelError, ["partial_rotary"]),
+        ({"partial_rotary_factor": 0.5}, UnsupportedModelError, ["partial_rotary_factor"]),
+        (
+            {
+                "architectures": ["MistralForCausalLM"],
+                "sliding_window": 8,
+                "layer_types": ["full_attention"] * 3,
+            },
+            UnsupportedModelError,
+            ["layer_types"],
+        ),
+        (
+            {
+                "architectures": ["Qwen2ForCausalLM"],
+                "sliding_window": 8,
+                "use_sliding_window": True,
+                "layer_types": ["chunked_attention"] * 3,
+            },
+            UnsupportedModelError,
+            ["chunked_attention"],
+        ),
+        ({"rope_scaling": "linear"}, CheckpointError, ["rope_scaling"]),
+        ({"rope_scaling": {"type": "linear"}}, CheckpointError, ["factor", "missing"]),
+        ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, CheckpointError, ["high_freq_factor"]),
+        ({"vocab_size": None}, CheckpointError, ["vocab_size", "missing"]),
+        ({"hidden_size": "32"}, CheckpointError, ["hidden_size", "32"]),
+        ({"hidden_size": 30}, CheckpointError, ["hidden_size", "num_attention_heads"]),
+        ({"num_attention_heads": 0}, CheckpointError, ["num_attention_heads"]),
+        ({"num_key_value_heads": 3}, CheckpointError, ["num_key_value_heads", "3"]),
+        ({"head_dim": 7}, CheckpointError, ["head_dim", "even"]),
+        ({"rms_norm_eps": -1.0}, CheckpointError, ["rms_norm_eps"]),
+        ({"tie_word_embeddings": "yes"}, CheckpointError, ["tie_word_embeddings"]),
+        ({"num_hidden_layers": True}, CheckpointError, ["num_hidden_layers"]),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(
+    keys: dict[str, Any], kind: type[ModelError], words: list[str]
+) -> None:
+    with pytest.raises(kind) as caught:
+        parse_config(LLAMA | keys)
+    for word in words:
+        assert word in str(caught.value)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[]", b"\xff\xfe"])
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_config(tmp_path)
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert load_config(tmp_path) == parse_config(LLAMA)

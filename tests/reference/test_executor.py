@@ -1,0 +1,218 @@
+"""The executor's threads: waiting without work, cancelling, statistics, failing and ending."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.executors.base import Executor, FinishReason
+from inflight.executors.reference import ModelError, create
+from inflight.executors.reference.engine import Engine
+
+from .support import FIXTURES, AllTold, collect, read_config, request, unpack
+
+PROMPT = [3, 4, 5, 6]
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    subject = create(FIXTURES / "llama", max_batch_size=8)
+    yield subject
+    subject.shutdown()
+
+
+def drain(subject: Executor, count: int, told: AllTold | None = None) -> AllTold:
+    """Waits until ``count`` requests are final."""
+    told = {} if told is None else told
+    deadline = time.monotonic() + 60
+    while sum(one.final for one in told.values()) < count:
+        assert time.monotonic() < deadline
+        collect(unpack(subject.await_responses(5.0)), told)
+    return told
+
+
+def test_requests_from_several_threads_are_all_answered(executor: Executor) -> None:
+    threads = [
+        threading.Thread(
+            target=executor.enqueue, args=([request(10 * thread + one, PROMPT, 5) for one in range(5)],)
+        )
+        for thread in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    told = drain(executor, 20)
+    assert len({tuple(one.tokens) for one in told.values()}) == 1
+    assert all(one.finish_reason == FinishReason.LENGTH for one in told.values())
+
+
+def test_a_refusal_is_an_errored_final_row(executor: Executor) -> None:
+    executor.enqueue([request(1, []), request(2, PROMPT, 2)])
+    errors: list[tuple[int, int, str]] = []
+    told: AllTold = {}
+    while sum(one.final for one in told.values()) < 2:
+        batch = executor.await_responses(5.0)
+        collect(unpack(batch), told)
+        errors.extend(batch.errors)
+    assert [(code, "empty" in text) for _, code, text in errors] == [(3, True)]
+    assert len(told[2, 0].tokens) == 2
+
+
+def test_waiting_ends_at_its_time(executor: Executor) -> None:
+    started = time.monotonic()
+    assert unpack(executor.await_responses(0.05)) == []
+    assert 0.04 < time.monotonic() - started < 5
+    assert unpack(executor.await_responses(0.0)) == []
+
+
+def test_an_idle_executor_uses_no_processor(executor: Executor) -> None:
+    executor.enqueue([request(1, PROMPT, 2)])
+    drain(executor, 1)
+    time.sleep(0.1)
+    before = time.process_time()
+    executor.await_responses(0.5)
+    assert time.process_time() - before < 0.1
+
+
+def test_the_active_count_is_exact_after_a_cancel(executor: Executor) -> None:
+    executor.enqueue([request(1, PROMPT, 200), request(2, PROMPT, 200)])
+    told = collect(unpack(executor.await_responses(5.0)))
+    executor.cancel([1, 2, 99])
+    drain(executor, 2, told)
+    assert all(one.finish_reason == FinishReason.CANCELLED for one in told.values())
+    # Rows and statistics of an iteration come out together: no waiting, the last one is true already.
+    last = executor.stats()[-1]
+    assert (last["numActiveRequests"], last["numQueuedRequests"], last["numCompletedRequests"]) == (0, 0, 2)
+    assert last["kvCacheStats"]["usedNumBlocks"] == 0
+    assert executor.stats() == []
+
+
+def test_statistics_add_up(executor: Executor) -> None:
+    executor.enqueue([request(client_id, PROMPT, 4) for client_id in range(3)])
+    drain(executor, 3)
+    stats = list(executor.stats())
+    assert sum(one["numNewActiveRequests"] for one in stats) == 3
+    assert sum(one["numCompletedRequests"] for one in stats) == 3
+    assert sum(one["inflightBatchingStats"]["numCtxTokens"] for one in stats) == 3 * len(PROMPT)
+    assert sum(one["inflightBatchingStats"]["numGenRequests"] for one in stats) == 3 * 3
+    assert [one["iter"] for one in stats] == list(range(1, len(stats) + 1))
+    for one in stats:
+        cache = one["kvCacheStats"]
+        assert cache["freeNumBlocks"] + cache["usedNumBlocks"] == cache["maxNumBlocks"]
+
+
+def test_statistics_are_bounded(executor: Executor) -> None:
+    for client_id in range(12):
+        executor.enqueue([request(client_id, PROMPT, 100)])
+        drain(executor, 1)
+    stats = executor.stats()
+    assert len(stats) == 1000
+    assert stats[-1]["iter"] >= 1200
+
+
+def test_shutdown_answers_what_is_in_flight_and_what_comes_late() -> None:
+    subject = create(FIXTURES / "llama")
+    subject.enqueue([request(1, PROMPT, 250)])
+    told = collect(unpack(subject.await_responses(5.0)))
+    subject.shutdown()
+    subject.enqueue([request(2, PROMPT, 5)])
+    late: list[tuple[int, int, str]] = []
+    while sum(one.final for one in told.values()) < 2:
+        batch = subject.await_responses(5.0)
+        collect(unpack(batch), told)
+        late.extend(batch.errors)
+    assert told[1, 0].finish_reason == FinishReason.CANCELLED
+    assert [code for _, code, _ in late] == [14]
+    assert unpack(subject.await_responses(60.0)) == []
+    subject.shutdown()
+
+
+def test_a_broken_engine_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError("no more")
+
+    subject = create(FIXTURES / "llama")
+    monkeypatch.setattr(Engine, "step", fail)
+    subject.enqueue([request(1, PROMPT, 5)])
+    with pytest.raises(RuntimeError, match="no more"):
+        subject.await_responses(5.0)
+    with pytest.raises(RuntimeError, match="no more"):
+        subject.enqueue([request(2, PROMPT, 5)])
+    subject.shutdown()
+
+
+def test_info_tells_the_truth(executor: Executor) -> None:
+    info = executor.info()
+    assert (info.executor, info.vocab_size, info.max_seq_len) == ("reference", 64, 256)
+    assert (info.max_input_len, info.max_batch_size, info.max_beam_width) == (255, 8, 1)
+    assert "beam_search" not in info.capabilities
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "cuda"}, "cuda"),
+        ({"max_batch": 3}, "max_batch_size"),
+        ({"max_batch_size": 0}, "at least 1"),
+        ({"max_batch_size": "8"}, "integer"),
+        ({"max_batch_size": 9, "max_num_tokens": 8}, "max_num_tokens"),
+        ({"max_tokens_in_paged_kv_cache": 31}, "block of 32"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        create(FIXTURES / "llama", **options)
+
+
+def test_the_cache_bounds_the_sequence() -> None:
+    subject = create(FIXTURES / "llama", max_tokens_in_paged_kv_cache=100, tokens_per_block=16)
+    subject.shutdown()
+    assert (subject.info().max_seq_len, subject.info().tokens_per_block) == (96, 16)
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere"):
+        create(tmp_path / "nowhere")
+
+
+def test_weights_of_another_configuration_are_refused(tmp_path: Path) -> None:
+    import json
+
+    shutil.copytree(FIXTURES / "llama", tmp_path / "model")
+    changed = read_config("llama") | {"intermediate_size": 96}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(ModelError, match=r"gate_proj.*\[48, 32\].*\[96, 32\]"):
+        create(tmp_path / "model")
+
+
+def test_a_small_model_runs_on_one_thread_and_the_import_is_light() -> None:
+    script = """
+import os, sys
+from inflight.executors.reference import create
+assert "numpy" not in sys.modules
+subject = create(sys.argv[1])
+assert "numpy" in sys.modules and "OPENBLAS_NUM_THREADS" not in os.environ
+print(len(os.listdir("/proc/self/task")))
+subject.shutdown()
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(FIXTURES / "llama")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    # The main thread and the engine's.
+    assert done.stdout == "2\n"

@@ -1,0 +1,210 @@
+"""Sampling: the order of operations, what each option keeps, and the distributions that come out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from inflight.executors.reference.admission import Bounds, admit
+from inflight.executors.reference.sampler import SamplerState, sample
+
+from .support import request
+
+VOCABULARY = 8
+BOUNDS = Bounds(vocab_size=VOCABULARY, max_seq_len=64, num_blocks=99, tokens_per_block=4, max_queue_size=9)
+#: Token 0 is the likeliest, then 1, and so on.
+LOGITS = np.array([3.0, 2.5, 2.0, 1.5, 1.0, 0.5, 0.0, -0.5], dtype=np.float32)
+
+
+def state(prompt: list[int] | None = None, index: int = 0, **fields: Any) -> SamplerState:
+    """A row's state; ``fields`` as `support.request` takes them."""
+    asked = request(1, prompt or [7], **fields)
+    return SamplerState(admit(asked, BOUNDS).parameters, VOCABULARY, asked.input_token_ids, index)
+
+
+def edited(subject: SamplerState, logits: npt.NDArray[np.float32] = LOGITS) -> npt.NDArray[np.float32]:
+    row: npt.NDArray[np.float32] = logits.copy()
+    subject.edit(row)
+    return row
+
+
+def frequencies(count: int = 4000, **sampling: Any) -> npt.NDArray[np.float64]:
+    """How often each token comes over one seeded stream."""
+    subject = state(sampling={"seed": 11, **sampling})
+    counts = np.zeros(VOCABULARY)
+    for _ in range(count):
+        counts[sample(LOGITS[None], [subject])[0]] += 1
+    return counts / count
+
+
+def softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    weights: npt.NDArray[np.float32] = np.exp(logits - logits.max())
+    weights /= weights.sum()
+    return weights
+
+
+def test_greedy_takes_the_best_and_the_lower_id_among_equals() -> None:
+    rows = np.stack([LOGITS, LOGITS[::-1], np.zeros(VOCABULARY, dtype=np.float32)])
+    assert sample(rows, [state(), state(), state()]) == [0, 7, 0]
+
+
+def test_the_logits_stay_as_they_are() -> None:
+    rows = np.stack([LOGITS, LOGITS])
+    sample(rows, [state(sampling={"top_p": 0.5}), state(bad_words=[[0]])])
+    np.testing.assert_array_equal(rows, np.stack([LOGITS, LOGITS]))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "allowed"),
+    [
+        ({"top_p": 1.0}, range(8)),
+        ({"top_k": 3}, range(3)),
+        ({"top_k": 100}, range(8)),
+        # Cumulative: 0.40, 0.65, 0.80, ...: the token that crosses the threshold is kept.
+        ({"top_p": 0.3}, range(1)),
+        ({"top_p": 0.5}, range(2)),
+        ({"top_p": 0.7}, range(3)),
+        # Within the best two, 0.62 and 0.38.
+        ({"top_k": 2, "top_p": 0.6}, range(1)),
+        ({"top_k": 2, "top_p": 0.7}, range(2)),
+        # Ratios to the best: 1, 0.61, 0.37, 0.22, ...
+        ({"top_p": 1.0, "min_p": 0.5}, range(2)),
+        ({"top_p": 1.0, "min_p": 0.3}, range(3)),
+        ({"top_p": 1.0, "min_p": 1.0}, range(1)),
+        ({"top_k": 4, "min_p": 0.3}, range(3)),
+    ],
+)
+def test_draws_follow_the_kept_tokens(sampling: dict[str, Any], allowed: range) -> None:
+    found = frequencies(**sampling)
+    wanted = np.zeros(VOCABULARY)
+    wanted[list(allowed)] = softmax(LOGITS[list(allowed)])
+    assert (found[wanted == 0] == 0).all()
+    # Four standard deviations of 4,000 draws; the seed is fixed, so that this cannot flicker.
+    np.testing.assert_allclose(found, wanted, atol=4 * 0.5 / np.sqrt(4000))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_temperature_flattens_or_sharpens(temperature: float) -> None:
+    found = frequencies(top_p=1.0, temperature=temperature)
+    np.testing.assert_allclose(found, softmax(LOGITS / temperature), atol=4 * 0.5 / np.sqrt(4000))
+
+
+def test_a_seed_repeats_itself_and_its_sequences_differ() -> None:
+    flat = np.zeros((1, VOCABULARY), dtype=np.float32)
+
+    def stream(seed: int, index: int) -> list[int]:
+        subject = state(index=index, sampling={"top_p": 1.0, "seed": seed})
+        return [sample(flat, [subject])[0] for _ in range(24)]
+
+    assert stream(1, 0) == stream(1, 0)
+    streams = {tuple(stream(seed, index)) for seed in (1, 2, 2**64 - 1) for index in range(4)}
+    assert len(streams) == 12
+
+
+def test_a_row_is_the_same_alone_and_among_others() -> None:
+    kinds: list[dict[str, Any]] = [
+        {"sampling": {"top_p": 0.9, "seed": 1}},
+        {"sampling": {"top_k": 3, "seed": 2, "temperature": 1.7}},
+        {},
+        {"sampling": {"top_p": 1.0, "seed": 3, "presence_penalty": 1.0}},
+        {"sampling": {"top_p": 1.0, "seed": 4, "min_p": 0.1}, "logit_bias": [(5, 3.0)]},
+        {"bad_words": [[0], [1]]},
+        {"sampling": {"top_k": 7, "top_p": 0.95, "seed": 5}},
+    ]
+    rows = np.random.default_rng(0).normal(size=(30, len(kinds), VOCABULARY)).astype(np.float32)
+    together = [state(**kind) for kind in kinds]
+    batched = []
+    for step in rows:
+        tokens = sample(step, together)
+        for one, token in zip(together, tokens, strict=True):
+            one.observe(token)
+        batched.append(tokens)
+    for place, kind in enumerate(kinds):
+        alone = state(**kind)
+        solo = []
+        for step in rows:
+            solo.append(sample(step[place : place + 1], [alone])[0])
+            alone.observe(solo[-1])
+        assert solo == [tokens[place] for tokens in batched]
+
+
+def test_the_order_is_bias_temperature_penalties() -> None:
+    subject = state(
+        prompt=[0, 0, 6],
+        sampling={
+            "top_p": 1.0,
+            "temperature": 2.0,
+            "repetition_penalty": 4.0,
+            "presence_penalty": 0.25,
+            "frequency_penalty": 0.5,
+        },
+        logit_bias=[(0, 1.0), (6, -2.0), (1, 0.5)],
+    )
+    row = edited(subject)
+    # Token 0: (3 + 1) / 2 = 2, seen twice: 2 / 4 - 0.25 - 2 x 0.5. Token 6: (0 - 2) / 2, negative: x 4.
+    assert row[0] == pytest.approx(0.5 - 0.25 - 1.0)
+    assert row[6] == pytest.approx(-4.0 - 0.25 - 0.5)
+    assert row[1] == pytest.approx((2.5 + 0.5) / 2)
+    assert row[2] == pytest.approx(1.0)
+
+
+def test_penalties_count_prompt_and_output() -> None:
+    subject = state(prompt=[1], sampling={"frequency_penalty": 1.0})
+    assert edited(subject)[1] == pytest.approx(1.5)
+    subject.observe(1)
+    subject.observe(2)
+    row = edited(subject)
+    assert (row[1], row[2], row[3]) == (pytest.approx(0.5), pytest.approx(1.0), pytest.approx(1.5))
+
+
+def test_the_end_waits_for_the_minimum() -> None:
+    subject = state(end_id=0, stop_words=[[1], [2, 3]], sampling={"min_tokens": 2})
+    for _ in range(2):
+        assert sample(LOGITS[None], [subject]) == [2]
+        subject.observe(2)
+    assert sample(LOGITS[None], [subject]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "generated", "bad_words", "token"),
+    [
+        ([7], [], [[0]], 1),
+        ([7], [], [[0], [1], [2]], 3),
+        ([7], [], [[5, 0]], 0),
+        ([7, 5], [], [[5, 0]], 1),
+        ([7], [5], [[5, 0]], 1),
+        ([7, 4], [5], [[4, 5, 0]], 1),
+        ([7, 4], [5, 5], [[4, 5, 0]], 0),
+        ([7], [], [[6, 5, 7, 0]], 0),
+    ],
+)
+def test_bad_words(prompt: list[int], generated: list[int], bad_words: list[list[int]], token: int) -> None:
+    subject = state(prompt=prompt, bad_words=bad_words)
+    for one in generated:
+        subject.observe(one)
+    assert sample(LOGITS[None], [subject]) == [token]
+
+
+def test_bias_may_forbid_and_force() -> None:
+    assert sample(LOGITS[None], [state(logit_bias=[(6, 100.0)])]) == [6]
+    dense = np.zeros(VOCABULARY, dtype="<f4")
+    dense[0] = -np.inf
+    assert sample(LOGITS[None], [state(embedding_bias=dense.tobytes())]) == [1]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 1.0}, {"top_k": 4, "min_p": 0.2}])
+def test_a_row_with_every_token_banned_still_gives_one(sampling: dict[str, Any]) -> None:
+    dense = np.full(VOCABULARY, -np.inf, dtype="<f4").tobytes()
+    subject = state(embedding_bias=dense, sampling={"repetition_penalty": 2.0, **sampling})
+    assert 0 <= sample(LOGITS[None], [subject])[0] < VOCABULARY
+
+
+@pytest.mark.parametrize("logits", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:overflow:RuntimeWarning")
+def test_broken_logits_still_give_a_token_of_the_vocabulary(logits: float) -> None:
+    row = np.full((1, VOCABULARY), logits, dtype=np.float32)
+    for sampling in ({}, {"top_p": 1.0}, {"top_k": 4}, {"top_p": 0.5, "temperature": 1e-4}):
+        assert 0 <= sample(row, [state(sampling=sampling)])[0] < VOCABULARY
