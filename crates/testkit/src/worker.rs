@@ -165,7 +165,7 @@ pub fn join(batches: &[StepBatch]) -> StepBatch {
 pub struct FakeWorker {
     pub address: SocketAddr,
     requests: mpsc::Receiver<Received>,
-    server: JoinHandle<()>,
+    runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl FakeWorker {
@@ -176,18 +176,30 @@ impl FakeWorker {
 
     /// Listens on this address: a worker that comes back.
     pub async fn start_at(model: FakeModel, address: SocketAddr) -> Self {
-        let listener = tokio::net::TcpListener::bind(address)
-            .await
-            .expect("the port is free");
-        let address = listener
-            .local_addr()
-            .expect("a bound listener has an address");
         let (sender, requests) = mpsc::channel(1024);
         let service = Service {
             model: Arc::new(model),
             requests: sender,
         };
-        let server = tokio::spawn(async move {
+        // A runtime of its own: ending it cuts every connection, as the end of a process does.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime starts");
+        let (bound, listening) = tokio::sync::oneshot::channel();
+        runtime.spawn(async move {
+            let listener = loop {
+                match tokio::net::TcpListener::bind(address).await {
+                    Ok(listener) => break listener,
+                    // The worker before this one is still closing the port.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            };
+            let address = listener
+                .local_addr()
+                .expect("a bound listener has an address");
+            let _ = bound.send(address);
             tonic::transport::Server::builder()
                 .add_service(GrpcInferenceServiceServer::new(service.clone()))
                 .add_service(ModelAssetsServer::new(service))
@@ -195,10 +207,14 @@ impl FakeWorker {
                 .await
                 .expect("the fake worker serves");
         });
+        let address = tokio::time::timeout(PATIENCE, listening)
+            .await
+            .expect("the port is free in time")
+            .expect("the fake worker still runs");
         Self {
             address,
             requests,
-            server,
+            runtime: Some(runtime),
         }
     }
 
@@ -226,14 +242,16 @@ impl FakeWorker {
     }
 
     /// Ends as a killed process does.
-    pub fn kill(&self) {
-        self.server.abort();
+    pub fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
 impl Drop for FakeWorker {
     fn drop(&mut self) {
-        self.server.abort();
+        self.kill();
     }
 }
 

@@ -14,7 +14,11 @@ fn content(events: &[String], index: u64) -> String {
         .iter()
         .filter_map(|event| serde_json::from_str::<Value>(event).ok())
         .filter(|event| event["choices"][0]["index"] == index)
-        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .filter_map(|event| {
+            event["choices"][0]["delta"]["content"]
+                .as_str()
+                .map(str::to_owned)
+        })
         .collect()
 }
 
@@ -39,11 +43,19 @@ async fn a_stream_is_framed_to_the_letter() {
     assert_eq!(
         normalized(&events),
         [
-            with(r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}"#),
-            with(r#"{"index":0,"delta":{"content":"He"},"logprobs":null,"finish_reason":null}],"usage":null}"#),
-            with(r#"{"index":0,"delta":{"content":"y\""},"logprobs":null,"finish_reason":null}],"usage":null}"#),
+            with(
+                r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}"#
+            ),
+            with(
+                r#"{"index":0,"delta":{"content":"He"},"logprobs":null,"finish_reason":null}],"usage":null}"#
+            ),
+            with(
+                r#"{"index":0,"delta":{"content":"y\""},"logprobs":null,"finish_reason":null}],"usage":null}"#
+            ),
             with(r#"{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null}"#),
-            with(r#"],"usage":{"prompt_tokens":18,"completion_tokens":4,"total_tokens":22,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}"#),
+            with(
+                r#"],"usage":{"prompt_tokens":18,"completion_tokens":4,"total_tokens":22,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}"#
+            ),
             "[DONE]".to_owned(),
         ]
     );
@@ -53,14 +65,21 @@ async fn a_stream_is_framed_to_the_letter() {
 async fn the_head_of_a_stream_has_its_headers() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::Length);
-    let answer = gateway.post(PATH, &chat(json!({"stream": true, "service_tier": "flex"}))).await;
+    let answer = gateway
+        .post(PATH, &chat(json!({"stream": true, "service_tier": "flex"})))
+        .await;
     assert_eq!(answer.status, 200);
     assert_eq!(answer.headers["content-type"], "text/event-stream");
     assert_eq!(answer.headers["cache-control"], "no-cache");
     assert_eq!(answer.headers["openai-version"], "2020-10-01");
     assert_eq!(answer.headers["x-inflight-ignored-fields"], "service_tier");
     assert!(answer.headers.contains_key("openai-processing-ms"));
-    assert!(answer.headers["x-request-id"].to_str().unwrap().starts_with("req_"));
+    assert!(
+        answer.headers["x-request-id"]
+            .to_str()
+            .unwrap()
+            .starts_with("req_")
+    );
     assert_eq!(content(&answer.events(), 0), "ok");
 }
 
@@ -70,7 +89,13 @@ async fn a_whole_answer_has_text_usage_and_finish_reason() {
     let body = chat(json!({"max_tokens": 5}));
     let serve = async {
         let request = worker.next_request().await;
-        let mut last = row(request.handle, 0, &tokens("Hello"), FinishReason::Length, true);
+        let mut last = row(
+            request.handle,
+            0,
+            &tokens("Hello"),
+            FinishReason::Length,
+            true,
+        );
         last.cached_tokens = vec![(0, 16)];
         request.rows(last).await;
     };
@@ -126,7 +151,9 @@ async fn a_second_end_token_ends_the_text_and_is_neither_shown_nor_counted() {
     let serve = async {
         let request = worker.next_request().await;
         request.tokens(&tokens("Hi")).await;
-        request.finish(&[i32::from(b'!'), SECOND_END], FinishReason::StopWords).await;
+        request
+            .finish(&[i32::from(b'!'), SECOND_END], FinishReason::StopWords)
+            .await;
     };
     let body = chat(json!({}));
     let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
@@ -139,7 +166,8 @@ async fn a_second_end_token_ends_the_text_and_is_neither_shown_nor_counted() {
 #[tokio::test]
 async fn a_stop_string_across_tokens_is_cut_and_frees_the_worker() {
     let (mut worker, gateway) = pair().await;
-    let body = chat(json!({"stop": ["END"], "stream": true, "stream_options": {"include_usage": true}}));
+    let body =
+        chat(json!({"stop": ["END"], "stream": true, "stream_options": {"include_usage": true}}));
     let mut client = Client::connect(gateway.address).await;
     let serve = async {
         let request = worker.next_request().await;
@@ -149,7 +177,11 @@ async fn a_stop_string_across_tokens_is_cut_and_frees_the_worker() {
     };
     let (mut stream, request) = tokio::join!(client.open(PATH, &body), serve);
     assert_eq!(stream.text().await, "");
-    assert_eq!(stream.text().await, "ab", "what may become a stop string is held back");
+    assert_eq!(
+        stream.text().await,
+        "ab",
+        "what may become a stop string is held back"
+    );
     request.tokens(&tokens("NoENDxyz")).await;
     assert_eq!(stream.text().await, "ENo");
     let rest = stream.rest().await;
@@ -160,7 +192,13 @@ async fn a_stop_string_across_tokens_is_cut_and_frees_the_worker() {
     assert_eq!((stop.stop, stop.handle), (true, request.handle));
     // The worker's last row comes to a handle that nobody holds, and harms nothing.
     request.finish(&[], FinishReason::Cancelled).await;
-    let serve = async { worker.next_request().await.finish(&tokens("b"), FinishReason::EndId).await };
+    let serve = async {
+        worker
+            .next_request()
+            .await
+            .finish(&tokens("b"), FinishReason::EndId)
+            .await
+    };
     let body = chat(json!({}));
     let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
     assert_eq!(answer.json()["choices"][0]["message"]["content"], "b");
@@ -180,8 +218,12 @@ async fn choices_come_interleaved_and_each_ends_once() {
                 row(handle, 0, &tokens("A1"), unfinished, false),
             ]))
             .await;
-        request.rows(row(handle, 1, &tokens("B2"), FinishReason::EndId, false)).await;
-        request.rows(row(handle, 0, &tokens("A2"), FinishReason::Length, true)).await;
+        request
+            .rows(row(handle, 1, &tokens("B2"), FinishReason::EndId, false))
+            .await;
+        request
+            .rows(row(handle, 0, &tokens("A2"), FinishReason::Length, true))
+            .await;
     };
     let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
     let events = answer.events();
@@ -200,7 +242,13 @@ async fn log_probabilities_stay_beside_their_text() {
     let body = chat(json!({"logprobs": true, "top_logprobs": 1, "stop": "cd"}));
     let serve = async {
         let request = worker.next_request().await;
-        let mut rows = row(request.handle, 0, &tokens("abcd"), FinishReason::NotFinished, false);
+        let mut rows = row(
+            request.handle,
+            0,
+            &tokens("abcd"),
+            FinishReason::NotFinished,
+            false,
+        );
         rows.log_prob_rows = vec![0];
         rows.log_probs = vec![-0.5, -1.5, -2.5, -3.5];
         rows.top_log_prob_rows = vec![0];

@@ -1,1 +1,268 @@
-//! To come.
+//! Clients that leave or do not read, metrics that move, kept-alive connections, the shutdown.
+
+use std::time::{Duration, Instant};
+
+use http::Request;
+use http_body_util::Full;
+use inflight_kserve::step::FinishReason;
+use inflight_testkit::model::tokens;
+use inflight_testkit::worker::FakeWorker;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Client, Gateway, PATIENCE, byte_model, chat, pair};
+
+const PATH: &str = "/v1/chat/completions";
+
+#[tokio::test]
+async fn a_client_that_leaves_mid_stream_stops_its_work() {
+    let (mut worker, gateway) = pair().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("a")).await;
+        request
+    };
+    let (stream, request) = tokio::join!(client.open(PATH, &body), serve);
+    client.leave();
+    drop(stream);
+    let stop = worker.next_request().await;
+    assert_eq!((stop.stop, stop.handle), (true, request.handle));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_waiting_stops_its_work() {
+    let (mut worker, gateway) = pair().await;
+    for stream in [false, true] {
+        for tokens_first in [false, true] {
+            if stream && tokens_first {
+                continue;
+            }
+            let address = gateway.address;
+            let body = chat(json!({"stream": stream}));
+            let waiting =
+                tokio::spawn(async move { Client::connect(address).await.post(PATH, &body).await });
+            let request = worker.next_request().await;
+            if tokens_first {
+                request.tokens(&tokens("a")).await;
+            }
+            waiting.abort();
+            let stop = worker.next_request().await;
+            assert_eq!(
+                (stop.stop, stop.handle),
+                (true, request.handle),
+                "stream {stream}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_handle_of_several_prompts_is_stopped() {
+    let (mut worker, gateway) = pair().await;
+    let address = gateway.address;
+    let waiting = tokio::spawn(async move {
+        let body = json!({"model": "m", "prompt": ["a", "b", "c"]});
+        Client::connect(address)
+            .await
+            .post("/v1/completions", &body)
+            .await
+    });
+    let mut handles = Vec::new();
+    let mut last = None;
+    for _ in 0..3 {
+        let request = worker.next_request().await;
+        handles.push(request.handle);
+        last = Some(request);
+    }
+    // One has ended: it needs no stop.
+    last.unwrap()
+        .finish(&tokens("x"), FinishReason::EndId)
+        .await;
+    handles.pop();
+    // Its row must have arrived before the client leaves.
+    loop {
+        let text = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+        if text.contains("inflight_gateway_generated_tokens_total 1\n") {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    waiting.abort();
+    let mut stopped = Vec::new();
+    for _ in 0..2 {
+        let stop = worker.next_request().await;
+        assert!(stop.stop);
+        stopped.push(stop.handle);
+    }
+    assert_eq!(stopped, handles);
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_stopped_and_delays_no_other() {
+    let mut model = byte_model();
+    model.description.max_seq_len = 10_000_000;
+    model.description.max_input_len = 1_000;
+    let mut worker = FakeWorker::start(model).await;
+    let gateway = Gateway::start(&[worker.address], &["--slow-client-s", "1"])
+        .await
+        .ready()
+        .await;
+    let mut lazy = TcpStream::connect(gateway.address).await.unwrap();
+    let body = chat(json!({"stream": true})).to_string();
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    lazy.write_all(head.as_bytes()).await.unwrap();
+    let request = worker.next_request().await;
+    // More than the sockets' buffers hold: the gateway must keep reading from the worker all the same.
+    let piece = tokens(&"x".repeat(100_000));
+    for _ in 0..200 {
+        request.tokens(&piece).await;
+    }
+    let quick = chat(json!({}));
+    let serve = async {
+        worker
+            .next_request()
+            .await
+            .finish(&tokens("quick"), FinishReason::EndId)
+            .await;
+    };
+    let (answer, ()) = tokio::join!(gateway.post(PATH, &quick), serve);
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "quick");
+    // Rows go on coming while the client sleeps; then its request is stopped.
+    let stopped = async {
+        loop {
+            tokio::select! {
+                stop = worker.next_request() => break stop,
+                () = tokio::time::sleep(Duration::from_millis(50)) => request.tokens(&piece[..1]).await,
+            }
+        }
+    };
+    let stop = tokio::time::timeout(PATIENCE, stopped).await.unwrap();
+    assert_eq!((stop.stop, stop.handle), (true, request.handle));
+    // Never a clean end after a cut: there is no last chunk and no [DONE].
+    let mut all = Vec::new();
+    let _ = lazy.read_to_end(&mut all).await;
+    assert!(!all.ends_with(b"0\r\n\r\n"));
+}
+
+#[tokio::test]
+async fn the_second_request_of_a_kept_alive_connection_is_quick() {
+    let (worker, gateway) = pair().await;
+    let _worker = worker.answer_all(tokens("hello"), FinishReason::EndId);
+    let mut client = Client::connect(gateway.address).await;
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let started = Instant::now();
+        let mut stream = client.open(PATH, &chat(json!({"stream": true}))).await;
+        stream.next().await.unwrap();
+        best = best.min(started.elapsed());
+        stream.rest().await;
+    }
+    // Without TCP_NODELAY each waits for a delayed ACK, 40 ms.
+    assert!(best < Duration::from_millis(10), "{best:?}");
+}
+
+#[tokio::test]
+async fn metrics_move_while_a_stream_is_open() {
+    let (mut worker, gateway) = pair().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true, "metadata": {"a": "b"}}));
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("abc")).await;
+        request
+    };
+    let (mut stream, request) = tokio::join!(client.open(PATH, &body), serve);
+    let text = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    for line in [
+        "inflight_gateway_active_requests 1",
+        "inflight_gateway_prompt_tokens_total 18",
+        "inflight_gateway_generated_tokens_total 3",
+        "inflight_gateway_ignored_fields_total{field=\"metadata\"} 1",
+        "inflight_gateway_time_to_first_token_seconds_count 1",
+        "inflight_gateway_tokenize_time_seconds_count 1",
+    ] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
+    assert!(text.contains(&format!("worker_up{{worker=\"{}\"}} 1", worker.address)));
+    assert!(text.contains(&format!("worker_active{{worker=\"{}\"}} 1", worker.address)));
+    assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
+    request.finish(&[], FinishReason::EndId).await;
+    stream.rest().await;
+    drop(client);
+    let text = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    assert!(text.contains("generations_total{end=\"stop\"} 1"), "{text}");
+    assert!(text.contains("requests_total{route=\"/v1/chat/completions\",status=\"200\"} 1"));
+}
+
+#[tokio::test]
+async fn the_clients_request_id_is_taken_over() {
+    let (mut worker, gateway) = pair().await;
+    let request = Request::post(PATH)
+        .header("host", "gateway")
+        .header("x-request-id", "my-id")
+        .body(Full::from(chat(json!({})).to_string()))
+        .unwrap();
+    let mut client = Client::connect(gateway.address).await;
+    let serve = async {
+        let request = worker.next_request().await;
+        request.finish(&tokens("a"), FinishReason::EndId).await;
+        request.message.id
+    };
+    let (response, id) = tokio::join!(client.send(request), serve);
+    assert_eq!(response.headers()["x-request-id"], "my-id");
+    assert_eq!(id, "my-id");
+}
+
+#[tokio::test]
+async fn shutting_down_lets_open_streams_finish() {
+    let (mut worker, mut gateway) = pair().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("a")).await;
+        request
+    };
+    let (mut stream, request) = tokio::join!(client.open(PATH, &body), serve);
+    gateway.begin_shutdown();
+    // New connections are refused once the listener is gone.
+    while TcpStream::connect(gateway.address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    request.tokens(&tokens("b")).await;
+    request.finish(&[], FinishReason::EndId).await;
+    let rest = stream.rest().await;
+    assert_eq!(rest.last().unwrap(), "[DONE]");
+    gateway.ended().await;
+}
+
+#[tokio::test]
+async fn when_the_grace_is_over_open_streams_end_with_an_error() {
+    let mut worker = FakeWorker::start(byte_model()).await;
+    let gateway = Gateway::start(&[worker.address], &["--shutdown-grace-s", "0"])
+        .await
+        .ready()
+        .await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("a")).await;
+    };
+    let (mut stream, ()) = tokio::join!(client.open(PATH, &body), serve);
+    let mut gateway = gateway;
+    gateway.begin_shutdown();
+    let rest = stream.rest().await;
+    assert!(
+        rest[rest.len() - 2].contains("service_unavailable"),
+        "{rest:?}"
+    );
+    assert_eq!(rest.last().unwrap(), "[DONE]");
+    gateway.ended().await;
+}

@@ -54,7 +54,11 @@ impl Gateway {
             app::serve(&options, on_bound, shutdown).await.unwrap();
         });
         let address = address.await.unwrap();
-        Self { address, stop: Some(stop), task }
+        Self {
+            address,
+            stop: Some(stop),
+            task,
+        }
     }
 
     /// Waits until some worker is ready.
@@ -70,7 +74,9 @@ impl Gateway {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, poll).await.expect("readiness changes in time");
+        tokio::time::timeout(PATIENCE, poll)
+            .await
+            .expect("readiness changes in time");
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -81,15 +87,17 @@ impl Gateway {
         Client::connect(self.address).await.post(path, body).await
     }
 
-    /// Begins the shutdown; resolves when the gateway has ended.
-    pub(crate) fn shut_down(mut self) -> JoinHandle<()> {
-        let _ = self.stop.take().unwrap().send(());
-        self.task
-    }
-
     /// Begins the shutdown and leaves the gateway running until it is done.
     pub(crate) fn begin_shutdown(&mut self) {
         let _ = self.stop.take().unwrap().send(());
+    }
+
+    /// Waits until the gateway has ended.
+    pub(crate) async fn ended(self) {
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .expect("it ends in time")
+            .unwrap();
     }
 }
 
@@ -131,8 +139,9 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
-        let (sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
         let task = tokio::spawn(async move {
             let _ = connection.await;
         });
@@ -147,7 +156,10 @@ impl Client {
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Answer {
-        let request = Request::get(path).header("host", "gateway").body(Full::default()).unwrap();
+        let request = Request::get(path)
+            .header("host", "gateway")
+            .body(Full::default())
+            .unwrap();
         whole(self.send(request).await).await
     }
 
@@ -159,7 +171,11 @@ impl Client {
     pub(crate) async fn open(&mut self, path: &str, body: &Value) -> Stream {
         let response = self.send(json_request(path, body)).await;
         assert_eq!(response.status(), 200);
-        Stream { body: response.into_body(), reader: SseReader::default(), taken: 0 }
+        Stream {
+            body: response.into_body(),
+            reader: SseReader::default(),
+            taken: 0,
+        }
     }
 
     /// Closes the connection at once, whatever is under way.
@@ -191,7 +207,9 @@ impl Stream {
             }
             let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await;
             match frame.expect("an event in time") {
-                Some(frame) => self.reader.push(&frame.expect("not cut").into_data().unwrap()),
+                Some(frame) => self
+                    .reader
+                    .push(&frame.expect("not cut").into_data().unwrap()),
                 None => return None,
             }
         }
@@ -201,7 +219,10 @@ impl Stream {
     pub(crate) async fn text(&mut self) -> String {
         let event = self.next().await.expect("an event");
         let event: Value = serde_json::from_str(&event).expect("JSON");
-        event["choices"][0]["delta"]["content"].as_str().expect("content").to_owned()
+        event["choices"][0]["delta"]["content"]
+            .as_str()
+            .expect("content")
+            .to_owned()
     }
 
     /// All remaining events.
@@ -224,9 +245,15 @@ pub(crate) fn json_request(path: &str, body: &Value) -> Request<Full<Bytes>> {
 
 async fn whole(response: Response<Incoming>) -> Answer {
     let (parts, body) = response.into_parts();
-    let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("a body in time");
+    let body = tokio::time::timeout(PATIENCE, body.collect())
+        .await
+        .expect("a body in time");
     let body = body.expect("a whole body").to_bytes();
-    Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+    Answer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body,
+    }
 }
 
 /// A chat request of one short message, with more fields.
@@ -245,11 +272,17 @@ pub(crate) fn normalized(events: &[String]) -> Vec<String> {
     events
         .iter()
         .map(|event| {
-            let Ok(value) = serde_json::from_str::<Value>(event) else { return event.clone() };
-            let Some(id) = value["id"].as_str() else { return event.clone() };
+            let Ok(value) = serde_json::from_str::<Value>(event) else {
+                return event.clone();
+            };
+            let Some(id) = value["id"].as_str() else {
+                return event.clone();
+            };
             let both = (value["id"].clone(), value["created"].clone());
             assert_eq!(seen.get_or_insert_with(|| both.clone()), &both);
-            event.replace(id, "ID").replace(&value["created"].to_string(), "TIME")
+            event
+                .replace(id, "ID")
+                .replace(&value["created"].to_string(), "TIME")
         })
         .collect()
 }
