@@ -1,1 +1,278 @@
-//! Tables over every field.
+//! Tables over every field: a request's JSON in, the core model's tensors out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use inflight_kserve::assets::ModelDescription;
+use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::tensor::{DataType, Tensors};
+use inflight_openai::{ApiError, chat, completions};
+use inflight_testkit::model::{VOCABULARY, byte_model_files};
+use inflight_text::TextModel;
+use serde_json::{Value, json};
+
+use super::ask::Ask;
+use super::plan::plan;
+use super::tensors::infer_request;
+use crate::upstream::assets::ServedModel;
+
+const FRESH_SEED: u64 = 77;
+const PROMPT: [i32; 3] = [97, 98, 99];
+
+fn model(generation: &str) -> ServedModel {
+    let mut files: BTreeMap<String, Vec<u8>> = byte_model_files()
+        .into_iter()
+        .map(|(name, data)| (name, data.to_vec()))
+        .collect();
+    files.insert("generation_config.json".to_owned(), generation.as_bytes().to_vec());
+    let capabilities = [
+        "log_probs",
+        "top_log_probs",
+        "prompt_log_probs",
+        "min_p",
+        "penalties",
+        "min_tokens",
+        "embedding_bias",
+        "num_return_sequences",
+    ];
+    ServedModel {
+        description: ModelDescription {
+            max_seq_len: 64,
+            max_input_len: 63,
+            vocab_size: VOCABULARY,
+            capabilities: capabilities.map(str::to_owned).to_vec(),
+            ..ModelDescription::default()
+        },
+        text: Arc::new(TextModel::load(&files).unwrap()),
+    }
+}
+
+/// The model that most cases use: says nothing of sampling, has two end tokens.
+fn plain() -> ServedModel {
+    model(r#"{"eos_token_id":[256,257]}"#)
+}
+
+fn translated(model: &ServedModel, ask: &Ask) -> Result<ModelInferRequest, ApiError> {
+    let plan = plan(ask, model, PROMPT.len(), FRESH_SEED)?;
+    Ok(infer_request(&plan, "tensorrt_llm", "id", &PROMPT, 5))
+}
+
+fn chat_ask(fields: &Value) -> Ask {
+    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    Ask::chat(&chat::parse(body.to_string().as_bytes()).unwrap().request)
+}
+
+fn completion_ask(fields: &Value) -> Ask {
+    let mut body = json!({"model": "m", "prompt": "x"});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    Ask::completion(&completions::parse(body.to_string().as_bytes()).unwrap().request)
+}
+
+/// Each input as its values, and the outputs asked for beyond those of every request.
+fn readable(request: &ModelInferRequest) -> (BTreeMap<String, Value>, Vec<String>) {
+    let tensors = Tensors::inputs(request).unwrap();
+    let inputs = tensors.iter().map(|tensor| {
+        let values = match tensor.datatype {
+            DataType::Int32 => json!(tensor.values::<i32>().unwrap()),
+            DataType::Uint64 => json!(tensor.values::<u64>().unwrap()),
+            DataType::Fp32 => json!(tensor.values::<f32>().unwrap()),
+            DataType::Bool => json!(tensor.values::<bool>().unwrap()),
+            other => panic!("no input is {other:?}"),
+        };
+        (tensor.name.to_owned(), values)
+    });
+    let always = ["output_ids", "inflight_finish_reason"];
+    let outputs = request.outputs.iter().map(|output| output.name.clone());
+    let outputs = outputs.filter(|name| !always.contains(&name.as_str())).collect();
+    (inputs.collect(), outputs)
+}
+
+#[test]
+fn a_bare_request_sends_everything_the_sampler_reads() {
+    let request = translated(&plain(), &chat_ask(&json!({}))).unwrap();
+    assert_eq!((request.model_name.as_str(), request.id.as_str()), ("tensorrt_llm", "id"));
+    let (inputs, outputs) = readable(&request);
+    let expected = json!({
+        "inflight_handle": [5],
+        "input_ids": PROMPT,
+        "input_lengths": [3],
+        "request_output_len": [61],
+        "streaming": [false],
+        "exclude_input_in_output": [true],
+        "temperature": [1.0],
+        "runtime_top_k": [0],
+        "runtime_top_p": [1.0],
+        "seed": [FRESH_SEED],
+        "end_id": [256],
+        "pad_id": [256],
+        "stop_words_list": [257, 1],
+    });
+    assert_eq!(json!(inputs), expected);
+    assert_eq!(outputs, ["inflight_cached_tokens"]);
+    let stop_words = request.inputs.iter().find(|input| input.name == "stop_words_list").unwrap();
+    assert_eq!(stop_words.shape, [1, 2, 1]);
+    let ids = request.inputs.iter().find(|input| input.name == "input_ids").unwrap();
+    assert_eq!(ids.shape, [1, 3]);
+}
+
+#[test]
+fn each_field_becomes_its_tensor() {
+    // The fields, and how the inputs differ from those of a bare request (null: not sent).
+    let cases = [
+        (json!({"temperature": 0.25}), json!({"temperature": [0.25]})),
+        (json!({"temperature": 0}), json!({"runtime_top_k": [1]})),
+        (json!({"temperature": 0, "top_k": 7, "top_p": 0.5, "min_p": 0.5}), json!({"runtime_top_k": [1]})),
+        (json!({"top_p": 0.5}), json!({"runtime_top_p": [0.5]})),
+        (json!({"top_k": 7}), json!({"runtime_top_k": [7]})),
+        (json!({"top_k": -1}), json!({})),
+        (json!({"min_p": 0.25}), json!({"inflight_min_p": [0.25]})),
+        (json!({"min_p": 0}), json!({})),
+        (json!({"seed": 3}), json!({"seed": [3]})),
+        (json!({"seed": -1}), json!({"seed": [u64::MAX]})),
+        (json!({"repetition_penalty": 1.5}), json!({"repetition_penalty": [1.5]})),
+        (json!({"repetition_penalty": 1}), json!({})),
+        (json!({"presence_penalty": 0.5}), json!({"presence_penalty": [0.5]})),
+        (json!({"frequency_penalty": -0.5}), json!({"frequency_penalty": [-0.5]})),
+        (json!({"presence_penalty": 0, "frequency_penalty": 0}), json!({})),
+        (json!({"min_tokens": 4}), json!({"min_tokens": [4]})),
+        (json!({"min_tokens": 0}), json!({})),
+        (json!({"max_tokens": 9}), json!({"request_output_len": [9]})),
+        (json!({"max_completion_tokens": 9}), json!({"request_output_len": [9]})),
+        (json!({"max_tokens": 61}), json!({})),
+        (json!({"n": 3}), json!({"num_return_sequences": [3]})),
+        (json!({"n": 1}), json!({})),
+        (json!({"stream": true}), json!({"streaming": [true]})),
+        (json!({"stop": ["x"]}), json!({"streaming": [true]})),
+        (
+            json!({"logit_bias": {"7": 1.5, "2": -100}}),
+            json!({"inflight_logit_bias_ids": [2, 7], "inflight_logit_bias_values": [-100.0, 1.5]}),
+        ),
+        (json!({"ignore_eos": true}), json!({"end_id": null, "pad_id": null, "stop_words_list": null})),
+        (json!({"stop_token_ids": [9, 256, 257, 9]}), json!({"stop_words_list": [257, 9, 1, 2]})),
+        (
+            json!({"stop_token_ids": [9], "ignore_eos": true}),
+            json!({"end_id": null, "pad_id": null, "stop_words_list": [9, 1]}),
+        ),
+        (json!({"logprobs": true}), json!({"return_log_probs": [true]})),
+        (
+            json!({"logprobs": true, "top_logprobs": 2}),
+            json!({"return_log_probs": [true], "inflight_num_top_log_probs": [2]}),
+        ),
+        (json!({"user": "u", "metadata": {"a": "b"}, "best_of": 1}), json!({})),
+    ];
+    let model = plain();
+    let (bare, _) = readable(&translated(&model, &chat_ask(&json!({}))).unwrap());
+    for (fields, difference) in cases {
+        let (inputs, _) = readable(&translated(&model, &chat_ask(&fields)).unwrap());
+        let mut expected = bare.clone();
+        for (name, value) in difference.as_object().unwrap() {
+            match value {
+                Value::Null => expected.remove(name),
+                value => expected.insert(name.clone(), value.clone()),
+            };
+        }
+        assert_eq!(json!(inputs), json!(expected), "{fields}");
+    }
+}
+
+#[test]
+fn outputs_are_named_when_they_are_wanted() {
+    let cases = [
+        (chat_ask(&json!({"stream": true})), vec![]),
+        (
+            chat_ask(&json!({"stream": true, "stream_options": {"include_usage": true}})),
+            vec!["inflight_cached_tokens"],
+        ),
+        (chat_ask(&json!({"stream": true, "logprobs": true})), vec!["output_log_probs"]),
+        (
+            completion_ask(&json!({"stream": true, "logprobs": 2})),
+            vec!["output_log_probs", "inflight_top_log_prob_ids", "inflight_top_log_probs"],
+        ),
+        (completion_ask(&json!({"stream": true, "echo": true})), vec![]),
+        (
+            completion_ask(&json!({"stream": true, "echo": true, "logprobs": 0})),
+            vec!["output_log_probs", "inflight_prompt_log_probs"],
+        ),
+        (
+            completion_ask(&json!({"stream": true, "echo": true, "logprobs": 1})),
+            vec![
+                "output_log_probs",
+                "inflight_top_log_prob_ids",
+                "inflight_top_log_probs",
+                "inflight_prompt_log_probs",
+                "inflight_prompt_top_log_prob_ids",
+                "inflight_prompt_top_log_probs",
+            ],
+        ),
+    ];
+    for (ask, expected) in cases {
+        let (_, outputs) = readable(&translated(&plain(), &ask).unwrap());
+        assert_eq!(outputs, expected, "{ask:?}");
+    }
+}
+
+#[test]
+fn absent_fields_take_the_models_own_defaults() {
+    let sampled = r#"{"eos_token_id":2,"pad_token_id":0,"do_sample":true,"temperature":0.5,
+        "top_k":20,"top_p":0.75,"min_p":0.25,"repetition_penalty":1.5}"#;
+    let greedy = r#"{"eos_token_id":2,"do_sample":false,"temperature":0.5,"top_k":20}"#;
+    let cases = [
+        (
+            sampled,
+            json!({}),
+            json!({"temperature": [0.5], "runtime_top_k": [20], "runtime_top_p": [0.75],
+                   "inflight_min_p": [0.25], "repetition_penalty": [1.5], "pad_id": [0]}),
+        ),
+        (
+            sampled,
+            json!({"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}),
+            json!({"temperature": [1.0], "runtime_top_k": [0], "runtime_top_p": [1.0], "pad_id": [0]}),
+        ),
+        (
+            greedy,
+            json!({}),
+            json!({"temperature": [1.0], "runtime_top_k": [1], "runtime_top_p": [1.0], "pad_id": [2]}),
+        ),
+        (
+            greedy,
+            json!({"temperature": 0.75}),
+            json!({"temperature": [0.75], "runtime_top_k": [20], "runtime_top_p": [1.0], "pad_id": [2]}),
+        ),
+    ];
+    for (config, fields, expected) in cases {
+        let (inputs, _) = readable(&translated(&model(config), &chat_ask(&fields)).unwrap());
+        let sampling: BTreeMap<_, _> = inputs
+            .into_iter()
+            .filter(|(name, _)| {
+                name.starts_with("runtime_")
+                    || ["temperature", "inflight_min_p", "repetition_penalty", "pad_id"]
+                        .contains(&name.as_str())
+            })
+            .collect();
+        assert_eq!(json!(sampling), expected, "{config} {fields}");
+    }
+}
+
+#[test]
+fn a_request_that_does_not_fit_is_refused_with_its_field() {
+    let short = ServedModel {
+        description: ModelDescription { max_seq_len: 3, ..plain().description },
+        text: plain().text,
+    };
+    let cases = [
+        (plain(), chat_ask(&json!({"max_tokens": 62})), "messages"),
+        (plain(), completion_ask(&json!({"max_tokens": 62})), "prompt"),
+        (plain(), completion_ask(&json!({"max_tokens": 2_147_483_647})), "prompt"),
+        (short, chat_ask(&json!({})), "messages"),
+    ];
+    for (model, ask, param) in cases {
+        let error = translated(&model, &ask).unwrap_err();
+        assert_eq!(error.code(), Some("context_length_exceeded"));
+        assert_eq!(error.param.as_deref(), Some(param));
+    }
+}
