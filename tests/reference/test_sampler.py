@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from inflight.executors.reference.admission import Bounds, admit
-from inflight.executors.reference.sampler import SamplerState, sample
+from inflight.executors.reference.admission import Bounds, Parameters, admit
+from inflight.executors.reference.sampler import SamplerState, draw, sample
 
 from .support import request
 
@@ -84,6 +84,45 @@ def test_draws_follow_the_kept_tokens(sampling: dict[str, Any], allowed: range) 
     assert (found[wanted == 0] == 0).all()
     # Four standard deviations of 4,000 draws; the seed is fixed, so that this cannot flicker.
     np.testing.assert_allclose(found, wanted, atol=4 * 0.5 / np.sqrt(4000))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"top_p": 0.9},
+        {"top_p": 0.999},
+        {"top_k": 5},
+        {"top_k": 400, "top_p": 0.8},
+        {"top_p": 1.0, "min_p": 0.4},
+    ],
+)
+def test_a_large_vocabulary_is_not_cut_short(sampling: dict[str, Any]) -> None:
+    """Against a plain computation over the whole vocabulary; some limits reach past the sorted best."""
+    vocab_size = 1000
+    logits = np.random.default_rng(3).normal(size=vocab_size).astype(np.float32)
+    order = np.argsort(-logits)
+    probabilities = softmax(logits)[order].astype(np.float64)
+    top_k = sampling.get("top_k", vocab_size)
+    probabilities[top_k:] = 0
+    probabilities /= probabilities.sum()
+    cumulative = np.cumsum(probabilities) - probabilities
+    probabilities[cumulative >= sampling.get("top_p", 1.0)] = 0
+    probabilities[probabilities < sampling.get("min_p", 0.0) * probabilities[0]] = 0
+    cumulative = np.cumsum(probabilities) / probabilities.sum()
+    uniforms = np.linspace(0.001, 0.999, 200)
+    # Clear of the boundaries, where the last bit decides.
+    clear = np.abs(cumulative[:, None] - uniforms).min(axis=0) > 1e-5
+    parameters = state_parameters(sampling, vocab_size)
+    rows = np.repeat(logits[None], 200, axis=0)
+    found = draw(rows, [parameters] * 200, uniforms)
+    wanted = order[(cumulative[:, None] <= uniforms).sum(axis=0)]
+    assert clear.sum() > 150
+    np.testing.assert_array_equal(found[clear], wanted[clear])
+
+
+def state_parameters(sampling: dict[str, Any], vocab_size: int) -> Parameters:
+    bounds = Bounds(vocab_size, max_seq_len=64, num_blocks=99, tokens_per_block=4, max_queue_size=9)
+    return admit(request(1, [1], sampling=sampling), bounds).parameters
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])

@@ -160,3 +160,18 @@ def log_softmax(logits: Float32) -> Float32:
     shifted: Float32 = logits - logits.max(axis=-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return shifted
+
+
+def best_ids(values: Float32, width: int) -> Int:
+    """Ids of the ``width`` largest of each row ``[rows, vocabulary]``, best first."""
+    vocab_size = values.shape[1]
+    if width == 0:
+        return np.empty((len(values), 0), dtype=np.int64)
+    if width == vocab_size:
+        return np.argsort(-values, axis=1, kind="stable")
+    kept = np.argpartition(values, vocab_size - width, axis=1)[:, vocab_size - width :]
+    # In order of id, so that the stable sort puts the lower id first among equals.
+    kept.sort(axis=1)
+    order = np.argsort(-np.take_along_axis(values, kept, axis=1), axis=1, kind="stable")
+    ids: Int = np.take_along_axis(kept, order, axis=1)
+    return ids

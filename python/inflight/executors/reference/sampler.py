@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .admission import Parameters
-from .arrays import Float32, Int, softmax
+from .arrays import Float32, Int, best_ids, softmax
 
 #: A banned token's logit; finite, so that a row with every token banned still gives a token.
 BANNED = np.finfo(np.float32).min
+
+#: How many of a row's best tokens are sorted before it is known whether its limits reach further.
+_CANDIDATES = 256
 
 
 class SamplerState:
@@ -136,32 +139,41 @@ def draw(logits: Float32, parameters: Sequence[Parameters], uniforms: npt.NDArra
 
 
 def _draw_limited(
-    logits: Float32, parameters: Sequence[Parameters], uniforms: npt.NDArray[np.float64]
+    logits: Float32,
+    parameters: Sequence[Parameters],
+    uniforms: npt.NDArray[np.float64],
+    width: int = _CANDIDATES,
 ) -> Int:
-    """Draws from the best tokens of each row: top-k, then top-p of what is left, then min-p."""
+    """Draws from the best tokens of each row: top-k, then top-p of what is left, then min-p.
+
+    Only the ``width`` best are sorted; rows whose limits reach further are drawn again over all.
+    """
     vocab_size = logits.shape[1]
-    top_k = np.array([one.top_k or vocab_size for one in parameters])[:, None]
+    top_k = np.array([one.top_k for one in parameters])[:, None]
     # No limit is infinite, since rounding can carry the cumulative sum past 1.
     top_p = np.array([one.top_p if one.top_p < 1.0 else np.inf for one in parameters])[:, None]
     min_p = np.array([one.min_p for one in parameters])[:, None]
-    widest = int(top_k.max())
-    if widest < vocab_size:
-        kept = np.argpartition(logits, vocab_size - widest, axis=1)[:, vocab_size - widest :]
-        kept.sort(axis=1)
-        order = np.argsort(-np.take_along_axis(logits, kept, axis=1), axis=1, kind="stable")
-        ids = np.take_along_axis(kept, order, axis=1)
-    else:
-        ids = np.argsort(-logits, axis=1, kind="stable")
+    ids = best_ids(logits, min(max(width, int(top_k.max())), vocab_size))
     best = np.take_along_axis(logits, ids, axis=1)
-    best[np.arange(widest) >= top_k] = BANNED
-    probabilities = softmax(best).astype(np.float64)
+    weights = np.exp((best - best[:, :1]).astype(np.float64))
+    beyond = (top_k > 0) & (np.arange(ids.shape[1]) >= top_k)
+    weights[beyond] = 0.0
+    everything = np.exp(logits - best[:, :1]).sum(axis=1, dtype=np.float64, keepdims=True)
+    total = np.where(top_k > 0, weights.sum(axis=1, keepdims=True), everything)
+    probabilities = weights / total
     before = np.cumsum(probabilities, axis=1) - probabilities
+    least = min_p * probabilities[:, :1]
     # The best token always stays; the token that crosses top_p is the last that does.
-    dropped = (before >= top_p) | (probabilities < min_p * probabilities[:, :1])
+    dropped = (before >= top_p) | (probabilities < least)
     dropped[:, 0] = False
     probabilities[dropped] = 0.0
-    tokens: Int = np.take_along_axis(ids, _pick(probabilities, uniforms)[:, None], axis=1)
-    return tokens[:, 0]
+    tokens: Int = np.take_along_axis(ids, _pick(probabilities, uniforms)[:, None], axis=1)[:, 0]
+    short = np.flatnonzero((top_k[:, 0] == 0) & ~dropped[:, -1]).tolist()
+    if short and ids.shape[1] < vocab_size:
+        tokens[short] = _draw_limited(
+            logits[short], [parameters[row] for row in short], uniforms[short], vocab_size
+        )
+    return tokens
 
 
 def _pick(weights: npt.NDArray[np.floating], uniforms: npt.NDArray[np.float64]) -> Int:
