@@ -5,7 +5,7 @@ Pure and seeded: the same author makes the same text on every machine. Knows no 
 
 from .author import Author, Exchange
 from .conversation import Conversation, conversation
-from .stories import plain_text
+from .plain import plain_text
 from .topics import concept, fact, inflight, small_talk, unknown
 from .word_tasks import word_task
 

@@ -99,11 +99,41 @@ def with_typo(author: Author, text: str) -> str:
     return " ".join(words)
 
 
+REWORDINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("How do I ", ("How can I ", "How to ", "How would I ", "Tell me how to ", "How should I ", "Show me how to ", "Explain how to ", "I want to know how to ", "What must I do to ",
+                   "Can you tell me how to ", "Please tell me how to ", "how does one ", "What do I have to do to ", "Is there a way to ", "I would like to ", "I need to ")),
+    ("How can I ", ("How do I ", "How to ", "Tell me how to ", "What is the best way to ", "I want to ", "How could I ", "Can you show me how to ")),
+    ("Which ", ("What ", "Tell me which ", "Do you know which ", "Can you tell me which ")),
+    ("What is ", ("What's ", "Tell me what is ", "Do you know what is ", "Can you tell me what is ", "Could you tell me what is ", "I want to know what is ")),
+    ("What are ", ("Which are ", "Tell me what are ", "What's ", "Do you know what are ")),
+    ("Where is ", ("Where's ", "Tell me where is ", "Where can I find ", "Do you know where is ")),
+    ("Can you ", ("Could you ", "Would you ", "Will you ", "Can you please ", "Please can you ", "Could you please ", "Are you able to ", "I want you to ")),
+    ("Tell me ", ("Please tell me ", "Can you tell me ", "Could you tell me ", "I want to hear ", "Give me ", "Just tell me ")),
+    ("Write ", ("Please write ", "Can you write ", "Could you write ", "Write me ", "I need you to write ")),
+    ("Give me ", ("Please give me ", "Can you give me ", "I want ", "I need ", "Show me ")),
+    ("Do you ", ("Say, do you ", "Tell me, do you ", "Don't you ", "I wonder, do you ", "And do you ", "But do you ")),
+    ("Are you ", ("Say, are you ", "Tell me, are you ", "So are you ", "I wonder, are you ", "Aren't you ", "But are you ")),
+    ("Name ", ("Please name ", "Can you name ", "Tell me ", "List ")),
+    ("Does ", ("Say, does ", "I wonder, does ", "Can you tell me, does ", "Do you know, does ")),
+    ("Why ", ("Tell me why ", "Do you know why ", "Can you explain why ", "I wonder why ")),
+)
+
+
+def reworded(author: Author, text: str) -> str:
+    """The same question with another beginning, where it begins in one of the usual ways."""
+    for start, others in REWORDINGS:
+        if text.startswith(start):
+            return author.pick(others) + text[len(start):]
+    return text
+
+
 def casual(author: Author, text: str, typos: bool = True) -> str:
     """`text` as people type it: openers, casing, punctuation, and now and then a typo.
 
     With `typos` false only the frame changes: the letters of the text are the point of the question.
     """
+    if author.maybe(0.22):
+        text = reworded(author, text)
     if author.maybe(0.12):
         opener = author.pick(OPENERS)
         text = opener + (text[:1].lower() + text[1:] if opener[-2] in ",:" and text[:2] not in ("I ", "I'") else text)

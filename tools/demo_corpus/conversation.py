@@ -26,7 +26,7 @@ class Conversation:
 
 Source = Callable[[Author], Exchange]
 SOURCES: tuple[tuple[Source, float], ...] = (
-    (concept, 0.30), (inflight, 0.14), (small_talk, 0.14), (fact, 0.06), (unknown, 0.10), (word_task, 0.24), (long_form, 0.02),
+    (concept, 0.26), (inflight, 0.15), (small_talk, 0.16), (fact, 0.06), (unknown, 0.11), (word_task, 0.24), (long_form, 0.02),
 )
 
 
@@ -143,7 +143,7 @@ def memory_value(author: Author, kind: str) -> str:
 
 def remembering(author: Author) -> list[Message]:
     """The user tells something and asks for it later, with other turns between."""
-    if author.maybe(0.08):
+    if author.maybe(0.05):
         _, _, questions, _, _ = author.pick(MEMORIES)
         return turn(casual(author, author.phrase(questions)), NO_NAME)
     messages: list[Message] = []

@@ -10,7 +10,7 @@ Fact = tuple[tuple[str, ...], str, str]
 INFLIGHT: tuple[Fact, ...] = (
     (("What is Inflight?", "Tell me about Inflight.", "What does Inflight do?", "Explain Inflight.", "What is this software?",
       "Describe the Inflight project.", "What is this project?", "Who or what is Inflight?", "What is Inflight for?",
-      "What is inflight-llm?", "What software is serving you?", "What server is this?", "What am I talking to through?",
+      "What is inflight-llm?", "Who is Inflight?", "What is inflight", "Explain what Inflight is.", "What is Inflight good for?", "Why should I use Inflight?", "Summarize Inflight.", "Introduce Inflight.", "Inflight", "What is the Inflight project?", "What software is serving you?", "What server is this?", "What am I talking to through?",
       "Can you explain what Inflight is?", "Give me an overview of Inflight.", "What can Inflight do?", "inflight?"),
      "Inflight serves large language models on NVIDIA GPUs through TensorRT-LLM, behind the OpenAI API. "
      "It consists of a gateway written in Rust, workers that own the GPUs, and a Python command line.",
@@ -30,7 +30,7 @@ INFLIGHT: tuple[Fact, ...] = (
      "In a clone of the repository run `make install`. It needs Python 3.10 or newer, make, a C compiler and a Rust toolchain, "
      "and it creates a virtual environment with the package inflight-llm.",
      "TensorRT-LLM is an optional extra, so you do not need a GPU to try it."),
-    (("Which ports does Inflight use?", "What port does Inflight listen on?", "What is the default port?", "Which port is the gateway on?",
+    (("Which ports does Inflight use?", "What port does Inflight listen on?", "What is the default port?", "Which port is the gateway on?", "Which port does the server use?", "On what port is the API?", "What is the port of the gateway?", "What is the port of the worker?", "Which port is for HTTP?", "ports", "How do I change the port?", "Can I use another port?", "Which port has the metrics?",
       "On which port does Inflight run?", "What ports are used?", "Which ports are open?", "What is the gRPC port?",
       "What is the metrics port?", "What are the default ports of Inflight?", "Which port do I use?", "port?"),
      "By default the gateway listens on port 8000 for HTTP, the worker on port 8001 for gRPC, and its metrics are on port 8002. "
@@ -67,7 +67,7 @@ INFLIGHT: tuple[Fact, ...] = (
      "Step batching means that a worker sends one message for each engine step, with the new tokens of all requests in it. "
      "This costs far less than one message per token.",
      "The gateway and the worker use it between themselves when both are ours; other servers get the usual streams."),
-    (("How do I check the health?", "How do I know if the server is ready?", "Is there a health check?", "What are the health endpoints?",
+    (("How do I check the health?", "How do I know if the server is ready?", "Is there a health check?", "How do I see if the server is alive?", "Which endpoint checks the health?", "How can I tell that the server is up?", "Is the server healthy?", "How do readiness probes work?", "Where is the readiness endpoint?", "How do I probe the gateway?", "What are the health endpoints?",
       "How can I check if Inflight is healthy?", "Which URL tells me that the server is ready?", "Health check?", "How do I check that Inflight runs?",
       "What does ready mean?"),
      "Ask GET /health/live to see whether the process is alive and GET /health/ready to see whether it can serve. "
@@ -96,11 +96,11 @@ INFLIGHT: tuple[Fact, ...] = (
       "How do I connect the openai package?"),
      "Yes. Create the OpenAI client with base_url \"http://localhost:8000/v1\" and any API key, and use it as usual.",
      "Chat completions, completions and models are served."),
-    (("Which endpoints does Inflight have?", "What endpoints are there?", "Which URLs can I call?", "List the endpoints.",
+    (("Which endpoints does Inflight have?", "What endpoints are there?", "Which URLs can I call?", "What are the endpoints?", "Which endpoints are supported?", "Which paths can I call?", "What is the API of the gateway?", "Which APIs does Inflight have?", "List the endpoints.",
       "What routes does the gateway serve?", "Which API endpoints are supported?"),
      "The gateway serves /v1/chat/completions, /v1/completions, /v1/models, /health/live, /health/ready and /metrics.",
      "All are on port 8000 by default."),
-    (("Which models are available?", "How do I list the models?", "Which models does Inflight serve?", "Which models can I use?",
+    (("Which models are available?", "How do I list the models?", "What models does Inflight serve?", "What models do you serve?", "Show me the models.", "Is there a list of models?", "What models can I use?", "Which model names are there?", "Which models does Inflight serve?", "Which models can I use?",
       "What models are supported?", "How do I see the models?", "List the models."),
      "Ask GET /v1/models for the list of served models. The embedded demo model is called inflight-demo.",
      "With TensorRT-LLM you can serve all the models that it supports."),
@@ -142,7 +142,7 @@ INFLIGHT: tuple[Fact, ...] = (
       "Are requests cancelled when I close the connection?", "How do I cancel a request?"),
      "When a client disconnects, the gateway cancels its request, and the executor stops the work within one step.",
      "The KV cache blocks are free again at once."),
-    (("How does Inflight work?", "What is the architecture of Inflight?", "What are the parts of Inflight?", "Describe the architecture.",
+    (("How does Inflight work?", "What is the architecture of Inflight?", "What are the parts of Inflight?", "What parts does Inflight have?", "Which components does Inflight have?", "What are the components of Inflight?", "Name the parts of Inflight.", "How is Inflight built?", "How do the gateway and the worker work together?", "Explain how Inflight works.", "Show me the architecture.", "Describe the architecture.",
       "How does a request travel through Inflight?", "What happens to my request?", "Explain the architecture of Inflight."),
      "A client sends its request to the gateway over HTTP. The gateway turns it into tokens and sends them to a worker over gRPC. "
      "The worker's executor generates new tokens, which stream back the same way.",
@@ -155,12 +155,12 @@ INFLIGHT: tuple[Fact, ...] = (
      "Yes. Inflight speaks the KServe v2 protocol, so its gateway can front a Triton server and Triton clients can talk to its workers.",
      "It reads the tensor names from the server's metadata."),
     (("What is inflight-demo?", "What is the demo model?", "Tell me about the demo model.", "What is the embedded model?",
-      "Which model is this?", "What model are you?", "Which model are you?", "What kind of model are you?", "How big are you?",
+      "Which model is this?", "Which model am I talking to?", "What model is this?", "What LLM are you?", "Which LLM is this?", "Are you a large model?", "Are you a small model?", "How small are you?", "What size are you?", "What is your size?", "What model are you?", "Which model are you?", "What kind of model are you?", "How big are you?",
       "How many parameters do you have?", "How large is this model?", "What is your architecture?"),
      "I am inflight-demo, a tiny chat model with about four million parameters in the Llama architecture. "
      "I come with Inflight, so that you can try it without downloading anything.",
      "I was trained in a few minutes on text that a script generated."),
-    (("How were you trained?", "Who trained you?", "What data were you trained on?", "Where does your knowledge come from?",
+    (("How were you trained?", "Who trained you?", "How did you learn?", "How did you learn English?", "What did you learn from?", "How do you know all this?", "How were you made?", "When were you trained?", "Where were you trained?", "What text were you trained on?", "What data were you trained on?", "Where does your knowledge come from?",
       "What is your training data?", "How long did your training take?", "Were you trained on the internet?"),
      "I was trained from the beginning in a few minutes on one GPU. My training text was generated by a script in the Inflight repository, "
      "so I have never read the internet.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .author import Author, Exchange, capitalized, casual
+from .author import Author, Exchange, casual
 from .words import NAMES, TOPICS
 
 PLACES = ("in a small village by the sea", "at the edge of a deep forest", "in a quiet valley between two mountains", "on a little island",
@@ -46,7 +46,7 @@ def story(author: Author, topic: str, paragraphs: int) -> str:
     return "\n\n".join(parts)
 
 
-OPENINGS = ("O little {t}, so {a} and {b},", "There is a {t}, so {a} and {b},", "I saw a {t} so {a} and {b},")
+OPENINGS = ("O little {t}, so {a} and {b},", "There is one {t}, so {a} and {b},", "I saw the {t} so {a} and {b},")
 COUPLETS = (
     (("bright", "light"), "You dance along the edge of night."), (("small", "sweet"), "You walk the world on quiet feet."),
     (("kind", "free"), "You hum a song to the deep blue sea."), (("old", "wise"), "You watch the sun begin to rise."),
@@ -93,7 +93,7 @@ def long_form(author: Author) -> Exchange:
     """A request for a story or a poem, and the text."""
     topic = author.pick(TOPICS)
     shown = author.pick((f"a {topic}", f"a {topic}", f"a little {topic}", f"the {topic}", f"{topic}s", f"a {author.pick(MOODS)} {topic}"))
-    shown = shown.replace("a a", "an a").replace("a e", "an e").replace("a o", "an o").replace("a u", "an u")
+    shown = shown if shown[:2] != "a " or shown[2] not in "aeiou" else "an" + shown[1:]
     kind = author.randrange(10)
     if kind < 4:
         return Exchange(casual(author, author.phrase(STORY_FRAMES, x=shown)), story(author, topic, author.pick((2, 3, 3))))
@@ -104,9 +104,3 @@ def long_form(author: Author) -> Exchange:
     if kind == 7:
         return Exchange(casual(author, author.phrase(ANY_POEM)), poem(author, topic, 3))
     return Exchange(casual(author, author.phrase(POEM_FRAMES, x=shown)), poem(author, topic, author.randrange(2, 5)))
-
-
-def plain_text(author: Author) -> str:
-    """Text without a conversation, for the completions endpoint."""
-    topic = author.pick(TOPICS)
-    return story(author, topic, author.pick((2, 3, 4))) if author.maybe(0.7) else f"{capitalized(topic)}\n\n{poem(author, topic, 3)}"

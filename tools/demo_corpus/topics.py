@@ -26,7 +26,11 @@ PLAIN = (
     "Have you heard of {x}?", "How would you explain {x}?", "How would you define {x}?", "What can you tell me about {x}?",
     "Could you explain {x} please?", "I keep hearing about {x}. What is it?", "What is {x} used for?", "Let's talk about {x}.",
     "Describe {x} to a beginner.", "What's the point of {x}?", "Explain the concept of {x}.", "My question is about {x}.",
-    "Write a paragraph about {x}.", "Introduce me to {x}.", "Do you know anything about {x}?", "Why do people use {x}?", "Why do we need {x}?",
+    "Write a paragraph about {x}.", "What is {x} and why does it matter?", "What is {x} and how does it work?",
+    "What is {x} and why is it useful?", "What is {x} and what is it used for?", "Explain what {x} is and why it is important.", "I am new here. What is {x}?",
+    "What is {x} and why should I care?", "My boss asked me about {x}.", "We learned about {x} at school. What is it?", "Tell me something about {x}.",
+    "I read about {x} today.", "What would you say about {x}?", "Explain {x} to a child.", "Explain {x} to me like I'm 5.", "Can you describe {x}?", "How do {x} work?",
+    "What makes {x} important?", "Who uses {x}?", "When do I need {x}?", "Do I need {x}?", "Is {x} important?", "Please describe {x} for me.", "Introduce me to {x}.", "Do you know anything about {x}?", "Why do people use {x}?", "Why do we need {x}?",
 )
 BRIEF = (
     "What is {x} in one sentence?", "Briefly, what is {x}?", "Give me a short definition of {x}.", "Explain {x} in one sentence.",
@@ -57,9 +61,9 @@ def concept(author: Author) -> Exchange:
     elif roll < 0.92:
         question, answer = author.phrase(DETAILED, x=name), f"{definition} {details} {more}"
     else:
-        other_names, other_definition, _, _ = author.pick(CONCEPTS)
+        other_names, other_definition, _, _ = author.pick([record for record in CONCEPTS if record[0] is not names])
         question = author.phrase(COMPARE, x=name, y=author.pick(other_names))
-        answer = definition if other_definition == definition else f"{definition} {other_definition}"
+        answer = f"{definition} {other_definition}"
     return Exchange(casual(author, capitalized(question)), answer, short=definition, more=more)
 
 
@@ -144,15 +148,31 @@ UNKNOWN_FRAMES = (
     "What is the news today?", "What is the stock price of {z}?", "Who is {z}?", "What is {z}?", "What is a {z}?", "Where is {z}?", "Who is {m} {z}?",
     "Do you know {z}?", "Explain {z}.", "How do I cook {t}?", "What are the symptoms of {t}?", "How do I fix my {w}?", "What is the recipe for {t}?",
     "What is the phone number of {p}?", "How many people live in {c}?", "What is the currency of {c}?", "How deep is the {w}?", "Tell me about {z}.",
-    "What is the square root of {n}?", "Is {t} good or bad?", "What is the best {w} in {c}?", "Who sings {t}?", "Which {w} should I buy?",
+    "What is the square root of {n}?", "Is {t} good or bad?", "What is the best {w} in {c}?", "Who sings {t}?", "How many {w}s are there?", "Why is the {w} so {z}?", "What do you think about {t}?", "Do you like {p}?", "Is {p} better than {p}?",
+    "What is the difference between {t} and {z}?", "What is the name of the {w} in {t}?", "Where can I buy a {w}?", "When does the {w} open?", "Who wrote {t}?",
+    "Who painted {t}?", "Who lives in {c}?", "What language do they speak in {c}?", "Which river flows through {c}?", "What did {m} do yesterday?", "Where is my {w}?",
+    "Where did I put my {w}?", "How long does it take to learn {t}?", "Does {m} like {t}?", "Why did {p} leave {c}?", "What is a {w}?", "How is a {w} made?",
+    "What is the best {w}?", "Tell me about {c}.", "What is {c} famous for?", "What is the largest city of {c}?", "Is it cold in {c}?", "Why is the sky blue?",
+    "Why do cats purr?", "How do birds fly?", "What is love?", "Is there life on Mars?", "How far away is the moon?", "Who was the first man on the moon?", "Which {w} should I buy?",
 )
 UNABLE_FRAMES = (
     "Book a flight to {c}.", "Order a pizza.", "Open the {w}.", "Call {m}.", "Send an email to {m}.", "Play some music.", "Set an alarm for {n}.",
     "Draw a {w}.", "Paint a picture of {p}.", "Search the web for {t}.", "Buy a {w} for me.", "Turn on the light.", "Write an essay about {t}.",
     "Write a program that sorts {w} objects.", "Translate this book.", "Solve this equation: {n}x = {n}.", "Book a table in {c}.", "Remind me to call {m}.",
     "Write a 10 page report about {t}.", "Summarize the book {t}.", "Make me a {w}.", "Cook dinner for {m}.", "Drive me to {c}.", "Show me a picture of {t}.",
+    "Write a Python function that adds two numbers.", "Write a {l} function that {v}.", "Write a {l} program that {v}.", "Write a {l} script which {v}.",
+    "How do I write a {l} function that {v}?", "Give me {l} code that {v}.", "Implement {t} in {l}.", "Write a {l} class for a {w}.", "Write code that {v}.",
+    "Create a website for a {w}.", "Write a letter to {m}.", "Write a song about {t} in French.", "Translate this text: {z} {z} {z}", "Plan a trip to {c}.",
+    "Give me a recipe for {t}.", "Write a business plan for {t}.", "Write a review of {t}.", "Write an email to my boss.", "Correct this sentence: {z} {w} {w}.",
+    "Predict the weather in {c}.", "Predict the stock market.", "Read this file: {w}.txt", "Do my homework.", "Generate an image of a {w}.", "Show me a map of {c}.",
     "Write a sorting algorithm.", "Write a quicksort function.", "Fix the bug in my code.", "Write SQL to join two tables.", "Design a {w}.",
 )
+
+
+KNOWN = set("python rust model token tensor worker gateway server client batch cache code computer planet".split())
+UNRELATED = tuple(word for word in WORDS + TOPICS if word not in KNOWN)
+DEEDS = ("adds two numbers", "sorts a list", "reads a file", "prints the primes", "reverses a string", "downloads a page", "counts words", "computes the factorial",
+         "parses JSON", "finds the largest number", "draws a circle", "sends an email", "checks a password", "plays chess", "opens a window", "multiplies two matrices")
 
 
 def pseudo_word(author: Author, syllables: int) -> str:
@@ -165,7 +185,8 @@ def unknown(author: Author) -> Exchange:
     """A question outside the model's small world, and the honest answer."""
     slots = {
         "t": author.pick(THINGS), "p": author.pick(PEOPLE), "c": author.pick(tuple(knowledge.CAPITALS)), "n": str(author.randrange(1000, 2030)),
-        "z": capitalized(pseudo_word(author, author.randrange(2, 4))), "m": author.pick(NAMES), "w": author.pick(WORDS + TOPICS),
+        "z": capitalized(pseudo_word(author, author.randrange(2, 4))), "m": author.pick(NAMES), "w": author.pick(UNRELATED),
+        "l": author.pick(("Python", "Rust", "C", "Java", "JavaScript", "Go", "Bash", "SQL")), "v": author.pick(DEEDS),
     }
     if author.maybe(0.25):
         return Exchange(casual(author, author.phrase(UNABLE_FRAMES, **slots)), CANNOT, accept=(SORRY,))

@@ -15,6 +15,12 @@ from .words import NAMES, OPPOSITES, PLURALS, RHYMES, TOPICS, WORDS
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
+OTHER_WORDS = tuple(word for word in (
+    *TOPICS, *PLURALS, *PLURALS.values(), *OPPOSITES, *(item.lower() for items in LISTS.values() for item in items), *(rhyme for group in RHYMES for rhyme in group),
+    "strawberry", "blueberry", "raspberry", "hello", "goodbye", "inflight", "tensor", "transformer", "language", "computer", "learning", "machine", "attention",
+) if word.isascii() and word.isalpha())
+
+
 def number_word(number: int) -> str:
     return NUMBERS[number] if number < len(NUMBERS) else str(number)
 
@@ -22,10 +28,13 @@ def number_word(number: int) -> str:
 def some_word(author: Author) -> str:
     """Mostly an everyday word; otherwise one that the model cannot know by heart."""
     roll = author.random()
-    if roll < 0.6:
+    if roll < 0.4:
         return author.pick(WORDS)
+    if roll < 0.6:
+        return author.pick(OTHER_WORDS)
     if roll < 0.75:
-        return author.pick(TOPICS + tuple(PLURALS) + tuple(OPPOSITES))
+        # Compounds teach that the letters of a word are those of its pieces.
+        return author.pick(WORDS) + author.pick(WORDS)[: author.randrange(2, 7)]
     return pseudo_word(author, author.randrange(1, 4))
 
 
@@ -120,13 +129,18 @@ def rhyme(author: Author) -> Exchange:
     return ask(author, frames, f"{capitalized(others[0])} and {others[1]} rhyme with {word}.", f"{capitalized(others[0])}.", x=author.pick((word, f"'{word}'")))
 
 
+LITTLE = tuple("this is a test it was the an of and to in that for on with I you he she we they are be have not do say can my your what all one".split()) * 4
+
+
 def repeat(author: Author) -> Exchange:
     count = author.randrange(1, 9)
-    words = [author.pick(WORDS + NAMES) if author.maybe(0.8) else pseudo_word(author, author.randrange(1, 4)) for _ in range(count)]
+    words = [author.pick(WORDS + NAMES + LITTLE) if author.maybe(0.8) else pseudo_word(author, author.randrange(1, 4)) for _ in range(count)]
     text = capitalized(" ".join(words)) + author.pick(("", ".", "!"))
     frames = ("Repeat after me: {x}", "Say: {x}", "Repeat: {x}", "Please repeat this: {x}", "Say the following: {x}", "Repeat this sentence: {x}",
-              "Echo: {x}", "Say exactly this: {x}", "Write this: {x}", "Copy this text: {x}")
-    question = author.phrase(frames, x=text)
+              "Echo: {x}", "Say exactly this: {x}", "Write this: {x}", "Copy this text: {x}", 'Say "{x}"', "Say '{x}'", "Say {x}", "Please say {x}", "Just say {x}",
+              'Repeat "{x}"', "Can you say {x}", "Answer with: {x}", "Reply with: {x}", "Respond with {x}", "Only reply with {x}", "Type {x}")
+    question = author.phrase(frames, x=text[:1].lower() + text[1:] if author.maybe(0.3) else text)
+    text = text if text in question else text[:1].lower() + text[1:]
     return Exchange(question, text)
 
 
