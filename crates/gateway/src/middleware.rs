@@ -27,6 +27,8 @@ const MAX_REQUEST_ID: usize = 128;
 pub struct RequestContext {
     pub id: Arc<str>,
     pub started: Instant,
+    /// W3C trace context, handed to the worker as it came.
+    pub trace_parent: Option<Box<str>>,
 }
 
 /// Runs around every request.
@@ -51,6 +53,7 @@ pub async fn observe(
     let context = RequestContext {
         id: Arc::clone(&id),
         started,
+        trace_parent: trace_parent(request.headers()),
     };
     let mut response = match refused {
         Some(refused) => error::response(&refused),
@@ -106,6 +109,15 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
     }
 }
 
+/// `traceparent` if it has the form of version 00: four fields in lower-case hex.
+fn trace_parent(headers: &HeaderMap) -> Option<Box<str>> {
+    let value = headers.get("traceparent")?.to_str().ok()?;
+    let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let lengths = value.split('-').map(str::len);
+    let valid = lengths.eq([2, 32, 16, 2]) && value.bytes().all(|byte| byte == b'-' || hex(byte));
+    valid.then(|| value.into())
+}
+
 fn authorize(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(key) = &app.api_key else {
         return Ok(());
@@ -140,6 +152,26 @@ fn route_label(matched: Option<&str>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trace_context_is_handed_on_only_when_well_formed() {
+        let with = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", value.parse().unwrap());
+            trace_parent(&headers)
+        };
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert_eq!(with(good).as_deref(), Some(good));
+        for bad in [
+            "",
+            "00",
+            &good.to_uppercase(),
+            &format!("{good}-x"),
+            &good.replace('-', "_"),
+        ] {
+            assert_eq!(with(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn only_harmless_request_ids_are_taken_over() {

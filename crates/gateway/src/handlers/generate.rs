@@ -26,7 +26,7 @@ use crate::stream::inbox::Inbox;
 use crate::stream::logprobs::LogProbs;
 use crate::translate::ask::Ask;
 use crate::translate::plan::{self, Plan};
-use crate::translate::tensors::infer_request;
+use crate::translate::tensors::{Origin, infer_request};
 use crate::upstream::assets::ServedModel;
 use crate::upstream::connection::Connection;
 use crate::upstream::outbound::NotQueued;
@@ -81,6 +81,7 @@ async fn try_respond(
     let context = context.unwrap_or_else(|| RequestContext {
         id: Arc::from(""),
         started: Instant::now(),
+        trace_parent: None,
     });
     let inbound = inbound::read(&parts.headers, body, app.max_body_bytes, &app.admission).await?;
     let admitted = app.admission.admit()?;
@@ -224,7 +225,10 @@ fn submit(
         let request = infer_request(
             &prompt.plan,
             core_model,
-            &context.id,
+            Origin {
+                request_id: &context.id,
+                trace_parent: context.trace_parent.as_deref(),
+            },
             &prompt.tokens,
             handle,
         );

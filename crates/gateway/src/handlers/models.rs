@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use inflight_openai::{ApiError, ModelCard, ModelList};
@@ -19,7 +20,12 @@ pub async fn list_models(State(app): State<Arc<App>>) -> Response {
 }
 
 /// One model by its name, which may have slashes.
-pub async fn retrieve_model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Response {
+pub async fn retrieve_model(
+    State(app): State<Arc<App>>,
+    model: Result<Path<String>, PathRejection>,
+) -> Response {
+    // A path that is not UTF-8 names no model.
+    let model = model.map_or_else(|_| String::new(), |Path(model)| model);
     let models = app.table.models();
     match models.get(&model) {
         Some(entry) => Json(card(entry)).into_response(),

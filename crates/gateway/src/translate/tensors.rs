@@ -4,21 +4,32 @@
 //! `inflight_` marks ours.
 
 use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names;
 use inflight_kserve::tensor::RequestBuilder;
 
 use super::plan::Plan;
 
+/// Request parameter that carries W3C trace context; no model reads it.
+const TRACE_PARENT: &str = "traceparent";
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    pub request_id: &'a str,
+    pub trace_parent: Option<&'a str>,
+}
+
 /// The request of one prompt under `handle`.
 pub fn infer_request(
     plan: &Plan,
     core_model: &str,
-    request_id: &str,
+    origin: Origin<'_>,
     tokens: &[i32],
     handle: u64,
 ) -> ModelInferRequest {
     let capacity = size_of_val(tokens) + 12 * plan.stop_ids.len() + 8 * plan.logit_bias.len() + 128;
-    let mut request = RequestBuilder::new(core_model, request_id, capacity);
+    let mut request = RequestBuilder::new(core_model, origin.request_id, capacity);
     let length = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
     request
         .handle(handle)
@@ -96,6 +107,12 @@ pub fn infer_request(
                 .output(names::PROMPT_TOP_LOG_PROB_IDS)
                 .output(names::PROMPT_TOP_LOG_PROBS);
         }
+    }
+    if let Some(trace_parent) = origin.trace_parent {
+        request.parameter(
+            TRACE_PARENT,
+            ParameterChoice::StringParam(trace_parent.to_owned()),
+        );
     }
     if plan.cached_tokens {
         request.output(names::CACHED_TOKENS);

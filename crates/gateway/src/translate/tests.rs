@@ -13,10 +13,14 @@ use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::plan::plan;
-use super::tensors::infer_request;
+use super::tensors::{Origin, infer_request};
 use crate::upstream::assets::ServedModel;
 
 const FRESH_SEED: u64 = 77;
+const ORIGIN: Origin<'static> = Origin {
+    request_id: "id",
+    trace_parent: None,
+};
 const PROMPT: [i32; 3] = [97, 98, 99];
 
 fn model(generation: &str) -> ServedModel {
@@ -24,7 +28,10 @@ fn model(generation: &str) -> ServedModel {
         .into_iter()
         .map(|(name, data)| (name, data.to_vec()))
         .collect();
-    files.insert("generation_config.json".to_owned(), generation.as_bytes().to_vec());
+    files.insert(
+        "generation_config.json".to_owned(),
+        generation.as_bytes().to_vec(),
+    );
     let capabilities = [
         "log_probs",
         "top_log_probs",
@@ -54,7 +61,7 @@ fn plain() -> ServedModel {
 
 fn translated(model: &ServedModel, ask: &Ask) -> Result<ModelInferRequest, ApiError> {
     let plan = plan(ask, model, PROMPT.len(), FRESH_SEED)?;
-    Ok(infer_request(&plan, "tensorrt_llm", "id", &PROMPT, 5))
+    Ok(infer_request(&plan, "tensorrt_llm", ORIGIN, &PROMPT, 5))
 }
 
 fn chat_ask(fields: &Value) -> Ask {
@@ -70,7 +77,11 @@ fn completion_ask(fields: &Value) -> Ask {
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
     }
-    Ask::completion(&completions::parse(body.to_string().as_bytes()).unwrap().request)
+    Ask::completion(
+        &completions::parse(body.to_string().as_bytes())
+            .unwrap()
+            .request,
+    )
 }
 
 /// Each input as its values, and the outputs asked for beyond those of every request.
@@ -88,14 +99,19 @@ fn readable(request: &ModelInferRequest) -> (BTreeMap<String, Value>, Vec<String
     });
     let always = ["output_ids", "inflight_finish_reason"];
     let outputs = request.outputs.iter().map(|output| output.name.clone());
-    let outputs = outputs.filter(|name| !always.contains(&name.as_str())).collect();
+    let outputs = outputs
+        .filter(|name| !always.contains(&name.as_str()))
+        .collect();
     (inputs.collect(), outputs)
 }
 
 #[test]
 fn a_bare_request_sends_everything_the_sampler_reads() {
     let request = translated(&plain(), &chat_ask(&json!({}))).unwrap();
-    assert_eq!((request.model_name.as_str(), request.id.as_str()), ("tensorrt_llm", "id"));
+    assert_eq!(
+        (request.model_name.as_str(), request.id.as_str()),
+        ("tensorrt_llm", "id")
+    );
     let (inputs, outputs) = readable(&request);
     let expected = json!({
         "inflight_handle": [5],
@@ -114,9 +130,17 @@ fn a_bare_request_sends_everything_the_sampler_reads() {
     });
     assert_eq!(json!(inputs), expected);
     assert_eq!(outputs, ["inflight_cached_tokens"]);
-    let stop_words = request.inputs.iter().find(|input| input.name == "stop_words_list").unwrap();
+    let stop_words = request
+        .inputs
+        .iter()
+        .find(|input| input.name == "stop_words_list")
+        .unwrap();
     assert_eq!(stop_words.shape, [1, 2, 1]);
-    let ids = request.inputs.iter().find(|input| input.name == "input_ids").unwrap();
+    let ids = request
+        .inputs
+        .iter()
+        .find(|input| input.name == "input_ids")
+        .unwrap();
     assert_eq!(ids.shape, [1, 3]);
 }
 
@@ -126,7 +150,10 @@ fn each_field_becomes_its_tensor() {
     let cases = [
         (json!({"temperature": 0.25}), json!({"temperature": [0.25]})),
         (json!({"temperature": 0}), json!({"runtime_top_k": [1]})),
-        (json!({"temperature": 0, "top_k": 7, "top_p": 0.5, "min_p": 0.5}), json!({"runtime_top_k": [1]})),
+        (
+            json!({"temperature": 0, "top_k": 7, "top_p": 0.5, "min_p": 0.5}),
+            json!({"runtime_top_k": [1]}),
+        ),
         (json!({"top_p": 0.5}), json!({"runtime_top_p": [0.5]})),
         (json!({"top_k": 7}), json!({"runtime_top_k": [7]})),
         (json!({"top_k": -1}), json!({})),
@@ -134,15 +161,30 @@ fn each_field_becomes_its_tensor() {
         (json!({"min_p": 0}), json!({})),
         (json!({"seed": 3}), json!({"seed": [3]})),
         (json!({"seed": -1}), json!({"seed": [u64::MAX]})),
-        (json!({"repetition_penalty": 1.5}), json!({"repetition_penalty": [1.5]})),
+        (
+            json!({"repetition_penalty": 1.5}),
+            json!({"repetition_penalty": [1.5]}),
+        ),
         (json!({"repetition_penalty": 1}), json!({})),
-        (json!({"presence_penalty": 0.5}), json!({"presence_penalty": [0.5]})),
-        (json!({"frequency_penalty": -0.5}), json!({"frequency_penalty": [-0.5]})),
-        (json!({"presence_penalty": 0, "frequency_penalty": 0}), json!({})),
+        (
+            json!({"presence_penalty": 0.5}),
+            json!({"presence_penalty": [0.5]}),
+        ),
+        (
+            json!({"frequency_penalty": -0.5}),
+            json!({"frequency_penalty": [-0.5]}),
+        ),
+        (
+            json!({"presence_penalty": 0, "frequency_penalty": 0}),
+            json!({}),
+        ),
         (json!({"min_tokens": 4}), json!({"min_tokens": [4]})),
         (json!({"min_tokens": 0}), json!({})),
         (json!({"max_tokens": 9}), json!({"request_output_len": [9]})),
-        (json!({"max_completion_tokens": 9}), json!({"request_output_len": [9]})),
+        (
+            json!({"max_completion_tokens": 9}),
+            json!({"request_output_len": [9]}),
+        ),
         (json!({"max_tokens": 61}), json!({})),
         (json!({"n": 3}), json!({"num_return_sequences": [3]})),
         (json!({"n": 1}), json!({})),
@@ -152,18 +194,30 @@ fn each_field_becomes_its_tensor() {
             json!({"logit_bias": {"7": 1.5, "2": -100}}),
             json!({"inflight_logit_bias_ids": [2, 7], "inflight_logit_bias_values": [-100.0, 1.5]}),
         ),
-        (json!({"ignore_eos": true}), json!({"end_id": null, "pad_id": null, "stop_words_list": null})),
-        (json!({"stop_token_ids": [9, 256, 257, 9]}), json!({"stop_words_list": [257, 9, 1, 2]})),
+        (
+            json!({"ignore_eos": true}),
+            json!({"end_id": null, "pad_id": null, "stop_words_list": null}),
+        ),
+        (
+            json!({"stop_token_ids": [9, 256, 257, 9]}),
+            json!({"stop_words_list": [257, 9, 1, 2]}),
+        ),
         (
             json!({"stop_token_ids": [9], "ignore_eos": true}),
             json!({"end_id": null, "pad_id": null, "stop_words_list": [9, 1]}),
         ),
-        (json!({"logprobs": true}), json!({"return_log_probs": [true]})),
+        (
+            json!({"logprobs": true}),
+            json!({"return_log_probs": [true]}),
+        ),
         (
             json!({"logprobs": true, "top_logprobs": 2}),
             json!({"return_log_probs": [true], "inflight_num_top_log_probs": [2]}),
         ),
-        (json!({"user": "u", "metadata": {"a": "b"}, "best_of": 1}), json!({})),
+        (
+            json!({"user": "u", "metadata": {"a": "b"}, "best_of": 1}),
+            json!({}),
+        ),
     ];
     let model = plain();
     let (bare, _) = readable(&translated(&model, &chat_ask(&json!({}))).unwrap());
@@ -188,12 +242,22 @@ fn outputs_are_named_when_they_are_wanted() {
             chat_ask(&json!({"stream": true, "stream_options": {"include_usage": true}})),
             vec!["inflight_cached_tokens"],
         ),
-        (chat_ask(&json!({"stream": true, "logprobs": true})), vec!["output_log_probs"]),
+        (
+            chat_ask(&json!({"stream": true, "logprobs": true})),
+            vec!["output_log_probs"],
+        ),
         (
             completion_ask(&json!({"stream": true, "logprobs": 2})),
-            vec!["output_log_probs", "inflight_top_log_prob_ids", "inflight_top_log_probs"],
+            vec![
+                "output_log_probs",
+                "inflight_top_log_prob_ids",
+                "inflight_top_log_probs",
+            ],
         ),
-        (completion_ask(&json!({"stream": true, "echo": true})), vec![]),
+        (
+            completion_ask(&json!({"stream": true, "echo": true})),
+            vec![],
+        ),
         (
             completion_ask(&json!({"stream": true, "echo": true, "logprobs": 0})),
             vec!["output_log_probs", "inflight_prompt_log_probs"],
@@ -250,8 +314,13 @@ fn absent_fields_take_the_models_own_defaults() {
             .into_iter()
             .filter(|(name, _)| {
                 name.starts_with("runtime_")
-                    || ["temperature", "inflight_min_p", "repetition_penalty", "pad_id"]
-                        .contains(&name.as_str())
+                    || [
+                        "temperature",
+                        "inflight_min_p",
+                        "repetition_penalty",
+                        "pad_id",
+                    ]
+                    .contains(&name.as_str())
             })
             .collect();
         assert_eq!(json!(sampling), expected, "{config} {fields}");
@@ -261,13 +330,24 @@ fn absent_fields_take_the_models_own_defaults() {
 #[test]
 fn a_request_that_does_not_fit_is_refused_with_its_field() {
     let short = ServedModel {
-        description: ModelDescription { max_seq_len: 3, ..plain().description },
+        description: ModelDescription {
+            max_seq_len: 3,
+            ..plain().description
+        },
         text: plain().text,
     };
     let cases = [
         (plain(), chat_ask(&json!({"max_tokens": 62})), "messages"),
-        (plain(), completion_ask(&json!({"max_tokens": 62})), "prompt"),
-        (plain(), completion_ask(&json!({"max_tokens": 2_147_483_647})), "prompt"),
+        (
+            plain(),
+            completion_ask(&json!({"max_tokens": 62})),
+            "prompt",
+        ),
+        (
+            plain(),
+            completion_ask(&json!({"max_tokens": 2_147_483_647})),
+            "prompt",
+        ),
         (short, chat_ask(&json!({})), "messages"),
     ];
     for (model, ask, param) in cases {

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::Request;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::FakeWorker;
@@ -14,6 +17,7 @@ use tokio::net::TcpStream;
 use crate::support::{Client, Gateway, PATIENCE, byte_model, chat, pair};
 
 const PATH: &str = "/v1/chat/completions";
+const TRACE_PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 #[tokio::test]
 async fn a_client_that_leaves_mid_stream_stops_its_work() {
@@ -201,22 +205,118 @@ async fn metrics_move_while_a_stream_is_open() {
 }
 
 #[tokio::test]
-async fn the_clients_request_id_is_taken_over() {
+async fn http2_streams_share_a_connection_and_end_one_by_one() {
+    let (mut worker, gateway) = pair().await;
+    let socket = TcpStream::connect(gateway.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
+            .await
+            .unwrap();
+    let connection = tokio::spawn(connection);
+    let request = || {
+        Request::post(format!("http://gateway{PATH}"))
+            .body(Full::<Bytes>::from(
+                chat(json!({"stream": true})).to_string(),
+            ))
+            .unwrap()
+    };
+    let serve = async {
+        let (one, two) = (worker.next_request().await, worker.next_request().await);
+        one.tokens(&tokens("a")).await;
+        two.tokens(&tokens("b")).await;
+        (one, two)
+    };
+    let (first, second) = (
+        sender.send_request(request()),
+        sender.clone().send_request(request()),
+    );
+    let (first, second, (one, two)) = tokio::join!(first, second, serve);
+    // One is left, the other goes on.
+    let first = first.unwrap();
+    assert_eq!(first.version(), http::Version::HTTP_2);
+    drop(first);
+    let stop = worker.next_request().await;
+    assert!(stop.stop && (stop.handle == one.handle || stop.handle == two.handle));
+    let (other, text) = if stop.handle == one.handle {
+        (two, "b")
+    } else {
+        (one, "a")
+    };
+    other.finish(&tokens("!"), FinishReason::EndId).await;
+    let body = second
+        .unwrap()
+        .into_body()
+        .collect()
+        .await
+        .unwrap()
+        .to_bytes();
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    assert!(body.contains(&format!("\"content\":\"{text}")) && body.ends_with("data: [DONE]\n\n"));
+    connection.abort();
+}
+
+#[tokio::test]
+async fn a_prompt_of_ten_megabytes_delays_no_stream() {
+    let mut worker = FakeWorker::start(byte_model()).await;
+    // The test's runtime has one thread: whatever blocks it blocks the stream.
+    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true, "max_tokens": 40}));
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("a")).await;
+        request
+    };
+    let (mut stream, request) = tokio::join!(client.open(PATH, &body), serve);
+    assert_eq!(stream.text().await, "");
+    assert_eq!(stream.text().await, "a");
+    let address = gateway.address;
+    let huge = chat(json!({"messages": [{"role": "user", "content": "word ".repeat(2_000_000)}]}));
+    let huge = tokio::spawn(async move { Client::connect(address).await.post(PATH, &huge).await });
+    let mut worst = Duration::ZERO;
+    let mut during = 0;
+    while !huge.is_finished() {
+        let started = Instant::now();
+        request.tokens(&tokens("b")).await;
+        assert_eq!(stream.text().await, "b");
+        worst = worst.max(started.elapsed());
+        during += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let answer = huge.await.unwrap();
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
+    assert!(during > 1, "the prompt took long enough to notice");
+    // The work takes a second or more on its own thread; a blocked stream would show all of it.
+    assert!(
+        worst < Duration::from_millis(500),
+        "{worst:?} in {during} tokens"
+    );
+}
+
+#[tokio::test]
+async fn the_clients_request_id_and_trace_context_are_taken_over() {
     let (mut worker, gateway) = pair().await;
     let request = Request::post(PATH)
         .header("host", "gateway")
         .header("x-request-id", "my-id")
+        .header("traceparent", TRACE_PARENT)
         .body(Full::from(chat(json!({})).to_string()))
         .unwrap();
     let mut client = Client::connect(gateway.address).await;
     let serve = async {
         let request = worker.next_request().await;
         request.finish(&tokens("a"), FinishReason::EndId).await;
-        request.message.id
+        request.message
     };
-    let (response, id) = tokio::join!(client.send(request), serve);
+    let (response, message) = tokio::join!(client.send(request), serve);
     assert_eq!(response.headers()["x-request-id"], "my-id");
-    assert_eq!(id, "my-id");
+    assert_eq!(message.id, "my-id");
+    let trace_parent = message.parameters["traceparent"].parameter_choice.clone();
+    assert_eq!(
+        trace_parent,
+        Some(ParameterChoice::StringParam(TRACE_PARENT.to_owned()))
+    );
 }
 
 #[tokio::test]
