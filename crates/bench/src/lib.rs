@@ -1,1 +1,17 @@
-//! inflight-bench
+//! The load generator behind `inflight bench`: measures a gateway or a worker from the outside.
+//!
+//! Knows the two wires and how to count on them. Deliberately knows nothing of how a gateway, a
+//! worker or an executor works inside: what is measured is a process id and an address.
+
+mod cli;
+mod floor;
+mod load;
+mod measure;
+mod process;
+mod sse;
+mod suite;
+
+pub use cli::bench_main;
+
+#[cfg(test)]
+mod tests;

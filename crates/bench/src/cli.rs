@@ -1,0 +1,366 @@
+//! The command line of `inflight bench`. Owns options, defaults and exit codes.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::floor::{Floor, FloorOptions};
+use crate::load::{self, Plan, Target, Wire};
+use crate::process;
+use crate::suite::{self, SuiteOptions};
+
+/// Everything measured, every stream whole.
+const EXIT_OK: i32 = 0;
+/// Streams were broken, or something could not be measured.
+const EXIT_BROKEN: i32 = 1;
+/// The command line makes no sense.
+const EXIT_USAGE: i32 = 2;
+
+/// The OpenAI model name where none is given: that of the embedded model.
+const DEFAULT_OPENAI_MODEL: &str = "inflight-demo";
+/// The KServe model that takes token ids.
+const DEFAULT_KSERVE_MODEL: &str = "tensorrt_llm";
+
+#[derive(Debug, Parser)]
+#[command(about = "Measure a gateway or a worker under load.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Put concurrent streams on one server and report what it did.
+    Load(LoadArgs),
+    /// Run a minimal server that writes one ready event per token, to compare with.
+    Floor(FloorArgs),
+    /// Start the servers one after another, each alone on a core, and measure them beside the floor.
+    Suite(SuiteArgs),
+}
+
+#[derive(Debug, Args)]
+struct LoadArgs {
+    /// The server.
+    #[arg(value_name = "HOST:PORT")]
+    address: String,
+    /// What the server speaks.
+    #[arg(long, value_enum, default_value = "openai")]
+    wire: Wire,
+    /// Concurrent streams.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    streams: u32,
+    /// Tokens that each request asks for.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    tokens: u32,
+    /// Tokens (KServe) or words (OpenAI) of each prompt.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    prompt_tokens: u32,
+    /// Requests in all [default: four per stream, unless --duration-s is given].
+    #[arg(long)]
+    requests: Option<u64>,
+    /// Start no request after so many seconds; those that run are finished.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    duration_s: Option<Duration>,
+    /// Requests before the measured ones.
+    #[arg(long, default_value_t = 0)]
+    warmup: u64,
+    /// Spread the streams' first requests over so many milliseconds.
+    #[arg(long, default_value_t = 0)]
+    ramp_ms: u64,
+    /// Give the run up after so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
+    timeout_s: Duration,
+    /// The model's name [default: inflight-demo; tensorrt_llm over KServe].
+    #[arg(long)]
+    model: Option<String>,
+    /// Sent as a bearer token to a gateway.
+    #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// HTTP/2 connections that `--wire kserve` spreads its streams over.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    connections: u32,
+    /// Process id of the server, for its CPU time per token and its memory.
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct FloorArgs {
+    /// Where to listen; port 0 takes any that is free. The address is printed.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Milliseconds between the tokens of a stream; 0: as fast as the client reads.
+    #[arg(long, default_value_t = 0)]
+    pace_ms: u64,
+}
+
+#[derive(Debug, Args)]
+struct SuiteArgs {
+    /// Stream counts to measure.
+    #[arg(long, value_delimiter = ',', default_value = "1,64,1000")]
+    streams: Vec<u32>,
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    tokens: u32,
+    /// Milliseconds between tokens in the paced runs.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pace_ms: u64,
+    /// Seconds of each saturated run.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "3")]
+    duration_s: Duration,
+    /// Times that everything is measured; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// Start no further run after so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1500")]
+    limit_s: Duration,
+    /// The core of the server that is measured.
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// The core of everything else.
+    #[arg(long, default_value_t = 1)]
+    client_core: usize,
+    /// Measure only these, by the names that the table shows.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// The `inflight` command, for the templates below [default: the one that runs this].
+    #[arg(long, value_name = "PATH")]
+    inflight: Option<String>,
+    /// How the gateway is started. Templates are split at spaces, then {inflight}, {port},
+    /// {metrics_port}, {worker_port}, {pace_ms} and {step_us} are filled in; an empty one leaves its
+    /// server out.
+    #[arg(long, value_name = "TEMPLATE", default_value = suite::GATEWAY_COMMAND)]
+    gateway_command: String,
+    /// How a worker with the simulated executor is started.
+    #[arg(long, value_name = "TEMPLATE", default_value = suite::WORKER_COMMAND)]
+    worker_command: String,
+    /// How a worker with a scripted Python executor is started.
+    #[arg(long, value_name = "TEMPLATE", default_value = suite::SCRIPTED_COMMAND)]
+    scripted_command: String,
+    /// How the floor is started.
+    #[arg(long, value_name = "TEMPLATE", default_value = suite::FLOOR_COMMAND)]
+    floor_command: String,
+    /// The OpenAI model name that the gateway serves.
+    #[arg(long, default_value = DEFAULT_OPENAI_MODEL)]
+    model: String,
+    /// Also write all figures there.
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Also write the tables there.
+    #[arg(long, value_name = "PATH")]
+    markdown: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if !duration.is_zero() && seconds <= 86_400.0 => Ok(duration),
+        _ => Err("must be above 0 and at most a day".to_owned()),
+    }
+}
+
+/// Runs `inflight bench`. `argv` begins with the program's name; the result is the exit code: 0 when
+/// every stream came whole, 1 when not, 2 for a command line that makes no sense.
+pub fn bench_main<I, T>(argv: I) -> i32
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    process::end_on_interrupt();
+    let cli = match Cli::try_parse_from(argv) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nothing is left to do where even the message cannot be printed.
+            let _ = error.print();
+            return if error.use_stderr() {
+                EXIT_USAGE
+            } else {
+                EXIT_OK
+            };
+        }
+    };
+    match cli.command {
+        Command::Load(args) => load_command(args),
+        Command::Floor(args) => floor_command(&args),
+        Command::Suite(args) => suite_command(args),
+    }
+}
+
+fn load_command(args: LoadArgs) -> i32 {
+    let default_model = match args.wire {
+        Wire::Openai => DEFAULT_OPENAI_MODEL,
+        Wire::Kserve | Wire::KserveStep => DEFAULT_KSERVE_MODEL,
+    };
+    let address = args
+        .address
+        .strip_prefix("http://")
+        .unwrap_or(&args.address);
+    let target = Target {
+        wire: args.wire,
+        address: address.trim_end_matches('/').to_owned(),
+        model: args.model.unwrap_or_else(|| default_model.to_owned()),
+        api_key: args.api_key,
+        connections: args.connections as usize,
+        pid: args.pid,
+    };
+    let requests = args.requests.or_else(|| match args.duration_s {
+        Some(_) => None,
+        None => Some(4 * u64::from(args.streams)),
+    });
+    let plan = Plan {
+        streams: args.streams as usize,
+        tokens: args.tokens,
+        prompt_tokens: args.prompt_tokens,
+        requests,
+        duration: args.duration_s,
+        warmup: args.warmup,
+        ramp: Duration::from_millis(args.ramp_ms),
+        timeout: args.timeout_s,
+    };
+    match load::run(&target, &plan) {
+        Ok(report) => {
+            let text = if args.json {
+                serde_json::to_string_pretty(&report).unwrap_or_else(|error| error.to_string())
+            } else {
+                report.table()
+            };
+            print(&text);
+            if report.is_clean() {
+                EXIT_OK
+            } else {
+                EXIT_BROKEN
+            }
+        }
+        Err(error) => fail(&error),
+    }
+}
+
+fn floor_command(args: &FloorArgs) -> i32 {
+    process::raise_open_files();
+    let options = FloorOptions {
+        pace: Duration::from_millis(args.pace_ms),
+    };
+    let served = Floor::bind(args.listen, options).and_then(|mut floor| {
+        print(&format!("listening on {}", floor.address()?));
+        floor.serve(|| false)
+    });
+    match served {
+        Ok(()) => EXIT_OK,
+        Err(error) => {
+            tell(&format!(
+                "error: the floor on `{}` failed: {error}",
+                args.listen
+            ));
+            EXIT_BROKEN
+        }
+    }
+}
+
+fn suite_command(args: SuiteArgs) -> i32 {
+    let options = SuiteOptions {
+        streams: args
+            .streams
+            .iter()
+            .map(|streams| *streams as usize)
+            .collect(),
+        tokens: args.tokens,
+        pace: Duration::from_millis(args.pace_ms),
+        duration: args.duration_s,
+        rounds: args.rounds,
+        limit: args.limit_s,
+        server_core: args.server_core,
+        client_core: args.client_core,
+        only: args.only,
+        inflight: args.inflight.unwrap_or_else(suite::own_command),
+        gateway_command: args.gateway_command,
+        worker_command: args.worker_command,
+        scripted_command: args.scripted_command,
+        floor_command: args.floor_command,
+        model: args.model,
+        kserve_model: DEFAULT_KSERVE_MODEL.to_owned(),
+    };
+    let results = suite::run(&options, &mut |line| tell(line));
+    let markdown = results.markdown();
+    print(&markdown);
+    let json = serde_json::to_string_pretty(&results).unwrap_or_else(|error| error.to_string());
+    let mut code = if results.is_clean() {
+        EXIT_OK
+    } else {
+        EXIT_BROKEN
+    };
+    for (path, text) in [(args.json, json), (args.markdown, markdown)] {
+        if let Some(path) = path
+            && let Err(error) = std::fs::write(&path, text + "\n")
+        {
+            tell(&format!(
+                "error: cannot write `{}`: {error}",
+                path.display()
+            ));
+            code = EXIT_BROKEN;
+        }
+    }
+    code
+}
+
+/// Tells an error and all its causes.
+fn fail(error: &dyn std::error::Error) -> i32 {
+    let mut text = format!("error: {error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    tell(&text);
+    EXIT_BROKEN
+}
+
+fn print(text: &str) {
+    // A reader that has gone, e.g. `| head`, is no reason to fail.
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exit_codes_tell_help_from_misuse() {
+        for (arguments, code) in [
+            (&["bench", "--help"][..], EXIT_OK),
+            (&["bench", "load", "--help"], EXIT_OK),
+            (&["bench"], EXIT_USAGE),
+            (&["bench", "load"], EXIT_USAGE),
+            (
+                &["bench", "load", "localhost:1", "--streams", "0"],
+                EXIT_USAGE,
+            ),
+            (
+                &["bench", "load", "localhost:1", "--duration-s", "-1"],
+                EXIT_USAGE,
+            ),
+            (&["bench", "load", "no such address"], EXIT_BROKEN),
+        ] {
+            assert_eq!(bench_main(arguments.iter().copied()), code, "{arguments:?}");
+        }
+    }
+}
