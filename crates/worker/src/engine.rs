@@ -220,6 +220,10 @@ impl Engine {
         self.note_progress(now);
         request.client_id = self.registry.lock().insert(Slot::canary(sender, now));
         self.queue.push_requests(vec![request]);
+        // As in `submit`: an executor may fail before its first request is in the registry.
+        if self.health.borrow().failed.is_some() {
+            self.sweep("the executor has failed");
+        }
         receiver
     }
 
