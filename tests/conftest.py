@@ -1,0 +1,87 @@
+"""Fixtures for tests with real processes: one server on the model, simulated workers with gateways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from support.processes import InflightProcess
+from support.servers import MODEL, MODEL_ARGUMENTS, MODEL_NAME, Server, Start, serve_simulated, wait_ready
+
+
+def _starter() -> Iterator[Start]:
+    started: list[InflightProcess] = []
+
+    def start(*arguments: str, environment: dict[str, str] | None = None) -> InflightProcess:
+        process = InflightProcess(*arguments, environment=environment)
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        # Gateways were started after their workers and stop first.
+        for process in reversed(started):
+            try:
+                process.stop()
+            finally:
+                # pytest shows it with the test that failed.
+                print(process.log)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Processes of one test."""
+    yield from _starter()
+
+
+@pytest.fixture(scope="session")
+def start_for_session() -> Iterator[Start]:
+    """Processes that tests share."""
+    yield from _starter()
+
+
+@pytest.fixture(scope="session")
+def server(start_for_session: Start) -> Server:
+    """`inflight serve` on the model, with the reference executor."""
+    process = start_for_session(
+        "serve",
+        *MODEL_ARGUMENTS,
+        f"--served-model-name={MODEL_NAME}",
+        "--port=0",
+        "--grpc-port=0",
+        "--metrics-port=0",
+    )
+    http = wait_ready(process)
+    return Server(http, process.address("grpc"), process.address("metrics"), MODEL_NAME)
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> openai.OpenAI:
+    """The OpenAI client on `server`."""
+    return server.client()
+
+
+@pytest.fixture(scope="session")
+def fast(start_for_session: Start) -> Server:
+    """Simulated, with steps that cost nothing."""
+    return serve_simulated(start_for_session)
+
+
+@pytest.fixture(scope="session")
+def paced(start_for_session: Start) -> Server:
+    """Simulated, a token every 20 ms: slow enough to meet a request in the middle."""
+    return serve_simulated(start_for_session, "--step-us=20000")
+
+
+@pytest.fixture(scope="session")
+def model_directory() -> Path:
+    """Where the model's files are."""
+    if MODEL is not None:
+        return Path(MODEL)
+    from inflight.launch.model import find_model
+
+    return find_model(None, None, weights=False).directory

@@ -1,0 +1,145 @@
+"""Two workers behind one gateway: spread, loss of one, and its return."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import openai
+import pytest
+
+from support.http import Stream, get, post, stream
+from support.metrics import active_requests, total
+from support.processes import InflightProcess, wait_until
+from support.servers import MODEL_NAME, Server, Start, start_gateway, start_worker, wait_ready
+
+#: A token every 20 ms, so that a worker can be lost in the middle of a stream.
+TIMING = ("--step-us=20000", "--prefill-us-per-token=0")
+
+
+@dataclass
+class Pair:
+    """Two workers and their gateway."""
+
+    workers: list[InflightProcess]
+    gateway: InflightProcess
+    server: Server
+
+    def loads(self) -> list[float]:
+        return [active_requests(worker.address("metrics")) for worker in self.workers]
+
+    def stream(self, prompt: str = "Hi", max_tokens: int = 1000) -> Stream:
+        body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
+        return stream(self.server.http, "/v1/completions", body)
+
+    def up(self) -> float:
+        return total(self.server.http, "inflight_gateway_worker_up")
+
+
+@pytest.fixture
+def pair(start: Start) -> Pair:
+    workers = [start_worker(start, *TIMING) for _ in range(2)]
+    gateway = start_gateway(start, workers)
+    pair = Pair(workers, gateway, Server(wait_ready(gateway), "", "", MODEL_NAME))
+    gateway.wait_until("both workers are up", lambda: pair.up() == 2)
+    return pair
+
+
+def test_the_least_loaded_worker_is_chosen(pair: Pair) -> None:
+    streams = []
+    for count in range(1, 7):
+        opened = pair.stream()
+        next(opened.events())
+        streams.append(opened)
+        loads = pair.loads()
+        assert sum(loads) == count
+        assert max(loads) - min(loads) <= 1, loads
+    for opened in streams:
+        opened.close()
+    wait_until("both are idle", lambda: pair.loads() == [0, 0])
+    # One model, however many workers serve it.
+    assert len(pair.server.client().models.list().data) == 1
+
+
+def test_a_lost_worker_fails_its_streams_with_an_error_frame_and_no_other(pair: Pair, start: Start) -> None:
+    streams = [pair.stream(max_tokens=150) for _ in range(4)]
+    readers = [opened.events() for opened in streams]
+    for reader in readers:
+        next(reader)
+    lost, kept = pair.workers
+    port = lost.address("grpc").rpartition(":")[2]
+    lost.kill()
+    ends = []
+    for reader in readers:
+        *_, last, done = list(reader)
+        assert done == "[DONE]"
+        ends.append(json.loads(last))
+    failed = [end["error"] for end in ends if "error" in end]
+    finished = [end for end in ends if "choices" in end]
+    assert len(failed) == 2
+    assert [end["choices"][0]["finish_reason"] for end in finished] == ["length", "length"]
+    for error in failed:
+        assert error["type"] == "server_error"
+        assert set(error) == {"message", "type", "param", "code"}
+    # The other serves everything meanwhile.
+    assert pair.up() == 1
+    for _ in range(3):
+        body = {"model": MODEL_NAME, "prompt": "Hi", "max_tokens": 2}
+        assert post(pair.server.http, "/v1/completions", body).status == 200
+    # And the lost one comes back when it does.
+    pair.workers[0] = start_worker(start, *TIMING, f"--grpc-port={port}")
+    pair.gateway.wait_until("the worker is back", lambda: pair.up() == 2)
+    streams = [pair.stream() for _ in range(2)]
+    for opened in streams:
+        next(opened.events())
+    assert sorted(pair.loads()) == [1, 1]
+    for opened in streams:
+        opened.close()
+    wait_until("the kept worker is idle", lambda: active_requests(kept.address("metrics")) == 0)
+
+
+def test_the_openai_client_raises_when_a_stream_is_cut(pair: Pair) -> None:
+    answer = pair.server.client().completions.create(
+        model=MODEL_NAME, prompt="Hi", max_tokens=1000, stream=True, extra_body={"ignore_eos": True}
+    )
+    iterator = iter(answer)
+    next(iterator)
+    for worker in pair.workers:
+        worker.kill()
+    with pytest.raises(openai.APIError) as raised:
+        for _ in iterator:
+            pass
+    assert raised.value.type == "server_error"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_worker_lost_before_the_first_token_is_503_with_retry_after(start: Start, streamed: bool) -> None:
+    # 200 ms a prompt token: the proof of readiness is short, this prompt takes 20 s.
+    worker = start_worker(start, "--prefill-us-per-token=200000")
+    address = wait_ready(start_gateway(start, [worker]))
+    body = {"model": MODEL_NAME, "prompt": [40] * 100, "max_tokens": 5, "stream": streamed}
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(post, address, "/v1/completions", body)
+        wait_until("the request runs", lambda: active_requests(worker.address("metrics")) == 1)
+        worker.kill()
+        response = answer.result(30)
+    assert response.status == 503, response
+    assert response.error["type"] == "server_error"
+    assert 0 < float(response.headers["retry-after"]) <= 120
+
+
+def test_no_worker_at_all_is_503_with_retry_after(pair: Pair) -> None:
+    for worker in pair.workers:
+        worker.kill()
+    pair.gateway.wait_until("both are gone", lambda: pair.up() == 0)
+    for streamed in (False, True):
+        body = {"model": MODEL_NAME, "prompt": "Hi", "stream": streamed}
+        response = post(pair.server.http, "/v1/completions", body)
+        assert response.status == 503
+        assert response.error["type"] == "server_error"
+        assert 0 < float(response.headers["retry-after"]) <= 120
+    ready = post(pair.server.http, "/v1/completions", b"{")
+    assert ready.status == 400
+    assert get(pair.server.http, "/health/ready").status == 503
+    assert get(pair.server.http, "/health/live").status == 200
