@@ -116,7 +116,7 @@ def test_a_worker_that_dies_before_it_listens_ends_all_with_its_code() -> None:
     assert world.run() == 3
     assert world.log == [
         "start worker",
-        "the worker ended with code 3 before it was ready; its last lines above say why",
+        "the worker ended with code 3 before it was ready; see its last lines above",
     ]
 
 
@@ -124,7 +124,7 @@ def test_a_worker_that_is_killed_takes_the_gateway_with_it() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", -9)))
     assert world.run() == 137
     assert world.log[-2:] == [
-        "the worker was ended by signal 9; its last lines above say why",
+        "the worker was ended by signal 9; see its last lines above",
         "terminate gateway",
     ]
 

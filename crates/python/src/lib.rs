@@ -4,6 +4,7 @@
 //! tokens or models: those are the crates it calls. `python/inflight/_native.pyi` describes the module
 //! to Python.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 mod columns;
@@ -47,6 +48,10 @@ mod _native {
     /// `TypeError` for a column of the wrong type, `ValueError` for columns that do not fit together.
     #[pyfunction]
     fn check_response_batch(batch: &Bound<'_, PyAny>) -> PyResult<()> {
-        response::read(batch).map(drop)
+        let batch = response::read(batch)?;
+        batch
+            .rows
+            .validate()
+            .map_err(|malformed| PyValueError::new_err(malformed.to_string()))
     }
 }

@@ -1,5 +1,5 @@
 //! Batches on their way out of Python: takes the columns from a `ResponseBatch` object and hands them to
-//! [`columns`](crate::columns). Owns the reading of attributes; the rules of a batch stand in `columns`.
+//! [`columns`](crate::columns). Owns the reading of attributes.
 
 use bytes::Bytes;
 use inflight_worker::executor::{NamedTensor, ResponseBatch};
@@ -14,7 +14,8 @@ use crate::columns::{RawColumns, RawPromptLogProbs};
 /// Reads an `inflight.executors.base.ResponseBatch`.
 ///
 /// # Errors
-/// `TypeError` for an attribute of the wrong type, `ValueError` for columns that do not fit together.
+/// `TypeError` for an attribute of the wrong type, `ValueError` for a column of half a value. Whether the
+/// columns fit together is asked by whoever uses them.
 pub(crate) fn read(batch: &Bound<'_, PyAny>) -> PyResult<ResponseBatch> {
     let py = batch.py();
     // The objects are kept here, because the slices below borrow from them.
@@ -61,7 +62,7 @@ pub(crate) fn read(batch: &Bound<'_, PyAny>) -> PyResult<ResponseBatch> {
             .collect(),
     }
     .read()
-    .map_err(|malformed| PyValueError::new_err(malformed.to_string()))?;
+    .map_err(|ragged| PyValueError::new_err(ragged.to_string()))?;
     let tensors = tensors(batch, rows.handles.len())?;
     Ok(ResponseBatch { rows, tensors })
 }

@@ -172,7 +172,7 @@ class Supervisor:
         how = f"was ended by signal {-event.code}" if event.code < 0 else f"ended with code {event.code}"
         when = "" if was_ready else " before it was ready"
         code = 128 - event.code if event.code < 0 else event.code or EXIT_CHILD_ENDED
-        self._fail(f"the {event.name} {how}{when}; its last lines above say why", code)
+        self._fail(f"the {event.name} {how}{when}; see its last lines above", code)
 
     def _fail(self, sentence: str, code: int) -> None:
         self._report.failed(sentence)
