@@ -74,13 +74,20 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
 
     values = parse_options(options)
     sizes = plan_sizes(values, config)
-    model = load_model(model_dir, sizes.max_seq_len)
     block = values.tokens_per_block
+    try:
+        model = load_model(model_dir, sizes.max_seq_len)
+        cache = PagedCache(config.num_layers, sizes.num_blocks, block, config.num_kv_heads, config.head_dim)
+    except MemoryError as error:
+        raise OptionError(
+            f"the model and a cache of {sizes.cache_bytes >> 20} MiB do not fit in memory",
+            "lower `max_tokens_in_paged_kv_cache`, or serve a smaller model",
+        ) from error
     engine = Engine(
         model,
-        PagedCache(config.num_layers, sizes.num_blocks, block, config.num_kv_heads, config.head_dim),
+        cache,
         BlockPool(sizes.num_blocks, block),
-        Limits(values.max_batch_size, values.max_num_tokens),
+        Limits(values.max_batch_size, sizes.max_num_tokens),
         Bounds(config.vocab_size, sizes.max_seq_len, sizes.num_blocks, block, values.max_queue_size),
     )
     info = ModelInfo(
@@ -89,7 +96,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         max_seq_len=sizes.max_seq_len,
         max_input_len=sizes.max_seq_len - 1,
         max_batch_size=values.max_batch_size,
-        max_num_tokens=values.max_num_tokens,
+        max_num_tokens=sizes.max_num_tokens,
         max_beam_width=1,
         tokens_per_block=block,
         capabilities=CAPABILITIES,

@@ -16,6 +16,8 @@ from .errors import OptionError
 #: Memory that the default number of cache blocks may take.
 _DEFAULT_CACHE_BYTES = 2 * 1024**3
 
+_DEFAULT_NUM_TOKENS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -24,7 +26,8 @@ class Options:
     #: Sequences in flight.
     max_batch_size: int = 64
     #: Tokens of one iteration: longer prompts go through in chunks, so that they delay no other stream.
-    max_num_tokens: int = 1024
+    #: None: 256 or twice the batch, so that a chunk of a small model takes some tens of milliseconds.
+    max_num_tokens: int | None = None
     #: Prompt plus output of one sequence; None: as much as the model was trained for and the cache holds.
     max_seq_len: int | None = None
     tokens_per_block: int = 32
@@ -38,6 +41,7 @@ class Options:
 class Sizes:
     """What the executor can hold."""
 
+    max_num_tokens: int
     max_seq_len: int
     num_blocks: int
     #: Memory of the cache when every block is in use.
@@ -55,7 +59,7 @@ def parse_options(values: Mapping[str, Any]) -> Options:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise OptionError(f"option `{name}` is `{value}`", "it must be an integer of at least 1")
     options = Options(**{name: value for name, value in values.items() if value is not None})
-    if options.max_num_tokens < options.max_batch_size:
+    if options.max_num_tokens is not None and options.max_num_tokens < options.max_batch_size:
         raise OptionError(
             f"option `max_num_tokens` is `{options.max_num_tokens}`",
             f"it must be at least max_batch_size ({options.max_batch_size}), a token for every sequence",
@@ -64,7 +68,7 @@ def parse_options(values: Mapping[str, Any]) -> Options:
 
 
 def plan_sizes(options: Options, config: ModelConfig) -> Sizes:
-    """How long a sequence may be and how many blocks there are."""
+    """The sizes that the options leave to the model. Errors: `OptionError` for a cache without a block."""
     longest = config.max_position_embeddings
     max_seq_len = min(options.max_seq_len or longest, longest)
     size = options.tokens_per_block
@@ -81,4 +85,5 @@ def plan_sizes(options: Options, config: ModelConfig) -> Sizes:
             f"it must hold at least one block of {size} tokens",
         )
     max_seq_len = min(max_seq_len, num_blocks * size)
-    return Sizes(max_seq_len, num_blocks, num_blocks * size * token_bytes)
+    max_num_tokens = options.max_num_tokens or max(_DEFAULT_NUM_TOKENS, 2 * options.max_batch_size)
+    return Sizes(max_num_tokens, max_seq_len, num_blocks, num_blocks * size * token_bytes)
