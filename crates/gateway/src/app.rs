@@ -14,6 +14,10 @@ use crate::upstream::assets::AssetCache;
 use crate::upstream::connection::{self, keep_connected};
 use crate::upstream::table::Table;
 
+/// All bodies together may take 16 times the largest one, and no less than this, so that a small limit
+/// on one body is no limit on their number.
+const MIN_BODY_MEMORY: usize = 256 << 20;
+
 /// Shared by all handlers.
 #[derive(Debug)]
 pub struct App {
@@ -52,7 +56,10 @@ impl App {
     /// The state for these options, no worker connected yet.
     pub fn new(options: &GatewayOptions) -> Arc<Self> {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-        let body_memory = options.max_body_bytes.saturating_mul(16);
+        let body_memory = options
+            .max_body_bytes
+            .saturating_mul(16)
+            .max(MIN_BODY_MEMORY);
         Arc::new(Self {
             table: Arc::new(Table::new(&options.workers)),
             metrics: Metrics::new(),

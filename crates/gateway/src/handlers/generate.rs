@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
 use crate::error;
-use crate::inbound;
+use crate::inbound::{self, Inbound};
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
 use crate::stream::body::{EventBody, Shape};
@@ -83,15 +83,18 @@ async fn try_respond(
         started: Instant::now(),
         trace_parent: None,
     });
-    let inbound = inbound::read(&parts.headers, body, app.max_body_bytes, &app.admission).await?;
+    let Inbound { bytes, held } =
+        inbound::read(&parts.headers, body, app.max_body_bytes, &app.admission).await?;
+    let length = bytes.len();
     let admitted = app.admission.admit()?;
     let worker = Arc::clone(&app);
-    let prepared = app
-        .admission
-        .work(inbound.bytes.len(), move || {
-            prepare(&worker, &inbound.bytes)
-        })
-        .await?;
+    let work = move || {
+        let prepared = prepare(&worker, &bytes);
+        // The body's memory is free from here on.
+        drop((bytes, held));
+        prepared
+    };
+    let prepared = app.admission.work(length, work).await?;
     for field in prepared.ignored.labels() {
         app.metrics
             .ignored_fields

@@ -43,8 +43,6 @@ pub enum AssetError {
     Slow,
     #[error("the model's files exceed {MAX_ASSET_BYTES} bytes")]
     TooLarge,
-    #[error("the model's files do not have the hash `{0}` that the worker announced")]
-    Hash(String),
     #[error("the model's description names no model")]
     Nameless,
     #[error("the model's files cannot be used")]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use inflight_text::TextModel;
 use parking_lot::Mutex;
 
 use super::connection::Connection;
@@ -25,6 +26,8 @@ struct PastModel {
     name: String,
     created: i64,
     max_seq_len: u32,
+    /// Kept while the worker is away, so that its return costs no loading.
+    _text: Arc<TextModel>,
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +179,7 @@ impl Table {
                 name: description.served_model_name.clone(),
                 created: description.created_unix_seconds,
                 max_seq_len: description.max_seq_len,
+                _text: Arc::clone(&connection.served.text),
             });
             past.reason.clear();
         }
@@ -205,6 +209,7 @@ impl Table {
                     workers: Vec::new(),
                     rotation: AtomicUsize::new(0),
                 });
+            // Workers of one name may differ in files while they are being renewed.
             entry.created = entry.created.min(model.created);
             entry.max_seq_len = entry.max_seq_len.min(model.max_seq_len);
             entry.workers.push(Arc::clone(slot));
