@@ -12,7 +12,8 @@ use crate::load::{self, LoadError, Plan, Target, Wire};
 use crate::measure::Report;
 use crate::process;
 use results::Results;
-use server::{Ready, Server, ServerError, Template};
+pub(crate) use server::Ready;
+use server::{Server, ServerError, Template};
 
 pub(crate) const GATEWAY_COMMAND: &str =
     "{inflight} gateway --worker 127.0.0.1:{worker_port} --port {port}";

@@ -1,4 +1,7 @@
-//! The load generator against the floor, end to end over sockets of this machine.
+//! The load generator against the floor and against real workers, end to end over sockets of this
+//! machine.
+
+mod worker;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -43,7 +46,7 @@ impl Drop for RunningFloor {
     }
 }
 
-fn target(address: SocketAddr) -> Target {
+pub(crate) fn target(address: SocketAddr) -> Target {
     Target {
         wire: Wire::Openai,
         address: address.to_string(),
@@ -54,7 +57,7 @@ fn target(address: SocketAddr) -> Target {
     }
 }
 
-fn plan(streams: usize, requests: u64) -> Plan {
+pub(crate) fn plan(streams: usize, requests: u64) -> Plan {
     Plan {
         streams,
         tokens: 32,

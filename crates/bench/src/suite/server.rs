@@ -23,11 +23,21 @@ const OUTPUT_BYTES: usize = 2000;
 
 /// How a server says that it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
+pub(crate) enum Ready {
     /// `GET /health/ready` answers 200.
     Http,
     /// `ServerReady` answers true.
     Grpc,
+}
+
+impl Ready {
+    /// Whether the server on this port says so now.
+    pub(crate) fn is_reached(self, port: u16) -> bool {
+        match self {
+            Self::Http => answers_http(port),
+            Self::Grpc => answers_grpc(port),
+        }
+    }
 }
 
 /// What the placeholders of a command stand for.
@@ -142,11 +152,7 @@ impl Server {
                     output,
                 });
             }
-            let is_ready = match ready {
-                Ready::Http => answers_http(self.port),
-                Ready::Grpc => answers_grpc(self.port),
-            };
-            if is_ready {
+            if ready.is_reached(self.port) {
                 return Ok(());
             }
             if Instant::now() >= until {
