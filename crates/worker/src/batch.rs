@@ -235,3 +235,6 @@ pub(crate) fn error_row(handle: u64, code: i32, text: String) -> StepBatch {
         ..StepBatch::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -228,3 +228,6 @@ impl Counters {
         self.rejected + self.canceled + self.backend + self.other
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -239,3 +239,6 @@ fn check_parameters(message: &ModelInferRequest) -> Result<(), RequestError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

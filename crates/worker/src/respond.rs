@@ -33,6 +33,13 @@ pub(crate) struct Responder {
     beams: Vec<Beam>,
 }
 
+/// A row's error, and the response that carries its id and final flag.
+#[derive(Debug)]
+pub(crate) struct FailedRow {
+    pub(crate) error: RowError,
+    pub(crate) response: ModelInferResponse,
+}
+
 /// One beam, or the one sequence that a response is about.
 #[derive(Debug, Default)]
 struct Beam {
@@ -63,15 +70,19 @@ impl Responder {
     /// The response of a row; none while beams are gathered.
     ///
     /// # Errors
-    /// The row's error, with the response that carries its id and final flag.
+    /// The row's error.
     pub(crate) fn respond(
         &mut self,
         row: &Row<'_>,
         tensors: &[NamedTensor],
-    ) -> Result<Option<ModelInferResponse>, (RowError, ModelInferResponse)> {
+    ) -> Result<Option<ModelInferResponse>, Box<FailedRow>> {
         let is_final = row.is_final && self.request.finish_one();
         if let Some(error) = row.error {
-            return Err((error.clone(), empty(&self.request.id, is_final)));
+            let response = empty(&self.request.id, is_final);
+            return Err(Box::new(FailedRow {
+                error: error.clone(),
+                response,
+            }));
         }
         let beam = self.beam(row);
         if self.request.beam_width > 1 {

@@ -93,13 +93,13 @@ impl<'a> Input<'a> {
                 None => (1, tensor.shape),
             }
         };
-        let scalar = spec.dims == [1];
+        let bare_scalar = spec.dims == [1] && tensor.shape.is_empty();
         let fits = shape.len() == spec.dims.len()
             && shape
                 .iter()
                 .zip(spec.dims)
                 .all(|(have, want)| *want == -1 || have == want);
-        if !fits && !(scalar && shape.is_empty() && tensor.shape.is_empty()) {
+        if !fits && !bare_scalar {
             return Err(wrong());
         }
         Ok(Self {

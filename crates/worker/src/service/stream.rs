@@ -22,7 +22,7 @@ use crate::executor::{Request, ResponseBatch};
 use crate::model::CORE_MODEL;
 use crate::outbox::{Outbox, Taken};
 use crate::request::{self, Incoming, PlainRequest};
-use crate::respond::{self, Responder};
+use crate::respond::{self, FailedRow, Responder};
 
 /// The requests of one stream and where their rows gather. Dropping it ends them.
 pub(super) struct Connection {
@@ -226,7 +226,7 @@ impl ResponseStream {
         each_response(outbox, batch, |response| {
             self.ready.push_back(match response {
                 Ok(response) => respond::message(response),
-                Err((error, response)) => respond::failed(error.text, response),
+                Err(failed) => respond::failed(failed.error.text, failed.response),
             });
         });
     }
@@ -264,7 +264,7 @@ impl Stream for ResponseStream {
     }
 }
 
-type Answer = Result<ModelInferResponse, (inflight_kserve::step::RowError, ModelInferResponse)>;
+type Answer = Result<ModelInferResponse, Box<FailedRow>>;
 
 /// The responses of plain rows, in order.
 fn each_response(outbox: &Outbox, batch: &ResponseBatch, mut then: impl FnMut(Answer)) {
@@ -334,10 +334,9 @@ pub(super) async fn infer(
             connection.outbox.register(context.waker());
             match connection.outbox.take() {
                 Taken::Plain(batch) => each_response(&connection.outbox, &batch, |answer| {
-                    result =
-                        Some(answer.map_err(|(error, _)| {
-                            Status::new(Code::from_i32(error.code), error.text)
-                        }));
+                    result = Some(answer.map_err(|failed| {
+                        Status::new(Code::from_i32(failed.error.code), failed.error.text)
+                    }));
                 }),
                 Taken::Failed(status) => result = Some(Err(status)),
                 Taken::End => return Poll::Ready(()),

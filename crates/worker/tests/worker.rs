@@ -1,0 +1,17 @@
+//! A real server on ephemeral ports, tonic's client before it, and the simulated or a scripted executor
+//! behind it.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that meets the unexpected should fail there"
+)]
+
+#[path = "worker/harness.rs"]
+mod harness;
+#[path = "worker/life.rs"]
+mod life;
+#[path = "worker/plain.rs"]
+mod plain;
+#[path = "worker/refusals.rs"]
+mod refusals;
+#[path = "worker/step.rs"]
+mod step;

@@ -1,0 +1,176 @@
+//! Start, readiness, assets, failure and shutdown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inflight_kserve::assets::{DescribeRequest, FetchRequest};
+use inflight_kserve::client::{TransportOptions, assets_client, connect};
+use inflight_kserve::step::FinishReason;
+use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerExit, WorkerOptions};
+use tonic::Code;
+
+use super::harness::{LONG, Scripted, Worker, instant, options, request, rows, slow, step_request};
+
+#[tokio::test]
+async fn the_worker_is_not_ready_before_its_first_token() {
+    // The canary's iteration takes an hour.
+    let options = SimulatedOptions {
+        step_us: 3.6e9,
+        ..instant()
+    };
+    let mut worker =
+        Worker::start_unready(Arc::new(SimulatedExecutor::new(options)), self::options()).await;
+    assert!(!worker.is_ready().await);
+    let status = worker
+        .client
+        .model_infer(request("", &[1], 2).build())
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(worker.stop().await, WorkerExit::Shutdown);
+}
+
+#[tokio::test]
+async fn a_canary_that_never_comes_back_ends_the_worker() {
+    let executor = SimulatedExecutor::new(SimulatedOptions {
+        step_us: 3.6e9,
+        ..instant()
+    });
+    let options = WorkerOptions {
+        canary_timeout: Duration::from_millis(50),
+        ..options()
+    };
+    let worker = Worker::start_unready(Arc::new(executor), options).await;
+    let exit = worker.exit.await.unwrap().unwrap();
+    assert!(matches!(exit, WorkerExit::ExecutorFailed(_)));
+}
+
+#[tokio::test]
+async fn an_executor_that_fails_ends_every_request_and_the_worker() {
+    let (executor, script) = Scripted::new(&[]);
+    let mut worker = Worker::start(executor, options()).await;
+    let mut stream = worker.stream().await;
+    stream.send(step_request(1, &[1], 9).build()).await;
+    script.request().await;
+    stream
+        .send(request("p", &[1], 9).scalar("streaming", true).build())
+        .await;
+    script.request().await;
+    script.fail("rank 3 is gone");
+    let batch = stream.rows().await;
+    assert_eq!((batch.handles, batch.finals), (vec![1], vec![1]));
+    assert_eq!(batch.errors[0].code, Code::Unavailable as i32);
+    // What broke is for the log, not for clients.
+    assert!(!batch.errors[0].text.contains("rank 3"));
+    let message = stream.next().await;
+    assert!(
+        message.error_message.contains("executor"),
+        "{}",
+        message.error_message
+    );
+    assert!(stream.message().await.unwrap().is_none());
+    let exit = worker.exit.await.unwrap().unwrap();
+    assert_eq!(
+        exit,
+        WorkerExit::ExecutorFailed("the executor failed: rank 3 is gone".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn an_executor_that_stands_still_ends_the_worker() {
+    let (executor, script) = Scripted::new(&[]);
+    let options = WorkerOptions {
+        progress_timeout: Duration::from_millis(100),
+        ..options()
+    };
+    let mut worker = Worker::start(executor, options).await;
+    let mut stream = worker.stream().await;
+    stream.send(step_request(1, &[1], 9).build()).await;
+    script.request().await;
+    assert_eq!(stream.rows().await.finals, [1]);
+    let exit = worker.exit.await.unwrap().unwrap();
+    assert!(matches!(exit, WorkerExit::ExecutorFailed(reason) if reason.contains("no progress")));
+}
+
+#[tokio::test]
+async fn a_malformed_batch_is_the_executors_failure() {
+    let (executor, script) = Scripted::new(&[]);
+    let mut worker = Worker::start(executor, options()).await;
+    let mut stream = worker.stream().await;
+    stream.send(step_request(1, &[1], 9).build()).await;
+    let id = script.request().await.client_id;
+    let mut batch = rows(&[(id, 0, &[5], FinishReason::EndId, true)]);
+    batch.rows.token_offsets = vec![0, 9];
+    script.give(batch);
+    assert_eq!(stream.rows().await.errors.len(), 1);
+    assert!(matches!(
+        worker.exit.await.unwrap().unwrap(),
+        WorkerExit::ExecutorFailed(_)
+    ));
+}
+
+#[tokio::test]
+async fn shutdown_lets_requests_finish_then_cancels() {
+    let mut worker = Worker::simulated(slow()).await;
+    let mut stream = worker.stream().await;
+    stream.send(step_request(1, LONG, 9).build()).await;
+    super::harness::until(async || worker.active().await == 1.0).await;
+    let stop = tokio::spawn(worker.stop());
+    let batch = stream.rows().await;
+    assert_eq!(batch.finish_reasons, [FinishReason::Cancelled as u8]);
+    // The stream ends properly although the client still had its side open.
+    assert!(stream.message().await.unwrap().is_none());
+    assert_eq!(stop.await.unwrap(), WorkerExit::Shutdown);
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named() {
+    let worker = Worker::simulated(instant()).await;
+    let options = WorkerOptions {
+        grpc_port: worker.grpc.port(),
+        ..options()
+    };
+    let executor = Arc::new(SimulatedExecutor::new(instant()));
+    let error = inflight_worker::serve(executor, options, |_| (), std::future::pending())
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains(&worker.grpc.port().to_string()),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn the_models_files_are_described_and_fetched_by_hash() {
+    let worker = Worker::simulated(instant()).await;
+    let channel = connect(&worker.grpc.to_string(), &TransportOptions::default())
+        .await
+        .unwrap();
+    let mut client = assets_client(channel);
+    let model = client
+        .describe(DescribeRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(model.core_model_name, "tensorrt_llm");
+    assert_eq!(model.executor, "simulated");
+    let content_hash = model.content_hash;
+    let mut files = client
+        .fetch(FetchRequest { content_hash })
+        .await
+        .unwrap()
+        .into_inner();
+    let chunk = files.message().await.unwrap().unwrap();
+    assert_eq!(
+        (chunk.file_name.as_str(), &chunk.data[..]),
+        ("config.json", &b"{}"[..])
+    );
+    assert!(files.message().await.unwrap().is_none());
+    let refused = client
+        .fetch(FetchRequest {
+            content_hash: "x".to_owned(),
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+}
