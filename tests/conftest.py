@@ -60,9 +60,10 @@ def server(start_for_session: Start) -> Server:
 
 
 @pytest.fixture(scope="session")
-def client(server: Server) -> openai.OpenAI:
+def client(server: Server) -> Iterator[openai.OpenAI]:
     """The OpenAI client on `server`."""
-    return server.client()
+    with server.client() as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

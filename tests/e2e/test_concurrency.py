@@ -66,9 +66,8 @@ def test_a_ten_megabyte_prompt_delays_no_other_stream(paced: Server) -> None:
 
     def large() -> None:
         try:
-            for _ in range(3):
-                prompt = {"model": paced.model, "prompt": "word " * 2_000_000}
-                responses.append(post(paced.http, "/v1/completions", prompt))
+            prompt = {"model": paced.model, "prompt": "word " * 2_000_000}
+            responses.append(post(paced.http, "/v1/completions", prompt))
         finally:
             answered.set()
 
@@ -80,15 +79,14 @@ def test_a_ten_megabyte_prompt_delays_no_other_stream(paced: Server) -> None:
         meanwhile += 1
     thread.join()
     answer.close()
-    assert [response.status for response in responses] == [400, 400, 400]
-    assert all(response.error["code"] == "context_length_exceeded" for response in responses)
-    # Events came while the large prompts were worked on: had one held the stream up, none would have.
+    [response] = responses
+    assert response.status == 400
+    assert response.error["code"] == "context_length_exceeded"
+    # Events came while the large prompt was worked on: had it held the stream up, none would have.
     assert meanwhile > 3
 
 
 def test_many_requests_on_kept_alive_connections(fast: Server) -> None:
-    client = fast.client()
-
     def ask(index: int) -> tuple[int, int]:
         answer = client.completions.create(
             model=fast.model, prompt="Hi " * (index % 7 + 1), max_tokens=index % 30 + 1
@@ -96,6 +94,6 @@ def test_many_requests_on_kept_alive_connections(fast: Server) -> None:
         assert answer.usage is not None
         return index % 30 + 1, answer.usage.completion_tokens
 
-    with ThreadPoolExecutor(16) as pool:
+    with fast.client() as client, ThreadPoolExecutor(16) as pool:
         counts = list(pool.map(ask, range(300)))
     assert all(asked == got for asked, got in counts)

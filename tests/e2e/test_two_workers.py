@@ -59,7 +59,7 @@ def test_the_least_loaded_worker_is_chosen(pair: Pair) -> None:
         opened.close()
     wait_until("both are idle", lambda: pair.loads() == [0, 0])
     # One model, however many workers serve it.
-    assert len(pair.server.client().models.list().data) == 1
+    assert len(get(pair.server.http, "/v1/models").json()["data"]) == 1
 
 
 def test_a_lost_worker_fails_its_streams_with_an_error_frame_and_no_other(pair: Pair, start: Start) -> None:
@@ -71,8 +71,9 @@ def test_a_lost_worker_fails_its_streams_with_an_error_frame_and_no_other(pair: 
     port = lost.address("grpc").rpartition(":")[2]
     lost.kill()
     ends = []
-    for reader in readers:
+    for opened, reader in zip(streams, readers, strict=True):
         *_, last, done = list(reader)
+        opened.close()
         assert done == "[DONE]"
         ends.append(json.loads(last))
     failed = [end["error"] for end in ends if "error" in end]
@@ -100,16 +101,17 @@ def test_a_lost_worker_fails_its_streams_with_an_error_frame_and_no_other(pair: 
 
 
 def test_the_openai_client_raises_when_a_stream_is_cut(pair: Pair) -> None:
-    answer = pair.server.client().completions.create(
-        model=MODEL_NAME, prompt="Hi", max_tokens=1000, stream=True, extra_body={"ignore_eos": True}
-    )
-    iterator = iter(answer)
-    next(iterator)
-    for worker in pair.workers:
-        worker.kill()
-    with pytest.raises(openai.APIError) as raised:
-        for _ in iterator:
-            pass
+    with pair.server.client() as client:
+        answer = client.completions.create(
+            model=MODEL_NAME, prompt="Hi", max_tokens=1000, stream=True, extra_body={"ignore_eos": True}
+        )
+        iterator = iter(answer)
+        next(iterator)
+        for worker in pair.workers:
+            worker.kill()
+        with pytest.raises(openai.APIError) as raised:
+            for _ in iterator:
+                pass
     assert raised.value.type == "server_error"
 
 

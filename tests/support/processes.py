@@ -74,8 +74,10 @@ class InflightProcess:
 
     @property
     def log(self) -> str:
-        """Everything written so far, behind the command line."""
-        return "\n".join([f"$ inflight {' '.join(self.arguments)}", *self._lines])
+        """The command line, everything written so far, and the exit status once there is one."""
+        code = self._process.poll()
+        end = [] if code is None else [f"[exit status {code}]"]
+        return "\n".join([f"$ inflight {' '.join(self.arguments)}", *self._lines, *end])
 
     @property
     def is_running(self) -> bool:
