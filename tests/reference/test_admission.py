@@ -101,6 +101,8 @@ def test_the_ending_tokens_are_the_end_and_single_stop_words() -> None:
         ({"output": {"return_context_logits": True}}, StatusCode.UNIMPLEMENTED, "return_context_logits"),
         ({"output": {"num_top_log_probs": 65}}, StatusCode.INVALID_ARGUMENT, "65"),
         ({"output": {"num_prompt_log_probs": 65}}, StatusCode.INVALID_ARGUMENT, "65"),
+        ({"bad_words": [[1]] * 1025}, StatusCode.INVALID_ARGUMENT, "1025 words"),
+        ({"sampling": {"seed": -1}}, StatusCode.INVALID_ARGUMENT, "seed"),
         ({"bad_words": [[]]}, StatusCode.INVALID_ARGUMENT, "bad_words"),
         ({"stop_words": [[64]]}, StatusCode.INVALID_ARGUMENT, "stop_words"),
         ({"embedding_bias": bytes(8)}, StatusCode.INVALID_ARGUMENT, "embedding_bias"),

@@ -7,9 +7,10 @@ This file puts the parts together:
     weights  safetensors to float32           admission  one request's check
     options  sizes and their defaults         sampler    logits to tokens
     arrays   every operation that costs       stop       whether a sequence ends
-    cache    blocks and their storage         engine     one iteration
-    batch    the ragged rows of an iteration  rows       columns of a response
-    model    the forward pass                 executor   threads, waiting, statistics
+    cache    blocks and their storage         sequence   a request in flight
+    batch    the ragged rows of an iteration  engine     one iteration
+    model    the forward pass                 rows       columns of a response
+    threads  how many NumPy uses              executor   threads, waiting, statistics
 """
 
 from __future__ import annotations

@@ -23,6 +23,12 @@ DEFAULT_SEED = 0
 #: Temperatures below this are greedy: dividing by them would leave float32's range.
 GREEDY_TEMPERATURE = 1e-5
 
+#: Words of one kind in a request: each is looked at for every token, while every stream waits.
+MAX_WORDS = 1024
+
+#: Alternatives reported for a token. The memory of a long prompt's is proportional to it.
+MAX_ALTERNATIVES = 256
+
 
 class Refused(Exception):
     """One request cannot be served; never leaves the engine, which answers with an errored row."""
@@ -110,8 +116,9 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
         ("number of top log probabilities", output.num_top_log_probs),
         ("number of prompt log probabilities", output.num_prompt_log_probs or 0),
     ):
-        if not 0 <= count <= bounds.vocab_size:
-            raise _invalid(f"the {name} is `{count}`; it must be between 0 and {bounds.vocab_size}")
+        most = min(bounds.vocab_size, MAX_ALTERNATIVES)
+        if not 0 <= count <= most:
+            raise _invalid(f"the {name} is `{count}`; it must be between 0 and {most}")
     return Admitted(_parameters(request, bounds.vocab_size), max_tokens, blocks)
 
 
@@ -131,6 +138,8 @@ def _parameters(request: Request, vocab_size: int) -> Parameters:
     if repetition == 0.0:
         raise _invalid("repetition_penalty is `0`; it must be more than 0")
     for name, words in (("bad_words", request.bad_words), ("stop_words", request.stop_words)):
+        if len(words) > MAX_WORDS:
+            raise _invalid(f"{name} holds {len(words)} words; it may hold {MAX_WORDS}")
         for word in words:
             if not word:
                 raise _invalid(f"{name} holds an empty word; every word needs a token")
@@ -138,6 +147,9 @@ def _parameters(request: Request, vocab_size: int) -> Parameters:
     ending = {word[0] for word in request.stop_words if len(word) == 1}
     if request.end_id is not None and 0 <= request.end_id < vocab_size:
         ending.add(request.end_id)
+    seed = DEFAULT_SEED if sampling.seed is None else sampling.seed
+    if not 0 <= seed < 2**64:
+        raise _invalid(f"seed is `{seed}`; it must fit 64 bits without a sign")
     bias_ids, bias_values = _bias(request, vocab_size)
     return Parameters(
         greedy=greedy or temperature < GREEDY_TEMPERATURE,
@@ -145,7 +157,7 @@ def _parameters(request: Request, vocab_size: int) -> Parameters:
         top_k=min(top_k, vocab_size),
         top_p=top_p,
         min_p=_number(sampling.min_p, "min_p", 0.0, 0.0, 1.0),
-        seed=DEFAULT_SEED if sampling.seed is None else sampling.seed,
+        seed=seed,
         min_tokens=_count(sampling.min_tokens, "min_tokens"),
         repetition_penalty=repetition,
         presence_penalty=_number(sampling.presence_penalty, "presence_penalty", 0.0),

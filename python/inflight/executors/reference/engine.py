@@ -15,50 +15,16 @@ import numpy as np
 from inflight.executors.base import FinishReason, Request, StatusCode
 
 from . import log_probs, scheduler, stop
-from .admission import Admitted, Bounds, Refused, admit
+from .admission import Bounds, Refused, admit
 from .batch import Span, build_batch
-from .cache import BlockPool, BlockTable, PagedCache
+from .cache import BlockPool, PagedCache
 from .model import LlamaModel
 from .rows import PromptRecord, Row, TokenRecord
 from .sampler import SamplerState, sample
+from .sequence import RequestState, SequenceState
 
 #: Rows of prompt logits held at once, so that a long prompt with a large vocabulary stays in memory.
 _PROMPT_LOGIT_ROWS = 128
-
-
-@dataclass(slots=True, eq=False)
-class RequestState:
-    """What the sequences of one request share."""
-
-    request: Request
-    admitted: Admitted
-    unfinished: list[SequenceState] = field(default_factory=list)
-    #: Filled chunk by chunk as sequence 0 goes through the prompt; given out with the first row.
-    prompt_record: PromptRecord | None = None
-    prompt_recorded: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class SequenceState:
-    """One returned sequence: a request of `num_return_sequences` n has n of them."""
-
-    key: int
-    owner: RequestState
-    index: int
-    sampler: SamplerState
-    context_done: int = 0
-    table: BlockTable | None = None
-    #: What a request that does not stream has not been told yet.
-    unsent: list[int] = field(default_factory=list)
-    record: TokenRecord | None = None
-
-    @property
-    def prompt(self) -> Sequence[int]:
-        return self.owner.request.input_token_ids
-
-    @property
-    def context_left(self) -> int:
-        return len(self.prompt) - self.context_done
 
 
 @dataclass(slots=True)
@@ -219,7 +185,7 @@ class Engine:
             logits = self._model.logits(hidden[choosing_rows])
             chosen = [choosing[row] for row in choosing_rows]
             tokens_chosen = sample(logits, [one.sampler for one in chosen])
-            self._record_tokens(chosen, logits, tokens_chosen)
+            _record_tokens(chosen, logits, tokens_chosen)
             iteration.generated_tokens = len(tokens_chosen)
             for sequence, token in zip(chosen, tokens_chosen, strict=True):
                 self._take(sequence, token, iteration)
@@ -251,22 +217,6 @@ class Engine:
                 record.top_values[start + 1 : end + 1] = best
                 offset += end - start
 
-    @staticmethod
-    def _record_tokens(sequences: list[SequenceState], logits: np.ndarray, tokens: list[int]) -> None:
-        """Notes log probabilities for the rows that asked; one computation, as wide as the widest."""
-        rows = [row for row, one in enumerate(sequences) if one.record is not None]
-        if not rows:
-            return
-        widths = [sequences[row].owner.request.output_config.num_top_log_probs for row in rows]
-        chosen = np.array([tokens[row] for row in rows], dtype=np.int64)
-        values, ids, best = log_probs.chosen_and_best(logits[rows], chosen, max(widths))
-        for place, row in enumerate(rows):
-            record = sequences[row].record
-            if record is not None:
-                record.log_probs.append(float(values[place]))
-                record.top_ids.append(ids[place, : widths[place]])
-                record.top_log_probs.append(best[place, : widths[place]])
-
     def _take(self, sequence: SequenceState, token: int, iteration: Iteration) -> None:
         """Adds a chosen token to its sequence and reports it, and its end when it is one."""
         request = sequence.owner.request
@@ -292,13 +242,13 @@ class Engine:
         if reason != FinishReason.NOT_FINISHED:
             self._finish(sequence, reason, iteration)
         elif request.streaming:
-            iteration.rows.append(self._row(sequence, reason))
+            iteration.rows.append(sequence.row(reason))
 
     def _finish(self, sequence: SequenceState, reason: FinishReason, iteration: Iteration) -> None:
         """Reports a sequence's last row and frees all that it held."""
         owner = sequence.owner
         owner.unfinished.remove(sequence)
-        row = self._row(sequence, reason)
+        row = sequence.row(reason)
         row.final = not owner.unfinished
         iteration.rows.append(row)
         iteration.completed += 1
@@ -310,24 +260,18 @@ class Engine:
         if row.final:
             del self._requests[owner.request.client_id]
 
-    @staticmethod
-    def _row(sequence: SequenceState, reason: FinishReason) -> Row:
-        """A row of all that its client has not been told."""
-        owner = sequence.owner
-        output = owner.request.output_config
-        row = Row(
-            owner.request.client_id,
-            sequence.index,
-            sequence.unsent,
-            reason,
-            record=sequence.record,
-            top_width=output.num_top_log_probs,
-            wants_log_probs=output.return_log_probs,
-        )
-        sequence.unsent = []
-        if sequence.record is not None:
-            sequence.record = TokenRecord()
-        if owner.prompt_record is not None and not owner.prompt_recorded and reason != FinishReason.CANCELLED:
-            row.prompt = owner.prompt_record
-            owner.prompt_recorded = True
-        return row
+
+def _record_tokens(sequences: list[SequenceState], logits: np.ndarray, tokens: list[int]) -> None:
+    """Notes log probabilities for the rows that asked; one computation, as wide as the widest."""
+    rows = [row for row, one in enumerate(sequences) if one.record is not None]
+    if not rows:
+        return
+    widths = [sequences[row].owner.request.output_config.num_top_log_probs for row in rows]
+    chosen = np.array([tokens[row] for row in rows], dtype=np.int64)
+    values, ids, best = log_probs.chosen_and_best(logits[rows], chosen, max(widths))
+    for place, row in enumerate(rows):
+        record = sequences[row].record
+        if record is not None:
+            record.log_probs.append(float(values[place]))
+            record.top_ids.append(ids[place, : widths[place]])
+            record.top_log_probs.append(best[place, : widths[place]])
