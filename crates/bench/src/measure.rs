@@ -192,6 +192,7 @@ pub(crate) struct Report {
     pub(crate) client_utilisation: f64,
     pub(crate) server_utilisation: Option<f64>,
     pub(crate) cpu_us_per_token: Option<f64>,
+    pub(crate) cpu_us_per_event: Option<f64>,
     pub(crate) rss_mib: Option<f64>,
     pub(crate) peak_rss_mib: Option<f64>,
 }
@@ -202,6 +203,10 @@ impl Report {
         let server_cpu = around
             .server
             .map(|(before, after)| after.cpu_since(&before).as_secs_f64());
+        let per = |count: u64| {
+            let cpu = server_cpu.filter(|_| count > 0)?;
+            Some(cpu * 1e6 / count as f64)
+        };
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         Self {
             streams,
@@ -220,9 +225,8 @@ impl Report {
             mean_inter_token_ms: Quantiles::of(&recorder.per_token),
             client_utilisation: around.client_cpu.as_secs_f64() / seconds,
             server_utilisation: server_cpu.map(|cpu| cpu / seconds),
-            cpu_us_per_token: server_cpu
-                .filter(|_| recorder.tokens > 0)
-                .map(|cpu| cpu * 1e6 / recorder.tokens as f64),
+            cpu_us_per_token: per(recorder.tokens),
+            cpu_us_per_event: per(recorder.events),
             rss_mib: around.server.map(|(_, after)| mib(after.rss_bytes)),
             peak_rss_mib: around.server.map(|(_, after)| mib(after.peak_rss_bytes)),
         }
@@ -231,6 +235,11 @@ impl Report {
     /// Whether every stream came whole.
     pub(crate) fn is_clean(&self) -> bool {
         self.whole > 0 && self.short + self.truncated + self.errored == 0
+    }
+
+    /// How far the server coalesced.
+    pub(crate) fn tokens_per_event(&self) -> Option<f64> {
+        (self.events > 0).then(|| self.tokens as f64 / self.events as f64)
     }
 
     /// For people.

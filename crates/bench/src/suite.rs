@@ -234,8 +234,7 @@ fn plan(options: &SuiteOptions, mode: Mode, streams: usize) -> Plan {
         streams,
         tokens: options.tokens,
         prompt_tokens: 15,
-        // A single paced stream makes few tokens: it runs longer for a figure that means something.
-        requests: is_paced.then_some(per_stream * if streams == 1 { 4 } else { 2 }),
+        requests: is_paced.then_some(2 * per_stream),
         duration: (!is_paced).then_some(options.duration),
         warmup: per_stream,
         ramp: if is_paced { RAMP } else { Duration::ZERO },

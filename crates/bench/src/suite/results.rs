@@ -8,6 +8,8 @@ use super::{Mode, SuiteOptions};
 use crate::measure::{Quantiles, Report};
 
 const FLOOR: &str = "floor";
+/// Share of a core above which the client is taken for the limit.
+const CLIENT_BOUND: f64 = 0.9;
 
 /// Everything that the suite measured.
 #[derive(Debug, Serialize)]
@@ -155,7 +157,8 @@ impl Results {
         let mut text = format!(
             "{} ({} cores), Linux {}. {} tokens a request; medians of {} rounds [lowest..highest]. \
              The server runs alone on one core; client and any worker behind a gateway share \
-             another.\n",
+             another. An event is a server-sent event or a gRPC message: a server that is behind \
+             puts all tokens that are ready into one.\n",
             self.machine.cpu, self.machine.cores, self.machine.kernel, self.tokens, self.rounds
         );
         for (mode, title) in [
@@ -195,13 +198,15 @@ impl Results {
             "× floor",
             "CPU µs/token",
             "× floor",
+            "tokens/event",
+            "CPU µs/event",
             "first token p50 / p99 ms",
             "inter-token p50 / p99 ms",
             "peak RSS MiB",
             "client",
             "broken",
         ]);
-        text.push_str(&markdown_row(&["---"; 11]));
+        text.push_str(&markdown_row(&["---"; 13]));
         let floors: BTreeMap<usize, &Row> = rows
             .iter()
             .filter(|row| row.server == FLOOR)
@@ -233,10 +238,12 @@ impl Results {
                 multiple(row.throughput(), Row::throughput),
                 spread_text(row.cost(), 2),
                 multiple(row.cost(), Row::cost),
+                number_text(row.spread(Report::tokens_per_event), 1),
+                number_text(row.spread(|report| report.cpu_us_per_event), 1),
                 quantiles(|report| report.time_to_first_token_ms),
                 quantiles(|report| report.inter_token_ms),
                 number_text(row.spread(|report| report.peak_rss_mib), 0),
-                number_text(row.spread(|report| Some(report.client_utilisation)), 2),
+                client_text(row.spread(|report| Some(report.client_utilisation))),
                 row.broken().to_string(),
             ];
             text.push_str(&markdown_row(&cells.each_ref().map(String::as_str)));
@@ -309,6 +316,13 @@ fn number_text(spread: Option<Spread>, digits: usize) -> String {
     )
 }
 
+/// Marks a row that says more of the client than of the server.
+fn client_text(utilisation: Option<Spread>) -> String {
+    let is_bound = utilisation.is_some_and(|spread| spread.median >= CLIENT_BOUND);
+    let mark = if is_bound { " (client-bound)" } else { "" };
+    number_text(utilisation, 2) + mark
+}
+
 fn markdown_row(cells: &[&str]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
@@ -371,15 +385,27 @@ mod tests {
         results.add("gateway", Mode::Saturated, report(500, 5000));
         let text = results.markdown();
         assert!(
-            text.contains("| floor | 64 | 1000 [900..1100] | 1.00 | 4.00 | 1.00 |"),
+            text.contains(
+                "| floor | 64 | 1000 [900..1100] | 1.00 | 4.00 | 1.00 | 1000.0 | 4000.0 |"
+            ),
             "{text}"
         );
         assert!(
-            text.contains("| gateway | 64 | 500 | 0.50 | 10.00 | 2.50 | 2.00 / 2.00 |"),
+            text.contains(
+                "| gateway | 64 | 500 | 0.50 | 10.00 | 2.50 | 500.0 | 5000.0 | 2.00 / 2.00 |"
+            ),
             "{text}"
         );
         assert!(!text.contains("### Paced") && !text.contains("### Not measured"));
         assert!(results.is_clean());
+    }
+
+    #[test]
+    fn a_client_at_its_limit_is_marked() {
+        let at = |median| Spread::of([median].into_iter());
+        assert_eq!(client_text(at(0.5)), "0.50");
+        assert_eq!(client_text(at(0.95)), "0.95 (client-bound)");
+        assert_eq!(client_text(None), "-");
     }
 
     #[test]
