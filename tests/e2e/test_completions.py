@@ -118,6 +118,17 @@ def test_echoed_log_probabilities_cover_the_prompt(
     assert all(value <= 0 for value in columns.token_logprobs[1:])
     assert columns.top_logprobs is not None
     assert columns.top_logprobs[0] is None
+    for token, value, top in list(
+        zip(columns.tokens, columns.token_logprobs, columns.top_logprobs, strict=True)
+    )[1:]:
+        assert top[token] == pytest.approx(value, abs=1e-4)
+    # Each token stands where its offset says; special ones have no text there.
+    assert columns.text_offset is not None
+    assert columns.text_offset == sorted(columns.text_offset)
+    special = set(tokenizer.get_added_tokens_decoder())
+    for token, offset in zip(columns.tokens, columns.text_offset, strict=True):
+        if tokenizer.token_to_id(token) not in special:
+            assert choice.text[offset:].startswith(token)
 
 
 def test_a_stop_token_id_ends_it(client: openai.OpenAI, server: Server, tokenizer: Tokenizer) -> None:

@@ -53,8 +53,7 @@ impl LogProbs {
     /// Puts an echoed prompt before the generated tokens. `text` is what the choice's text starts with.
     pub fn echo(&mut self, prompt: &[i32], values: &PromptLogProbs, text: &str) {
         let width = values.width as usize;
-        let mut characters = 0u32;
-        let total = text.chars().count() as u32;
+        let (mut cursor, mut characters) = (0, 0u32);
         for (position, &token) in prompt.iter().enumerate() {
             let range = position * width..(position + 1) * width;
             let ids = values.top_ids.get(range.clone()).unwrap_or_default();
@@ -79,11 +78,34 @@ impl LogProbs {
                 alternatives,
                 start: 0,
                 end: 0,
-                start_characters: characters.min(total),
+                start_characters: characters,
             });
-            characters += self.text(token).0.chars().count() as u32;
+            let next = self.echoed_to(text, cursor, token);
+            characters += characters_between(text, cursor, next);
+            cursor = next;
         }
-        self.decoded_characters = total;
+        self.decoded_characters = text.chars().count() as u32;
+    }
+
+    /// Where `token` ends in an echoed text that is explained up to byte `from`. A token whose text is
+    /// not there, as the one that begins a sequence, takes none of it.
+    fn echoed_to(&self, text: &str, from: usize, token: i32) -> usize {
+        let rest = text.as_bytes().get(from..).unwrap_or_default();
+        let id = u32::try_from(token).unwrap_or(u32::MAX);
+        let Some(token) = self.tokenizer.token_text(id) else {
+            return from;
+        };
+        let bytes = token.bytes();
+        // Some tokenizers put a space before the first word that the text does not have.
+        let without_space = bytes.strip_prefix(b" ").filter(|rest| !rest.is_empty());
+        let length = if rest.starts_with(bytes) {
+            bytes.len()
+        } else {
+            without_space
+                .filter(|bytes| rest.starts_with(bytes))
+                .map_or(0, <[u8]>::len)
+        };
+        from + length
     }
 
     /// Takes a generated token whose decoding added `decoded` to the text.
@@ -197,11 +219,14 @@ impl LogProbs {
             columns.tokens.push(self.text(entry.token).0);
             columns.token_logprobs.push(entry.value);
             columns.text_offset.push(entry.start_characters);
-            let pairs = entry
-                .alternatives
-                .iter()
-                .map(|&(id, value)| (self.text(id).0, value));
-            tops.push(entry.value.map(|_| TopLogprobs(pairs.collect())));
+            tops.push(entry.value.map(|value| {
+                // The token itself is always told, also where it is none of the likeliest.
+                let own = (entry.token, value);
+                let listed = entry.alternatives.iter().any(|(id, _)| *id == own.0);
+                let own = (!listed).then_some(own);
+                let pairs = entry.alternatives.iter().copied().chain(own);
+                TopLogprobs(pairs.map(|(id, value)| (self.text(id).0, value)).collect())
+            }));
         }
         columns.top_logprobs = (self.top > 0).then_some(tops);
         columns
@@ -218,4 +243,11 @@ impl LogProbs {
             None => (String::new(), None),
         }
     }
+}
+
+/// Characters that begin in `text[from..to]`; either may lie within one.
+fn characters_between(text: &str, from: usize, to: usize) -> u32 {
+    let bytes = text.as_bytes().get(from..to).unwrap_or_default();
+    // UTF-8 continuation bytes begin nothing.
+    bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count() as u32
 }

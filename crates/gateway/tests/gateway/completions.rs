@@ -147,7 +147,8 @@ async fn echo_puts_the_prompt_and_its_log_probabilities_first() {
             json!({
                 "tokens": ["a", "b", "c", "d"],
                 "token_logprobs": [null, -2.0, -3.0, -4.0],
-                "top_logprobs": [null, {"b": -2.0}, {"x": -0.5}, {"d": -4.0}],
+                // The token itself is told also where it is not among the likeliest.
+                "top_logprobs": [null, {"b": -2.0}, {"x": -0.5, "c": -3.0}, {"d": -4.0}],
                 "text_offset": [0, 1, 2, 3],
             })
         );
