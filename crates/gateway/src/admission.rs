@@ -10,6 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Inputs up to this size are parsed, rendered and tokenized where they are: at about 5 MB/s that is
 /// some 3 ms at worst, and typically far less than a hand-over.
 pub const INLINE_BYTES: usize = 16 * 1024;
+/// Text being tokenized at once, in bytes: tokenizing takes some seventy times that in memory.
+const INPUT_MEMORY: usize = 64 << 20;
 /// Large inputs waiting for a thread, beyond those being worked on.
 const WAITING_INPUTS: usize = 64;
 /// How long a large input may wait for a thread.
@@ -22,6 +24,8 @@ const BODY_UNIT: usize = 16 * 1024;
 pub struct Admission {
     requests: Arc<Semaphore>,
     large_inputs: Arc<Semaphore>,
+    /// In kibibytes.
+    input_memory: Arc<Semaphore>,
     waiting_inputs: Arc<Semaphore>,
     body_memory: Arc<Semaphore>,
 }
@@ -33,6 +37,7 @@ impl Admission {
         Self {
             requests: Arc::new(Semaphore::new(requests)),
             large_inputs: Arc::new(Semaphore::new(threads.max(1))),
+            input_memory: Arc::new(Semaphore::new(INPUT_MEMORY / 1024)),
             waiting_inputs: Arc::new(Semaphore::new(threads.max(1) + WAITING_INPUTS)),
             body_memory: Arc::new(Semaphore::new(body_bytes.div_ceil(BODY_UNIT))),
         }
@@ -100,16 +105,20 @@ impl Admission {
         let waiting = Arc::clone(&self.waiting_inputs)
             .try_acquire_owned()
             .map_err(|_| busy())?;
-        let thread = tokio::time::timeout(
-            INPUT_PATIENCE,
-            Arc::clone(&self.large_inputs).acquire_owned(),
-        )
-        .await
-        .map_err(|_| busy())?
-        .map_err(|_| busy())?;
+        // One input larger than everything takes everything.
+        let memory = u32::try_from(bytes.min(INPUT_MEMORY) / 1024).unwrap_or(u32::MAX);
+        let start = async {
+            let thread = Arc::clone(&self.large_inputs).acquire_owned().await;
+            let memory = Arc::clone(&self.input_memory)
+                .acquire_many_owned(memory)
+                .await;
+            thread.ok().zip(memory.ok())
+        };
+        let held = tokio::time::timeout(INPUT_PATIENCE, start).await;
+        let held = held.ok().flatten().ok_or_else(busy)?;
         let result = tokio::task::spawn_blocking(move || {
             // Held until the work is done, also when the client has left meanwhile.
-            let _held = (waiting, thread);
+            let _held = (waiting, held);
             work()
         });
         result.await.unwrap_or_else(|error| {

@@ -100,7 +100,7 @@ impl App {
 /// Why the gateway cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("cannot listen on `{host}:{port}`; is the port in use?")]
+    #[error("cannot listen on port `{port}` of `{host}`; choose another with `--port`")]
     Bind {
         host: String,
         port: u16,

@@ -77,6 +77,15 @@ pub fn context_length_exceeded(
     ApiError::context_length_exceeded(field, message)
 }
 
+/// 400: a text so long that it was not even tokenized.
+pub fn text_too_long(field: &'static str, context: usize, at_least: usize) -> ApiError {
+    let message = format!(
+        "The model's context holds {context} tokens, but the prompt has {at_least} or more. Shorten the \
+         prompt."
+    );
+    ApiError::context_length_exceeded(field, message)
+}
+
 /// 400: a token id that the model does not have.
 pub fn outside_vocabulary(field: &str, id: i64, vocabulary: u32) -> ApiError {
     ApiError::invalid_request(

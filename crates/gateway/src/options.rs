@@ -5,7 +5,7 @@ use clap::Parser;
 
 /// An OpenAI-compatible gateway in front of Inflight workers.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "inflight-gateway", bin_name = "inflight-gateway", version)]
+#[command(name = "inflight-gateway", version)]
 pub struct GatewayOptions {
     /// Address to listen on; loopback unless you say otherwise, because there is no key by default
     #[arg(long, default_value = "127.0.0.1")]

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::TextError;
 
+mod bound;
 pub(crate) mod pieces;
 pub(crate) mod plan;
 
@@ -20,6 +21,8 @@ pub struct Tokenizer {
     plan: Plan,
     pieces: Pieces,
     vocab_size: usize,
+    /// See [`bound`].
+    most_bytes_per_token: Option<usize>,
 }
 
 /// One token by itself, as log probabilities show it.
@@ -66,11 +69,13 @@ impl Tokenizer {
         let mut plan = Plan::read(inner.get_decoder());
         let pieces = Pieces::build(&inner, &mut plan)?;
         let vocab_size = inner.get_vocab_size(true);
+        let most_bytes_per_token = bound::most_bytes_per_token(&inner, &pieces);
         Ok(Self {
             inner,
             plan,
             pieces,
             vocab_size,
+            most_bytes_per_token,
         })
     }
 
@@ -85,6 +90,13 @@ impl Tokenizer {
         let encoding = total(|| self.inner.encode_fast(text, add_special_tokens))
             .map_err(|reason| TextError::Encode { reason })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// How many tokens a text of so many bytes has at least, without looking at it; 0 where the
+    /// tokenizer could drop text. Tells texts that are far too long before they cost anything.
+    pub fn fewest_tokens(&self, text_bytes: usize) -> usize {
+        self.most_bytes_per_token
+            .map_or(0, |most| text_bytes.div_ceil(most))
     }
 
     /// Ids to text, all at once. Ids outside the vocabulary decode to nothing, as in the package.

@@ -34,6 +34,27 @@ fn ids_equal_the_python_packages() {
 }
 
 #[test]
+fn no_text_has_fewer_tokens_than_the_bound_says() {
+    let cases = json("tokens.json");
+    let mut bounded = 0;
+    for name in TOKENIZERS {
+        let tokenizer = tokenizer(name);
+        bounded += usize::from(tokenizer.fewest_tokens(1) > 0);
+        let texts = cases[name]["texts"].as_array().unwrap();
+        let texts = texts.iter().map(|case| case["text"].as_str().unwrap());
+        let composed = "\u{1112}\u{1161}\u{11ab}".repeat(50);
+        for text in texts.chain([" ".repeat(500).as_str(), &composed]) {
+            let Ok(ids) = tokenizer.encode(text, false) else {
+                continue;
+            };
+            let fewest = tokenizer.fewest_tokens(text.len());
+            assert!(fewest <= ids.len(), "{name}: {text:?}");
+        }
+    }
+    assert!(bounded > 0, "some tokenizer of the fixtures is byte-level");
+}
+
+#[test]
 fn texts_equal_the_python_packages() {
     let cases = json("tokens.json");
     for name in TOKENIZERS {

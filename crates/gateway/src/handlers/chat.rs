@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::ApiError;
 use inflight_openai::chat::{self, Message, Role};
-use inflight_text::{TemplateInput, TextError, TextModel};
+use inflight_text::{TemplateInput, TextModel};
 
 use super::generate::{self, Prepared};
 use crate::app::App;
@@ -27,11 +27,7 @@ fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
     let messages = std::mem::take(&mut request.messages);
     let text = render(&served.text, messages)?;
     // The template writes the special tokens itself.
-    let tokens = served
-        .text
-        .tokenizer()
-        .encode(&text, false)
-        .map_err(tokenizer_failed)?;
+    let tokens = generate::tokenize(&served, "messages", &text, false)?;
     app.metrics
         .tokenize_time
         .observe(started.elapsed().as_secs_f64());
@@ -75,9 +71,4 @@ fn render(model: &TextModel, mut messages: Vec<Message>) -> Result<String, ApiEr
         }
         ApiError::invalid_request("messages", format!("{error}."))
     })
-}
-
-/// A text that the model's tokenizer cannot take.
-pub(super) fn tokenizer_failed(error: TextError) -> ApiError {
-    ApiError::invalid_body(format!("{error}."))
 }

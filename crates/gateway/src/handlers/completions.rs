@@ -8,11 +8,11 @@ use axum::response::Response;
 use inflight_openai::ApiError;
 use inflight_openai::completions::{self, Prompt};
 
-use super::chat::tokenizer_failed;
 use super::generate::{self, Prepared};
 use crate::app::App;
 use crate::stream::body::Shape;
 use crate::translate::ask::Ask;
+use crate::upstream::assets::ServedModel;
 
 /// `POST /v1/completions`.
 pub async fn create_completion(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -24,13 +24,12 @@ fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
     let mut request = parsed.request;
     let (entry, served) = generate::locate(app, &request.generation.model)?;
     let ask = Ask::completion(&request);
-    let tokenizer = served.text.tokenizer();
     let started = Instant::now();
     let mut prompts = Vec::with_capacity(request.prompts.len());
     for prompt in std::mem::take(&mut request.prompts) {
         let (tokens, text) = match prompt {
             Prompt::Text(text) => (
-                tokenizer.encode(&text, true).map_err(tokenizer_failed)?,
+                generate::tokenize(&served, "prompt", &text, true)?,
                 Some(text),
             ),
             Prompt::Tokens(tokens) => (tokens, None),
@@ -38,7 +37,7 @@ fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
         let echo = match (request.echo, text) {
             (false, _) => None,
             (true, Some(text)) => Some(text),
-            (true, None) => Some(tokenizer.decode(&tokens, true).map_err(tokenizer_failed)?),
+            (true, None) => Some(decode(&served, &tokens)?),
         };
         prompts.push(generate::prompt(&ask, &served, &tokens, echo)?);
     }
@@ -53,4 +52,10 @@ fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
         prompts,
         ignored: parsed.ignored,
     })
+}
+
+/// What an echoed prompt of token ids starts the text with.
+fn decode(served: &ServedModel, tokens: &[u32]) -> Result<String, ApiError> {
+    let decoded = served.text.tokenizer().decode(tokens, true);
+    decoded.map_err(|error| ApiError::invalid_request("prompt", format!("{error}.")))
 }

@@ -142,6 +142,27 @@ fn no_worker() -> ApiError {
     ApiError::unavailable("No worker of the model is ready. Send the request again.")
 }
 
+/// Tokens of a prompt's text; a text that is far too long is refused before it costs anything.
+///
+/// # Errors
+/// 400 when the text cannot fit or the tokenizer cannot take it.
+pub fn tokenize(
+    served: &ServedModel,
+    field: &'static str,
+    text: &str,
+    add_special_tokens: bool,
+) -> Result<Vec<u32>, ApiError> {
+    let tokenizer = served.text.tokenizer();
+    let context = served.description.max_seq_len as usize;
+    let fewest = tokenizer.fewest_tokens(text.len());
+    if fewest > context {
+        return Err(error::text_too_long(field, context, fewest));
+    }
+    tokenizer
+        .encode(text, add_special_tokens)
+        .map_err(|error| ApiError::invalid_request(field, format!("{error}.")))
+}
+
 /// Settles a tokenized prompt.
 ///
 /// # Errors

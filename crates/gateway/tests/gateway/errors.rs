@@ -112,6 +112,22 @@ async fn context_length_exceeded_tells_the_numbers() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_cannot_fit_is_refused_without_tokenizing_it() {
+    let (_worker, gateway) = pair().await;
+    let started = std::time::Instant::now();
+    let body = json!({"model": "m", "prompt": "word ".repeat(2_000_000)});
+    let answer = gateway.post("/v1/completions", &body).await;
+    assert_eq!(answer.status, 400);
+    let error = &answer.json()["error"];
+    assert_eq!(
+        (&error["code"], &error["param"]),
+        (&json!("context_length_exceeded"), &json!("prompt"))
+    );
+    // Tokenizing this takes several seconds in a build without optimization.
+    assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
 async fn bodies_that_are_no_request_are_400_and_the_connection_goes_on() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::EndId);

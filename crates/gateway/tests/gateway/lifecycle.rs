@@ -257,7 +257,11 @@ async fn http2_streams_share_a_connection_and_end_one_by_one() {
 
 #[tokio::test]
 async fn a_prompt_of_ten_megabytes_delays_no_stream() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut model = byte_model();
+    // So long that the prompt's size alone does not tell that it is too long.
+    model.description.max_seq_len = 5_000_000;
+    model.description.max_input_len = 5_000_000;
+    let mut worker = FakeWorker::start(model).await;
     // The test's runtime has one thread: whatever blocks it blocks the stream.
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     let mut client = Client::connect(gateway.address).await;

@@ -78,6 +78,11 @@ impl Pieces {
         Ok(pieces)
     }
 
+    /// One more than the largest id.
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
+    }
+
     /// The token with this id.
     pub(crate) fn get(&self, id: u32) -> Option<Piece<'_>> {
         let index = id as usize;
