@@ -11,6 +11,7 @@ import json
 import numpy as np
 import pytest
 
+from inflight.executors.reference import arrays
 from inflight.executors.reference.batch import Span, build_batch
 from inflight.executors.reference.cache import PagedCache
 from inflight.executors.reference.config import load_config, parse_config
@@ -55,6 +56,17 @@ def test_prompt_logits_equal_transformers(name: str, chunk: int) -> None:
         batch = build_batch([], [Span(tokens, start, used)], TOKENS_PER_BLOCK)
         found.append(model.logits(model.forward(batch, cache, np.arange(len(tokens)))))
     np.testing.assert_allclose(np.concatenate(found), logits, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chunk_in_slices_says_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long chunks are cut so that their scores stay small; here every slice has five queries."""
+    token_ids, logits = expected(name)
+    monkeypatch.setattr(arrays, "_MAX_SCORES", 4 * len(token_ids) * 5)
+    model = load_model(FIXTURES / name)
+    batch = build_batch([], [Span(token_ids, 0, list(range(20)))], TOKENS_PER_BLOCK)
+    hidden = model.forward(batch, make_cache(model, 20), np.arange(len(token_ids)))
+    np.testing.assert_allclose(model.logits(hidden), logits, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,8 +16,9 @@ Float32 = npt.NDArray[np.float32]
 Int = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
-#: Attention scores held at once in a context phase (64 MiB); longer chunks are cut into query slices.
-_MAX_SCORES = 1 << 24
+#: Attention scores held at once in a context phase; longer chunks are cut into query slices. Two MiB stay
+#: in a processor's cache over the passes of a softmax.
+_MAX_SCORES = 1 << 19
 
 #: What a masked score becomes; finite, so that a fully masked padding row stays free of NaN.
 _MASKED = np.float32(-1e30)
@@ -121,29 +122,31 @@ def context_attention(
     """A chunk of one prompt: ``queries [T, heads, head_dim]`` at ``first_position`` on, causal, over all
     ``[first_position + T, kv_heads, head_dim]`` keys so far."""
     count, heads, head_dim = queries.shape
-    length, kv_heads, _ = keys.shape
-    by_head = keys.transpose(1, 2, 0)
-    values_by_head = values.transpose(1, 0, 2)
-    positions = np.arange(length)
+    kv_heads = keys.shape[1]
+    shared = heads // kv_heads
     out = np.empty_like(queries)
-    step = max(1, _MAX_SCORES // (heads * length))
+    step = max(1, _MAX_SCORES // (heads * len(keys)))
     for start in range(0, count, step):
         stop = min(count, start + step)
         rows = stop - start
-        own = (np.arange(start, stop) + first_position)[:, None]
+        # Only keys that some query of the slice sees.
+        end = first_position + stop
+        begin = 0 if window is None else max(0, first_position + start + 1 - window)
+        grouped = (queries[start:stop] * np.float32(scale)).reshape(rows, kv_heads, shared, head_dim)
+        grouped = grouped.transpose(1, 2, 0, 3).reshape(kv_heads, shared * rows, head_dim)
+        scores = grouped @ keys[begin:end].transpose(1, 2, 0)
+        by_row = scores.reshape(kv_heads * shared, rows, end - begin)
+        # Without a window every query sees all before the slice: only its own square is masked.
+        masked = end - rows if window is None else begin
+        positions = np.arange(masked, end)
+        own = np.arange(end - rows, end)[:, None]
         hidden = positions > own
         if window is not None:
             hidden |= positions <= own - window
-        mask = np.where(hidden, _MASKED, np.float32(0.0))
-        grouped = (queries[start:stop] * np.float32(scale)).reshape(
-            rows, kv_heads, heads // kv_heads, head_dim
-        )
-        grouped = grouped.transpose(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
-        scores = (grouped @ by_head).reshape(kv_heads, heads // kv_heads, rows, length)
-        scores += mask
-        weights = softmax(scores).reshape(kv_heads, -1, length)
-        mixed = (weights @ values_by_head).reshape(kv_heads, heads // kv_heads, rows, head_dim)
-        out[start:stop] = mixed.transpose(2, 0, 1, 3).reshape(rows, heads, head_dim)
+        by_row[:, :, masked - begin :] += np.where(hidden, _MASKED, np.float32(0.0))
+        mixed = softmax(scores) @ values[begin:end].transpose(1, 0, 2)
+        mixed = mixed.reshape(heads, rows, head_dim)
+        out[start:stop] = mixed.transpose(1, 0, 2)
     return out
 
 
