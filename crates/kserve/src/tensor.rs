@@ -8,6 +8,7 @@ mod data_type;
 mod element;
 mod error;
 mod read;
+mod wire;
 mod write;
 
 pub use data_type::DataType;
