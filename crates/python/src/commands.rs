@@ -26,5 +26,5 @@ pub(crate) fn gateway_main(py: Python<'_>, argv: Vec<String>) -> PyResult<i32> {
 pub(crate) fn bench_main(py: Python<'_>, argv: Vec<String>) -> PyResult<i32> {
     process::refuse_after_fork()?;
     process::release_python_signals(py)?;
-    Ok(py.detach(|| inflight_bench::bench_main(argv.into_iter())))
+    Ok(py.detach(|| inflight_bench::bench_main(argv)))
 }
