@@ -113,3 +113,23 @@ fn report(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{line}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_tell_help_from_mistakes_from_failures() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port().to_string();
+        let with = |extra: &[&str]| {
+            let fixed = ["gateway", "--worker", "127.0.0.1:9", "--port", &port];
+            main_with_args(fixed.iter().chain(extra).map(|text| (*text).to_owned()))
+        };
+        assert_eq!(main_with_args(["gateway", "--version"]), 0);
+        assert_eq!(main_with_args(["gateway"]), 2, "no worker");
+        assert_eq!(with(&["--port", "x"]), 2);
+        assert_eq!(with(&["--log", "=="]), 2);
+        assert_eq!(with(&[]), 1, "the port is taken");
+    }
+}

@@ -52,7 +52,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn new(address: Arc<str>, served: Arc<ServedModel>, send_queue: usize) -> Self {
+    pub(super) fn new(address: Arc<str>, served: Arc<ServedModel>, send_queue: usize) -> Self {
         let outbound = Arc::new(Outbound::new(send_queue));
         Self {
             address,

@@ -221,3 +221,94 @@ impl Table {
         self.models.store(Arc::new(models));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use inflight_kserve::assets::ModelDescription;
+    use inflight_testkit::model::byte_model_files;
+    use inflight_text::ModelFiles;
+
+    use super::*;
+    use crate::upstream::assets::ServedModel;
+
+    fn connection(slot: &WorkerSlot, model: &str, hash: &str) -> Arc<Connection> {
+        let files: ModelFiles = byte_model_files()
+            .into_iter()
+            .map(|(name, data)| (name, data.to_vec()))
+            .collect();
+        let description = ModelDescription {
+            served_model_name: model.to_owned(),
+            content_hash: hash.to_owned(),
+            ..ModelDescription::default()
+        };
+        let text = Arc::new(TextModel::load(&files).unwrap());
+        let served = Arc::new(ServedModel { description, text });
+        Arc::new(Connection::new(Arc::clone(&slot.address), served, 4))
+    }
+
+    fn table() -> Table {
+        Table::new(&["a:1".to_owned(), "b:1".to_owned(), "c:1".to_owned()])
+    }
+
+    fn ready(table: &Table, index: usize, model: &str, hash: &str) -> Arc<Connection> {
+        let slot = &table.workers()[index];
+        let connection = connection(slot, model, hash);
+        table.set_ready(slot, Arc::clone(&connection));
+        connection
+    }
+
+    #[test]
+    fn a_name_is_unknown_only_once_every_worker_has_spoken() {
+        let table = table();
+        assert_eq!(table.find("m").unwrap_err(), NoModel::NotYet);
+        ready(&table, 0, "m", "h");
+        ready(&table, 1, "m", "h");
+        assert!(table.find("m").is_ok());
+        assert_eq!(table.find("other").unwrap_err(), NoModel::NotYet);
+        ready(&table, 2, "n", "h");
+        assert_eq!(table.find("other").unwrap_err(), NoModel::Unknown);
+    }
+
+    #[test]
+    fn ties_take_turns_and_the_least_loaded_wins() {
+        let table = table();
+        let connections: Vec<_> = (0..3).map(|index| ready(&table, index, "m", "h")).collect();
+        let entry = table.find("m").unwrap();
+        let pick = || entry.pick(None).unwrap().address.to_string();
+        let mut turns: Vec<_> = (0..3).map(|_| pick()).collect();
+        turns.sort();
+        assert_eq!(turns, ["a:1", "b:1", "c:1"]);
+        for busy in [0, 2] {
+            connections[busy].open(Arc::default(), 0, 1).unwrap();
+        }
+        assert!((0..4).all(|_| pick() == "b:1"));
+    }
+
+    #[test]
+    fn a_lost_worker_is_passed_over_and_its_model_stays_known() {
+        let table = table();
+        ready(&table, 0, "m", "old");
+        ready(&table, 1, "m", "new");
+        let entry = table.find("m").unwrap();
+        let pick = |hash| {
+            entry
+                .pick(Some(hash))
+                .map(|connection| connection.address.to_string())
+        };
+        assert_eq!(
+            (0..3).filter_map(|_| pick("new")).collect::<Vec<_>>(),
+            ["b:1"; 3]
+        );
+        table.set_lost(&table.workers()[1], "gone");
+        assert_eq!(pick("new"), None);
+        assert_eq!(pick("old").as_deref(), Some("a:1"));
+        table.set_lost(&table.workers()[0], "gone");
+        assert!(
+            table
+                .find("m")
+                .is_ok_and(|entry| entry.pick(None).is_none())
+        );
+        assert!(!table.ready());
+        assert_eq!(table.workers()[0].reason(), "gone");
+    }
+}
