@@ -1,8 +1,7 @@
 """Log probabilities of chosen tokens and of the best alternatives.
 
 Pure. They are those of the model's own distribution: taken from the raw logits, before bias,
-temperature, penalties and bans, so that a sampling option does not change what a model "thinks".
-(TensorRT-LLM's PyTorch runtime reports these too; its engines report the processed ones.)
+temperature, penalties and bans, so that no sampling option changes what is told of a token.
 """
 
 from __future__ import annotations
