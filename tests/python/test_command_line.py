@@ -69,7 +69,32 @@ def test_the_worker_help_shows_the_defaults_that_rust_owns() -> None:
     words = " ".join(output.split())
     assert f"[default: {_native.WorkerOptions().grpc_port};" in words
     assert f"[default: {_native.WorkerOptions().max_message_bytes};" in words
-    assert f"[default: {_native.SimulatedOptions().step_us:g};" in words
+    assert f"[default: {_native.SimulatedOptions().step_us:g} when simulated;" in words
+
+
+@pytest.mark.parametrize(
+    ("executor", "option", "other"),
+    [
+        ("reference", "--num-blocks", "simulated"),
+        ("reference", "--step-us", "simulated"),
+        ("scripted", "--max-batch-size", "simulated"),
+        ("tensorrt_llm", "--prefill-us-per-token", "simulated"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(executor: str, option: str, other: str) -> None:
+    code, output = run("worker", "--executor", executor, option, "7")
+    assert code == 2
+    assert f"`{option}` means nothing to the executor `{executor}`" in output
+    assert f"--executor {other}" in output
+
+
+def test_an_option_reaches_the_reference_executor() -> None:
+    # Its own check answers, which names both values.
+    code, output = run(
+        "worker", "--max-batch-size=64", "--max-num-tokens=63", "--grpc-port=0", "--metrics-port=0"
+    )
+    assert code == 2
+    assert "option `max_num_tokens` is `63`" in output
 
 
 def test_the_version_is_that_of_the_core() -> None:

@@ -19,9 +19,10 @@ class NativeDefault(click.Option):
     The help shows that default; reading it loads the extension, which only the command's own help does.
     """
 
-    def __init__(self, *args: Any, owner: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, owner: str, note: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.owner = owner
+        self.note = note
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         """Adds the default to what click shows in brackets."""
@@ -29,17 +30,24 @@ class NativeDefault(click.Option):
 
         extra = super().get_help_extra(ctx)
         value = getattr(getattr(_native, self.owner)(), str(self.name))
-        extra["default"] = f"{value:g}" if isinstance(value, float) else str(value)
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        extra["default"] = shown + self.note
         return extra
 
 
-def native_options(owner: str, described: dict[str, tuple[Any, str]]) -> Callable[[Command], Command]:
-    """Adds one option per entry of `described` (field of `inflight._native.<owner>` -> type, help)."""
+def native_options(
+    owner: str, described: dict[str, tuple[Any, str]], note: str = ""
+) -> Callable[[Command], Command]:
+    """Adds one option per entry of `described` (field of `inflight._native.<owner>` -> type, help);
+    `note` is put behind each default.
+    """
 
     def add(command: Command) -> Command:
         for name, (kind, text) in reversed(described.items()):
             flag = "--" + name.replace("_", "-")
-            command = click.option(flag, name, cls=NativeDefault, owner=owner, type=kind, help=text)(command)
+            command = click.option(
+                flag, name, cls=NativeDefault, owner=owner, note=note, type=kind, help=text
+            )(command)
         return command
 
     return add

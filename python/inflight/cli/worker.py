@@ -10,15 +10,24 @@ import click
 
 from inflight.cli.options import PORT, model_options, native_options
 
-SIMULATED = {
-    "step_us": (click.FloatRange(min=0), "Simulated, scripted: microseconds of every iteration; 0: none."),
-    "step_us_per_sequence": (click.FloatRange(min=0), "Simulated: microseconds an iteration per sequence."),
-    "prefill_us_per_token": (click.FloatRange(min=0), "Simulated: microseconds per prompt token."),
-    "max_batch_size": (click.IntRange(min=1), "Simulated: sequences that run at once."),
-    "num_blocks": (click.IntRange(min=1), "Simulated: KV cache capacity in blocks."),
-    "tokens_per_block": (click.IntRange(min=1), "Simulated: tokens in a KV cache block."),
-    "max_seq_len": (click.IntRange(min=1), "Simulated: prompt plus generated tokens of a sequence."),
-    "max_num_tokens": (click.IntRange(min=1), "Simulated: prompt tokens in one iteration."),
+#: Option -> the executors that it means something to, its type and its help.
+EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
+    "step_us": (("simulated", "scripted"), click.FloatRange(min=0), "Microseconds of every iteration."),
+    "step_us_per_sequence": (("simulated",), click.FloatRange(min=0), "Microseconds per sequence in it."),
+    "prefill_us_per_token": (("simulated",), click.FloatRange(min=0), "Microseconds per prompt token."),
+    "num_blocks": (("simulated",), click.IntRange(min=1), "KV cache capacity in blocks."),
+    "tokens_per_block": (("simulated", "reference"), click.IntRange(min=1), "Tokens in a KV cache block."),
+    "max_batch_size": (("simulated", "reference"), click.IntRange(min=1), "Sequences that run at once."),
+    "max_seq_len": (
+        ("simulated", "reference"),
+        click.IntRange(min=1),
+        "Prompt plus generated tokens of a sequence.",
+    ),
+    "max_num_tokens": (
+        ("simulated", "reference"),
+        click.IntRange(min=1),
+        "Tokens in one iteration, prompts included.",
+    ),
 }
 
 BOUNDS = {
@@ -57,7 +66,14 @@ BOUNDS = {
     },
 )
 @native_options("WorkerOptions", BOUNDS)
-@native_options("SimulatedOptions", SIMULATED)
+@native_options(
+    "SimulatedOptions",
+    {
+        name: (kind, f"{text}  ({', '.join(executors)})")
+        for name, (executors, kind, text) in EXECUTOR_OPTIONS.items()
+    },
+    note=" when simulated",
+)
 @click.pass_context
 def worker(
     ctx: click.Context,
@@ -77,7 +93,9 @@ def worker(
     from inflight.launch.model import find_model
     from inflight.launch.ports import require_free
 
-    simulated = {name: values.pop(name) for name in SIMULATED}
+    chosen = {name: values.pop(name) for name in EXECUTOR_OPTIONS}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    _refuse_foreign(executor, chosen)
     executors.require(executor)
     found = find_model(model, served_model_name, weights=executor in executors.NEED_WEIGHTS)
     options = _native.WorkerOptions(served_model_name=found.served_name, assets=found.assets(), **values)
@@ -86,16 +104,26 @@ def worker(
     require_free(options.host, options.metrics_port, "--metrics-port")
 
     if executor == "simulated":
-        vocab_size = found.vocab_size()
-        timing = _native.SimulatedOptions(vocab_size=vocab_size, **simulated)
-        ctx.exit(_native.serve_simulated_worker(options, timing))
+        simulated = _native.SimulatedOptions(vocab_size=found.vocab_size(), **chosen)
+        ctx.exit(_native.serve_simulated_worker(options, simulated))
     engine = executors.create(
         executor,
         executors.ExecutorOptions(
-            model_dir=found.directory,
-            device=device,
-            vocab_size=found.vocab_size(),
-            step_us=simulated["step_us"] or 0.0,
+            model_dir=found.directory, device=device, vocab_size=found.vocab_size(), values=chosen
         ),
     )
     ctx.exit(_native.serve_worker(engine, options))
+
+
+def _refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:
+    """Raises `UserMistake` for an option that the executor would ignore."""
+    from inflight.errors import UserMistake
+
+    for name in chosen:
+        meant_for = EXECUTOR_OPTIONS[name][0]
+        if executor not in meant_for:
+            flag = "--" + name.replace("_", "-")
+            raise UserMistake(
+                f"`{flag}` means nothing to the executor `{executor}`",
+                f"leave it out, or use `--executor {meant_for[0]}`",
+            )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inflight.errors import UserMistake
 
@@ -26,8 +27,8 @@ class ExecutorOptions:
     device: str = "auto"
     #: The tokenizer's, where there is no model to ask.
     vocab_size: int | None = None
-    #: Pace of the scripted executor; 0: as fast as it is asked.
-    step_us: float = 0.0
+    #: The executor's own options by name; those left out take its defaults.
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: Executors that read weights; the others need a tokenizer only.
@@ -62,7 +63,7 @@ def _reference(options: ExecutorOptions) -> Executor:
     from inflight.executors.reference.errors import ModelError
 
     try:
-        return create_reference(options.model_dir, options.device)
+        return create_reference(options.model_dir, options.device, **options.values)
     except ModelError as error:
         raise UserMistake(error.problem, error.remedy) from error
 
@@ -70,12 +71,12 @@ def _reference(options: ExecutorOptions) -> Executor:
 def _scripted(options: ExecutorOptions) -> Executor:
     from inflight.executors.scripted import ScriptedExecutor
 
-    return ScriptedExecutor(step_us=options.step_us, vocab_size=options.vocab_size or 256)
+    return ScriptedExecutor(vocab_size=options.vocab_size or 256, **options.values)
 
 
 def _tensorrt_llm(options: ExecutorOptions) -> Executor:
     executor: Executor = import_module("inflight.executors.tensorrt_llm").create(
-        options.model_dir, options.device
+        options.model_dir, options.device, **options.values
     )
     return executor
 
