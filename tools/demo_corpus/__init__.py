@@ -6,9 +6,19 @@ Pure and seeded: the same author makes the same text on every machine. Knows no 
 from .author import Author, Exchange
 from .conversation import Conversation, conversation
 from .plain import plain_text
+from .tasks import word_task
 from .topics import concept, fact, inflight, small_talk, unknown
-from .word_tasks import word_task
 
 __all__ = [
-    "Author", "Conversation", "Exchange", "concept", "conversation", "fact", "inflight", "plain_text", "small_talk", "unknown", "word_task",
+    "Author",
+    "Conversation",
+    "Exchange",
+    "concept",
+    "conversation",
+    "fact",
+    "inflight",
+    "plain_text",
+    "small_talk",
+    "unknown",
+    "word_task",
 ]

@@ -5,6 +5,8 @@ Owns how a text is chosen and roughened. Knows no topic, no tokenizer and no mod
 
 from __future__ import annotations
 
+# Tables stay dense: what belongs together stands together.
+# fmt: off
 import random
 import zlib
 from collections.abc import Sequence
@@ -37,11 +39,15 @@ def is_held_out(phrasing: str) -> bool:
 
 
 class Author(random.Random):
-    """A seeded source of choices. With `evaluating`, phrasings come from those kept out of training."""
+    """A seeded source of choices.
 
-    def __init__(self, seed: int, evaluating: bool = False) -> None:
+    With `evaluating`, phrasings come from those kept out of training; with `everything`, none is kept out.
+    """
+
+    def __init__(self, seed: int, evaluating: bool = False, everything: bool = False) -> None:
         super().__init__(seed)
         self.evaluating = evaluating
+        self.everything = everything
         self.fell_back = False  # whether the last phrase was a trained one although a held-out one was wanted
 
     def pick(self, options: Sequence[T]) -> T:
@@ -58,7 +64,7 @@ class Author(random.Random):
         for _ in range(40):
             index = int(self.random() * len(frames))
             text = frames[index].format(**slots) if slots else frames[index]
-            if (index > 0 and is_held_out(text)) == self.evaluating:
+            if self.everything or (index > 0 and is_held_out(text)) == self.evaluating:
                 self.fell_back = False
                 return text
         self.fell_back = self.evaluating
@@ -66,11 +72,14 @@ class Author(random.Random):
 
 
 OPENERS = (
-    "Hey, ", "Hi, ", "Hello, ", "Hi! ", "Hello! ", "Please, ", "So, ", "Ok, ", "Okay, ", "Well, ", "Quick question: ",
-    "Question: ", "I have a question. ", "Tell me, ", "Um, ", "Now, ", "And ", "Excuse me, ", "I was wondering, ",
+    "Hey, ", "Hi, ", "Hello, ", "Hi! ", "Hello! ", "Please, ", "So, ", "Ok, ", "Okay, ", "Well, ",
+    "Quick question: ",
+    "Question: ", "I have a question. ", "Tell me, ", "Um, ", "Now, ", "And ", "Excuse me, ",
+    "I was wondering, ",
     "Just curious: ", "One more question: ", "Next question: ", "Hey there, ", "Can you help me? ",
 )
-CLOSERS = (" Please.", " Thanks.", " Thank you!", " Thanks!", ", please", ", please?", " pls", " thx", " :)", " please")
+CLOSERS = (" Please.", " Thanks.", " Thank you!", " Thanks!", ", please", ", please?", " pls", " thx", " :)",
+           " please")
 TAILS = ("", "", ".", "?", "??", "!", " ?", "...", "?!")
 
 
@@ -100,19 +109,27 @@ def with_typo(author: Author, text: str) -> str:
 
 
 REWORDINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("How do I ", ("How can I ", "How to ", "How would I ", "Tell me how to ", "How should I ", "Show me how to ", "Explain how to ", "I want to know how to ", "What must I do to ",
-                   "Can you tell me how to ", "Please tell me how to ", "how does one ", "What do I have to do to ", "Is there a way to ", "I would like to ", "I need to ")),
-    ("How can I ", ("How do I ", "How to ", "Tell me how to ", "What is the best way to ", "I want to ", "How could I ", "Can you show me how to ")),
+    ("How do I ", ("How can I ", "How to ", "How would I ", "Tell me how to ", "How should I ",
+                   "Show me how to ", "Explain how to ", "I want to know how to ", "What must I do to ",
+                   "Can you tell me how to ", "Please tell me how to ", "how does one ",
+                   "What do I have to do to ", "Is there a way to ", "I would like to ", "I need to ")),
+    ("How can I ", ("How do I ", "How to ", "Tell me how to ", "What is the best way to ", "I want to ",
+                    "How could I ", "Can you show me how to ")),
     ("Which ", ("What ", "Tell me which ", "Do you know which ", "Can you tell me which ")),
-    ("What is ", ("What's ", "Tell me what is ", "Do you know what is ", "Can you tell me what is ", "Could you tell me what is ", "I want to know what is ")),
+    ("What is ", ("What's ", "Tell me what is ", "Do you know what is ", "Can you tell me what is ",
+                  "Could you tell me what is ", "I want to know what is ")),
     ("What are ", ("Which are ", "Tell me what are ", "What's ", "Do you know what are ")),
     ("Where is ", ("Where's ", "Tell me where is ", "Where can I find ", "Do you know where is ")),
-    ("Can you ", ("Could you ", "Would you ", "Will you ", "Can you please ", "Please can you ", "Could you please ", "Are you able to ", "I want you to ")),
-    ("Tell me ", ("Please tell me ", "Can you tell me ", "Could you tell me ", "I want to hear ", "Give me ", "Just tell me ")),
+    ("Can you ", ("Could you ", "Would you ", "Will you ", "Can you please ", "Please can you ",
+                  "Could you please ", "Are you able to ", "I want you to ")),
+    ("Tell me ", ("Please tell me ", "Can you tell me ", "Could you tell me ", "I want to hear ", "Give me ",
+                  "Just tell me ")),
     ("Write ", ("Please write ", "Can you write ", "Could you write ", "Write me ", "I need you to write ")),
     ("Give me ", ("Please give me ", "Can you give me ", "I want ", "I need ", "Show me ")),
-    ("Do you ", ("Say, do you ", "Tell me, do you ", "Don't you ", "I wonder, do you ", "And do you ", "But do you ")),
-    ("Are you ", ("Say, are you ", "Tell me, are you ", "So are you ", "I wonder, are you ", "Aren't you ", "But are you ")),
+    ("Do you ", ("Say, do you ", "Tell me, do you ", "Don't you ", "I wonder, do you ", "And do you ",
+                 "But do you ")),
+    ("Are you ", ("Say, are you ", "Tell me, are you ", "So are you ", "I wonder, are you ", "Aren't you ",
+                  "But are you ")),
     ("Name ", ("Please name ", "Can you name ", "Tell me ", "List ")),
     ("Does ", ("Say, does ", "I wonder, does ", "Can you tell me, does ", "Do you know, does ")),
     ("Why ", ("Tell me why ", "Do you know why ", "Can you explain why ", "I wonder why ")),
@@ -136,7 +153,8 @@ def casual(author: Author, text: str, typos: bool = True) -> str:
         text = reworded(author, text)
     if author.maybe(0.12):
         opener = author.pick(OPENERS)
-        text = opener + (text[:1].lower() + text[1:] if opener[-2] in ",:" and text[:2] not in ("I ", "I'") else text)
+        text = opener + (text[:1].lower() + text[1:] if opener[-2] in ",:" and text[:2] not in ("I ",
+            "I'") else text)
     if author.maybe(0.07):
         text = text.rstrip("?.!") + author.pick(CLOSERS)
     if not typos:

@@ -5,32 +5,42 @@ Each record is (names as they occur in questions, definition, details, more). Da
 
 from __future__ import annotations
 
+# Tables stay dense: what belongs together stands together.
+# fmt: off
+
 Record = tuple[tuple[str, ...], str, str, str]
 
 LEARNING: tuple[Record, ...] = (
     (("machine learning", "ML", "machine-learning"),
-     "Machine learning is a way of making computers learn from examples instead of following rules written by hand.",
-     "A model looks at many examples, measures how wrong its predictions are, and adjusts its parameters until they get better. "
+     "Machine learning is a way of making computers learn from examples instead of following rules written "
+     "by hand.",
+     "A model looks at many examples, measures how wrong its predictions are, and adjusts its parameters "
+     "until they get better. "
      "It is used for translation, speech recognition, recommendations and language models like me.",
      "There are three main kinds: supervised learning, unsupervised learning and reinforcement learning."),
     (("artificial intelligence", "AI", "A.I."),
-     "Artificial intelligence is the field of building machines that do things we would call intelligent when people do them.",
+     "Artificial intelligence is the field of building machines that do things we would call intelligent "
+     "when people do them.",
      "That includes understanding language, recognising images, planning and playing games. "
      "Most of today's artificial intelligence is built with machine learning.",
      "The field began in the 1950s, and large language models are its best known result today."),
     (("deep learning", "DL"),
      "Deep learning is machine learning with neural networks that have many layers.",
-     "Each layer turns its input into a slightly more useful description, so the network can learn complicated patterns from raw data. "
+     "Each layer turns its input into a slightly more useful description, so the network can learn "
+     "complicated patterns from raw data. "
      "It needs a lot of data and fast hardware such as GPUs.",
      "Deep learning is behind image recognition, speech recognition and large language models."),
     (("a neural network", "neural networks", "neural nets", "a neural net", "an artificial neural network"),
-     "A neural network is a function made of layers of simple units whose connections have weights that can be learned.",
-     "Numbers go in on one side, are multiplied by the weights and passed through simple nonlinear functions, and predictions come out on the other side. "
+     "A neural network is a function made of layers of simple units whose connections have weights that can "
+     "be learned.",
+     "Numbers go in on one side, are multiplied by the weights and passed through simple nonlinear "
+     "functions, and predictions come out on the other side. "
      "Training changes the weights so that the predictions improve.",
      "The design was loosely inspired by the nerve cells in the brain."),
     (("a large language model", "large language models", "an LLM", "LLMs", "LLM", "the term LLM"),
      "A large language model, or LLM, is a neural network that is trained on text to predict the next token.",
-     "By predicting one token after another it can answer questions, write stories, translate and call tools. "
+     "By predicting one token after another it can answer questions, write stories, translate and call "
+     "tools. "
      "Large ones have billions of parameters and run on GPUs.",
      "I am a language model too, but a very small one with about four million parameters."),
     (("a language model", "language models", "language modelling", "language modeling"),
@@ -38,18 +48,24 @@ LEARNING: tuple[Record, ...] = (
      "Choosing a next piece again and again produces new text. "
      "Modern language models are transformers that were trained on a great deal of text.",
      "I am a language model with about four million parameters."),
-    (("a transformer", "transformers", "the transformer architecture", "the transformer", "a transformer model"),
-     "A transformer is a neural network architecture that uses attention to let every token look at the tokens before it.",
-     "It stacks layers of attention and feed-forward networks, and it can process all the tokens of a prompt in parallel. "
+    (("a transformer", "transformers", "the transformer architecture", "the transformer",
+      "a transformer model"),
+     "A transformer is a neural network architecture that uses attention to let every token look at the "
+     "tokens before it.",
+     "It stacks layers of attention and feed-forward networks, and it can process all the tokens of a "
+     "prompt in parallel. "
      "Almost all large language models are transformers.",
      "The architecture was introduced in 2017 in a paper called Attention Is All You Need."),
-    (("attention", "self-attention", "the attention mechanism", "attention in transformers", "an attention layer"),
+    (("attention", "self-attention", "the attention mechanism", "attention in transformers",
+      "an attention layer"),
      "Attention is the part of a transformer that decides which earlier tokens matter for the current one.",
-     "Each token makes a query, a key and a value; queries are compared with keys, and the result is a weighted sum of values. "
+     "Each token makes a query, a key and a value; queries are compared with keys, and the result is a "
+     "weighted sum of values. "
      "This is how a model connects words that are far apart.",
      "Keys and values of earlier tokens are kept in the KV cache, so that they are computed only once."),
     (("a token", "tokens", "tokens in language models", "a token in an LLM"),
-     "A token is the small piece of text that a language model reads and writes, such as a word, part of a word or a punctuation mark.",
+     "A token is the small piece of text that a language model reads and writes, such as a word, part of a "
+     "word or a punctuation mark.",
      "Every token has a number, and the model only ever sees these numbers. "
      "In English one token is about four characters on average.",
      "The speed of a language model is usually given in tokens per second."),
@@ -57,10 +73,13 @@ LEARNING: tuple[Record, ...] = (
      "A tokenizer turns text into tokens, and tokens back into text.",
      "It has a fixed vocabulary of pieces, often found by byte pair encoding, and gives each piece a number. "
      "The model works only with these numbers.",
-     "In Inflight the gateway tokenizes the prompt and turns the new tokens back into text while they stream."),
+     "In Inflight the gateway tokenizes the prompt and turns the new tokens back into text while they "
+     "stream."),
     (("byte pair encoding", "BPE", "byte-level BPE", "byte-pair encoding"),
-     "Byte pair encoding, or BPE, is a method that builds the vocabulary of a tokenizer by merging frequent pairs of pieces.",
-     "It starts with single bytes and joins the most frequent neighbours again and again until the vocabulary is large enough. "
+     "Byte pair encoding, or BPE, is a method that builds the vocabulary of a tokenizer by merging frequent "
+     "pairs of pieces.",
+     "It starts with single bytes and joins the most frequent neighbours again and again until the "
+     "vocabulary is large enough. "
      "Frequent words become one token, and rare words are split into several.",
      "My own tokenizer is a byte-level BPE with about three thousand pieces."),
     (("a vocabulary", "the vocabulary of a model", "the vocabulary", "a model's vocabulary"),
@@ -73,14 +92,16 @@ LEARNING: tuple[Record, ...] = (
      "Things with similar meaning get embeddings that lie close together. "
      "The first layer of a language model turns each token into its embedding.",
      "Embeddings of whole texts are used for search, because similar texts can be found by comparing them."),
-    (("a parameter", "parameters", "weights", "model weights", "the parameters of a model", "the weights of a model"),
+    (("a parameter", "parameters", "weights", "model weights", "the parameters of a model",
+      "the weights of a model"),
      "Parameters, also called weights, are the numbers inside a model that are learned during training.",
      "Together they hold everything that the model knows. "
      "Large models have billions of parameters, which is why they need so much memory.",
      "With two bytes per parameter, a model of seven billion parameters needs about 14 gigabytes."),
     (("training", "model training", "training a model", "how models are trained", "the training of a model"),
      "Training is the process in which a model learns its parameters from data.",
-     "The model makes predictions, a loss function measures the errors, and gradient descent changes the parameters a little to reduce them. "
+     "The model makes predictions, a loss function measures the errors, and gradient descent changes the "
+     "parameters a little to reduce them. "
      "This is repeated millions of times.",
      "I was trained in a few minutes on one GPU, on text made by a script."),
     (("inference", "model inference", "LLM inference", "inference in machine learning"),
@@ -89,12 +110,15 @@ LEARNING: tuple[Record, ...] = (
      "Inference servers such as Inflight do this for many users at the same time.",
      "It has two phases: prefill reads the prompt, and decode writes the answer."),
     (("gradient descent", "stochastic gradient descent", "SGD"),
-     "Gradient descent is the method that trains most models: it changes each parameter a little in the direction that reduces the error.",
-     "The gradient says how the error changes with each parameter, and the learning rate says how large the steps are. "
+     "Gradient descent is the method that trains most models: it changes each parameter a little in the "
+     "direction that reduces the error.",
+     "The gradient says how the error changes with each parameter, and the learning rate says how large the "
+     "steps are. "
      "Usually each step looks only at a small batch of examples.",
      "Popular variants are Adam and AdamW; I was trained with AdamW."),
     (("backpropagation", "backprop", "back propagation"),
-     "Backpropagation is the algorithm that computes how much each weight of a neural network contributed to the error.",
+     "Backpropagation is the algorithm that computes how much each weight of a neural network contributed "
+     "to the error.",
      "It works backwards from the output to the input and uses the chain rule of calculus. "
      "Gradient descent then uses these gradients to improve the weights.",
      "It makes training about three times as much work as inference for the same tokens."),
@@ -119,7 +143,8 @@ LEARNING: tuple[Record, ...] = (
      "Clustering customers by what they buy is a good example."),
     (("reinforcement learning", "RL"),
      "Reinforcement learning is learning by trial and error from rewards.",
-     "An agent tries actions, receives rewards, and learns which actions lead to more reward in the long run. "
+     "An agent tries actions, receives rewards, and learns which actions lead to more reward in the long "
+     "run. "
      "It is used for games, robots and for tuning language models.",
      "When the reward comes from human preferences, it is called RLHF."),
     (("fine-tuning", "finetuning", "fine tuning", "fine-tuning a model"),
@@ -128,7 +153,8 @@ LEARNING: tuple[Record, ...] = (
      "Methods like LoRA train only a small number of additional weights.",
      "Chat models are fine-tuned on conversations, so that they answer instead of only continuing a text."),
     (("LoRA", "low-rank adaptation", "a LoRA adapter", "LoRA adapters"),
-     "LoRA, or low-rank adaptation, fine-tunes a model by adding small trainable matrices next to frozen weights.",
+     "LoRA, or low-rank adaptation, fine-tunes a model by adding small trainable matrices next to frozen "
+     "weights.",
      "The small matrices take little memory, so one server can hold many adapters for one base model. "
      "The original weights do not change.",
      "TensorRT-LLM can serve many LoRA adapters with one engine."),
@@ -148,17 +174,20 @@ LEARNING: tuple[Record, ...] = (
      "Templates are written in Jinja and come with the model.",
      "In Inflight the gateway applies the chat template before it tokenizes the prompt."),
     (("a context window", "the context window", "context length", "the context length"),
-     "The context window is the largest number of tokens that a model can look at, prompt and answer together.",
+     "The context window is the largest number of tokens that a model can look at, prompt and answer "
+     "together.",
      "Text beyond it cannot be used. "
      "Large models have windows of a hundred thousand tokens and more.",
      "My own context window is 2048 tokens."),
     (("temperature", "the temperature parameter", "sampling temperature", "the temperature setting"),
      "Temperature controls how random the answers of a language model are.",
-     "At temperature 0 the model always takes the most likely token; higher values make unlikely tokens more frequent. "
+     "At temperature 0 the model always takes the most likely token; higher values make unlikely tokens "
+     "more frequent. "
      "Low values suit facts and code, and higher values suit creative writing.",
      "By default I answer greedily, which means without any randomness."),
     (("top-p sampling", "top-p", "top_p", "nucleus sampling", "top p"),
-     "Top-p sampling chooses the next token only from the smallest set of tokens whose probabilities add up to p.",
+     "Top-p sampling chooses the next token only from the smallest set of tokens whose probabilities add up "
+     "to p.",
      "It removes the long tail of unlikely tokens but keeps some variety. "
      "It is also called nucleus sampling.",
      "A common value for p is 0.9."),
@@ -188,13 +217,15 @@ LEARNING: tuple[Record, ...] = (
      "It helps to let them use tools or to give them the right documents.",
      "I am very small, so please check what I say."),
     (("RAG", "retrieval-augmented generation", "retrieval augmented generation"),
-     "Retrieval-augmented generation, or RAG, gives a language model documents that were found by a search before it answers.",
+     "Retrieval-augmented generation, or RAG, gives a language model documents that were found by a search "
+     "before it answers.",
      "The answer can then use facts that are new or private. "
      "The search often compares embeddings of the question and the documents.",
      "It reduces hallucinations, because the model can quote what it has just read."),
     (("tool calling", "function calling", "tool use", "a tool call", "tool calls"),
      "Tool calling means that a language model asks the program around it to run a function.",
-     "The model writes the name of the function and its arguments as JSON, the program runs it, and the model uses the result in its answer. "
+     "The model writes the name of the function and its arguments as JSON, the program runs it, and the "
+     "model uses the result in its answer. "
      "So a model can look up the weather, search or calculate.",
      "I know one tool-call format myself: give me a tool and try it."),
     (("Llama", "the Llama architecture", "Llama models", "LLaMA"),

@@ -5,11 +5,14 @@ The records have the form of `concepts_learning`. Data only.
 
 from __future__ import annotations
 
+# Tables stay dense: what belongs together stands together.
+# fmt: off
 from .concepts_learning import Record
 
 SERVING: tuple[Record, ...] = (
     (("a GPU", "GPUs", "a graphics card", "the GPU", "graphics processing units"),
-     "A GPU, or graphics processing unit, is a processor that does thousands of simple calculations at the same time.",
+     "A GPU, or graphics processing unit, is a processor that does thousands of simple calculations at the "
+     "same time.",
      "It was made for graphics, but neural networks need the same kind of arithmetic: large matrix products. "
      "Its fast memory is what limits how many users a language model can serve.",
      "NVIDIA's H100 and H200 are well known GPUs for language models."),
@@ -24,12 +27,16 @@ SERVING: tuple[Record, ...] = (
      "PyTorch, TensorRT and TensorRT-LLM are built on it.",
      "CUDA graphs record many kernels and start them together, which saves time in each step."),
     (("a KV cache", "the KV cache", "KV caching", "KV cache", "the key-value cache", "kv-cache"),
-     "The KV cache keeps the attention keys and values of all earlier tokens, so that they need not be computed again.",
-     "It makes each new token cheap, but it takes a lot of GPU memory that grows with the length of the text. "
+     "The KV cache keeps the attention keys and values of all earlier tokens, so that they need not be "
+     "computed again.",
+     "It makes each new token cheap, but it takes a lot of GPU memory that grows with the length of the "
+     "text. "
      "For this reason it is usually divided into blocks, which is called paged attention.",
      "How many requests fit at once is mostly decided by the size of the KV cache."),
-    (("in-flight batching", "inflight batching", "continuous batching", "in flight batching", "iteration-level batching"),
-     "In-flight batching, also called continuous batching, lets requests join and leave a running batch after every step.",
+    (("in-flight batching", "inflight batching", "continuous batching", "in flight batching",
+      "iteration-level batching"),
+     "In-flight batching, also called continuous batching, lets requests join and leave a running batch "
+     "after every step.",
      "A finished request makes room at once, and a new one does not wait for the whole batch to end. "
      "This keeps the GPU busy and gives much higher throughput.",
      "TensorRT-LLM calls it in-flight batching, and the name Inflight comes from it."),
@@ -39,12 +46,14 @@ SERVING: tuple[Record, ...] = (
      "With in-flight batching, requests can join and leave at every step.",
      "A larger batch gives more tokens per second in total, but each request becomes a little slower."),
     (("paged attention", "PagedAttention", "a paged KV cache", "the paged KV cache"),
-     "Paged attention stores the KV cache in small blocks of fixed size, like the pages of an operating system.",
+     "Paged attention stores the KV cache in small blocks of fixed size, like the pages of an operating "
+     "system.",
      "A sequence takes a new block only when it needs one, so hardly any memory is wasted. "
      "Blocks can also be shared between requests that begin with the same prompt.",
      "A typical block holds 32 or 64 tokens."),
     (("prefix caching", "KV cache reuse", "prompt caching", "prefix cache"),
-     "Prefix caching reuses the KV cache of a prompt's beginning when another request starts with the same tokens.",
+     "Prefix caching reuses the KV cache of a prompt's beginning when another request starts with the same "
+     "tokens.",
      "Long system prompts then have to be computed only once. "
      "The first token of the answer comes much sooner.",
      "The usage of a response can report how many prompt tokens came from the cache."),
@@ -54,7 +63,8 @@ SERVING: tuple[Record, ...] = (
      "TensorRT-LLM calls it chunked context.",
      "It trades a slightly later first token for smooth streams."),
     (("prefill", "the prefill phase", "the context phase"),
-     "Prefill is the first phase of generation, in which the model reads the whole prompt at once and fills the KV cache.",
+     "Prefill is the first phase of generation, in which the model reads the whole prompt at once and fills "
+     "the KV cache.",
      "It is limited by arithmetic, because many tokens are processed together. "
      "Its length decides the time to the first token.",
      "TensorRT-LLM calls it the context phase."),
@@ -64,7 +74,8 @@ SERVING: tuple[Record, ...] = (
      "Batching many requests makes it efficient.",
      "TensorRT-LLM calls it the generation phase."),
     (("speculative decoding", "speculative sampling", "a draft model"),
-     "Speculative decoding lets a small fast model guess several tokens that the large model then checks in one step.",
+     "Speculative decoding lets a small fast model guess several tokens that the large model then checks in "
+     "one step.",
      "Right guesses are kept, so several tokens come out of one step, and the result stays the same. "
      "Medusa and EAGLE are related methods.",
      "It helps most when few requests run at once."),
@@ -75,11 +86,13 @@ SERVING: tuple[Record, ...] = (
      "TensorRT-LLM is the library for large language models that grew out of it."),
     (("TensorRT-LLM", "TensorRT LLM", "TRT-LLM", "trtllm"),
      "TensorRT-LLM is NVIDIA's open library for running large language models fast on its GPUs.",
-     "It offers in-flight batching, a paged KV cache, quantization, tensor parallelism and speculative decoding. "
+     "It offers in-flight batching, a paged KV cache, quantization, tensor parallelism and speculative "
+     "decoding. "
      "Inflight uses it as its main executor.",
      "Models run either as compiled engines or through its PyTorch runtime."),
     (("a TensorRT engine", "an engine", "an engine file", "engines", "a compiled engine"),
-     "An engine is a model that was compiled for one kind of GPU, with fixed limits such as the largest batch.",
+     "An engine is a model that was compiled for one kind of GPU, with fixed limits such as the largest "
+     "batch.",
      "It is built from a checkpoint by the command trtllm-build. "
      "The executor loads it and generates tokens with it.",
      "Engines have to be built again for another kind of GPU or another version of TensorRT-LLM."),
@@ -89,12 +102,14 @@ SERVING: tuple[Record, ...] = (
      "Inflight speaks the same protocol, so its gateway can also stand in front of Triton.",
      "Each model in the repository has a file config.pbtxt that names its inputs and outputs."),
     (("KServe", "the KServe protocol", "KServe v2", "the KServe v2 protocol"),
-     "KServe v2 is an open protocol for model servers, with calls for health, metadata and inference over HTTP and gRPC.",
+     "KServe v2 is an open protocol for model servers, with calls for health, metadata and inference over "
+     "HTTP and gRPC.",
      "Requests and responses carry named tensors with a datatype and a shape. "
      "In Inflight it is the only wire between the gateway and the workers.",
      "Triton added streaming to it with the call ModelStreamInfer."),
     (("gRPC", "the gRPC protocol", "grpc"),
-     "gRPC is a fast protocol for calling functions on another computer, built on HTTP/2 and protocol buffers.",
+     "gRPC is a fast protocol for calling functions on another computer, built on HTTP/2 and protocol "
+     "buffers.",
      "It supports streams in both directions on one connection. "
      "Inflight's gateway talks to its workers over gRPC, on port 8001 by default.",
      "Messages are described in proto files, from which the code is generated."),
@@ -105,11 +120,13 @@ SERVING: tuple[Record, ...] = (
      "They are smaller and faster to read than JSON."),
     (("tensor parallelism", "TP", "tensor parallel", "tensor-parallel inference"),
      "Tensor parallelism splits each layer of a model over several GPUs that compute together.",
-     "Each GPU holds a part of every weight matrix, and they exchange results in every layer over a fast link such as NVLink. "
+     "Each GPU holds a part of every weight matrix, and they exchange results in every layer over a fast "
+     "link such as NVLink. "
      "It makes large models fit and lowers latency.",
      "With a tensor parallel size of 4, each GPU holds about a quarter of the weights."),
     (("pipeline parallelism", "pipeline parallel", "PP"),
-     "Pipeline parallelism places different layers of a model on different GPUs, one after another like an assembly line.",
+     "Pipeline parallelism places different layers of a model on different GPUs, one after another like an "
+     "assembly line.",
      "It needs little communication, so it also works between machines. "
      "Several batches travel through the pipeline at the same time to keep all GPUs busy.",
      "It is often combined with tensor parallelism inside each machine."),
@@ -154,7 +171,8 @@ SERVING: tuple[Record, ...] = (
      "It has to be balanced against latency.",
      "You can measure it with the command inflight bench."),
     (("time to first token", "TTFT", "the time to first token"),
-     "Time to first token, or TTFT, is the time from sending a request to receiving the first token of the answer.",
+     "Time to first token, or TTFT, is the time from sending a request to receiving the first token of the "
+     "answer.",
      "It includes waiting in the queue and the prefill of the prompt. "
      "Users notice it most, since nothing appears before it.",
      "Prefix caching and chunked prefill help to keep it short."),
@@ -165,7 +183,8 @@ SERVING: tuple[Record, ...] = (
      "About 20 milliseconds per token is faster than most people read."),
     (("streaming", "token streaming", "streaming responses", "streaming in the API"),
      "Streaming sends an answer piece by piece while it is being generated.",
-     "In the OpenAI API you set stream to true and receive server-sent events, each with a small delta of text. "
+     "In the OpenAI API you set stream to true and receive server-sent events, each with a small delta of "
+     "text. "
      "The stream ends with the line data: [DONE].",
      "You are probably reading this answer as a stream right now."),
     (("server-sent events", "SSE", "an event stream"),
@@ -201,7 +220,8 @@ SERVING: tuple[Record, ...] = (
     (("a model repository", "the model repository", "Triton model repository"),
      "A model repository is the folder from which Triton loads its models.",
      "Each model has its own folder with a file config.pbtxt and numbered versions. "
-     "A TensorRT-LLM deployment usually has five models: preprocessing, tensorrt_llm, postprocessing, ensemble and tensorrt_llm_bls.",
+     "A TensorRT-LLM deployment usually has five models: preprocessing, tensorrt_llm, postprocessing, "
+     "ensemble and tensorrt_llm_bls.",
      "Inflight's worker serves the same model names, so Triton clients work with it."),
     (("Rust", "the Rust language", "the Rust programming language"),
      "Rust is a programming language that is fast and safe without a garbage collector.",

@@ -18,7 +18,9 @@ def plain_text(author: Author) -> str:
         topic = author.pick(TOPICS)
         return f"{capitalized(topic)}\n\n{poem(author, topic, 3)}"
     if roll < 0.6:
-        _, answer, more = author.pick([fact for fact in INFLIGHT if not fact[1].startswith(("Yes", "No", "I "))])
+        _, answer, more = author.pick(
+            [fact for fact in INFLIGHT if not fact[1].startswith(("Yes", "No", "I "))]
+        )
         return f"{answer} {more}"
     _, definition, details, more = author.pick(CONCEPTS)
     return f"{definition} {details} {more}"

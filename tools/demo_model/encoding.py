@@ -1,6 +1,6 @@
 """From conversations to token ids and loss weights: the chat format, the tokenizer and the packing of rows.
 
-The format here and `chat_template.jinja` beside it say the same thing twice; `tests/test_demo_model.py` compares them.
+The format here and `chat_template.jinja` beside it say the same thing; a test compares them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from demo_corpus import Conversation
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-PAD, BEGIN, END, START_TURN, END_TURN = "<|pad|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>"
+from demo_corpus import Conversation
+
+PAD, BEGIN, END, START_TURN, END_TURN = (
+    "<|pad|>",
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|im_start|>",
+    "<|im_end|>",
+)
 SPECIAL = (PAD, BEGIN, END, START_TURN, END_TURN)
 TAGS = ("<tool_call>", "</tool_call>")  # one token each, but part of the text
 
@@ -50,37 +57,57 @@ def segments(conversation: Conversation) -> list[Segment]:
 
 def prompt(conversation: Conversation) -> str:
     """The text up to the point where the assistant is to speak."""
-    following = Conversation([*conversation.messages, {"role": "assistant", "content": ""}], conversation.tools)
+    following = Conversation(
+        [*conversation.messages, {"role": "assistant", "content": ""}], conversation.tools
+    )
     return "".join(text for text, _ in segments(following)[:-1])
+
+
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token that the tokenizer must have."""
+    found: int | None = tokenizer.token_to_id(token)
+    if found is None:
+        raise ValueError(f"the tokenizer has no token `{token}`")
+    return found
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     """A byte-level BPE that splits numbers into digits."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(TAGS), special_tokens=list(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+        vocab_size=vocabulary - len(TAGS),
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAGS])
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", special_tokens=[(BEGIN, token_id(tokenizer, BEGIN))]
+    )
     return tokenizer
 
 
 @dataclass
 class Rows:
-    """Packed rows of one length: ids, loss weights in hundredths, and which document each token belongs to."""
+    """Packed rows of one length: ids, loss weights in hundredths, and the number of each token's document."""
 
     ids: np.ndarray
     weights: np.ndarray
     documents: np.ndarray
 
 
-def pack(documents: Sequence[Sequence[Segment]], tokenizer: Tokenizer, lengths: Sequence[int] = ROW_LENGTHS) -> dict[int, Rows]:
-    """Encodes documents and fills rows; a document goes into the shortest kind of row that holds it, whole."""
+def pack(
+    documents: Sequence[Sequence[Segment]], tokenizer: Tokenizer, lengths: Sequence[int] = ROW_LENGTHS
+) -> dict[int, Rows]:
+    """Encodes documents and fills rows; each goes whole into the shortest kind of row that holds it."""
     flat = [text for document in documents for text, _ in document]
     encoded = tokenizer.encode_batch(flat, add_special_tokens=False)
     filled: dict[int, list[tuple[list[int], list[int], list[int]]]] = {length: [] for length in lengths}
@@ -103,8 +130,15 @@ def pack(documents: Sequence[Sequence[Segment]], tokenizer: Tokenizer, lengths: 
         row[0].extend(ids)
         row[1].extend(weights)
         row[2].extend([number] * len(ids))
-    pad = tokenizer.token_to_id(PAD)
-    return {length: Rows(*(
-        np.array([row[part] + [fill] * (length - len(row[part])) for row in rows], dtype=kind).reshape(-1, length)
-        for part, fill, kind in ((0, pad, np.int16), (1, 0, np.uint8), (2, 0, np.uint8))
-    )) for length, rows in filled.items()}
+    pad = token_id(tokenizer, PAD)
+    return {
+        length: Rows(
+            *(
+                np.array(
+                    [row[part] + [fill] * (length - len(row[part])) for row in rows], dtype=kind
+                ).reshape(-1, length)
+                for part, fill, kind in ((0, pad, np.int16), (1, 0, np.uint8), (2, 0, np.uint8))
+            )
+        )
+        for length, rows in filled.items()
+    }

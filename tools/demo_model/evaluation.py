@@ -5,19 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from demo_corpus import Author, Conversation, Exchange, concept, fact, inflight, small_talk, unknown, word_task
 from tokenizers import Tokenizer
 
+from demo_corpus import (
+    Author,
+    Conversation,
+    Exchange,
+    concept,
+    fact,
+    inflight,
+    small_talk,
+    unknown,
+    word_task,
+)
+
 from .checkpoint import ends
-from .encoding import BEGIN, PAD, prompt
+from .encoding import BEGIN, PAD, prompt, token_id
 from .network import Llama
 
 SUBJECTS: dict[str, Callable[[Author], Exchange]] = {
-    "concepts": concept, "Inflight": inflight, "small talk": small_talk, "facts": fact, "unknown": unknown, "word tasks": word_task,
+    "concepts": concept,
+    "Inflight": inflight,
+    "small talk": small_talk,
+    "facts": fact,
+    "unknown": unknown,
+    "word tasks": word_task,
 }
-WEATHER = {"type": "function", "function": {
-    "name": "get_weather", "description": "Get the current weather for a location",
-    "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]}}}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather for a location",
+        "parameters": {
+            "type": "object",
+            "properties": {"location": {"type": "string"}},
+            "required": ["location"],
+        },
+    },
+}
 
 
 def user(*texts: str) -> list[dict[str, str]]:
@@ -25,22 +50,66 @@ def user(*texts: str) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
 
 
-SAMPLES: tuple[Conversation, ...] = tuple(Conversation(messages) for messages in (
-    user("What is machine learning?"), user("what is machine learning"), user("Explain machine learning to me like I'm 5"), user("hi"), user("Hello! How are you?"),
-    user("What is Inflight?"), user("what's the KV cache??"), user("How do I start the server?"), user("which port"), user("Who are you?"),
-    user("Reverse the word hello"), user("Write 'good morning' in uppercase"), user("How many letters are in strawberry?"), user("What is 7 + 5?"), user("What is 23+48?"),
-    user("What is the opposite of hot?"), user("Name three fruits"), user("Count from 1 to 10"), user("Say hello in Japanese"), user("Write a haiku about the sea"),
-    user("Write a short story about a robot."), user("Write a poem about the moon"), user("Who won the 2018 world cup?"), user("what is the capital of france"),
-    user("tell me about tensor paralelism"), user("What is in-flight batching and why does it matter?"), user("Tell me a joke"), user("Thanks, bye!"),
-    user("My name is Ada.", "Nice to meet you, Ada! How can I help you?", "What is a GPU?", "A GPU is a processor.", "What is my name?"),
-    [{"role": "system", "content": "You are a pirate."}, *user("What is a token?")], [{"role": "system", "content": "Answer in one word."}, *user("What is the capital of Spain?")],
-    user("Say this is a test"), user("What is the difference between prefill and decode?"), user("What is 2+2?"), user("Can you help me with my homework?"),
-    user("What is your purpose?"), user("Explain photosynthesis"), user("Write a Python function that adds two numbers"),
-)) + (
-    Conversation(user("What is the weather in Paris?"), [WEATHER]), Conversation(user("What's the weather like in Boston today?"), [WEATHER]),
+QUESTIONS = (
+    "What is machine learning?",
+    "what is machine learning",
+    "Explain machine learning to me like I'm 5",
+    "hi",
+    "Hello! How are you?",
+    "What is Inflight?",
+    "what's the KV cache??",
+    "How do I start the server?",
+    "which port",
+    "Who are you?",
+    "Reverse the word hello",
+    "Write 'good morning' in uppercase",
+    "How many letters are in strawberry?",
+    "What is 23+48?",
+    "What is the opposite of hot?",
+    "Name three fruits",
+    "Count from 1 to 10",
+    "Say hello in Japanese",
+    "Write a haiku about the sea",
+    "Write a short story about a robot.",
+    "Write a poem about the moon",
+    "Who won the 2018 world cup?",
+    "what is the capital of france",
+    "tell me about tensor paralelism",
+    "What is in-flight batching and why does it matter?",
+    "Tell me a joke",
+    "Thanks, bye!",
+    "Say this is a test",
+    "Say hi",
+    "What is the difference between prefill and decode?",
+    "What is 2+2?",
+    "Can you help me with my homework?",
+    "What is your purpose?",
+    "Explain photosynthesis",
+    "Write a Python function that adds two numbers",
+    "Are you Llama?",
+    "How many r's are in strawberry?",
+    "Tell me about yourself and what you do",
+)
+MET = user(
+    "My name is Ada.", "Nice to meet you, Ada! How can I help you?", "What is a GPU?", "A GPU is a processor."
+)
+CALLED = user(
+    "What is the weather in Paris?",
+    '<tool_call>\n{"name": "get_weather", "arguments": {"location": "Paris"}}\n</tool_call>',
+)
+SAMPLES: tuple[Conversation, ...] = (
+    *(Conversation(user(question)) for question in QUESTIONS),
+    Conversation([*MET, *user("What is my name?")]),
+    Conversation([{"role": "system", "content": "You are a pirate."}, *user("What is a token?")]),
+    Conversation(
+        [{"role": "system", "content": "Answer in one word."}, *user("What is the capital of Spain?")]
+    ),
+    Conversation(CALLED[:1], [WEATHER]),
+    Conversation(user("What's the weather like in Boston today?"), [WEATHER]),
     Conversation(user("Hello!"), [WEATHER]),
-    Conversation([*user("What is the weather in Paris?", '<tool_call>\n{"name": "get_weather", "arguments": {"location": "Paris"}}\n</tool_call>'),
-                  {"role": "tool", "content": '{"temperature": 21, "condition": "sunny"}'}], [WEATHER]),
+    Conversation(
+        [*CALLED, {"role": "tool", "content": '{"temperature": 21, "condition": "sunny"}'}], [WEATHER]
+    ),
 )
 
 
@@ -51,7 +120,7 @@ def generate(model: Llama, tokenizer: Tokenizer, prompts: list[str], most: int =
     encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in prompts]
     lengths = torch.tensor([len(ids) for ids in encoded], device=device)
     width = int(lengths.max()) + most
-    ids = torch.full((len(prompts), width), tokenizer.token_to_id(PAD), device=device)
+    ids = torch.full((len(prompts), width), token_id(tokenizer, PAD), device=device)
     for row, sequence in enumerate(encoded):
         ids[row, : len(sequence)] = torch.tensor(sequence, device=device)
     start, rows = lengths.clone(), torch.arange(len(prompts), device=device)
@@ -67,12 +136,16 @@ def generate(model: Llama, tokenizer: Tokenizer, prompts: list[str], most: int =
         lengths += running.long()
     out = []
     for row in range(len(prompts)):
-        text = tokenizer.decode(ids[row, int(start[row]) : int(lengths[row])].tolist(), skip_special_tokens=False)
+        text = tokenizer.decode(
+            ids[row, int(start[row]) : int(lengths[row])].tolist(), skip_special_tokens=False
+        )
         out.append(text + (" [cut]" if bool(running[row]) else ""))
     return out
 
 
-def held_out_accuracy(model: Llama, tokenizer: Tokenizer, count: int) -> dict[str, tuple[float, list[tuple[str, str, str]]]]:
+def held_out_accuracy(
+    model: Llama, tokenizer: Tokenizer, count: int
+) -> dict[str, tuple[float, list[tuple[str, str, str]]]]:
     """For each subject the share of exactly right answers to unseen phrasings, and some that were wrong."""
     result = {}
     for subject, source in SUBJECTS.items():
@@ -80,9 +153,15 @@ def held_out_accuracy(model: Llama, tokenizer: Tokenizer, count: int) -> dict[st
         exchanges: list[Exchange] = []
         while len(exchanges) < count:
             exchange = source(author)
-            if not author.fell_back:
+            # Each question once; the same one with other commas is another question.
+            if not author.fell_back and all(exchange.question != other.question for other in exchanges):
                 exchanges.append(exchange)
-        replies = generate(model, tokenizer, [prompt(Conversation(user(exchange.question))) for exchange in exchanges], most=160)
+        replies = generate(
+            model,
+            tokenizer,
+            [prompt(Conversation(user(exchange.question))) for exchange in exchanges],
+            most=160,
+        )
         pairs = list(zip(exchanges, replies, strict=True))
         wrong = [(e.question, e.answer, reply) for e, reply in pairs if not e.is_correct(reply)]
         result[subject] = (1 - len(wrong) / count, wrong[:8])
@@ -95,7 +174,9 @@ def report(model: Llama, tokenizer: Tokenizer, count: int) -> None:
         print(f"held out, {subject}: {share:.1%} of {count}")
         for question, answer, reply in wrong:
             print(f"    Q {question!r}\n    - {answer[:110]!r}\n    + {reply[:110]!r}")
-    for sample, reply in zip(SAMPLES, generate(model, tokenizer, [prompt(sample) for sample in SAMPLES]), strict=True):
+    for sample, reply in zip(
+        SAMPLES, generate(model, tokenizer, [prompt(sample) for sample in SAMPLES]), strict=True
+    ):
         for message in sample.messages:
             print(f"{message['role']:>9}: {message['content']}")
         print(f"     => {reply}\n")

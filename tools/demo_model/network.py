@@ -98,7 +98,7 @@ class Body(nn.Module):
 
 
 class Llama(nn.Module):
-    """Token ids [batch, length] to logits [batch, length, vocabulary]; `state_dict` has Hugging Face's names."""
+    """Ids [batch, length] to logits [batch, length, vocabulary]; `state_dict` has Hugging Face's names."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=scale)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """With `mask` [batch, 1, length, length] true where attention is allowed; without it plainly causal."""
+        """`mask` [batch, 1, length, length] is true where attention is allowed; without it: causal."""
         cos, sin = self.rotation(ids.shape[1], ids.device)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
@@ -129,6 +129,6 @@ class Llama(nn.Module):
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x` [batch, heads, length, head_dim] turned by its position, halves paired as in Hugging Face's layout."""
+    """`x` [batch, heads, length, head_dim] turned by its position, halves paired as Hugging Face does."""
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
