@@ -11,8 +11,8 @@ any machine, with a model that babbles. The corpus and the order of batches foll
 
 Prints the share of exactly right answers to phrasings kept out of training, and sample conversations. Three
 minutes gave: concepts, facts and unknown topics 100 %, word tasks 98 %, Inflight 84 %, small talk 76 %, where
-a phrasing kept out is often a question of its own. For a release nothing is kept out (`--everything`), and the
-printed share then only says what was learned by heart.
+a phrasing kept out is often a question of its own. For a release nothing is kept out (`--everything`), and
+the printed share then only says what was learned by heart.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From conversations to token ids and loss weights: the chat format, the tokenizer and the packing of rows.
 
-The format here and `chat_template.jinja` beside it say the same thing; a test compares them.
+The format here and `chat_template.jinja` beside it say the same thing and change together.
 """
 
 from __future__ import annotations
