@@ -1,0 +1,98 @@
+"""The commands that talk to a running server, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from support.http import get
+from support.processes import INFLIGHT, PATIENCE_S
+from support.servers import Server
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """`inflight ARGUMENTS` to its end."""
+    return subprocess.run(
+        [str(INFLIGHT), *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_chat_prints_the_answer(server: Server) -> None:
+    result = run(
+        "chat", f"--url=http://{server.http}", "--message=Hello", "--max-tokens=12", "--temperature=0"
+    )
+    assert result.returncode == 0, result
+    assert result.stdout.strip()
+    assert "Traceback" not in result.stderr
+
+
+def test_chat_remembers_the_conversation(server: Server) -> None:
+    """Two turns from standard input are two requests; the second's prompt holds the first's answer."""
+
+    def prompt_tokens() -> float:
+        lines = get(server.http, "/metrics").body.decode().splitlines()
+        [line] = [line for line in lines if line.startswith("inflight_gateway_prompt_tokens_total")]
+        return float(line.rpartition(" ")[2])
+
+    before = prompt_tokens()
+    one = run("chat", f"--url=http://{server.http}", "--max-tokens=12", "--temperature=0", given="Hello\n")
+    alone = prompt_tokens() - before
+    both = run(
+        "chat", f"--url=http://{server.http}", "--max-tokens=12", "--temperature=0", given="Hello\nHello\n"
+    )
+    assert both.returncode == 0, both
+    assert both.stdout.startswith(one.stdout)
+    # Twice the first prompt and, in the second, an answer.
+    assert prompt_tokens() - before - alone > 2 * alone
+
+
+def test_chat_tells_in_words_that_no_server_is_there() -> None:
+    result = run("chat", "--url=http://127.0.0.1:1", "--message=Hello")
+    assert result.returncode != 0
+    assert "127.0.0.1:1" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_chat_tells_the_server_s_own_words(server: Server) -> None:
+    result = run("chat", f"--url=http://{server.http}", "--model=gpt-9", "--message=Hello")
+    assert result.returncode != 0
+    assert "gpt-9" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_as_the_readme_has_it(server: Server) -> None:
+    body = {
+        "model": server.model,
+        "messages": [{"role": "user", "content": "What is machine learning?"}],
+        "stream": True,
+        "max_tokens": 8,
+    }
+    result = subprocess.run(
+        [
+            "curl",
+            "--silent",
+            "--show-error",
+            "--no-buffer",
+            f"http://{server.http}/v1/chat/completions",
+            "-H",
+            "content-type: application/json",
+            "-d",
+            json.dumps(body),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    events = result.stdout.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert len(events) > 5
