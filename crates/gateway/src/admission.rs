@@ -7,13 +7,17 @@ use std::time::Duration;
 use inflight_openai::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Inputs up to this size are parsed, rendered and tokenized where they are: at about 5 MB/s that is
-/// some 3 ms at worst, and typically far less than a hand-over.
-pub const INLINE_BYTES: usize = 16 * 1024;
+/// Inputs up to this size are parsed, rendered and tokenized where they are: at some 2 MB/s that is 2 ms
+/// at worst, which no stream notices, and a hand-over costs more than most of them.
+pub const INLINE_BYTES: usize = 4 * 1024;
+/// Inputs from this size on take seconds; they have threads of their own, so that an ordinary long
+/// prompt never waits for one.
+const HUGE_BYTES: usize = 1 << 20;
 /// Text being tokenized at once, in bytes: tokenizing takes some seventy times that in memory.
 const INPUT_MEMORY: usize = 64 << 20;
-/// Large inputs waiting for a thread, beyond those being worked on.
-const WAITING_INPUTS: usize = 64;
+/// Large inputs waiting for a thread, beyond those being worked on: a burst of long chats passes in a
+/// second or two. How much they hold is bounded by the memory for bodies.
+const WAITING_INPUTS: usize = 1024;
 /// How long a large input may wait for a thread.
 const INPUT_PATIENCE: Duration = Duration::from_secs(30);
 /// Bodies are counted in units of this size, so that a budget of gigabytes fits a semaphore.
@@ -24,6 +28,7 @@ const BODY_UNIT: usize = 16 * 1024;
 pub struct Admission {
     requests: Arc<Semaphore>,
     large_inputs: Arc<Semaphore>,
+    huge_inputs: Arc<Semaphore>,
     /// In kibibytes.
     input_memory: Arc<Semaphore>,
     waiting_inputs: Arc<Semaphore>,
@@ -31,12 +36,14 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// At most `requests` at once, `threads` large inputs in work, and `body_bytes` of bodies held.
+    /// At most `requests` at once, `threads` large inputs in work and half as many huge ones, and
+    /// `body_bytes` of bodies held.
     pub fn new(requests: usize, threads: usize, body_bytes: usize) -> Self {
         let requests = requests.min(Semaphore::MAX_PERMITS);
         Self {
             requests: Arc::new(Semaphore::new(requests)),
             large_inputs: Arc::new(Semaphore::new(threads.max(1))),
+            huge_inputs: Arc::new(Semaphore::new((threads / 2).max(1))),
             input_memory: Arc::new(Semaphore::new(INPUT_MEMORY / 1024)),
             waiting_inputs: Arc::new(Semaphore::new(threads.max(1) + WAITING_INPUTS)),
             body_memory: Arc::new(Semaphore::new(body_bytes.div_ceil(BODY_UNIT))),
@@ -105,10 +112,15 @@ impl Admission {
         let waiting = Arc::clone(&self.waiting_inputs)
             .try_acquire_owned()
             .map_err(|_| busy())?;
+        let threads = if bytes < HUGE_BYTES {
+            &self.large_inputs
+        } else {
+            &self.huge_inputs
+        };
         // One input larger than everything takes everything.
         let memory = u32::try_from(bytes.min(INPUT_MEMORY) / 1024).unwrap_or(u32::MAX);
         let start = async {
-            let thread = Arc::clone(&self.large_inputs).acquire_owned().await;
+            let thread = Arc::clone(threads).acquire_owned().await;
             let memory = Arc::clone(&self.input_memory)
                 .acquire_many_owned(memory)
                 .await;
@@ -159,6 +171,22 @@ mod tests {
         );
         drop(one);
         admission.hold(&mut two, 4 * BODY_UNIT).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_long_prompt_does_not_wait_for_a_huge_one() {
+        let admission = Admission::new(1, 1, 1 << 20);
+        let _huge = Arc::clone(&admission.huge_inputs)
+            .acquire_owned()
+            .await
+            .unwrap();
+        assert_eq!(admission.work(INLINE_BYTES + 1, || Ok(7)).await.unwrap(), 7);
+        let huge = admission.work(HUGE_BYTES, || Ok(7));
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), huge)
+                .await
+                .is_err()
+        );
     }
 
     #[tokio::test]

@@ -48,11 +48,8 @@ pub fn from_row(code: i32, text: &str) -> ApiError {
         1 | 10 | 14 => {
             ApiError::unavailable("The model's worker was lost. Send the request again.")
         }
-        _ => {
-            // The cause is the worker's own and may name files or internals: for the log only.
-            tracing::error!(code, text, "the worker failed a request");
-            ApiError::internal()
-        }
+        // The cause is the worker's own and may name files or internals: for the log only.
+        _ => ApiError::internal(),
     }
 }
 

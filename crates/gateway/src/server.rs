@@ -53,6 +53,9 @@ pub async fn serve(
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
+        // One copy into one buffer beats a vector of three for events of some hundred bytes:
+        // 16.5 against 18.8 µs a token, 64 streams paced at 20 ms.
+        .writev(false)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD_BYTES.max(16 * 1024));
     builder

@@ -210,7 +210,12 @@ fn start(
                     .map(|prompt| prompt.tokens.len() as u64)
                     .sum();
                 app.metrics.tokens_in.inc_by(prompt_tokens);
-                let observed = Observed::new(Arc::clone(&app.metrics), context.started, admitted);
+                let observed = Observed::new(
+                    Arc::clone(&app.metrics),
+                    Arc::clone(&context.id),
+                    context.started,
+                    admitted,
+                );
                 return Ok(Generation::new(
                     inbox,
                     handles,

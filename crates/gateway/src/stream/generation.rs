@@ -56,6 +56,7 @@ impl Drop for Handles {
 #[derive(Debug)]
 pub struct Observed {
     metrics: Arc<Metrics>,
+    request_id: Arc<str>,
     started: Instant,
     end: &'static str,
     _admitted: OwnedSemaphorePermit,
@@ -63,10 +64,16 @@ pub struct Observed {
 
 impl Observed {
     /// A request that arrived at `started` and was admitted.
-    pub fn new(metrics: Arc<Metrics>, started: Instant, admitted: OwnedSemaphorePermit) -> Self {
+    pub fn new(
+        metrics: Arc<Metrics>,
+        request_id: Arc<str>,
+        started: Instant,
+        admitted: OwnedSemaphorePermit,
+    ) -> Self {
         metrics.active_requests.inc();
         Self {
             metrics,
+            request_id,
             started,
             end: "cancelled",
             _admitted: admitted,
@@ -174,7 +181,17 @@ impl Generation {
             let group = position / self.sequences;
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
-                    return Err(error::from_row(*code, text));
+                    let failed = error::from_row(*code, text);
+                    if failed.status() >= 500 {
+                        tracing::warn!(
+                            request_id = %self.observed.request_id,
+                            worker = %self.handles.connection.address,
+                            code,
+                            text,
+                            "the worker failed a request"
+                        );
+                    }
+                    return Err(failed);
                 }
                 self.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
                 if let Some(values) = &details.prompt_log_probs
@@ -197,7 +214,11 @@ impl Generation {
                 }
             }
             if row.last_of_handle && !self.group_is_finished(group) {
-                tracing::error!("the worker ended a request without a finish reason");
+                tracing::error!(
+                    request_id = %self.observed.request_id,
+                    worker = %self.handles.connection.address,
+                    "the worker ended a request without a finish reason"
+                );
                 return Err(ApiError::internal());
             }
         }
