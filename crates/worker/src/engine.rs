@@ -6,6 +6,7 @@
 mod distribute;
 mod queue;
 mod registry;
+mod wake;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::outbox::Outbox;
 
 use queue::SubmitQueue;
 use registry::{Registry, Slot};
+use wake::WakeList;
 
 /// How long the await thread waits at most before it looks whether the worker is ending. Long enough
 /// to cost nothing while idle.
@@ -82,6 +84,7 @@ pub(crate) struct Engine {
     executor: Arc<dyn Executor>,
     registry: Mutex<Registry>,
     queue: SubmitQueue,
+    wakes: WakeList,
     health: watch::Sender<Health>,
     pub(crate) metrics: Arc<Metrics>,
     started: Instant,
@@ -107,6 +110,7 @@ impl Engine {
             executor,
             registry: Mutex::default(),
             queue: SubmitQueue::default(),
+            wakes: WakeList::default(),
             health: watch::Sender::new(Health::default()),
             metrics,
             started: Instant::now(),
@@ -118,6 +122,11 @@ impl Engine {
         let submit = spawn("submit thread", &engine, Self::submit_until_closed)?;
         let awaiting = spawn("await thread", &engine, distribute::run)?;
         Ok((engine, [submit, awaiting]))
+    }
+
+    /// Passes the await thread's wakes on, inside the runtime; never ends.
+    pub(crate) async fn run_wakes(&self) {
+        self.wakes.run().await;
     }
 
     pub(crate) fn health(&self) -> watch::Receiver<Health> {

@@ -37,7 +37,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 ///
 /// `on_bound` is called once both ports are bound; the model is ready only after a one-token request
 /// went through the executor. On shutdown, running requests get `drain_timeout`, then are cancelled;
-/// the executor is shut down at the end either way. Must run inside a tokio runtime with time and I/O.
+/// the executor is shut down at the end either way. Must run inside a tokio runtime with time and I/O;
+/// one thread is enough and best: with it, a connection writes once for all its streams that moved.
 ///
 /// # Errors
 /// A port that cannot be bound, a thread that cannot be started, a server that ends.
@@ -97,6 +98,10 @@ pub async fn serve(
         metrics: metrics.1,
     });
 
+    let wakes = tokio::spawn({
+        let engine = Arc::clone(&engine);
+        async move { engine.run_wakes().await }
+    });
     let canary = tokio::spawn(prove(Arc::clone(&engine), options.canary_timeout));
     let watchdog = tokio::spawn(watch(Arc::clone(&engine), options.progress_timeout));
     let mut health = engine.health();
@@ -116,6 +121,7 @@ pub async fn serve(
         }
     }
     watchdog.abort();
+    wakes.abort();
     stop_metrics.notify_one();
     metrics_server.abort();
     engine.stop();

@@ -80,9 +80,7 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
     }
     drop(registry);
 
-    for outbox in scratch.wake.drain(..) {
-        outbox.wake();
-    }
+    engine.wakes.wake(&mut scratch.wake);
     for mut canary in scratch.canaries.drain(..) {
         answer_canary(&mut canary);
     }
