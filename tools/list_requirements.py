@@ -10,10 +10,10 @@ import re
 import sys
 from pathlib import Path
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
+else:
+    from pip._vendor import tomli as tomllib
 
 
 def requirements(pyproject: str) -> list[str]:

@@ -104,7 +104,9 @@ class Request:
 
 @dataclass(slots=True)
 class ResponseBatch:
-    """The rows of one await, as columns. Row r's tokens are ``token_ids[token_offsets[r]:token_offsets[r+1]]``.
+    """The rows of one await, as columns.
+
+    Row r's tokens are ``token_ids[token_offsets[r]:token_offsets[r+1]]``.
 
     Exactly one row of a request is final, also after a cancel or an error. The end token is not among
     the tokens; matched stop words are. Columns marked sparse are empty when no row has them.
