@@ -59,7 +59,8 @@ pub(crate) fn serve_simulated_worker(
 }
 
 fn serve(py: Python<'_>, executor: Arc<dyn Executor>, options: WorkerOptions) -> PyResult<i32> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    // One thread: a connection then writes once for all its streams that an iteration moved.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("inflight-worker")
         .build()

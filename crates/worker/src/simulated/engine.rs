@@ -205,6 +205,16 @@ impl Engine {
                 });
             }
         }
+        // The blocks are free at once, not from the next iteration on, which may never come.
+        if !ended.is_empty() {
+            let between = Iteration {
+                end: self.next_start,
+                context_requests: 0,
+                context_tokens: 0,
+                duration: Duration::ZERO,
+            };
+            self.stats = Some(self.snapshot(&between, self.sequences.len()));
+        }
         let last = ended.len().saturating_sub(1);
         for (place, index) in ended.into_iter().enumerate() {
             self.notices.push(Notice {

@@ -123,6 +123,7 @@ fn every_request_has_exactly_one_final_row_however_it_ends() {
     let mut rows = StepBatch::default();
     engine.advance(MS, &mut rows);
     assert_eq!(rows.errors.len(), 2);
+    engine.drain_stats();
     engine.cancel(2);
     engine.cancel(3);
     engine.cancel(99);
@@ -133,6 +134,9 @@ fn every_request_has_exactly_one_final_row_however_it_ends() {
     assert_eq!(engine.advance(MS * 30, &mut rows), Next::Idle);
     assert_eq!(engine.free_blocks, 100);
     assert_eq!(engine.places, 0);
+    let stats = engine.drain_stats().pop().unwrap();
+    assert_eq!(stats.num_active_requests, 0);
+    assert_eq!(stats.kv_cache_stats.unwrap().used_num_blocks, 0);
 }
 
 #[test]
