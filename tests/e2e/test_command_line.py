@@ -68,6 +68,18 @@ def test_chat_tells_the_server_s_own_words(server: Server) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("wire", ["openai", "kserve", "kserve-step"])
+def test_bench_counts_every_token(fast: Server, wire: str) -> None:
+    address = fast.http if wire == "openai" else fast.grpc
+    options = ("--streams=6", "--tokens=20", "--requests=24", "--json")
+    result = run("bench", "load", address, f"--wire={wire}", *options)
+    assert result.returncode == 0, result
+    report = json.loads(result.stdout)
+    assert report["tokens"] == 24 * 20
+    assert report["whole"] == 24
+    assert report["short"] == report["truncated"] == report["errored"] == 0
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl_as_the_readme_has_it(server: Server) -> None:
     body = {
