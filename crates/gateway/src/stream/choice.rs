@@ -165,3 +165,124 @@ impl Choice {
 fn token_id(token: i32) -> u32 {
     u32::try_from(token).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use inflight_testkit::model::{END, byte_model_files, tokens};
+    use inflight_text::{ModelFiles, TextModel};
+
+    use super::*;
+
+    fn choice(model: &TextModel, stop: &[&str], log_probs: bool) -> Choice {
+        let stops: Vec<String> = stop.iter().map(|text| (*text).to_owned()).collect();
+        let tokenizer = model.tokenizer();
+        let log_probs = log_probs.then(|| LogProbs::new(Arc::clone(tokenizer), 0));
+        Choice::new(
+            tokenizer,
+            true,
+            StopMatcher::new(&stops),
+            Arc::from([END]),
+            log_probs,
+            None,
+        )
+    }
+
+    /// Text, tokens, finish reason and tokens with log probabilities.
+    type Outcome = (String, u64, Option<FinishReason>, Vec<String>);
+
+    /// Feeds `tokens` cut where `cuts` has a bit, then the end.
+    fn feed(mut choice: Choice, tokens: &[i32], cuts: usize, reason: WorkerReason) -> Outcome {
+        let mut start = 0;
+        for end in 1..=tokens.len() {
+            if end < tokens.len() && cuts & (1 << (end - 1)) == 0 {
+                continue;
+            }
+            let reason = if end == tokens.len() {
+                reason
+            } else {
+                WorkerReason::NotFinished
+            };
+            choice
+                .take(&tokens[start..end], reason, None, None)
+                .unwrap();
+            start = end;
+        }
+        let told = choice
+            .log_probs
+            .as_mut()
+            .map(|log_probs| log_probs.take_completion().tokens);
+        (
+            choice.ready,
+            choice.tokens,
+            choice.finish,
+            told.unwrap_or_default(),
+        )
+    }
+
+    #[test]
+    fn the_outcome_does_not_depend_on_how_rows_are_cut() {
+        let files: ModelFiles = byte_model_files()
+            .into_iter()
+            .map(|(name, data)| (name, data.to_vec()))
+            .collect();
+        let model = TextModel::load(&files).unwrap();
+        let stop = FinishReason::Stop;
+        let length = FinishReason::Length;
+        // Text generated, stop strings, why the worker ended it; text, tokens and reason told.
+        let cases: [(&str, &[&str], WorkerReason, &str, u64, FinishReason); 8] = [
+            ("abcdef", &[], WorkerReason::Length, "abcdef", 6, length),
+            ("abENDxy", &["END"], WorkerReason::Length, "ab", 5, stop),
+            ("abEN", &["END"], WorkerReason::Length, "abEN", 4, length),
+            ("abEND", &["END"], WorkerReason::EndId, "ab", 5, stop),
+            ("a€b", &["€"], WorkerReason::Length, "a", 4, stop),
+            ("aé€", &["€€"], WorkerReason::EndId, "aé€", 6, stop),
+            ("aaab", &["aab", "b"], WorkerReason::Length, "a", 4, stop),
+            ("xy", &["xy"], WorkerReason::Length, "", 2, stop),
+        ];
+        for (text, stops, reason, shown, count, finish) in cases {
+            let tokens = tokens(text);
+            for log_probs in [false, true] {
+                for cuts in 0..1 << (tokens.len() - 1) {
+                    let choice = choice(&model, stops, log_probs);
+                    let (ready, counted, finished, told) = feed(choice, &tokens, cuts, reason);
+                    assert_eq!(
+                        (ready.as_str(), counted, finished),
+                        (shown, count, Some(finish))
+                    );
+                    if log_probs {
+                        assert_eq!(
+                            told.len(),
+                            shown.len(),
+                            "{text} {cuts:b}: a byte is a token"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_token_that_ends_a_sequence_is_no_part_of_it() {
+        let files: ModelFiles = byte_model_files()
+            .into_iter()
+            .map(|(name, data)| (name, data.to_vec()))
+            .collect();
+        let model = TextModel::load(&files).unwrap();
+        for (reason, count) in [
+            (WorkerReason::EndId, 1),
+            (WorkerReason::StopWords, 1),
+            (WorkerReason::Length, 2),
+        ] {
+            let choice = choice(&model, &[], false);
+            let outcome = feed(choice, &[97, END], 0, reason);
+            assert_eq!((outcome.0.as_str(), outcome.1), ("a", count), "{reason:?}");
+        }
+        for reason in [WorkerReason::TimedOut, WorkerReason::Cancelled] {
+            assert!(
+                choice(&model, &[], false)
+                    .take(&[97], reason, None, None)
+                    .is_err()
+            );
+        }
+    }
+}

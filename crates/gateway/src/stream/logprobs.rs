@@ -10,6 +10,9 @@ use inflight_text::Tokenizer;
 
 use super::inbox::RowDetails;
 
+/// The end of a token whose text has not come out yet.
+const UNKNOWN: usize = usize::MAX;
+
 #[derive(Debug)]
 struct Entry {
     token: i32,
@@ -130,7 +133,16 @@ impl LogProbs {
         let start_characters = self.decoded_characters;
         self.decoded_bytes += decoded.len();
         self.decoded_characters += decoded.chars().count() as u32;
-        let end = self.decoded_bytes;
+        // A part of a character, or a token without text, is told with the text that comes next.
+        let end = if decoded.is_empty() {
+            UNKNOWN
+        } else {
+            let waiting = self.waiting.iter_mut().rev();
+            for entry in waiting.take_while(|entry| entry.end == UNKNOWN) {
+                entry.end = self.decoded_bytes;
+            }
+            self.decoded_bytes
+        };
         let value = Some(value.unwrap_or(f32::NAN));
         self.waiting.push_back(Entry {
             token,

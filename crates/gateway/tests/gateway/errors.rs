@@ -114,7 +114,6 @@ async fn context_length_exceeded_tells_the_numbers() {
 #[tokio::test]
 async fn a_prompt_that_cannot_fit_is_refused_without_tokenizing_it() {
     let (_worker, gateway) = pair().await;
-    let started = std::time::Instant::now();
     let body = json!({"model": "m", "prompt": "word ".repeat(2_000_000)});
     let answer = gateway.post("/v1/completions", &body).await;
     assert_eq!(answer.status, 400);
@@ -123,8 +122,9 @@ async fn a_prompt_that_cannot_fit_is_refused_without_tokenizing_it() {
         (&error["code"], &error["param"]),
         (&json!("context_length_exceeded"), &json!("prompt"))
     );
-    // Tokenizing this takes several seconds in a build without optimization.
-    assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
+    // The exact number of tokens is not known.
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("or more"), "{message}");
 }
 
 #[tokio::test]
