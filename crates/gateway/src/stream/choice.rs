@@ -187,6 +187,16 @@ mod tests {
         )
     }
 
+    /// Text generated, stop strings, why the worker ended it; text, tokens and reason told.
+    type Case = (
+        &'static str,
+        &'static [&'static str],
+        WorkerReason,
+        &'static str,
+        u64,
+        FinishReason,
+    );
+
     /// Text, tokens, finish reason and tokens with log probabilities.
     type Outcome = (String, u64, Option<FinishReason>, Vec<String>);
 
@@ -228,8 +238,7 @@ mod tests {
         let model = TextModel::load(&files).unwrap();
         let stop = FinishReason::Stop;
         let length = FinishReason::Length;
-        // Text generated, stop strings, why the worker ended it; text, tokens and reason told.
-        let cases: [(&str, &[&str], WorkerReason, &str, u64, FinishReason); 8] = [
+        let cases: [Case; 8] = [
             ("abcdef", &[], WorkerReason::Length, "abcdef", 6, length),
             ("abENDxy", &["END"], WorkerReason::Length, "ab", 5, stop),
             ("abEN", &["END"], WorkerReason::Length, "abEN", 4, length),
