@@ -95,6 +95,6 @@ def test_events_are_plain_lines(fast: Server) -> None:
 
 def test_tokens_arrive_one_by_one(paced: Server) -> None:
     # 20 ms apart at the worker: had anything on the way waited for more, events would hold several.
-    _, chunks = events(paced, "/v1/completions", prompt="Hi", max_tokens=10, ignore_eos=True)
+    _, chunks = events(paced, "/v1/completions", prompt="Hi", max_tokens=20, ignore_eos=True)
     texts = [chunk["choices"][0]["text"] for chunk in chunks]
-    assert len([text for text in texts if text]) >= 8
+    assert len([text for text in texts if text]) >= 10
