@@ -12,7 +12,10 @@ import click
 from inflight.errors import InflightError
 
 #: Command name -> module of `inflight.cli` that defines it under the same name. Listed in this order.
-COMMANDS = {name: f"inflight.cli.{name}" for name in ("serve", "worker", "gateway", "chat", "bench")}
+COMMANDS = {
+    name: f"inflight.cli.{name}"
+    for name in ("serve", "worker", "gateway", "chat", "build", "inspect", "bench")
+}
 
 #: 128 + SIGINT, as shells report it.
 EXIT_INTERRUPTED = 130

@@ -100,7 +100,9 @@ def serve(
     from inflight.launch.run import supervise
 
     executors.require(executor)
-    found = find_model(model, served_model_name, weights=executor in executors.NEED_WEIGHTS)
+    found = find_model(
+        model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
+    )
     plan = plan_serve(
         ServeOptions(
             model=None if model is None else str(found.directory),

@@ -97,7 +97,9 @@ def worker(
     chosen = {name: value for name, value in chosen.items() if value is not None}
     _refuse_foreign(executor, chosen)
     executors.require(executor)
-    found = find_model(model, served_model_name, weights=executor in executors.NEED_WEIGHTS)
+    found = find_model(
+        model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
+    )
     options = _native.WorkerOptions(served_model_name=found.served_name, assets=found.assets(), **values)
     # Loading a model takes minutes, a port in use is known at once.
     require_free(options.host, options.grpc_port, "--grpc-port")

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from inflight.engine import manifest
+from inflight.engine.files import CHECKPOINT_CONFIG
 from inflight.errors import UserMistake
 
 DEMO_NAME = "inflight-demo"
@@ -31,12 +33,18 @@ class Model:
 
     def assets(self) -> dict[str, bytes]:
         """The asset files by name."""
-        paths = (self.directory / name for name in ASSET_FILES)
-        return {path.name: path.read_bytes() for path in paths if path.is_file()}
+        paths = {name: self.directory / name for name in ASSET_FILES}
+        paths["config.json"] = self._config_path()
+        return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+
+    def _config_path(self) -> Path:
+        """The checkpoint's config, which has another name beside an engine's."""
+        beside_engine = self.directory / CHECKPOINT_CONFIG
+        return beside_engine if beside_engine.is_file() else self.directory / "config.json"
 
     def vocab_size(self) -> int | None:
         """The vocabulary size that `config.json` states, if it does."""
-        path = self.directory / "config.json"
+        path = self._config_path()
         if not path.is_file():
             return None
         try:
@@ -49,11 +57,14 @@ class Model:
         return size if isinstance(size, int) and size > 0 else None
 
 
-def find_model(model: str | None, served_name: str | None, *, weights: bool) -> Model:
+def find_model(
+    model: str | None, served_name: str | None, *, weights: bool, executor: str | None = None
+) -> Model:
     """Resolves MODEL, the embedded one when it is `None`.
 
     Raises `UserMistake` where no model can be there: a missing directory, no tokenizer, or, when
-    `weights` are needed, no checkpoint.
+    `weights` are needed, no checkpoint; and where `inflight build` wrote it for something else than
+    `executor` on this machine.
     """
     directory = DEMO_DIRECTORY if model is None else Path(model).expanduser()
     if not directory.exists():
@@ -65,11 +76,12 @@ def find_model(model: str | None, served_name: str | None, *, weights: bool) -> 
         raise UserMistake(
             f"`{directory}` is not a directory", "give the checkpoint's directory, not a file of it"
         )
+    is_build = manifest.check(directory, executor) is not None
     wanted = ["tokenizer.json"]
-    if weights:
+    if weights and not is_build:
         wanted.append("config.json")
     missing = [f"`{name}`" for name in wanted if not (directory / name).is_file()]
-    if weights and not any(directory.glob("*.safetensors")):
+    if weights and not is_build and not any(directory.glob("*.safetensors")):
         missing.append("`*.safetensors`")
     if missing:
         raise UserMistake(

@@ -1,0 +1,200 @@
+"""`inflight build`: from a checkpoint to something a worker serves. Owns how a plan and its progress look;
+the options are `inflight.engine.options`', the plan and its execution `inflight.engine`'s.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inflight.engine.options import DISABLE, ENABLE, OPTIONS, Option
+
+if TYPE_CHECKING:
+    from inflight.engine.checkpoint import Checkpoint
+    from inflight.engine.steps import Plan
+
+
+def _click_option(option: Option) -> click.Option:
+    kinds: dict[str, Any] = {
+        "integer": click.IntRange(min=option.minimum),
+        "text": click.STRING,
+        "texts": click.STRING,
+        "choice": click.Choice(option.choices),
+        "switch": click.Choice([ENABLE, DISABLE]),
+        "path": click.STRING,
+    }
+    names = [option.flag, *("--" + alias.replace("_", "-") for alias in option.aliases), option.name]
+    text = option.reason
+    if option.default is not None and option.default is not False:
+        text = f"{text}  [default: {option.default}]"
+    if option.kind == "flag":
+        return click.Option(names, is_flag=True, default=None, help=text)
+    return click.Option(
+        names,
+        type=kinds[option.kind],
+        multiple=option.kind == "texts",
+        required=option.name == "output",
+        help=text,
+        metavar={"texts": "TEXT, repeated"}.get(option.kind),
+    )
+
+
+class BuildCommand(click.Command):
+    """Shows its options by group, as they are declared."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {
+            parameter.name: parameter.get_help_record(ctx)
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option)
+        }
+        for group in dict.fromkeys(option.group for option in OPTIONS):
+            rows = [records[option.name] for option in OPTIONS if option.group == group]
+            with formatter.section(group):
+                formatter.write_dl([row for row in rows if row is not None])
+
+
+def _with_options(command: Callable[..., Any]) -> click.Command:
+    built = click.command(
+        cls=BuildCommand,
+        # TensorRT-LLM spells its flags with underscores; both are taken.
+        context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
+    )(click.argument("model_dir", metavar="MODEL_DIR", type=click.Path())(command))
+    built.params += [_click_option(option) for option in OPTIONS]
+    return built
+
+
+@_with_options
+def build(model_dir: str, **given: Any) -> None:
+    """Build what a worker serves from a checkpoint.
+
+    MODEL_DIR is a Hugging Face checkpoint directory. The output is an engine for TensorRT-LLM, a serving
+    configuration for its PyTorch runtime, or weights for the reference executor, with a manifest that the
+    worker checks before it loads anything. A build that failed goes on where it stopped.
+    """
+    from inflight.engine import manifest
+    from inflight.engine.checkpoint import read_checkpoint
+    from inflight.engine.installed import find_examples, find_installed
+    from inflight.engine.options import Values
+    from inflight.engine.plan import Inputs, make_plan
+    from inflight.engine.run import build as run_build
+    from inflight.engine.steps import raise_problems
+    from inflight.engine.tensorrt import scripts_needed
+
+    values = Values(given)
+    checkpoint = read_checkpoint(Path(model_dir))
+    _require_apart(checkpoint.directory, Path(values["output"]))
+    installed = find_installed(gpus=values["runtime"] != "reference")
+    examples = None
+    if values.is_given("examples_dir"):
+        examples = find_examples(Path(values["examples_dir"]), scripts_needed(checkpoint, values))
+    plan = make_plan(Inputs(checkpoint, values, installed, examples, python=sys.executable))
+    as_json = bool(values["json"])
+    if values["dry_run"]:
+        _print_plan(plan, checkpoint, as_json=as_json)
+        return
+    raise_problems(list(plan.blockers))
+    if not as_json:
+        click.echo(f"runtime {plan.runtime}: {plan.why}")
+        for note in plan.notes:
+            click.echo(f"note: {note}")
+    inputs = manifest.describe_inputs(plan, checkpoint, values, installed, manifest.source_record(checkpoint))
+    output = Path(plan.layout.output)
+    if not values["force"] and manifest.is_up_to_date(output, inputs):
+        _say(as_json, {"output": str(output), "status": "up to date"}, f"`{output}` is up to date")
+        return
+    with _report(quiet=as_json) as report:
+        made = run_build(
+            plan,
+            inputs,
+            installed.inflight,
+            report,
+            workers=values["workers"],
+            force=bool(values["force"]),
+        )
+    size = sum(entry["bytes"] for entry in made["files"].values())
+    _say(
+        as_json,
+        {
+            "output": str(output),
+            "status": "built",
+            "runtime": plan.runtime,
+            "content_hash": made["content_hash"],
+        },
+        f"built `{output}`: {len(made['files'])} files, {_bytes(size)}\n"
+        f"serve it with: inflight serve {output}{_executor_flag(plan.runtime)}",
+    )
+
+
+def _executor_flag(runtime: str) -> str:
+    from inflight.engine.manifest import EXECUTORS
+
+    executor = EXECUTORS[runtime]
+    return "" if executor == "reference" else f" --executor {executor}"
+
+
+def _say(as_json: bool, values: dict[str, Any], text: str) -> None:
+    click.echo(json_module.dumps(values, sort_keys=True) if as_json else text)
+
+
+def _require_apart(source: Path, output: Path) -> None:
+    from inflight.errors import UserMistake
+
+    inside, outside = output.resolve(), source.resolve()
+    if inside == outside or outside in inside.parents or inside in outside.parents:
+        raise UserMistake(
+            f"`--output {output}` and the checkpoint `{source}` lie in one another",
+            "choose a directory beside it",
+        )
+
+
+def _bytes(size: int) -> str:
+    from inflight.engine.sizes import human_bytes
+
+    return human_bytes(size)
+
+
+def _print_plan(plan: Plan, checkpoint: Checkpoint, *, as_json: bool) -> None:
+    facts = checkpoint.facts
+    if as_json:
+        values = {
+            "runtime": plan.runtime,
+            "why": plan.why,
+            "architecture": facts.architecture,
+            "output": plan.layout.output,
+            "settings": dict(plan.settings),
+            "notes": list(plan.notes),
+            "blockers": [{"what": problem.what, "remedy": problem.remedy} for problem in plan.blockers],
+            "steps": [step.data() for step in plan.steps],
+            "expected": list(plan.expected),
+        }
+        click.echo(json_module.dumps(values, indent=2))
+        return
+    click.echo(f"{facts.architecture} from {checkpoint.directory}")
+    click.echo(f"runtime {plan.runtime}: {plan.why}")
+    click.echo("settings: " + ", ".join(f"{name} {value}" for name, value in plan.settings.items()))
+    for number, step in enumerate(plan.steps, 1):
+        click.echo(f"\n{number}. {step.title}  [{step.name}]")
+        for line in step.action.lines():
+            click.echo(f"   {line}")
+    click.echo(
+        f"\n{len(plan.steps) + 1}. write inflight.json, rename {plan.layout.result} to {plan.layout.output}"
+    )
+    for note in plan.notes:
+        click.echo(f"\nnote: {note}")
+    for problem in plan.blockers:
+        click.echo(f"\nwould stop: {problem.what}; {problem.remedy}")
+
+
+def _report(*, quiet: bool) -> Any:
+    """Live lines on a terminal, plain ones elsewhere."""
+    from inflight.cli.progress import LiveReport, PlainReport
+
+    if quiet or not sys.stderr.isatty():
+        return PlainReport(quiet=quiet)
+    return LiveReport()

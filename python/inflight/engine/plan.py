@@ -1,0 +1,261 @@
+"""Decides what to build and how: checkpoint, options and machine to a `Plan`. Pure: runs and reads nothing.
+
+Every problem of the options is told at once. What only a real run lacks (weights, TensorRT-LLM, a GPU) is a
+blocker in the plan, so that a plan can be read where nothing is installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.engine import consistency
+from inflight.engine.checkpoint import Checkpoint
+from inflight.engine.families import runtimes_of, supported
+from inflight.engine.installed import (
+    INSTALL,
+    WRITTEN_AGAINST,
+    Examples,
+    Installed,
+    has_engines,
+    has_pytorch,
+)
+from inflight.engine.options import PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Values
+from inflight.engine.pytorch import plan_pytorch
+from inflight.engine.steps import Layout, Mapping4D, Own, Plan, Problem, Step, raise_problems
+from inflight.engine.tensorrt import kv_cache_type, plan_engine, resolve_dtype, scripts_needed
+from inflight.errors import UserMistake
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything a plan follows from."""
+
+    checkpoint: Checkpoint
+    values: Values
+    installed: Installed
+    #: What lies in `--examples-dir`; None: not given.
+    examples: Examples | None
+    #: The interpreter that runs example scripts.
+    python: str = "python3"
+
+
+def make_plan(inputs: Inputs) -> Plan:
+    """The plan. Raises `UserMistake` where the options cannot be met."""
+    runtime, why = choose_runtime(inputs)
+    values, checkpoint = inputs.values, inputs.checkpoint
+    _require_supported(runtime, checkpoint)
+    layout = Layout(str(values["output"]))
+    if runtime == REFERENCE:
+        return _reference(inputs, layout, why)
+    problems = consistency.applicable(values, runtime)
+    mapping, more = consistency.resolve_mapping(values, checkpoint.facts)
+    problems += more
+    lengths, more, notes = consistency.resolve_lengths(values, checkpoint.facts)
+    problems += more
+    problems += consistency.check_formats(values, checkpoint.facts, runtime, inputs.installed)
+    blockers = [*_missing_files(checkpoint, runtime), *_missing_runtime(runtime, inputs.installed)]
+    settings: dict[str, object] = {**mapping.record()}
+    if runtime == TENSORRT:
+        problems += consistency.check_features(values, checkpoint.facts)
+        problems += consistency.check_workers(values, inputs.installed)
+        problems += _examples(inputs)
+        steps, expected, more = plan_engine(checkpoint, values, mapping, lengths, layout, inputs.python)
+        problems += more
+        if not inputs.installed.gpus:
+            blockers.append(
+                Problem(
+                    "no NVIDIA GPU is visible, and engines are built on the GPU they will run on",
+                    "run the build on that machine",
+                )
+            )
+        settings |= {
+            "dtype": resolve_dtype(values["dtype"], checkpoint),
+            "kv_cache_type": kv_cache_type(values),
+        }
+    else:
+        steps, expected = plan_pytorch(checkpoint, values, mapping, lengths, layout)
+        settings |= {"dtype": values["dtype"]}
+    raise_problems(problems)
+    settings |= vars(lengths) | {
+        name: values[name] for name in ("quantization", "kv_cache_dtype", "tokens_per_block")
+    }
+    gpus = len(inputs.installed.gpus)
+    if 0 < gpus < mapping.world_size:
+        notes.append(f"it will be served by {mapping.world_size} GPUs; this machine has {gpus}")
+    if inputs.installed.tensorrt_llm is None:
+        notes.append(f"TensorRT-LLM is not installed: the plan is that of {WRITTEN_AGAINST}")
+    if inputs.examples is not None and inputs.examples.version is None:
+        notes.append(f"`--examples-dir {inputs.examples.directory}` does not tell its release")
+    return Plan(runtime, why, layout, mapping, settings, steps, expected, tuple(notes), tuple(blockers))
+
+
+def choose_runtime(inputs: Inputs) -> tuple[str, str]:
+    """The runtime, and why it was chosen."""
+    asked = inputs.values["runtime"]
+    if asked != "auto":
+        return asked, "asked for with `--runtime`"
+    architecture = inputs.checkpoint.facts.architecture
+    taken = runtimes_of(architecture)
+    version = inputs.installed.tensorrt_llm
+    if version is None:
+        if REFERENCE in taken:
+            return REFERENCE, "TensorRT-LLM is not installed"
+        _require_any(inputs.checkpoint)
+        raise UserMistake(
+            f"TensorRT-LLM is not installed, and the reference runtime does not take `{architecture}`",
+            INSTALL,
+        )
+    if has_engines(version) and TENSORRT in taken:
+        return TENSORRT, f"TensorRT-LLM {version} builds engines, and takes `{architecture}`"
+    if has_pytorch(version) and PYTORCH in taken:
+        reason = "builds no engines" if not has_engines(version) else f"builds no engine of `{architecture}`"
+        return PYTORCH, f"TensorRT-LLM {version} {reason}, and its PyTorch runtime takes it"
+    if REFERENCE in taken:
+        return REFERENCE, f"TensorRT-LLM {version} does not take `{architecture}`"
+    _require_any(inputs.checkpoint)
+    raise UserMistake(
+        f"TensorRT-LLM {version} does not take `{architecture}`",
+        "see `docs/BUILD.md` for the architectures of each runtime",
+    )
+
+
+def _require_any(checkpoint: Checkpoint) -> None:
+    if not runtimes_of(checkpoint.facts.architecture):
+        everything = sorted({name for runtime in RUNTIMES for name in supported(runtime)})
+        raise UserMistake(
+            f"no runtime takes the architecture `{checkpoint.facts.architecture}`",
+            f"use a checkpoint of one of {', '.join(everything)}",
+        )
+
+
+def _require_supported(runtime: str, checkpoint: Checkpoint) -> None:
+    architecture = checkpoint.facts.architecture
+    if architecture not in supported(runtime):
+        others = [other for other in runtimes_of(architecture) if other != runtime]
+        instead = f", or choose `--runtime {others[0]}`" if others else ""
+        raise UserMistake(
+            f"the runtime `{runtime}` does not take the architecture `{architecture}`",
+            f"use a checkpoint of one of {', '.join(supported(runtime))}{instead}",
+        )
+
+
+def _missing_files(checkpoint: Checkpoint, runtime: str) -> list[Problem]:
+    problems = []
+    if not checkpoint.has_weights or (runtime != TENSORRT and not checkpoint.has_safetensors):
+        kind = "weights" if runtime == TENSORRT else "safetensors weights"
+        problems.append(Problem(f"`{checkpoint.directory}` has no {kind}", "fetch the whole checkpoint"))
+    if not checkpoint.has_tokenizer:
+        problems.append(
+            Problem(f"`{checkpoint.directory}` has no tokenizer", "fetch the checkpoint's tokenizer files")
+        )
+    return problems
+
+
+def _missing_runtime(runtime: str, installed: Installed) -> list[Problem]:
+    version = installed.tensorrt_llm
+    if version is None:
+        return [Problem(f"the runtime `{runtime}` needs TensorRT-LLM, which is not installed", INSTALL)]
+    if runtime == TENSORRT and not has_engines(version):
+        return [
+            Problem(
+                f"TensorRT-LLM `{version}` has no engines: they ended with 1.2.x",
+                f"choose `--runtime pytorch`, or install {WRITTEN_AGAINST}",
+            )
+        ]
+    if runtime == PYTORCH and not has_pytorch(version):
+        return [
+            Problem(
+                f"TensorRT-LLM `{version}` has no PyTorch runtime: it came with 1.0",
+                f"choose `--runtime tensorrt`, or install {WRITTEN_AGAINST}",
+            )
+        ]
+    return []
+
+
+def _examples(inputs: Inputs) -> list[Problem]:
+    """What stands against running example scripts, where the plan needs them."""
+    needed = scripts_needed(inputs.checkpoint, inputs.values)
+    if not needed:
+        return []
+    version = inputs.installed.tensorrt_llm or WRITTEN_AGAINST
+    if inputs.examples is None:
+        return [
+            Problem(
+                f"this build needs `{needed[0]}` of TensorRT-LLM's examples, which are not in its wheel",
+                f"get the sources of release {version} and give `--examples-dir` their `examples` directory",
+            )
+        ]
+    problems = [
+        Problem(
+            f"`--examples-dir {inputs.examples.directory}` has no `{script}`",
+            f"give the `examples` directory of TensorRT-LLM {version}",
+        )
+        for script in needed
+        if script not in inputs.examples.scripts
+    ]
+    found = inputs.examples.version
+    if found is not None and found != version:
+        problems.append(
+            Problem(
+                f"`--examples-dir {inputs.examples.directory}` is of release `{found}`, TensorRT-LLM here is"
+                f" `{version}`",
+                f"give the examples of {version}",
+            )
+        )
+    return problems
+
+
+def _reference(inputs: Inputs, layout: Layout, why: str) -> Plan:
+    """One weight file in float32, which is what the executor computes in, and everything beside it."""
+    checkpoint, values = inputs.checkpoint, inputs.values
+    problems = consistency.applicable(values, REFERENCE)
+    if values["dtype"] not in ("auto", "float32"):
+        problems.append(
+            Problem(
+                f"`--dtype {values['dtype']}` is not to be had from the runtime `reference`,"
+                " which computes in float32",
+                "leave it out, or choose `float32`",
+            )
+        )
+    if checkpoint.facts.quantized:
+        problems.append(
+            Problem(
+                f"the checkpoint is quantized (`{checkpoint.facts.quantized}`), which the runtime `reference`"
+                " does not take",
+                "give the unquantized checkpoint",
+            )
+        )
+    raise_problems(problems)
+    source = str(checkpoint.directory)
+    arguments = {"source": source, "result": layout.result}
+    steps = (
+        Step(
+            "weights",
+            "widen the weights to float32 in one file",
+            Own("reference.write_weights", arguments),
+            outputs=(f"{layout.result}/model.safetensors",),
+        ),
+        Step(
+            "files",
+            "copy the tokenizer and the config",
+            Own("files.copy_for_reference", arguments),
+            outputs=(f"{layout.result}/config.json",),
+        ),
+        Step("verify", "load it as the executor does", Own("reference.verify", {"result": layout.result})),
+    )
+    blockers = _missing_files(checkpoint, REFERENCE)
+    if "tokenizer.json" not in checkpoint.tokenizer_files and checkpoint.has_tokenizer:
+        blockers.append(
+            Problem(f"`{source}` has no `tokenizer.json`", "convert its tokenizer to the fast format")
+        )
+    return Plan(
+        REFERENCE,
+        why,
+        layout,
+        Mapping4D(),
+        {"dtype": "float32"},
+        steps,
+        ("config.json", "model.safetensors", "tokenizer.json"),
+        (),
+        tuple(blockers),
+    )

@@ -1,0 +1,72 @@
+"""The steps for TensorRT-LLM's PyTorch runtime, which builds no engine. Pure.
+
+The result is the checkpoint by links, its tokenizer, and the keyword arguments of `LLM` as JSON, checked
+against the installed release's own argument classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inflight.engine.checkpoint import Checkpoint
+from inflight.engine.consistency import Lengths
+from inflight.engine.options import OPTIONS, Values
+from inflight.engine.steps import ApiCalls, Call, Layout, Mapping4D, Own, Step
+
+#: Keyword arguments of `LLM`, without the model; beside the links.
+ARGUMENTS_FILE = "llm_args.json"
+
+
+def llm_arguments(values: Values, mapping: Mapping4D, lengths: Lengths) -> dict[str, Any]:
+    """Fields of `TorchLlmArgs`: sizes and parallelism always, other options where given."""
+    fixed: dict[str, Any] = {
+        "tp_size": mapping.tp_size,
+        "pp_size": mapping.pp_size,
+        "moe_tp_size": mapping.moe_tp_size,
+        "moe_ep_size": mapping.moe_ep_size,
+        "dtype": values["dtype"],
+        "max_batch_size": lengths.max_batch_size,
+        "max_seq_len": lengths.max_seq_len,
+        "max_num_tokens": lengths.max_num_tokens,
+        "max_beam_width": lengths.max_beam_width,
+        "trust_remote_code": values["trust_remote_code"],
+    }
+    if values["max_output_len"] is not None:
+        fixed["max_input_len"] = lengths.max_input_len
+    arguments: dict[str, Any] = {}
+    for option in OPTIONS:
+        if option.llm_args is None or (option.name not in fixed and not values.is_given(option.name)):
+            continue
+        value = fixed.get(option.name, values[option.name])
+        if value is None:
+            continue
+        *outer, leaf = option.llm_args.split(".")
+        target = arguments
+        for name in outer:
+            target = target.setdefault(name, {})
+        target[leaf] = list(value) if isinstance(value, tuple) else value
+    if "lora_config" in arguments:
+        arguments["enable_lora"] = True
+    return arguments
+
+
+def plan_pytorch(
+    checkpoint: Checkpoint, values: Values, mapping: Mapping4D, lengths: Lengths, layout: Layout
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Steps, and the files that the result must hold."""
+    source = str(checkpoint.directory)
+    arguments = llm_arguments(values, mapping, lengths)
+    steps = (
+        Step(
+            "validate",
+            "check the arguments against TensorRT-LLM's own classes",
+            ApiCalls((Call("tensorrt_llm.llmapi.TorchLlmArgs", kwargs={"model": source, **arguments}),)),
+        ),
+        Step(
+            "files",
+            "link the checkpoint, write the serving configuration",
+            Own("files.link_checkpoint", {"source": source, "result": layout.result, "arguments": arguments}),
+            outputs=(f"{layout.result}/{ARGUMENTS_FILE}", f"{layout.result}/config.json"),
+        ),
+    )
+    return steps, ("config.json", ARGUMENTS_FILE)

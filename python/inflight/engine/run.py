@@ -1,0 +1,229 @@
+"""Executes a plan: steps in order, logs to files, resumed where it stopped, whole or not at all.
+
+Owns the staging directory beside the output: its lock, the record of steps done, the logs, the converted
+checkpoint and the result that one rename publishes. Decides nothing about what the steps are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol
+
+from inflight.engine import manifest
+from inflight.engine.execute import execute, log_of
+from inflight.engine.files import write_json
+from inflight.engine.steps import Plan, Step
+from inflight.errors import InflightError, UserMistake
+
+STATE = "state.json"
+
+
+class Report(Protocol):
+    """Who is told how it goes. Called from several threads when steps overlap."""
+
+    def started(self, step: Step, number: int, total: int) -> None: ...
+    def output(self, step: Step, line: str) -> None: ...
+    def finished(self, step: Step, seconds: float) -> None: ...
+    def skipped(self, step: Step, number: int, total: int) -> None: ...
+
+
+def build(
+    plan: Plan,
+    inputs: Mapping[str, Any],
+    version: str,
+    report: Report,
+    *,
+    workers: int = 1,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Runs the plan and returns the manifest of what now lies at its output.
+
+    Raises `UserMistake` where the output or another build is in the way, `InflightError` where a step
+    fails; the same call then goes on at that step.
+    """
+    output = Path(plan.layout.output)
+    _require_replaceable(output, force=force)
+    staging = Path(plan.layout.staging)
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserMistake(
+            f"`{staging}` cannot be written: {error.strerror}", "choose another `--output`"
+        ) from error
+    with _locked(staging, output):
+        source = {"source": inputs["source"]["hash"], "versions": inputs["versions"]}
+        _run_steps(plan, staging, source, report, workers)
+        result = Path(plan.layout.result)
+        _require_expected(plan, result)
+        logs = staging / manifest.LOGS
+        if logs.is_dir():
+            shutil.copytree(logs, result / manifest.LOGS, dirs_exist_ok=True)
+        described = manifest.describe_result(inputs, result, version)
+        write_json(result / manifest.NAME, described)
+        _publish(result, output, staging)
+        shutil.rmtree(staging, ignore_errors=True)
+    return described
+
+
+def _require_replaceable(output: Path, *, force: bool) -> None:
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise UserMistake(f"`--output {output}` is a file", "give a directory that does not exist yet")
+    if not any(output.iterdir()):
+        return
+    if not (output / manifest.NAME).is_file():
+        raise UserMistake(
+            f"`--output {output}` exists and is no build of Inflight",
+            "choose another directory, or remove it",
+        )
+    if not force:
+        raise UserMistake(
+            f"`--output {output}` holds a build of other inputs, or is not whole",
+            "replace it with `--force`, or choose another directory",
+        )
+
+
+@contextmanager
+def _locked(staging: Path, output: Path) -> Iterator[None]:
+    """Holds the staging directory; the system lets go of it however this process ends."""
+    descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserMistake(f"`{output}` is being built by another process", "wait until it ends") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Record:
+    """Which steps are done, by what they depended on. A step's key holds the keys of all stages before it."""
+
+    def __init__(self, staging: Path) -> None:
+        self._path = staging / STATE
+        try:
+            done = json.loads(self._path.read_text(encoding="utf-8"))["done"]
+            self._done = {str(name): str(key) for name, key in done.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self._done = {}
+
+    def is_done(self, step: Step, key: str) -> bool:
+        return self._done.get(step.name) == key and all(Path(path).exists() for path in step.outputs)
+
+    def add(self, step: Step, key: str) -> None:
+        self._done[step.name] = key
+        # Replaced whole, so that a kill in the middle leaves the former one.
+        fresh = self._path.with_suffix(".new")
+        write_json(fresh, {"done": self._done})
+        fresh.replace(self._path)
+
+
+def _run_steps(plan: Plan, staging: Path, source: Mapping[str, Any], report: Report, workers: int) -> None:
+    record = _Record(staging)
+    numbers = {step.name: number for number, step in enumerate(plan.steps, 1)}
+    total = len(plan.steps)
+    chain = json.dumps(source, sort_keys=True)
+    kept: list[str] = []
+    cleared = False
+    for _, group in groupby(plan.steps, key=lambda step: step.stage or step.name):
+        stage = list(group)
+        keys = {step.name: _digest(chain, step.key()) for step in stage}
+        todo = []
+        for step in stage:
+            if not cleared and record.is_done(step, keys[step.name]):
+                report.skipped(step, numbers[step.name], total)
+                kept += step.outputs
+            else:
+                todo.append(step)
+        if todo and not cleared:
+            _clear(plan, kept)
+            cleared = True
+
+        def run(step: Step) -> None:
+            report.started(step, numbers[step.name], total)
+            began = time.monotonic()
+            execute(step, staging, numbers[step.name], lambda line: report.output(step, line))
+            missing = [path for path in step.outputs if not Path(path).exists()]
+            if missing:
+                raise InflightError(
+                    f"the step `{step.name}` ended well and did not write `{missing[0]}`",
+                    f"see `{log_of(staging, numbers[step.name], step)}`",
+                )
+            report.finished(step, time.monotonic() - began)
+
+        for step in _overlapping(todo, run, workers):
+            record.add(step, keys[step.name])
+        chain = _digest(chain, *sorted(keys.values()))
+
+
+def _overlapping(steps: list[Step], run: Callable[[Step], None], workers: int) -> Iterator[Step]:
+    """Runs `steps`, `workers` at once; yields each that ended well, then raises the first failure."""
+    if workers == 1 or len(steps) < 2:
+        for step in steps:
+            run(step)
+            yield step
+        return
+    failure: BaseException | None = None
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        futures = [(step, pool.submit(run, step)) for step in steps]
+        for step, future in futures:
+            try:
+                future.result()
+            except BaseException as error:
+                failure = failure or error
+                for _, other in futures:
+                    other.cancel()
+                if isinstance(error, KeyboardInterrupt):
+                    break
+                continue
+            yield step
+    if failure is not None:
+        raise failure
+
+
+def _clear(plan: Plan, kept: list[str]) -> None:
+    """Removes what earlier runs left and no step that is kept has made."""
+    for directory in (plan.layout.checkpoint, plan.layout.result):
+        if not any(path.startswith(f"{directory}/") for path in kept):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _require_expected(plan: Plan, result: Path) -> None:
+    for name in plan.expected:
+        path = result / name
+        if not path.is_file() or not path.stat().st_size:
+            raise InflightError(
+                f"the build ended and `{name}` is missing or empty",
+                f"see the logs in `{plan.layout.staging}`",
+            )
+
+
+def _publish(result: Path, output: Path, staging: Path) -> None:
+    """One rename makes it visible; what was there is moved away first, and back if that rename fails."""
+    replaced = staging / "replaced"
+    had = output.exists() and any(output.iterdir())
+    if had:
+        output.rename(replaced)
+    try:
+        result.rename(output)
+    except OSError:
+        if had:
+            with suppress(OSError):
+                replaced.rename(output)
+        raise
