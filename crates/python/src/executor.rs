@@ -16,6 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::attach::keep_thread_state;
 use crate::error;
 use crate::request::RequestClasses;
 use crate::response;
@@ -82,6 +83,7 @@ impl Executor for PythonExecutor {
     fn enqueue(&self, requests: Vec<Request>) -> Result<(), ExecutorFailed> {
         self.crossing("enqueue", |executor| {
             let py = executor.py();
+            keep_thread_state(py);
             let requests = self.classes.build(py, &requests)?;
             executor
                 .call_method1(intern!(py, "enqueue"), (requests,))
@@ -92,6 +94,7 @@ impl Executor for PythonExecutor {
     fn cancel(&self, client_ids: &[u64]) -> Result<(), ExecutorFailed> {
         self.crossing("cancel", |executor| {
             let py = executor.py();
+            keep_thread_state(py);
             let client_ids = PyList::new(py, client_ids)?;
             executor
                 .call_method1(intern!(py, "cancel"), (client_ids,))
@@ -102,6 +105,7 @@ impl Executor for PythonExecutor {
     fn await_responses(&self, timeout: Duration) -> Result<ResponseBatch, ExecutorFailed> {
         self.crossing("await_responses", |executor| {
             let py = executor.py();
+            keep_thread_state(py);
             let batch =
                 executor.call_method1(intern!(py, "await_responses"), (timeout.as_secs_f64(),))?;
             response::read(&batch)

@@ -7,6 +7,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+mod attach;
 mod columns;
 mod commands;
 mod error;
@@ -16,6 +17,11 @@ mod process;
 mod request;
 mod response;
 mod serve;
+
+/// As in the gateway's own binary: its hot path, and the worker's, is many small buffers. Python keeps
+/// its own allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 // Nothing here relies on the GIL: state is immutable or atomic, and the types prove it.
 #[pymodule(gil_used = false)]
