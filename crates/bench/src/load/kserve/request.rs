@@ -124,6 +124,9 @@ async fn one_request(
             phase.borrow_mut().recorder.event(timer, Instant::now());
         }
         if is_final(&response) {
+            // The trailers too: leaving before them resets the stream, and HTTP/2 ends a connection
+            // on which too many frames arrive for streams that were reset.
+            while let Ok(Some(_)) = responses.message().await {}
             return (tokens, ending(tokens, template.tokens));
         }
     }
