@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 #: The command that a user types, of the environment that runs the tests.
@@ -142,27 +142,31 @@ class InflightProcess:
         self._process.wait(PATIENCE_S)
 
     def descendants(self) -> list[int]:
-        """Processes below this one, deepest last."""
-        found, todo = [], [self.pid]
+        """Processes below this one."""
+        parents = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            fields = _after_name(path)
+            if fields is not None:
+                parents[int(path.parent.name)] = int(fields[1])
+        found: list[int] = []
+        todo = [self.pid]
         while todo:
-            for child in _children(todo.pop()):
-                found.append(child)
-                todo.append(child)
+            ancestor = todo.pop()
+            children = [pid for pid, parent in parents.items() if parent == ancestor]
+            found += children
+            todo += children
         return found
 
 
-def _children(pid: int) -> Iterator[int]:
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            yield from map(int, path.read_text().split())
-        except OSError:
-            continue
+def _after_name(stat: Path) -> list[str] | None:
+    """The fields of `/proc/PID/stat` behind the name, which may hold anything: state, parent, ..."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
 
 
 def exists(pid: int) -> bool:
     """Whether a process with this id is there, zombies not counted."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+    fields = _after_name(Path(f"/proc/{pid}/stat"))
+    return fields is not None and fields[0] != "Z"
