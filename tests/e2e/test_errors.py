@@ -261,3 +261,24 @@ def test_json_with_duplicate_and_escaped_names_is_read(server: Server) -> None:
     response = post(server.http, CHAT, body.encode())
     assert response.status == 200
     assert len(response.json()["choices"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": True}, "logprobs"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"frequency_penalty": -0.5}, "frequency_penalty"),
+        ({"repetition_penalty": 1.5}, "repetition_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"min_p": 0.5, "temperature": 1}, "min_p"),
+    ],
+)
+def test_what_the_executor_cannot_do_is_refused_by_name(
+    fast: Server, fields: dict[str, Any], param: str
+) -> None:
+    refused = chat(fast, **fields)
+    assert refused.status == 400, refused
+    assert refused.error["param"] == param
+    neutral = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "logit_bias": {}}
+    assert chat(fast, **neutral).status == 200

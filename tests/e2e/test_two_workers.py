@@ -145,3 +145,28 @@ def test_no_worker_at_all_is_503_with_retry_after(pair: Pair) -> None:
     assert ready.status == 400
     assert get(pair.server.http, "/health/ready").status == 503
     assert get(pair.server.http, "/health/live").status == 200
+
+
+def test_one_gateway_serves_several_models(start: Start) -> None:
+    # The later option holds: a name with a slash, as checkpoints on hubs have.
+    other = "org/other-model"
+    workers = [start_worker(start), start_worker(start, f"--served-model-name={other}")]
+    gateway = start_gateway(start, workers)
+    address = wait_ready(gateway)
+    gateway.wait_until("both are up", lambda: total(address, "inflight_gateway_worker_up") == 2)
+    with Server(address, "", "", MODEL_NAME).client() as client:
+        assert {model.id for model in client.models.list().data} == {MODEL_NAME, other}
+        assert client.models.retrieve(other).id == other
+        for name in (MODEL_NAME, other, other):
+            answer = client.completions.create(model=name, prompt="Hi", max_tokens=2)
+            assert answer.model == name
+    served = [total(worker.address("metrics"), "nv_inference_request_success") for worker in workers]
+    # Each worker has also served its own proof of readiness, or neither has.
+    assert served[1] == served[0] + 1
+    assert get(address, f"/v1/models/{other}").json()["id"] == other
+    # Without the other's worker its name is known and unavailable, and this one goes on.
+    workers[1].kill()
+    gateway.wait_until("it is gone", lambda: total(address, "inflight_gateway_worker_up") == 1)
+    body = {"prompt": "Hi", "max_tokens": 1}
+    assert post(address, "/v1/completions", {**body, "model": other}).status == 503
+    assert post(address, "/v1/completions", {**body, "model": MODEL_NAME}).status == 200
