@@ -79,6 +79,9 @@ def make_plan(inputs: Inputs) -> Plan:
     settings |= vars(lengths) | {
         name: values[name] for name in ("quantization", "kv_cache_dtype", "tokens_per_block")
     }
+    if checkpoint.facts.is_encoder_decoder:
+        # The decoder's prompt is its start token; what people send goes to the encoder.
+        settings |= {"max_input_len": 1, "max_encoder_input_len": values["max_encoder_input_len"]}
     gpus = len(inputs.installed.gpus)
     if 0 < gpus < mapping.world_size:
         notes.append(f"it will be served by {mapping.world_size} GPUs; this machine has {gpus}")

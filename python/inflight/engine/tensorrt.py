@@ -145,6 +145,13 @@ def _family_problems(
                 "leave it out: encoder-decoder models are built in their own precision",
             )
         )
+    if family.script is not None and values.is_given("max_input_len"):
+        problems.append(
+            Problem(
+                f"`--max-input-len {values['max_input_len']}` says nothing of an encoder-decoder",
+                "give `--max-encoder-input-len`",
+            )
+        )
     if family.script is not None and mapping.cp_size > 1:
         problems.append(
             Problem(f"`--cp-size {mapping.cp_size}` is not to be had for `{architecture}`", "leave it out")
@@ -316,7 +323,7 @@ def _encoder_decoder(
     )
     shared = {
         **_sizes(lengths, values),
-        "moe_plugin": DISABLE,
+        "moe_plugin": values["moe_plugin"] or DISABLE,
         "bert_attention_plugin": values["bert_attention_plugin"] or dtype,
         "gpt_attention_plugin": values["gpt_attention_plugin"] or dtype,
     }

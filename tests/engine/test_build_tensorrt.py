@@ -1,0 +1,279 @@
+"""Builds for TensorRT-LLM, executed against a double that answers to recorded names only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from checkpoints import checkpoint_of
+from conftest import INFLIGHT, Shell
+from double import calls, write_double
+
+
+def made_by(shell: Shell) -> list[str]:
+    """The names called, constructors of plain arguments left out."""
+    return [name for name, _, _ in calls(shell.environment) if "from_hugging_face" in name or "-" in name]
+
+
+def test_an_engine_is_converted_built_and_published(double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    told = double("build", "gpt2", "--output", "engine", "--tp-size", "2", "--json")
+    assert told.json()["status"] == "built", told
+    engine = double.folder / "engine"
+    files = {path.name for path in engine.iterdir()}
+    assert files == {
+        *("config.json", "rank0.engine", "rank1.engine"),
+        *("tokenizer.json", "checkpoint_config.json", "inflight.json", "build-logs"),
+    }
+    assert (engine / "rank0.engine").read_bytes() == b"engine"
+    assert made_by(double) == ["GPTForCausalLM.from_hugging_face"] * 2 + ["trtllm-build"]
+    assert not (double.folder / ".engine.building").exists()
+    manifest = json.loads((engine / "inflight.json").read_text())
+    assert manifest["runtime"] == "tensorrt"
+    assert manifest["versions"]["tensorrt_llm"] == "1.2.1"
+    assert manifest["versions"]["tensorrt"] == "10.14.1.48"
+    assert manifest["gpu_architecture"] == "sm90"
+    assert manifest["mapping"] == {"world_size": 2, "tp_size": 2, "pp_size": 1}
+    assert manifest["options"] == {"tp_size": 2}
+    assert "rank1.engine" in manifest["files"]
+    assert not any(name.startswith("build-logs") for name in manifest["files"])
+    logs = {path.name for path in (engine / "build-logs").iterdir()}
+    assert logs == {"01-convert-rank0.log", "02-convert-rank1.log", "03-build.log", "04-files.log"}
+
+
+def test_a_failed_build_goes_on_where_it_stopped(double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    command = ("build", "gpt2", "--output", "engine", "--tp-size", "2")
+    told = double(*command, DOUBLE_FAIL="convert1")
+    assert told.code == 1
+    assert "the step `convert-rank1` failed with exit status 3" in told.errors
+    assert "told to fail at convert1" in told.errors
+    assert "the same command goes on at this step" in told.errors
+    told = double(*command, DOUBLE_FAIL="build")
+    assert told.code == 1
+    assert "the step `build` failed" in told.errors
+    # A half written engine lies in the staging directory and never under the final name.
+    assert (double.folder / ".engine.building/result/rank0.engine").read_bytes() == b"half"
+    assert not (double.folder / "engine").exists()
+    told = double(*command)
+    assert told.code == 0, told
+    assert told.errors.count("done before") == 2
+    assert made_by(double) == [
+        "GPTForCausalLM.from_hugging_face",
+        "GPTForCausalLM.from_hugging_face",
+        "GPTForCausalLM.from_hugging_face",
+        "trtllm-build",
+        "trtllm-build",
+    ]
+    assert (double.folder / "engine/rank0.engine").read_bytes() == b"engine"
+
+
+def test_other_builder_options_keep_the_converted_checkpoint(double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    assert double("build", "gpt2", "--output", "engine", DOUBLE_FAIL="build").code == 1
+    assert double("build", "gpt2", "--output", "engine", "--max-batch-size", "8").code == 0
+    assert made_by(double) == ["GPTForCausalLM.from_hugging_face", "trtllm-build", "trtllm-build"]
+
+
+def test_other_weights_start_anew(double: Shell) -> None:
+    checkpoint = checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    assert double("build", "gpt2", "--output", "engine", DOUBLE_FAIL="build").code == 1
+    data = bytearray((checkpoint / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (checkpoint / "model.safetensors").write_bytes(bytes(data))
+    assert double("build", "gpt2", "--output", "engine").code == 0
+    assert made_by(double).count("GPTForCausalLM.from_hugging_face") == 2
+
+
+def test_ranks_convert_side_by_side_with_workers(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, write_double(tmp_path / "double", gpus=2))
+    checkpoint_of("gpt2-medium", tmp_path / "gpt2")
+    told = shell("build", "gpt2", "--output", "engine", "--tp-size", "4", "--workers", "2")
+    assert told.code == 0, told
+    assert made_by(shell).count("GPTForCausalLM.from_hugging_face") == 4
+    assert (tmp_path / "engine/rank3.engine").is_file()
+
+
+def test_a_failure_among_workers_keeps_the_ranks_that_ended_well(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, write_double(tmp_path / "double", gpus=2))
+    checkpoint_of("gpt2-medium", tmp_path / "gpt2")
+    command = ("build", "gpt2", "--output", "engine", "--tp-size", "2", "--workers", "2")
+    assert shell(*command, DOUBLE_FAIL="convert0").code == 1
+    told = shell(*command)
+    assert told.code == 0, told
+    assert told.errors.count("done before") == 1
+
+
+def test_the_llm_api_builds_what_its_class_alone_converts(double: Shell) -> None:
+    config = {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 128,
+        "max_position_embeddings": 256,
+        "n_routed_experts": 4,
+    }
+    checkpoint = checkpoint_of("gpt2-medium", double.folder / "deepseek")
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    told = double(
+        *("build", "deepseek", "--output", "engine", "--tp-size", "2", "--moe-ep-size", "2"),
+        *("--use-paged-context-fmha", "disable", "--gemm-plugin", "disable", "--fast-build"),
+    )
+    assert told.code == 0, told
+    made = {name: kwargs for name, _, kwargs in calls(double.environment)}
+    llm = made["tensorrt_llm._tensorrt_engine.LLM"]
+    assert llm["moe_expert_parallel_size"] == "2"
+    assert llm["fast_build"] == "True"
+    assert made["tensorrt_llm.plugin.PluginConfig"] == {
+        "gemm_plugin": "None",
+        "use_paged_context_fmha": "False",
+    }
+    assert made["tensorrt_llm.llmapi.BuildConfig"]["max_seq_len"] == "256"
+
+
+def test_weight_only_formats_convert_with_the_wheel_alone(double: Shell) -> None:
+    checkpoint_of("codellama-13b", double.folder / "llama")
+    told = double(
+        "build", "llama", "--output", "engine", "--quantization", "int4_wo", "--max-seq-len", "4096"
+    )
+    assert told.code == 0, told
+    quantization = [kwargs for name, _, kwargs in calls(double.environment) if name.endswith("QuantConfig")]
+    assert quantization == [{"quant_algo": "W4A16"}]
+
+
+def test_calibrated_formats_run_the_example_script(double: Shell) -> None:
+    checkpoint_of("codellama-13b", double.folder / "llama")
+    script = double.folder / "TensorRT-LLM/examples/quantization/quantize.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "import argparse, json, os\n"
+        "from pathlib import Path\n"
+        "from tensorrt_llm.common import RECORD\n"
+        "parser = argparse.ArgumentParser(allow_abbrev=False)\n"
+        "for option in RECORD['cli']['examples/quantization/quantize.py']['options']:\n"
+        "    flag = {'action': 'store_true'} if option.get('is_flag') else {'choices': option.get('choices')}\n"
+        "    parser.add_argument(*option['names'], **flag)\n"
+        "given = parser.parse_args()\n"
+        "target = Path(given.output_dir); target.mkdir(parents=True)\n"
+        "(target / 'config.json').write_text(json.dumps({'mapping': {'world_size': 1}, 'as': given.qformat}))\n"
+    )
+    version = double.folder / "TensorRT-LLM/tensorrt_llm/version.py"
+    version.parent.mkdir()
+    command = ("build", "llama", "--output", "engine", "--quantization", "fp8", "--kv-cache-dtype", "fp8")
+    told = double(*command)
+    assert told.code == 2
+    assert "needs `quantization/quantize.py` of TensorRT-LLM's examples" in told.errors
+    examples = ("--examples-dir", "TensorRT-LLM/examples")
+    version.write_text('__version__ = "1.1.0"\n')
+    told = double(*command, *examples)
+    assert told.code == 2
+    assert "is of release `1.1.0`, TensorRT-LLM here is `1.2.1`" in told.errors
+    version.write_text('__version__ = "1.2.1"\n')
+    told = double(*command, *examples)
+    assert told.code == 0, told
+
+
+def test_the_pytorch_runtime_gets_links_and_checked_arguments(double: Shell) -> None:
+    checkpoint_of("llama-2-70b", double.folder / "llama")
+    told = double(
+        *("build", "llama", "--output", "served", "--runtime", "pytorch", "--tp-size", "4"),
+        *("--kv-cache-dtype", "fp8", "--lora-target-modules", "attn_q", "--lora-target-modules", "attn_v"),
+    )
+    assert told.code == 0, told
+    served = double.folder / "served"
+    assert (served / "model.safetensors").is_symlink()
+    assert (served / "model.safetensors").resolve() == double.folder / "llama/model.safetensors"
+    arguments = json.loads((served / "llm_args.json").read_text())
+    assert arguments == {
+        "dtype": "auto",
+        "enable_lora": True,
+        "kv_cache_config": {"dtype": "fp8"},
+        "lora_config": {"lora_target_modules": ["attn_q", "attn_v"]},
+        "max_batch_size": 2048,
+        "max_beam_width": 1,
+        "max_num_tokens": 8192,
+        "max_seq_len": 4096,
+        "pipeline_parallel_size": 1,
+        "tensor_parallel_size": 4,
+        "trust_remote_code": False,
+    }
+    name, _, checked = calls(double.environment)[-1]
+    assert name == "tensorrt_llm.llmapi.TorchLlmArgs"
+    assert set(checked) == {"model", *arguments}
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "runtime", "why"),
+    [
+        ("1.2.1", "llama-2-70b", "tensorrt", "TensorRT-LLM 1.2.1 builds engines"),
+        ("1.4.0rc1", "llama-2-70b", "pytorch", "TensorRT-LLM 1.4.0rc1 builds no engines"),
+    ],
+)
+def test_auto_picks_by_what_is_installed(
+    version: str, model: str, runtime: str, why: str, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, write_double(tmp_path / "double", version=version))
+    checkpoint_of(model, tmp_path / "model")
+    plan = shell("build", "model", "--output", "out", "--dry-run", "--json").json()
+    assert plan["runtime"] == runtime
+    assert why in plan["why"]
+    assert plan["blockers"] == []
+
+
+def test_engines_of_a_release_without_them_are_refused(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, write_double(tmp_path / "double", version="1.3.0rc25"))
+    checkpoint_of("llama-2-70b", tmp_path / "model")
+    told = shell("build", "model", "--output", "out", "--runtime", "tensorrt")
+    assert told.code == 2
+    assert "TensorRT-LLM `1.3.0rc25` has no engines" in told.errors
+    assert "--runtime pytorch" in told.errors
+
+
+def test_a_class_of_another_release_is_one_sentence(double: Shell) -> None:
+    # The double has no class for Baichuan, as a release without it would not.
+    checkpoint_of("baichuan2-13b", double.folder / "baichuan")
+    told = double("build", "baichuan", "--output", "engine", "--trust-remote-code")
+    assert told.code == 1
+    assert "is not in the installed TensorRT-LLM: it has no `BaichuanForCausalLM`" in told.errors
+    assert "Traceback" not in told.errors
+
+
+def test_two_builders_do_not_meet(double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    gate = double.folder / "gate"
+    builder = double.folder / "double/bin/trtllm-build"
+    real = builder.with_name("real-build")
+    shutil.move(builder, real)
+    builder.write_text(
+        f"#!{sys.executable}\nimport os, sys, time\nopen({str(gate)!r}, 'w').close()\n"
+        f"while os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+        f"os.execv({str(real)!r}, [{str(real)!r}, *sys.argv[1:]])\n"
+    )
+    builder.chmod(0o755)
+    import os
+
+    first = subprocess.Popen(
+        [str(INFLIGHT), "build", "gpt2", "--output", "engine"],
+        cwd=double.folder,
+        env={**os.environ, **double.environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not gate.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        told = double("build", "gpt2", "--output", "engine")
+        assert told.code == 2
+        assert "`engine` is being built by another process" in told.errors
+    finally:
+        gate.unlink(missing_ok=True)
+        assert first.wait(30) == 0
+    assert (double.folder / "engine/inflight.json").is_file()
