@@ -254,14 +254,14 @@ def test_a_logit_bias_decides_the_token(client: openai.OpenAI, server: Server) -
 
 def test_penalties_change_what_repeats(client: openai.OpenAI, server: Server) -> None:
     def answer(**fields: Any) -> str:
-        # Two tokens are as good as each other, but for what was already said.
+        # Two tokens are far ahead of all others; penalties grow until the second is preferred.
         return text_of(
             client.chat.completions.create(
                 model=server.model,
                 messages=QUESTION,
                 temperature=0,
-                max_tokens=6,
-                logit_bias={"70": 100, "71": 99},
+                max_tokens=12,
+                logit_bias={"70": 100, "71": 90},
                 extra_body={"ignore_eos": True},
                 **fields,
             )

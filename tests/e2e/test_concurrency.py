@@ -60,7 +60,7 @@ def test_64_greedy_streams_equal_their_solo_answers(server: Server) -> None:
 def test_a_ten_megabyte_prompt_delays_no_other_stream(start: Start) -> None:
     # A model whose context holds it: elsewhere such a prompt is refused before any work is done.
     words = 2_000_000
-    roomy = ("--max-seq-len=4000000", "--max-num-tokens=4000000", "--num-blocks=1000000")
+    roomy = ("--max-seq-len=16000000", "--max-num-tokens=16000000", "--num-blocks=1000000")
     worker = start_worker(start, "--step-us=20000", "--prefill-us-per-token=0", *roomy)
     address = wait_ready(start_gateway(start, [worker]))
     body = {"model": MODEL_NAME, "prompt": "Hi", "max_tokens": 100_000, "ignore_eos": True}
