@@ -23,8 +23,9 @@ from pathlib import Path
 RECORD = json.loads(Path({record!r}).read_text())
 
 def log(name, args, kwargs):
+    made = [name, [str(value) for value in args], {{k: str(v) for k, v in kwargs.items()}}]
     with open(os.environ["DOUBLE_LOG"], "a") as file:
-        file.write(json.dumps([name, [str(value) for value in args], {{k: str(v) for k, v in kwargs.items()}}]) + "\\n")
+        file.write(json.dumps(made) + "\\n")
 
 def fields(name):
     symbol = RECORD["symbols"][name]
@@ -98,6 +99,11 @@ class QuantAlgo(str):
         return str.__new__(cls, value)
 """
 
+_PLUGIN = """
+from tensorrt_llm.common import recorded
+PluginConfig = recorded("tensorrt_llm.plugin.PluginConfig")
+"""
+
 _ENGINE = """
 from pathlib import Path
 from tensorrt_llm.common import fields, recorded
@@ -123,7 +129,9 @@ sys.path.insert(0, {site!r})
 from tensorrt_llm.common import RECORD, fails, fields, log
 parser = argparse.ArgumentParser(allow_abbrev=False)
 for option in RECORD["cli"]["trtllm-build"]["options"]:
-    more = {{"action": "store_true"}} if option.get("is_flag") else {{"nargs": option.get("nargs"), "choices": option.get("choices")}}
+    more = {{"nargs": option.get("nargs"), "choices": option.get("choices")}}
+    if option.get("is_flag"):
+        more = {{"action": "store_true"}}
     parser.add_argument(*option["names"], **more)
 for name in fields("tensorrt_llm.plugin.PluginConfig"):
     if name != "paged_kv_cache":
@@ -135,7 +143,8 @@ mapping = json.loads((source / "config.json").read_text())["mapping"]
 target.mkdir(parents=True, exist_ok=True)
 (target / "rank0.engine").write_bytes(b"half")
 fails("build")
-(target / "config.json").write_text(json.dumps({{"version": "1.2.1", "pretrained_config": {{"mapping": mapping}}, "build_config": {{}}}}))
+config = {{"version": "1.2.1", "pretrained_config": {{"mapping": mapping}}, "build_config": {{}}}}
+(target / "config.json").write_text(json.dumps(config))
 for rank in range(mapping["world_size"]):
     (target / f"rank{{rank}}.engine").write_bytes(b"engine")
 """
@@ -159,9 +168,7 @@ def write_double(
         "models.py": _MODELS,
         "llmapi.py": _LLMAPI,
         "_tensorrt_engine.py": _ENGINE,
-        "plugin.py": (
-            'from tensorrt_llm.common import recorded\nPluginConfig = recorded("tensorrt_llm.plugin.PluginConfig")\n'
-        ),
+        "plugin.py": _PLUGIN,
     }.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text)

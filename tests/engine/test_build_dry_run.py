@@ -11,8 +11,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from checkpoints import CONFIGS
-from conftest import Shell
+
+from .checkpoints import CONFIGS
+from .shell import Shell
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from checkpoints import checkpoint_of
-from conftest import INFLIGHT, Shell
-from double import calls, write_double
+
+from support.processes import exists, wait_until
+
+from .checkpoints import checkpoint_of
+from .double import calls, write_double
+from .shell import INFLIGHT, Shell
 
 
 def made_by(shell: Shell) -> list[str]:
@@ -158,11 +162,13 @@ def test_calibrated_formats_run_the_example_script(double: Shell) -> None:
         "from tensorrt_llm.common import RECORD\n"
         "parser = argparse.ArgumentParser(allow_abbrev=False)\n"
         "for option in RECORD['cli']['examples/quantization/quantize.py']['options']:\n"
-        "    flag = {'action': 'store_true'} if option.get('is_flag') else {'choices': option.get('choices')}\n"
+        "    flag = {'choices': option.get('choices')}\n"
+        "    flag = {'action': 'store_true'} if option.get('is_flag') else flag\n"
         "    parser.add_argument(*option['names'], **flag)\n"
         "given = parser.parse_args()\n"
         "target = Path(given.output_dir); target.mkdir(parents=True)\n"
-        "(target / 'config.json').write_text(json.dumps({'mapping': {'world_size': 1}, 'as': given.qformat}))\n"
+        "config = {'mapping': {'world_size': 1}, 'as': given.qformat}\n"
+        "(target / 'config.json').write_text(json.dumps(config))\n"
     )
     version = double.folder / "TensorRT-LLM/tensorrt_llm/version.py"
     version.parent.mkdir()
@@ -245,35 +251,81 @@ def test_a_class_of_another_release_is_one_sentence(double: Shell) -> None:
     assert "Traceback" not in told.errors
 
 
+class Gate:
+    """A `trtllm-build` that says that it runs and builds once it may; open, it is the double's."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._running = shell.folder / "running"
+        self._opened = shell.folder / "opened"
+        builder = shell.folder / "double/bin/trtllm-build"
+        real = builder.with_name("real-build")
+        shutil.move(builder, real)
+        builder.write_text(
+            f"#!{sys.executable}\nimport os, sys, time\n"
+            f"open({str(self._running)!r}, 'w').write(str(os.getpid()))\n"
+            f"while not os.path.exists({str(self._opened)!r}): time.sleep(0.01)\n"
+            f"os.execv({str(real)!r}, [{str(real)!r}, *sys.argv[1:]])\n"
+        )
+        builder.chmod(0o755)
+
+    def start(self, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+        """Starts a build and waits until its builder runs; the build, and the builder's process id."""
+        build = subprocess.Popen(
+            [str(INFLIGHT), "build", *arguments],
+            cwd=self._shell.folder,
+            env={**os.environ, **self._shell.environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        running = self._running
+        wait_until("the builder runs", lambda: running.is_file() and bool(running.read_text()))
+        return build, int(running.read_text())
+
+    def open(self) -> None:
+        self._opened.touch()
+
+
 def test_two_builders_do_not_meet(double: Shell) -> None:
     checkpoint_of("gpt2-medium", double.folder / "gpt2")
-    gate = double.folder / "gate"
-    builder = double.folder / "double/bin/trtllm-build"
-    real = builder.with_name("real-build")
-    shutil.move(builder, real)
-    builder.write_text(
-        f"#!{sys.executable}\nimport os, sys, time\nopen({str(gate)!r}, 'w').close()\n"
-        f"while os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
-        f"os.execv({str(real)!r}, [{str(real)!r}, *sys.argv[1:]])\n"
-    )
-    builder.chmod(0o755)
-    import os
-
-    first = subprocess.Popen(
-        [str(INFLIGHT), "build", "gpt2", "--output", "engine"],
-        cwd=double.folder,
-        env={**os.environ, **double.environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    gate = Gate(double)
+    first, _ = gate.start("gpt2", "--output", "engine")
     try:
-        deadline = time.monotonic() + 30
-        while not gate.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
         told = double("build", "gpt2", "--output", "engine")
         assert told.code == 2
         assert "`engine` is being built by another process" in told.errors
     finally:
-        gate.unlink(missing_ok=True)
+        gate.open()
         assert first.wait(30) == 0
     assert (double.folder / "engine/inflight.json").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_build_leaves_no_process_and_goes_on(number: signal.Signals, double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    gate = Gate(double)
+    build, builder = gate.start("gpt2", "--output", "engine")
+    build.send_signal(number)
+    assert build.wait(30) == 130
+    wait_until("the builder is gone", lambda: not exists(builder))
+    assert not (double.folder / "engine").exists()
+    gate.open()
+    told = double("build", "gpt2", "--output", "engine")
+    assert told.code == 0, told
+    assert made_by(double) == ["GPTForCausalLM.from_hugging_face", "trtllm-build"]
+
+
+def test_a_builder_that_outlives_its_build_keeps_others_out(double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    gate = Gate(double)
+    build, builder = gate.start("gpt2", "--output", "engine")
+    build.kill()
+    build.wait(30)
+    try:
+        assert exists(builder)
+        told = double("build", "gpt2", "--output", "engine")
+        assert told.code == 2
+        assert "is being built by another process" in told.errors
+    finally:
+        gate.open()
+    wait_until("the builder is gone", lambda: not exists(builder))

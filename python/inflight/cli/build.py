@@ -5,6 +5,7 @@ the options are `inflight.engine.options`', the plan and its execution `inflight
 from __future__ import annotations
 
 import json as json_module
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -108,15 +109,21 @@ def build(model_dir: str, **given: Any) -> None:
     if not values["force"] and manifest.is_up_to_date(output, inputs):
         _say(as_json, {"output": str(output), "status": "up to date"}, f"`{output}` is up to date")
         return
-    with _report(quiet=as_json) as report:
-        made = run_build(
-            plan,
-            inputs,
-            installed.inflight,
-            report,
-            workers=values["workers"],
-            force=bool(values["force"]),
-        )
+    # As Ctrl-C: children are ended, and what is done is kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with _report(quiet=as_json) as report:
+            made = run_build(
+                plan,
+                inputs,
+                installed.inflight,
+                report,
+                workers=values["workers"],
+                force=bool(values["force"]),
+            )
+    except KeyboardInterrupt:
+        click.echo("stopped: the same command goes on there", err=True)
+        raise
     size = sum(entry["bytes"] for entry in made["files"].values())
     _say(
         as_json,
@@ -145,6 +152,8 @@ def _say(as_json: bool, values: dict[str, Any], text: str) -> None:
 def _require_apart(source: Path, output: Path) -> None:
     from inflight.errors import UserMistake
 
+    if output.name in ("", ".."):
+        raise UserMistake(f"`--output {output}` is no name of a directory", "give one that is to be made")
     inside, outside = output.resolve(), source.resolve()
     if inside == outside or outside in inside.parents or inside in outside.parents:
         raise UserMistake(

@@ -13,6 +13,8 @@ import click
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from rich.console import Console
+
     from inflight.engine.steps import Step
 
 #: What fits behind a title on most terminals.
@@ -54,14 +56,18 @@ class PlainReport:
 class LiveReport:
     """A spinner, the elapsed time and the step's latest line, until it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console | None = None) -> None:
+        from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓[/green]"),
-            TextColumn("{task.description}"),
+            # Titles begin with `[1/3]`, which is no markup.
+            TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
             TextColumn("[dim]{task.fields[line]}[/dim]", markup=True),
+            # Standard output is the result's.
+            console=console or Console(stderr=True),
         )
         self._tasks: dict[str, Any] = {}
         self._guard = threading.Lock()

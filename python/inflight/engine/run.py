@@ -13,14 +13,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
 from inflight.engine import manifest
-from inflight.engine.execute import execute, log_of
+from inflight.engine.execute import Children, execute, log_of
 from inflight.engine.files import write_json
 from inflight.engine.steps import Plan, Step
 from inflight.errors import InflightError, UserMistake
@@ -60,9 +60,14 @@ def build(
         raise UserMistake(
             f"`{staging}` cannot be written: {error.strerror}", "choose another `--output`"
         ) from error
-    with _locked(staging, output):
+    with _locked(staging, output) as lock_descriptor:
         source = {"source": inputs["source"]["hash"], "versions": inputs["versions"]}
-        _run_steps(plan, staging, source, report, workers)
+        children = Children(lock_descriptor)
+        try:
+            _run_steps(plan, staging, source, report, workers, children)
+        except BaseException:
+            children.stop()
+            raise
         result = Path(plan.layout.result)
         _require_expected(plan, result)
         logs = staging / manifest.LOGS
@@ -95,15 +100,15 @@ def _require_replaceable(output: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def _locked(staging: Path, output: Path) -> Iterator[None]:
-    """Holds the staging directory; the system lets go of it however this process ends."""
+def _locked(staging: Path, output: Path) -> Iterator[int]:
+    """Holds the staging directory by a descriptor; the system lets go of it when its last holder ends."""
     descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserMistake(f"`{output}` is being built by another process", "wait until it ends") from None
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -130,7 +135,9 @@ class _Record:
         fresh.replace(self._path)
 
 
-def _run_steps(plan: Plan, staging: Path, source: Mapping[str, Any], report: Report, workers: int) -> None:
+def _run_steps(
+    plan: Plan, staging: Path, source: Mapping[str, Any], report: Report, workers: int, children: Children
+) -> None:
     record = _Record(staging)
     numbers = {step.name: number for number, step in enumerate(plan.steps, 1)}
     total = len(plan.steps)
@@ -154,7 +161,8 @@ def _run_steps(plan: Plan, staging: Path, source: Mapping[str, Any], report: Rep
         def run(step: Step) -> None:
             report.started(step, numbers[step.name], total)
             began = time.monotonic()
-            execute(step, staging, numbers[step.name], lambda line: report.output(step, line))
+            number = numbers[step.name]
+            execute(step, staging, number, children, lambda line: report.output(step, line))
             missing = [path for path in step.outputs if not Path(path).exists()]
             if missing:
                 raise InflightError(
@@ -163,12 +171,14 @@ def _run_steps(plan: Plan, staging: Path, source: Mapping[str, Any], report: Rep
                 )
             report.finished(step, time.monotonic() - began)
 
-        for step in _overlapping(todo, run, workers):
+        for step in _overlapping(todo, run, workers, children):
             record.add(step, keys[step.name])
         chain = _digest(chain, *sorted(keys.values()))
 
 
-def _overlapping(steps: list[Step], run: Callable[[Step], None], workers: int) -> Iterator[Step]:
+def _overlapping(
+    steps: list[Step], run: Callable[[Step], None], workers: int, children: Children
+) -> Iterator[Step]:
     """Runs `steps`, `workers` at once; yields each that ended well, then raises the first failure."""
     if workers == 1 or len(steps) < 2:
         for step in steps:
@@ -181,11 +191,15 @@ def _overlapping(steps: list[Step], run: Callable[[Step], None], workers: int) -
         for step, future in futures:
             try:
                 future.result()
+            except CancelledError:
+                continue
             except BaseException as error:
                 failure = failure or error
                 for _, other in futures:
                     other.cancel()
-                if isinstance(error, KeyboardInterrupt):
+                if not isinstance(error, Exception):
+                    # Ctrl-C: those that run would keep the pool, and with it this process, waiting.
+                    children.stop()
                     break
                 continue
             yield step
@@ -222,8 +236,11 @@ def _publish(result: Path, output: Path, staging: Path) -> None:
         output.rename(replaced)
     try:
         result.rename(output)
-    except OSError:
+    except OSError as error:
         if had:
             with suppress(OSError):
                 replaced.rename(output)
-        raise
+        raise InflightError(
+            f"`{output}` cannot be put in place: {error.strerror}",
+            "mend that; the same command goes on there",
+        ) from error

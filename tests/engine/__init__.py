@@ -1,0 +1,1 @@
+"""Tests of `inflight build` and `inflight inspect`."""

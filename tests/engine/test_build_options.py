@@ -1,0 +1,164 @@
+"""The declaration of options against the recorded names of TensorRT-LLM, and the command made from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from inflight.cli.app import inflight
+from inflight.engine.options import BY_NAME, OPTIONS, RUNTIMES, Values
+
+from .double import RECORDED
+
+RECORD: dict[str, Any] = json.loads(RECORDED.read_text())
+
+#: What the planner itself decides.
+PLANNED = {"checkpoint_dir", "output_dir", "dry_run"}
+#: `trtllm-build` refuses it at 1.2.1 whatever its value.
+REFUSED = {"streamingllm"}
+#: Fields of `PluginConfig` that trtllm-build sets by itself and gives no flag for.
+NO_FLAG = {
+    "dtype",
+    "qserve_gemm_plugin",
+    "identity_plugin",
+    "weight_only_groupwise_quant_matmul_plugin",
+    "weight_only_quant_matmul_plugin",
+    "smooth_quant_plugins",
+    "smooth_quant_gemm_plugin",
+    "layernorm_quantization_plugin",
+    "rmsnorm_quantization_plugin",
+    "quantize_per_token_plugin",
+    "quantize_tensor_plugin",
+    "manage_weights",
+}
+
+
+def fields(name: str) -> dict[str, str]:
+    """Field -> default of a recorded class, inherited ones included."""
+    symbol = RECORD["symbols"][name]
+    inherited = symbol.get("inherits")
+    found = fields(inherited) if inherited in RECORD["symbols"] else {}
+    return {**found, **{entry["name"]: entry.get("default") for entry in symbol["params"]}}
+
+
+BUILD = {
+    name.lstrip("-"): option
+    for option in RECORD["cli"]["trtllm-build"]["options"]
+    for name in option["names"]
+}
+PLUGINS = fields("tensorrt_llm.plugin.PluginConfig")
+
+
+def test_every_flag_of_trtllm_build_has_its_place() -> None:
+    ours = {name for option in OPTIONS for name in (option.name, *option.aliases)}
+    assert set(BUILD) - PLANNED <= ours
+    assert set(PLUGINS) - NO_FLAG - REFUSED <= ours
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.build_flag], ids=lambda o: o.name)
+def test_every_flag_that_is_passed_on_is_one_of_trtllm_build(option: Any) -> None:
+    name = option.build_flag.lstrip("-")
+    assert name in BUILD or name in PLUGINS
+    if name in BUILD and BUILD[name].get("choices"):
+        assert set(option.choices) == set(BUILD[name]["choices"])
+    if name in BUILD:
+        assert (option.kind == "flag") == bool(BUILD[name].get("is_flag"))
+        assert (option.kind == "texts") == (BUILD[name].get("nargs") == "+")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "symbol"),
+    [
+        ("build_config", "tensorrt_llm.llmapi.BuildConfig"),
+        ("plugin_config", "tensorrt_llm.plugin.PluginConfig"),
+        ("llm_args", "tensorrt_llm.llmapi.TorchLlmArgs"),
+    ],
+)
+def test_every_field_is_a_recorded_one(attribute: str, symbol: str) -> None:
+    known = fields(symbol)
+    # `build_config` is also the name of a flag that takes a file.
+    named = [option for option in OPTIONS if getattr(option, attribute)]
+    assert named
+    for option in named:
+        first, *rest = getattr(option, attribute).split(".")
+        assert first in known, option.name
+        if first == "kv_cache_config":
+            assert rest[0] in fields("tensorrt_llm.llmapi.KvCacheConfig")
+
+
+@pytest.mark.parametrize(
+    "name", ["max_batch_size", "max_num_tokens", "max_beam_width", "max_encoder_input_len", "max_lora_rank"]
+)
+def test_a_default_that_is_said_to_be_tensorrt_llms_is_that(name: str) -> None:
+    assert BY_NAME[name].default == BUILD[name]["default"]
+
+
+def test_formats_are_those_of_quantize() -> None:
+    options = {
+        option["names"][0]: option for option in RECORD["cli"]["examples/quantization/quantize.py"]["options"]
+    }
+    assert set(BY_NAME["quantization"].choices) - {"none"} <= set(options["--qformat"]["choices"])
+    assert set(BY_NAME["kv_cache_dtype"].choices) - {"auto"} <= set(options["--kv_cache_dtype"]["choices"])
+    assert BY_NAME["calib_dataset"].default == options["--calib_dataset"]["default"]
+    assert BY_NAME["calib_size"].default == options["--calib_size"]["default"]
+    assert BY_NAME["awq_block_size"].default == options["--awq_block_size"]["default"]
+
+
+def test_conversion_options_are_those_of_convert_checkpoint() -> None:
+    names = {
+        name.lstrip("-")
+        for option in RECORD["cli"]["examples/models/core/llama/convert_checkpoint.py"]["options"]
+        for name in option["names"]
+    }
+    for name in (
+        *("dtype", "tp_size", "pp_size", "cp_size", "moe_tp_size", "moe_ep_size", "workers"),
+        *("use_parallel_embedding", "embedding_sharding_dim", "load_by_shard", "load_model_on_cpu"),
+    ):
+        assert name in names
+        assert name in BY_NAME
+
+
+def test_options_are_declared_once_and_for_somebody() -> None:
+    names = [name for option in OPTIONS for name in (option.name, *option.aliases)]
+    assert len(names) == len(set(names))
+    for option in OPTIONS:
+        assert option.runtimes, option.name
+        assert set(option.runtimes) <= set(RUNTIMES)
+        assert option.reason.endswith("."), option.name
+        assert (option.kind == "choice") == bool(option.choices), option.name
+        assert option.default is None or option.kind != "choice" or option.default in option.choices
+
+
+def test_values_keep_what_was_given_apart_from_defaults() -> None:
+    values = Values({"tp_size": 2, "dtype": None, "fast_build": None, "lora_dir": (), "output": "x"})
+    assert values["tp_size"] == 2
+    assert values["dtype"] == "auto"
+    assert values["fast_build"] is False
+    assert not values.is_given("lora_dir")
+    assert values.record() == {"tp_size": 2}
+    with pytest.raises(KeyError):
+        Values({"no_such_option": 1})
+
+
+def test_the_help_shows_every_option_with_its_default() -> None:
+    result = CliRunner(catch_exceptions=False).invoke(inflight, ["build", "--help"])
+    assert result.exit_code == 0
+    words = " ".join(result.output.split())
+    for option in OPTIONS:
+        assert option.flag in words
+        if option.default not in (None, False):
+            assert f"[default: {option.default}]" in words
+
+
+def test_both_spellings_are_taken_and_unknown_ones_are_not(tmp_path: Any) -> None:
+    runner = CliRunner(catch_exceptions=False)
+    missing = str(tmp_path / "nowhere")
+    for flag in ("--tp-size", "--tp_size"):
+        result = runner.invoke(inflight, ["build", missing, "--output", "x", flag, "2"])
+        assert "does not exist" in result.output
+    result = runner.invoke(inflight, ["build", missing, "--output", "x", "--world-size", "2"])
+    assert result.exit_code == 2
+    assert "No such option" in result.output

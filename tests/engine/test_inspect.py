@@ -1,0 +1,171 @@
+"""`inflight inspect`: sizes against known models, and verdicts on what is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from inflight.engine.checkpoint import read_checkpoint
+from inflight.engine.sizes import count_parameters, human_bytes, needs
+from inflight.launch.model import DEMO_DIRECTORY
+
+from .checkpoints import CONFIGS, checkpoint_of
+from .double import write_double
+from .shell import Shell
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"),
+    [
+        ("gpt2-medium", 0.355),
+        ("llama-2-70b", 69.0),
+        ("mixtral-8x22b", 140.6),
+        ("baichuan2-13b", 13.9),
+        ("codellama-13b", 13.0),
+        ("t5-small", 0.0605),
+    ],
+)
+def test_parameters_are_those_that_the_models_are_known_for(model: str, billions: float) -> None:
+    facts = read_checkpoint(CONFIGS / model).facts
+    assert count_parameters(facts) / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_the_embedded_models_parameters_are_those_of_its_file() -> None:
+    checkpoint = read_checkpoint(DEMO_DIRECTORY)
+    in_file = sum((tensor.end - tensor.begin) // 2 for tensor in checkpoint.shards[0].tensors)
+    assert count_parameters(checkpoint.facts) == pytest.approx(in_file, rel=0.01)
+
+
+def test_kv_cache_follows_heads_layers_and_precision() -> None:
+    facts = read_checkpoint(CONFIGS / "llama-2-70b").facts
+    # Keys and values, 80 layers, 8 heads of 128, two bytes.
+    assert needs(facts).kv_bytes_per_token == 2 * 80 * 8 * 128 * 2
+    assert needs(facts, tp_size=4, pp_size=2).kv_bytes_per_token == 2 * 40 * 2 * 128 * 2
+    # More ranks than key-value heads: each keeps a whole one.
+    assert needs(facts, tp_size=16).kv_bytes_per_token == 2 * 80 * 1 * 128 * 2
+    assert needs(facts, kv_cache_dtype="fp8").kv_bytes_per_token == 2 * 80 * 8 * 128
+
+
+def test_blocks_and_batches_follow_the_memory_that_is_left() -> None:
+    facts = read_checkpoint(CONFIGS / "codellama-13b").facts
+    need = needs(facts, tokens_per_block=64)
+    left = 80 * GIB - need.weight_bytes
+    blocks = need.blocks(80 * GIB)
+    assert blocks == int(left * 0.9) // (need.kv_bytes_per_token * 64)
+    assert need.batch(blocks, 64) == blocks
+    assert need.batch(blocks, 65) == blocks // 2
+    assert need.blocks(need.weight_bytes) == 0
+    assert need.blocks(0) == 0
+
+
+def test_quantized_weights_are_smaller_and_embeddings_are_not() -> None:
+    facts = read_checkpoint(CONFIGS / "llama-2-70b").facts
+    half, quarter = needs(facts), needs(facts, quantization="int4_awq")
+    embeddings = 2 * 32000 * 8192 * 2
+    assert (half.weight_bytes - embeddings) == pytest.approx(4 * (quarter.weight_bytes - embeddings))
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (3 << 40, "3072.0 GiB")]
+)
+def test_bytes_are_readable(size: int, text: str) -> None:
+    assert human_bytes(size) == text
+
+
+def test_a_checkpoint_is_shown_as_table_and_json(shell: Shell) -> None:
+    shutil.copytree(CONFIGS / "llama-2-70b", shell.folder / "llama")
+    told = shell(
+        "inspect", "llama", "--tp-size", "4", "--pp-size", "2", "--gpu-memory", "80", "--length", "2048"
+    )
+    assert told.code == 0, told
+    for words in (
+        "LlamaForCausalLM",
+        "69.0 billion",
+        "no weights, no tokenizer",
+        "in 80.0 GiB",
+        "no NVIDIA GPU",
+    ):
+        assert words in told.output
+    found = shell(
+        "inspect", "llama", "--json", "--gpu-memory", "80", "--tp-size", "4", "--pp-size", "2"
+    ).json()
+    assert found["needs"]["tp_size"] == 4
+    fit = found["fits"][0]
+    assert fit["memory_bytes"] == 80 * GIB
+    assert fit["length"] == 4096
+    assert fit["max_batch_size"] == fit["blocks"] // 128
+    assert [entry["can_serve"] for entry in found["runtimes"]] == [False, False, False]
+
+
+def test_the_embedded_model_can_be_served_anywhere(shell: Shell) -> None:
+    found = shell("inspect", str(DEMO_DIRECTORY), "--json").json()
+    verdicts = {entry["runtime"]: entry for entry in found["runtimes"]}
+    assert verdicts["reference"]["can_serve"]
+    assert verdicts["pytorch"]["verdict"] == "no: TensorRT-LLM is not installed"
+
+
+def test_a_build_is_shown_with_what_it_was_built_for(double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    assert double("build", "gpt2", "--output", "engine", "--tp-size", "2").code == 0
+    found = double("inspect", "engine", "--json").json()
+    assert found["kind"] == "a TensorRT engine, built with TensorRT-LLM 1.2.1"
+    assert found["needs"]["tp_size"] == 2
+    assert found["runtimes"] == [{"runtime": "tensorrt", "can_serve": True, "verdict": "yes"}]
+    assert found["fits"][0]["memory_bytes"] == 81559 << 20
+    (double.folder / "engine/rank1.engine").write_bytes(b"")
+    found = double("inspect", "engine", "--json").json()
+    assert not found["runtimes"][0]["can_serve"]
+    assert "rank1.engine` is truncated" in found["runtimes"][0]["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "gpus", "said"),
+    [
+        ("1.2.0", "9.0", 1, "was built with TensorRT-LLM `1.2.1`, and `1.2.0` is installed"),
+        ("1.2.1", "8.0", 1, "was built for GPU architecture `sm90`, and this machine has `sm80`"),
+        ("1.2.1", "9.0", 0, "no NVIDIA GPU is visible"),
+    ],
+)
+def test_an_engine_that_cannot_run_here_is_one_sentence(
+    version: str, capability: str, gpus: int, said: str, double: Shell
+) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    assert double("build", "gpt2", "--output", "engine").code == 0
+    elsewhere = write_double(double.folder / "elsewhere", version=version, gpus=gpus, capability=capability)
+    verdict = Shell(double.folder, elsewhere)("inspect", "engine", "--json").json()["runtimes"][0]["verdict"]
+    assert said in verdict
+
+
+def test_an_engine_without_a_manifest_is_read_from_its_own_config(shell: Shell) -> None:
+    engine = shell.folder / "engine"
+    engine.mkdir()
+    for rank in range(2):
+        (engine / f"rank{rank}.engine").write_bytes(b"engine")
+    pretrained = {
+        "architecture": "LlamaForCausalLM",
+        "dtype": "float16",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 100,
+        "mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1},
+    }
+    config = {"version": "1.2.1", "pretrained_config": pretrained, "build_config": {"max_seq_len": 512}}
+    (engine / "config.json").write_text(json.dumps(config))
+    found = shell("inspect", "engine", "--json").json()
+    assert found["kind"] == "a TensorRT engine of TensorRT-LLM 1.2.1, without a manifest"
+    assert found["needs"]["tp_size"] == 2
+    assert found["fits"][0]["length"] == 512
+
+
+def test_what_is_nothing_is_refused(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for directory, said in (("nowhere", "does not exist"), ("empty", "it has no `config.json`")):
+        told = shell("inspect", directory)
+        assert told.code == 2
+        assert said in told.errors
