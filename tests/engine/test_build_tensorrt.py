@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from inflight.errors import UserMistake
+from inflight.launch.model import find_model
 from support.processes import exists, wait_until
 
 from .checkpoints import checkpoint_of
@@ -184,6 +186,49 @@ def test_calibrated_formats_run_the_example_script(double: Shell) -> None:
     version.write_text('__version__ = "1.2.1"\n')
     told = double(*command, *examples)
     assert told.code == 0, told
+
+
+def test_an_encoder_decoder_becomes_two_engines(double: Shell) -> None:
+    checkpoint_of("t5-small", double.folder / "t5")
+    script = double.folder / "examples/models/core/enc_dec/convert_checkpoint.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "import argparse, json\n"
+        "from pathlib import Path\n"
+        "parser = argparse.ArgumentParser(allow_abbrev=False)\n"
+        "for name in ('model_type', 'model_dir', 'output_dir', 'tp_size', 'pp_size', 'dtype', 'workers'):\n"
+        "    parser.add_argument('--' + name, required=True)\n"
+        "given = parser.parse_args()\n"
+        "for part in ('encoder', 'decoder'):\n"
+        "    target = Path(given.output_dir) / part\n"
+        "    target.mkdir(parents=True)\n"
+        "    config = {'mapping': {'world_size': int(given.tp_size)}}\n"
+        "    (target / 'config.json').write_text(json.dumps(config))\n"
+    )
+    told = double("build", "t5", "--output", "engine", "--examples-dir", "examples", "--tp-size", "2")
+    assert told.code == 0, told
+    engine = double.folder / "engine"
+    assert (engine / "encoder/rank1.engine").is_file()
+    assert (engine / "decoder/rank1.engine").is_file()
+    assert not (engine / "config.json").exists()
+    found = double("inspect", "engine", "--json").json()
+    assert found["model"]["architecture"] == "T5ForConditionalGeneration"
+    assert found["runtimes"][0]["can_serve"]
+
+
+def test_a_gateway_gets_the_checkpoints_config_and_not_the_engines(
+    double: Shell,
+) -> None:
+    source = checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    assert double("build", "gpt2", "--output", "engine").code == 0
+    # Files only: this process does not see the double.
+    found = find_model(str(double.folder / "engine"), None, weights=True)
+    assert found.served_name == "engine"
+    assert found.vocab_size() == 50257
+    assert found.assets()["config.json"] == (source / "config.json").read_bytes()
+    with pytest.raises(UserMistake) as refusal:
+        find_model(str(double.folder / "engine"), None, weights=True, executor="tensorrt_llm")
+    assert "needs TensorRT-LLM `1.2.1`, which is not installed" in refusal.value.what
 
 
 def test_the_pytorch_runtime_gets_links_and_checked_arguments(double: Shell) -> None:
