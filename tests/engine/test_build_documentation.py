@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inflight.engine.families import ENGINES, supported
-from inflight.engine.options import OPTIONS, PYTORCH, REFERENCE, RUNTIMES
+from inflight.engine.options import DISABLE, ENABLE, OPTIONS, PYTORCH, REFERENCE, RUNTIMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "BUILD.md"
 
@@ -22,13 +22,11 @@ def options_table() -> str:
         for option in OPTIONS:
             if option.group != group:
                 continue
-            default = "" if option.default in (None, False) else f"`{option.default}`"
+            default = "" if option.default is None or option.default is False else f"`{option.default}`"
             runtimes = "all" if option.runtimes == RUNTIMES else ", ".join(option.runtimes)
-            choices = (
-                f" One of {', '.join(f'`{choice}`' for choice in option.choices)}." if option.choices else ""
-            )
-            switch = " `enable` or `disable`." if option.kind == "switch" else ""
-            lines.append(f"| `{option.flag}` | {default} | {runtimes} | {option.reason}{choices}{switch} |")
+            choices = (ENABLE, DISABLE) if option.kind == "switch" else option.choices
+            listed = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
+            lines.append(f"| `{option.flag}` | {default} | {runtimes} | {option.reason}{listed} |")
     return "\n".join([*lines[1:], ""])
 
 
@@ -61,4 +59,4 @@ def test_the_page_has_the_tables_of_the_code(name: str, table: Callable[[], str]
         PAGE.write_text(page, encoding="utf-8")
         found = block.search(page)
         assert found is not None
-    assert found[2] == table()
+    assert found[2] == table(), "run `UPDATE_SNAPSHOTS=1 pytest tests/engine` and review the difference"
