@@ -37,7 +37,10 @@ pub async fn read(
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.parse::<u64>().ok());
-    let result = if declared.is_some_and(|length| length > limit as u64) {
+    let too_large = declared.is_some_and(|length| length > limit as u64);
+    // Who waits to be asked for the body has sent none of it, and reading on would ask.
+    let unsent = too_large && headers.contains_key(header::EXPECT);
+    let result = if too_large {
         Err(ApiError::payload_too_large(limit as u64))
     } else {
         let late = || {
@@ -50,7 +53,7 @@ pub async fn read(
             .await
             .unwrap_or_else(|_| late())
     };
-    if result.is_err() {
+    if result.is_err() && !unsent {
         let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(&mut body, limit)).await;
     }
     result
@@ -135,6 +138,21 @@ mod tests {
                 .unwrap();
             assert_eq!(read.bytes, "abcdef");
         }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_waits_to_be_asked_for_is_refused_unasked() {
+        let admission = Admission::new(1, 1, 1 << 20);
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_LENGTH, "7".parse().unwrap());
+        headers.insert(header::EXPECT, "100-continue".parse().unwrap());
+        let body = Body::from_stream(stream::poll_fn(
+            |_| -> std::task::Poll<Option<Result<Bytes, std::io::Error>>> {
+                panic!("the body was asked for")
+            },
+        ));
+        let error = read(&headers, body, 6, &admission).await.unwrap_err();
+        assert_eq!(error.status(), 413);
     }
 
     #[tokio::test]
