@@ -145,6 +145,30 @@ def test_somebody_elses_directory_is_never_replaced(shell: Shell) -> None:
     assert (shell.folder / "mine/thesis.txt").read_text() == "years of work"
 
 
+def test_an_empty_directory_may_become_the_output(shell: Shell) -> None:
+    (shell.folder / "out").mkdir()
+    assert shell("build", str(DEMO_DIRECTORY), "--output", "out").code == 0
+    assert (shell.folder / "out/inflight.json").is_file()
+
+
+def test_a_build_killed_between_the_renames_is_mended(shell: Shell) -> None:
+    assert shell("build", str(DEMO_DIRECTORY), "--output", "out").code == 0
+    staging = shell.folder / ".out.building"
+    staging.mkdir()
+    (shell.folder / "out").rename(staging / "replaced")
+    told = shell("build", str(DEMO_DIRECTORY), "--output", "out", "--json")
+    assert told.json()["status"] == "built"
+    assert not staging.exists()
+
+
+def test_an_output_that_cannot_be_written_is_told(shell: Shell) -> None:
+    (shell.folder / "file").write_text("")
+    for output, said in (("file", "is a file"), ("file/out", "cannot be written")):
+        told = shell("build", str(DEMO_DIRECTORY), "--output", output)
+        assert told.code == 2
+        assert said in told.errors
+
+
 def test_an_output_inside_the_checkpoint_is_refused(shell: Shell) -> None:
     demo_copy(shell.folder / "demo")
     for output, said in (

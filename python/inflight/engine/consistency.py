@@ -241,7 +241,8 @@ def check_features(values: Values, facts: ModelFacts) -> list[Problem]:
             "give both",
         ),
         (
-            values["speculative_decoding_mode"] in ("draft_tokens_external", "medusa", "eagle")
+            values["speculative_decoding_mode"]
+            in ("draft_tokens_external", "lookahead_decoding", "medusa", "eagle")
             and values["max_draft_len"] == 0,
             f"`--speculative-decoding-mode {values['speculative_decoding_mode']}` needs `--max-draft-len`",
             "say how many tokens a step may draft",

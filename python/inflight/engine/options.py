@@ -500,8 +500,8 @@ OPTIONS: tuple[Option, ...] = (
 
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
 
-#: Steer this command; no part of what is built.
-COMMAND_ONLY = frozenset({"output", "runtime", "dry_run", "force", "json", "workers"})
+#: Steer this command, or say where its tools lie; no part of what is built.
+COMMAND_ONLY = frozenset({"output", "runtime", "examples_dir", "dry_run", "force", "json", "workers"})
 
 
 class Values:

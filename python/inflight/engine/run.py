@@ -106,8 +106,13 @@ def _locked(staging: Path, output: Path) -> Iterator[int]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise UserMistake(f"`{output}` is being built by another process", "wait until it ends") from None
+        except OSError as error:
+            raise UserMistake(
+                f"`{staging}` cannot be locked: {error.strerror}",
+                "choose an `--output` on a local file system",
+            ) from error
         yield descriptor
     finally:
         os.close(descriptor)
@@ -231,13 +236,15 @@ def _require_expected(plan: Plan, result: Path) -> None:
 def _publish(result: Path, output: Path, staging: Path) -> None:
     """One rename makes it visible; what was there is moved away first, and back if that rename fails."""
     replaced = staging / "replaced"
+    # A build that was killed between the two renames leaves one.
+    shutil.rmtree(replaced, ignore_errors=True)
     had = output.exists() and any(output.iterdir())
-    if had:
-        output.rename(replaced)
     try:
+        if had:
+            output.rename(replaced)
         result.rename(output)
     except OSError as error:
-        if had:
+        if replaced.exists() and not output.exists():
             with suppress(OSError):
                 replaced.rename(output)
         raise InflightError(
