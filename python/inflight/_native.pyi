@@ -86,6 +86,46 @@ class SimulatedOptions:
     @property
     def vocab_size(self) -> int: ...
 
+class Tokenizer:
+    """A model's tokenizer and the ids that its files name; `files` by base name, as `ModelFiles`.
+
+    Raises `ValueError` for files that are missing or malformed, and for text that has no encoding.
+    """
+
+    def __new__(cls, files: Mapping[str, bytes]) -> Tokenizer: ...
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> list[int]: ...
+    @property
+    def pad_token_id(self) -> int | None: ...
+
+class Detokenizer:
+    """One sequence's text as its ids arrive; the pieces together equal the decoding of all ids."""
+
+    def __new__(cls, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> Detokenizer: ...
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that has become certain."""
+
+    def finish(self) -> str:
+        """What was held back; ends the sequence."""
+
+class StopMatcher:
+    """Passes on the text that can no longer be part of a stop string."""
+
+    def __new__(cls, stops: Sequence[str]) -> StopMatcher: ...
+    def push(self, text: str) -> str:
+        """What may be shown; nothing more once a stop string is complete."""
+
+    def finish(self) -> str:
+        """What was held back, unless a stop string was complete."""
+
+    @property
+    def hit(self) -> int | None:
+        """The index of the stop string that ended the text."""
+
 def serve_worker(executor: Executor, options: WorkerOptions) -> int:
     """Serves an executor until SIGINT or SIGTERM, with the GIL released; returns the exit code.
 

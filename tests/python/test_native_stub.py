@@ -59,11 +59,13 @@ def test_a_class_takes_and_has_what_the_stub_says(name: str) -> None:
     assert real_parameters(real) == parameters(constructor, skip=1)
     attributes = {attribute for attribute in vars(real) if not attribute.startswith("__")}
     assert attributes == methods.keys()
+    if not name.endswith("Options"):
+        return
     # What can be given can be read back, `assets` apart: they are bytes that only the worker needs.
     assert {name for name, _, _ in parameters(constructor, skip=1)} - attributes <= {"assets"}
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", [name for name in CLASSES if name.endswith("Options")])
 def test_every_option_is_read_back_as_given(name: str) -> None:
     real = getattr(_native, name)
     default = real()

@@ -17,6 +17,7 @@ mod process;
 mod request;
 mod response;
 mod serve;
+mod text;
 
 /// As in the gateway's own binary: its hot path, and the worker's, is many small buffers. Python keeps
 /// its own allocator.
@@ -34,6 +35,8 @@ mod _native {
     use super::options::{PySimulatedOptions, PyWorkerOptions};
     #[pymodule_export]
     use super::serve::{serve_simulated_worker, serve_worker};
+    #[pymodule_export]
+    use super::text::{PyDetokenizer, PyStopMatcher, PyTokenizer};
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
