@@ -1,0 +1,109 @@
+"""The TensorRT-LLM executors: engines through the executor bindings, checkpoints through the PyTorch `LLM`.
+
+    fields    the table: which input feeds which field of each runtime      options   what it is started with
+    convert   values of the wire as what fields take                        verify    the installed names, at start
+    engines, engine_config, engine_requests, results, ranks                 the engines
+    pytorch, pytorch_config, pytorch_requests, pytorch_results              the PyTorch runtime
+    rows      columns of a response batch                                   health    why it is broken
+    document  the tables of docs/TENSORRT_LLM.md
+
+This file looks at directories and package metadata only; TensorRT-LLM is imported once a model is to be
+loaded. Nothing here was run on the real package: see docs/TENSORRT_LLM.md.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inflight.errors import UserMistake
+
+if TYPE_CHECKING:
+    from inflight.executors.base import Executor
+
+__all__ = ["create", "require"]
+
+
+def require() -> str:
+    """The installed version. Raises `UserMistake` where TensorRT-LLM is absent or too old; reads metadata only."""
+    from inflight.engine import installed
+
+    version = installed.package_version("tensorrt_llm")
+    if version is None:
+        raise UserMistake(
+            "the executor `tensorrt_llm` needs TensorRT-LLM, which is not installed", installed.INSTALL
+        )
+    if not installed.has_pytorch(version):
+        raise UserMistake(
+            f"the executor `tensorrt_llm` needs TensorRT-LLM 1.0 or later, and `{version}` is installed",
+            f"install {installed.WRITTEN_AGAINST}, which it was written against",
+        )
+    return version
+
+
+def find_runtime(model_dir: Path) -> str:
+    """`engines` or `pytorch`: what the directory is. Errors: `UserMistake` where it is neither."""
+    path = model_dir / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserMistake(
+            f"`{model_dir}` is neither an engine nor a checkpoint: `config.json` cannot be read ({error})",
+            "give a directory that `inflight build` wrote, or a Hugging Face checkpoint",
+        ) from error
+    if not isinstance(config, dict):
+        config = {}
+    if "pretrained_config" in config and "build_config" in config:
+        return "engines"
+    if "mapping" in config and "quantization" in config and "architecture" in config:
+        raise UserMistake(
+            f"`{model_dir}` is a TensorRT-LLM checkpoint, from which no worker serves",
+            "build an engine of it with `inflight build` or `trtllm-build`",
+        )
+    if "architectures" in config or "model_type" in config:
+        return "pytorch"
+    raise UserMistake(
+        f"`{model_dir}` is neither an engine nor a checkpoint: its `config.json` names no model",
+        "give a directory that `inflight build` wrote, or a Hugging Face checkpoint",
+    )
+
+
+def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
+    """Loads an engine directory or a Hugging Face checkpoint.
+
+    `options` are the fields of `options.Options`. Raises `UserMistake` within a second for what cannot
+    work, and `health.EngineFailed` where loading fails.
+    """
+    from inflight.engine import installed
+    from inflight.executors.tensorrt_llm.options import parse
+
+    version = require()
+    if device == "cpu":
+        raise UserMistake(
+            "the device `cpu` is not one that TensorRT-LLM serves on", "use `cuda`, or `--executor reference`"
+        )
+    model_dir = Path(model_dir)
+    runtime = find_runtime(model_dir)
+    parsed = parse(options, runtime)
+    if runtime == "engines":
+        from inflight.executors.tensorrt_llm.engine_config import EngineDirectory
+
+        if not installed.has_engines(version):
+            raise UserMistake(
+                f"`{model_dir}` is an engine, and TensorRT-LLM `{version}` no longer runs engines",
+                f"install {installed.WRITTEN_AGAINST}, or serve the checkpoint itself",
+            )
+        directory = EngineDirectory.read(model_dir)
+        if directory.version is not None and directory.version != version:
+            raise UserMistake(
+                f"the engine `{model_dir}` was built by TensorRT-LLM `{directory.version}`, "
+                f"and `{version}` is installed",
+                "build it again with `inflight build --force`, or install the version that built it",
+            )
+        from inflight.executors.tensorrt_llm.engines import create_engines
+
+        return create_engines(directory, parsed, version)
+    from inflight.executors.tensorrt_llm.pytorch import create_pytorch
+
+    return create_pytorch(model_dir, parsed, version)

@@ -1,0 +1,262 @@
+"""Engines: the executor protocol over `tensorrt_llm.bindings.executor.Executor` (TensorRT-LLM up to 1.2).
+
+Owns the engine object, the way of ids there and back, and waiting. What a request becomes is
+`engine_requests`, what a result means is `results`, how the engine is configured is `engine_config`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import UserMistake
+from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
+from inflight.executors.tensorrt_llm import fields, ranks
+from inflight.executors.tensorrt_llm.convert import Refused
+from inflight.executors.tensorrt_llm.engine_config import EngineDirectory, build_config, read_tokenizer_info
+from inflight.executors.tensorrt_llm.engine_requests import RequestBuilder
+from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, describe, fatal
+from inflight.executors.tensorrt_llm.options import Options
+from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
+from inflight.executors.tensorrt_llm.rows import Rows
+from inflight.executors.tensorrt_llm.verify import verify
+
+LOG = logging.getLogger("inflight.tensorrt_llm")
+
+#: A refused request's row waits at most this long behind an engine that has nothing to say.
+_SLICE = timedelta(milliseconds=50)
+
+#: Iterations whose statistics are kept; TensorRT-LLM's default.
+_MAX_STATS = 1000
+
+
+class EnginesExecutor:
+    """Implements `inflight.executors.base.Executor`; made by `create_engines`."""
+
+    def __init__(self, engine: Any, builder: RequestBuilder, reader: ResultReader, info: ModelInfo) -> None:
+        self._engine = engine
+        self._builder = builder
+        self._reader = reader
+        self._info = info
+        #: Guards the two maps: responses may come before `enqueue_requests` has returned their ids.
+        self._ids = threading.Lock()
+        #: Tag (the client id that the engine sees, never used twice) -> request.
+        self._active: dict[int, Active] = {}
+        #: Our client id -> tag.
+        self._tags: dict[int, int] = {}
+        self._next_tag = count(1)
+        self._refused: deque[tuple[int, StatusCode, str]] = deque()
+        self._liveness = Liveness(engine.can_enqueue_requests)
+        self._closed = False
+
+    def info(self) -> ModelInfo:
+        """What is served, with its limits."""
+        return self._info
+
+    def enqueue(self, requests: Sequence[Request]) -> None:
+        """Takes requests; a refusal of one is its errored, final row."""
+        built: list[tuple[int, Request, Any]] = []
+        for request in requests:
+            tag = next(self._next_tag)
+            try:
+                built.append((tag, request, self._builder.build(request, tag)))
+            except Refused as error:
+                self._refuse(request, StatusCode.INVALID_ARGUMENT, str(error))
+            except (TypeError, ValueError, RuntimeError) as error:
+                # The bindings check values in their constructors.
+                self._refuse(request, StatusCode.INVALID_ARGUMENT, describe(error))
+        if not built:
+            return
+        with self._ids:
+            for tag, request, _ in built:
+                self._active[tag] = Active(request)
+                self._tags[request.client_id] = tag
+            try:
+                ids = self._engine.enqueue_requests([made for _, _, made in built])
+            except Exception as error:
+                self._one_by_one(built, error)
+                return
+            for (tag, _, _), engine_id in zip(built, ids, strict=True):
+                self._active[tag].engine_id = engine_id
+
+    def _one_by_one(self, built: list[tuple[int, Request, Any]], error: Exception) -> None:
+        """The batch was refused: each for itself, under a new tag, because nobody says how many of the batch
+        the engine had taken. Called with the lock."""
+        for tag, request, _ in built:
+            active = self._active.pop(tag)
+            if len(built) > 1:
+                tag = next(self._next_tag)
+                self._active[tag], self._tags[request.client_id] = active, tag
+                try:
+                    active.engine_id = self._engine.enqueue_request(self._builder.build(request, tag))
+                    continue
+                except Exception as own:
+                    error = own
+                    del self._active[tag]
+            self._tags.pop(request.client_id, None)
+            if not self._takes_requests():
+                raise fatal("taking a request", error) from error
+            text = describe(error)
+            self._refuse(request, status_of(text, StatusCode.INVALID_ARGUMENT), text)
+
+    def _takes_requests(self) -> bool:
+        try:
+            return bool(self._engine.can_enqueue_requests())
+        except Exception:
+            LOG.exception("the engine does not answer")
+            return False
+
+    def _refuse(self, request: Request, code: StatusCode, text: str) -> None:
+        self._refused.append((request.client_id, code, text))
+
+    def cancel(self, client_ids: Sequence[int]) -> None:
+        """Cancels; the engine answers each with its last response."""
+        with self._ids:
+            running = [
+                active.engine_id
+                for client_id in client_ids
+                if (tag := self._tags.get(client_id)) is not None
+                and (active := self._active.get(tag)) is not None
+                and active.engine_id is not None
+            ]
+        for engine_id in running:
+            try:
+                self._engine.cancel_request(engine_id)
+            except Exception as error:
+                raise fatal("cancelling a request", error) from error
+
+    def await_responses(self, timeout_s: float) -> ResponseBatch:
+        """All responses that are ready; the bindings release the GIL while they wait."""
+        deadline = time.monotonic() + timeout_s
+        rows = Rows()
+        while True:
+            while self._refused:
+                rows.fail(*self._refused.popleft())
+            left = deadline - time.monotonic()
+            wait = timedelta(0) if rows else min(_SLICE, timedelta(seconds=max(left, 0.0)))
+            try:
+                responses = self._engine.await_responses(timeout=wait)
+            except Exception as error:
+                if self._closed:
+                    return rows.pack()
+                raise fatal("giving responses", error) from error
+            for response in responses:
+                self._take(response, rows)
+            if rows:
+                return rows.pack()
+            if self._closed:
+                return rows.pack()
+            if self._active:
+                self._liveness.check()
+            if left <= 0:
+                return rows.pack()
+
+    def _take(self, response: Any, rows: Rows) -> None:
+        tag = response.client_id
+        active = self._active.get(tag)
+        if active is None:
+            # Of a batch that was refused as a whole; its requests live under other tags.
+            return
+        if response.has_error():
+            text = str(response.error_msg)
+            rows.fail(active.client_id, status_of(text), text)
+        elif not self._reader.read(response.result, active, rows):
+            return
+        with self._ids:
+            del self._active[tag]
+            if self._tags.get(active.client_id) == tag:
+                del self._tags[active.client_id]
+
+    def stats(self) -> Sequence[IterationStats]:
+        """Iterations since the last call, as the engine's own JSON."""
+        if self._closed:
+            return ()
+        latest = self._engine.get_latest_iteration_stats()
+        return [json.loads(stats.to_json_str()) for stats in list(latest)[-_MAX_STATS:]]
+
+    def shutdown(self) -> None:
+        """Ends the engine; requests in flight get no more rows."""
+        if not self._closed:
+            self._closed = True
+            self._engine.shutdown()
+
+
+def create_engines(directory: EngineDirectory, options: Options, version: str) -> EnginesExecutor:
+    """Loads the engine on this rank. Imports TensorRT-LLM.
+
+    On ranks above 0 it stays inside until the leader ends, then raises `SystemExit`. Errors: `UserMistake`
+    where the installed version cannot do what is asked; `EngineFailed` where the engine does not load.
+    """
+    rank = ranks.check(directory.world_size, options.communication_mode == "orchestrator")
+    api, torch = _import(version)
+    verified = verify("engines", version, lambda name: _find(api, name))
+    tokenizer_info = read_tokenizer_info(options.xgrammar_tokenizer_info_path)
+    config = build_config(api, options, tokenizer_info, version)
+    encoder = options.encoder_model_path
+    try:
+        if encoder is None:
+            engine = api.Executor(str(directory.directory), api.ModelType.DECODER_ONLY, config)
+        else:
+            engine = api.Executor(
+                str(Path(encoder)), str(directory.directory), api.ModelType.ENCODER_DECODER, config
+            )
+    except Exception as error:
+        raise EngineFailed(f"the engine `{directory.directory}` did not load: {describe(error)}") from error
+    if rank > 0:
+        # Returns when the leader has shut down.
+        engine.shutdown()
+        raise SystemExit(0)
+    conditions = set(directory.conditions)
+    beams = min(options.max_beam_width or 1, directory.max_beam_width)
+    if beams > 1:
+        conditions.add("beams")
+    if encoder is not None:
+        conditions.add("encoder")
+    for condition, given in (
+        ("guided", options.guided_decoding_backend),
+        ("lookahead", options.decoding_mode == "lookahead"),
+        ("gather_generation_logits", options.gather_generation_logits),
+        ("cache_transceiver", options.cache_transceiver_backend),
+    ):
+        if given:
+            conditions.add(condition)
+    info = ModelInfo(
+        executor="tensorrt_llm",
+        vocab_size=directory.vocab_size,
+        max_seq_len=directory.max_seq_len,
+        max_input_len=directory.max_input_len,
+        max_batch_size=min(options.max_batch_size or directory.max_batch_size, directory.max_batch_size),
+        max_num_tokens=min(options.max_num_tokens or directory.max_num_tokens, directory.max_num_tokens),
+        max_beam_width=beams,
+        tokens_per_block=directory.tokens_per_block,
+        capabilities=fields.capabilities("engines", frozenset(conditions), frozenset(verified.off)),
+    )
+    builder = RequestBuilder(api, torch, directory.vocab_size, encoder is not None)
+    return EnginesExecutor(engine, builder, ResultReader(api.FinishReason), info)
+
+
+def _import(version: str) -> tuple[Any, Any]:
+    try:
+        import torch
+        from tensorrt_llm.bindings import executor as api
+    except (ImportError, OSError) as error:
+        raise UserMistake(
+            f"TensorRT-LLM `{version}` is installed but cannot be imported: {describe(error)}",
+            "check the NVIDIA driver, CUDA and `tensorrt` packages that this version needs",
+        ) from error
+    return api, torch
+
+
+def _find(api: Any, name: str) -> Any:
+    found = api
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found

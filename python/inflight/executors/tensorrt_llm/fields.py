@@ -1,0 +1,445 @@
+"""THE table: every input of the core model, what it becomes in each runtime, and what that takes.
+
+Capabilities, the start-up check, the builders of requests and the tables of docs/TENSORRT_LLM.md all follow
+from it. Names are TensorRT-LLM's: for engines classes of `tensorrt_llm.bindings.executor`, for PyTorch
+`SamplingParams` and the keywords of `LLM.generate_async`. Holds no object of TensorRT-LLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inflight.executors.tensorrt_llm import convert
+
+Runtime = Literal["engines", "pytorch"]
+RUNTIMES: tuple[Runtime, ...] = ("engines", "pytorch")
+
+#: Samplers of PyTorch: only this one applies penalties and its like; the default ignores them silently
+#: (NVIDIA/TensorRT-LLM issue 9442, pull request 16485).
+TRTLLM_SAMPLER = "sampler_type=TRTLLMSampler"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A keyword of a class (or of `generate_async`), and how the value gets there."""
+
+    owner: str
+    keyword: str
+    convert: Callable[[Any, Any], Any] = convert.same
+    #: A setting without which the runtime does not honour the field; a key of `CONDITIONS`.
+    condition: str | None = None
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """The runtime has no place for it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input: `path` is where the worker puts it in `inflight.executors.base.Request`; None for a tensor
+    that travels in `Request.tensors` under its own name."""
+
+    tensor: str
+    path: str | None
+    capability: str | None
+    engines: Target | Unsupported | None
+    pytorch: Target | Unsupported | None
+
+    def target(self, runtime: Runtime) -> Target | Unsupported | None:
+        """None: the worker deals with it itself."""
+        return self.engines if runtime == "engines" else self.pytorch
+
+
+#: What has to be so for a field with this condition to be honoured, in words for the documentation.
+CONDITIONS = {
+    "gather_context_logits": "engine built with `gather_context_logits`",
+    "gather_generation_logits": "option `gather_generation_logits`, or an engine built with it",
+    "prompt_table": "engine built with `max_prompt_embedding_table_size`",
+    "lora": "engine built with the LoRA plugin",
+    "draft": "engine built with `max_draft_len`",
+    "encoder": "encoder-decoder engine: option `encoder_model_path`",
+    "mrope": "engine built with `use_mrope`",
+    "beams": "`max_beam_width` above 1",
+    "guided": "option `guided_decoding_backend`",
+    "lookahead": "option `decoding_mode=lookahead`",
+    "cache_transceiver": "option `cache_transceiver_backend`",
+    "trtllm_sampler": f"option `{TRTLLM_SAMPLER}`",
+}
+
+#: The object that a class's keywords make -> where that object goes.
+PARENTS: dict[Runtime, dict[str, tuple[str, str]]] = {
+    "engines": {
+        "SamplingConfig": ("Request", "sampling_config"),
+        "OutputConfig": ("Request", "output_config"),
+        "ExternalDraftTokensConfig": ("Request", "external_draft_tokens_config"),
+        "PromptTuningConfig": ("Request", "prompt_tuning_config"),
+        "MropeConfig": ("Request", "mrope_config"),
+        "LoraConfig": ("Request", "lora_config"),
+        "LookaheadDecodingConfig": ("Request", "lookahead_config"),
+        "KvCacheRetentionConfig": ("Request", "kv_cache_retention_config"),
+        "GuidedDecodingParams": ("Request", "guided_decoding_params"),
+        "ContextPhaseParams": ("Request", "context_phase_params"),
+    },
+    "pytorch": {
+        "SamplingParams": ("generate_async", "sampling_params"),
+        "GuidedDecodingParams": ("SamplingParams", "guided_decoding"),
+        "KvCacheRetentionConfig": ("generate_async", "kv_cache_retention_config"),
+        "DisaggregatedParams": ("generate_async", "disaggregated_params"),
+    },
+}
+
+_WORKER = None
+_ENGINES_ONLY = Unsupported("engines only")
+_RANGE = "KvCacheRetentionConfig.TokenRangeRetentionConfig"
+
+
+def _sampling(
+    tensor: str, name: str, capability: str | None = None, *, condition: str | None = None, beams: bool = False
+) -> Field:
+    engines_condition = "beams" if beams else None
+    return Field(
+        tensor,
+        f"sampling_config.{name}",
+        capability,
+        Target("SamplingConfig", name, condition=engines_condition),
+        Target("SamplingParams", name, condition=condition or engines_condition),
+    )
+
+
+def _output(tensor: str, name: str, capability: str, condition: str | None, pytorch: Target | Unsupported) -> Field:
+    return Field(
+        tensor, f"output_config.{name}", capability, Target("OutputConfig", name, condition=condition), pytorch
+    )
+
+
+def _passed(
+    tensor: str,
+    capability: str | None,
+    engines: Target | Unsupported | None,
+    pytorch: Target | Unsupported | None = _ENGINES_ONLY,
+) -> Field:
+    return Field(tensor, None, capability, engines, pytorch)
+
+
+def _retention(tensor: str, owner: str, keyword: str, converter: Callable[[Any, Any], Any]) -> Field:
+    target = Target(owner, keyword, converter)
+    return _passed(tensor, "kv_cache_retention", target, target)
+
+
+_SAMPLER = "trtllm_sampler"
+
+FIELDS: tuple[Field, ...] = (
+    Field(
+        "input_ids",
+        "input_token_ids",
+        None,
+        Target("Request", "input_token_ids"),
+        Target("generate_async", "inputs"),
+    ),
+    _passed("encoder_input_features", "encoder", Target("Request", "encoder_input_features", convert.tensor, "encoder")),
+    _passed("encoder_output_lengths", "encoder", Target("Request", "encoder_output_length", convert.first, "encoder")),
+    Field("input_lengths", None, None, _WORKER, _WORKER),
+    Field(
+        "request_output_len",
+        "max_tokens",
+        None,
+        Target("Request", "max_tokens"),
+        Target("SamplingParams", "max_tokens"),
+    ),
+    Field(
+        "num_return_sequences",
+        "sampling_config.num_return_sequences",
+        "num_return_sequences",
+        Target("SamplingConfig", "num_return_sequences"),
+        Target("SamplingParams", "n"),
+    ),
+    _passed("draft_input_ids", "draft_tokens", Target("ExternalDraftTokensConfig", "tokens", convert.token_ids, "draft")),
+    # Decoder ids take the prompt's place; the prompt becomes Request.encoder_input_token_ids.
+    _passed("decoder_input_ids", "encoder", Target("Request", "input_token_ids", convert.token_ids, "encoder")),
+    _passed("decoder_input_lengths", "encoder", Target("Request", "input_token_ids", convert.first, "encoder")),
+    _passed("draft_logits", "draft_tokens", Target("ExternalDraftTokensConfig", "logits", convert.tensor, "draft")),
+    _passed(
+        "draft_acceptance_threshold",
+        "draft_tokens",
+        Target("ExternalDraftTokensConfig", "acceptance_threshold", convert.first, "draft"),
+    ),
+    Field("end_id", "end_id", None, Target("Request", "end_id"), Target("SamplingParams", "end_id")),
+    Field("pad_id", "pad_id", None, Target("Request", "pad_id"), Target("SamplingParams", "pad_id")),
+    # PyTorch: words of several tokens go to the private `_stop_word_ids`.
+    Field(
+        "stop_words_list",
+        "stop_words",
+        None,
+        Target("Request", "stop_words"),
+        Target("SamplingParams", "stop_token_ids"),
+    ),
+    Field(
+        "bad_words_list",
+        "bad_words",
+        "bad_words",
+        Target("Request", "bad_words"),
+        Target("SamplingParams", "bad_token_ids", condition=_SAMPLER),
+    ),
+    Field(
+        "embedding_bias",
+        "embedding_bias",
+        "embedding_bias",
+        Target("Request", "embedding_bias", convert.float_vector),
+        Target("SamplingParams", "embedding_bias", convert.float_vector),
+    ),
+    Field(
+        "beam_width",
+        "sampling_config.beam_width",
+        "beam_search",
+        Target("SamplingConfig", "beam_width", condition="beams"),
+        Target("SamplingParams", "best_of", condition="beams"),
+    ),
+    _sampling("temperature", "temperature"),
+    _sampling("runtime_top_k", "top_k"),
+    _sampling("runtime_top_p", "top_p"),
+    _sampling("runtime_top_p_min", "top_p_min", "top_p_decay", condition=_SAMPLER),
+    _sampling("runtime_top_p_decay", "top_p_decay", "top_p_decay", condition=_SAMPLER),
+    _sampling("runtime_top_p_reset_ids", "top_p_reset_ids", "top_p_decay", condition=_SAMPLER),
+    _sampling("len_penalty", "length_penalty", "beam_search", beams=True),
+    _sampling("early_stopping", "early_stopping", "beam_search", beams=True),
+    _sampling("repetition_penalty", "repetition_penalty", "penalties", condition=_SAMPLER),
+    _sampling("min_tokens", "min_tokens", "min_tokens", condition=_SAMPLER),
+    _sampling("beam_search_diversity_rate", "beam_search_diversity_rate", "beam_search", beams=True),
+    _sampling("presence_penalty", "presence_penalty", "penalties", condition=_SAMPLER),
+    _sampling("frequency_penalty", "frequency_penalty", "penalties", condition=_SAMPLER),
+    _sampling("seed", "seed"),
+    _output("return_log_probs", "return_log_probs", "log_probs", None, Target("SamplingParams", "logprobs")),
+    _output(
+        "return_context_logits",
+        "return_context_logits",
+        "context_logits",
+        "gather_context_logits",
+        Target("SamplingParams", "return_context_logits"),
+    ),
+    _output(
+        "return_generation_logits",
+        "return_generation_logits",
+        "generation_logits",
+        "gather_generation_logits",
+        Target("SamplingParams", "return_generation_logits"),
+    ),
+    _output(
+        "return_perf_metrics",
+        "return_perf_metrics",
+        "perf_metrics",
+        None,
+        Target("SamplingParams", "return_perf_metrics"),
+    ),
+    Field("return_num_input_tokens", None, None, _WORKER, _WORKER),
+    Field("return_num_output_tokens", None, None, _WORKER, _WORKER),
+    Field("exclude_input_in_output", None, None, _WORKER, _WORKER),
+    Field("stop", None, None, _WORKER, _WORKER),
+    Field(
+        "streaming", "streaming", None, Target("Request", "streaming"), Target("generate_async", "streaming")
+    ),
+    _passed(
+        "prompt_embedding_table",
+        "prompt_tuning",
+        Target("PromptTuningConfig", "embedding_table", convert.tensor, "prompt_table"),
+    ),
+    _passed(
+        "prompt_table_extra_ids",
+        "prompt_tuning",
+        Target("PromptTuningConfig", "input_token_extra_ids", convert.extra_ids, "prompt_table"),
+    ),
+    # The executor reads the size off the table.
+    _passed("prompt_vocab_size", "prompt_tuning", _WORKER),
+    _passed("cross_attention_mask", "cross_attention", Target("Request", "cross_attention_mask", convert.tensor, "encoder")),
+    _passed("mrope_rotary_cos_sin", "mrope", Target("MropeConfig", "mrope_rotary_cos_sin", convert.tensor, "mrope")),
+    _passed("mrope_position_deltas", "mrope", Target("MropeConfig", "mrope_position_deltas", convert.first, "mrope")),
+    _passed("lora_task_id", "lora", Target("LoraConfig", "task_id", convert.first, "lora")),
+    _passed("lora_weights", "lora", Target("LoraConfig", "weights", convert.tensor, "lora")),
+    _passed("lora_config", "lora", Target("LoraConfig", "config", convert.tensor, "lora")),
+    _passed(
+        "context_phase_params",
+        "context_phase",
+        Target("ContextPhaseParams", "opaque_state", convert.context_phase, "cache_transceiver"),
+        Target("DisaggregatedParams", "opaque_state", convert.context_phase, "cache_transceiver"),
+    ),
+    _passed(
+        "skip_cross_attn_blocks",
+        "cross_attention",
+        Target("Request", "skip_cross_attn_blocks", convert.tensor, "encoder"),
+    ),
+    _retention("retention_token_range_starts", _RANGE, "token_start", convert.numbers),
+    _retention("retention_token_range_ends", _RANGE, "token_end", convert.numbers),
+    _retention("retention_token_range_priorities", _RANGE, "priority", convert.numbers),
+    _retention("retention_token_range_durations_ms", _RANGE, "duration_ms", convert.numbers),
+    _retention("retention_decode_priority", "KvCacheRetentionConfig", "decode_retention_priority", convert.first),
+    _retention("retention_decode_duration_ms", "KvCacheRetentionConfig", "decode_duration_ms", convert.first),
+    # PyTorch: the type chooses the field of GuidedDecodingParams that takes the guide.
+    _passed(
+        "guided_decoding_guide_type",
+        "guided_decoding",
+        Target("GuidedDecodingParams", "guide_type", convert.text, "guided"),
+        Target("GuidedDecodingParams", "json_object", convert.text, "guided"),
+    ),
+    _passed(
+        "guided_decoding_guide",
+        "guided_decoding",
+        Target("GuidedDecodingParams", "guide", convert.text, "guided"),
+        Target("GuidedDecodingParams", "json", convert.text, "guided"),
+    ),
+    _passed(
+        "lookahead_window_size",
+        "lookahead",
+        Target("LookaheadDecodingConfig", "max_window_size", convert.first, "lookahead"),
+    ),
+    _passed(
+        "lookahead_ngram_size",
+        "lookahead",
+        Target("LookaheadDecodingConfig", "max_ngram_size", convert.first, "lookahead"),
+    ),
+    _passed(
+        "lookahead_verification_set_size",
+        "lookahead",
+        Target("LookaheadDecodingConfig", "max_verification_set_size", convert.first, "lookahead"),
+    ),
+    _sampling("no_repeat_ngram_size", "no_repeat_ngram_size", "no_repeat_ngram_size", condition=_SAMPLER),
+    Field("inflight_handle", None, None, _WORKER, _WORKER),
+    _sampling("inflight_min_p", "min_p", "min_p", condition=_SAMPLER),
+    # Engines: the alternatives are computed here from the logits.
+    Field(
+        "inflight_num_top_log_probs",
+        "output_config.num_top_log_probs",
+        "top_log_probs",
+        Target("OutputConfig", "return_generation_logits", condition="gather_generation_logits"),
+        Target("SamplingParams", "logprobs"),
+    ),
+    Field(
+        "inflight_num_prompt_log_probs",
+        "output_config.num_prompt_log_probs",
+        "prompt_log_probs",
+        Target("OutputConfig", "return_context_logits", condition="gather_context_logits"),
+        Target("SamplingParams", "prompt_logprobs"),
+    ),
+    # Merged into the dense bias.
+    Field(
+        "inflight_logit_bias_ids",
+        "logit_bias",
+        "embedding_bias",
+        Target("Request", "embedding_bias", convert.float_vector),
+        Target("SamplingParams", "embedding_bias", convert.float_vector),
+    ),
+    Field(
+        "inflight_logit_bias_values",
+        "logit_bias",
+        "embedding_bias",
+        Target("Request", "embedding_bias", convert.float_vector),
+        Target("SamplingParams", "embedding_bias", convert.float_vector),
+    ),
+    # KServe request parameters, not tensors; a host that has them passes them under these names.
+    _passed(
+        "request_type",
+        "context_phase",
+        Target("Request", "type", convert.text, "cache_transceiver"),
+        Target("DisaggregatedParams", "request_type", convert.text, "cache_transceiver"),
+    ),
+    _passed("priority", None, Target("Request", "priority", convert.first)),
+)
+
+BY_TENSOR = {field.tensor: field for field in FIELDS}
+#: Request parameters among the fields: no tensors of the core model.
+PARAMETERS = frozenset({"request_type", "priority"})
+
+#: Keywords that every request needs besides those of the table.
+ALWAYS: dict[Runtime, tuple[tuple[str, str], ...]] = {
+    "engines": (
+        ("OutputConfig", "exclude_input_from_output"),
+        ("Request", "sampling_config"),
+        ("Request", "output_config"),
+        ("Request", "client_id"),
+    ),
+    "pytorch": (
+        ("SamplingParams", "detokenize"),
+        ("SamplingParams", "ignore_eos"),
+        ("SamplingParams", "exclude_input_from_output"),
+        ("SamplingParams", "include_stop_str_in_output"),
+        ("generate_async", "sampling_params"),
+    ),
+}
+
+#: Capability -> further keywords without which it cannot be had.
+ALSO: dict[Runtime, dict[str, tuple[tuple[str, str], ...]]] = {
+    "engines": {
+        "encoder": (("Request", "encoder_input_token_ids"),),
+        "draft_tokens": (("Request", "external_draft_tokens_config"),),
+        "prompt_tuning": (("Request", "prompt_tuning_config"),),
+        "mrope": (("Request", "mrope_config"),),
+        "lora": (("Request", "lora_config"),),
+        "lookahead": (("Request", "lookahead_config"),),
+        "guided_decoding": (("Request", "guided_decoding_params"),),
+        "kv_cache_retention": (
+            ("Request", "kv_cache_retention_config"),
+            ("KvCacheRetentionConfig", "token_range_retention_configs"),
+        ),
+        "context_phase": (
+            ("Request", "context_phase_params"),
+            ("ContextPhaseParams", "first_gen_tokens"),
+            ("ContextPhaseParams", "req_id"),
+            ("ContextPhaseParams", "draft_tokens"),
+        ),
+    },
+    "pytorch": {
+        "beam_search": (("SamplingParams", "use_beam_search"),),
+        "guided_decoding": (
+            ("SamplingParams", "guided_decoding"),
+            ("GuidedDecodingParams", "regex"),
+            ("GuidedDecodingParams", "grammar"),
+            ("GuidedDecodingParams", "structural_tag"),
+        ),
+        "kv_cache_retention": (
+            ("generate_async", "kv_cache_retention_config"),
+            ("KvCacheRetentionConfig", "token_range_retention_configs"),
+        ),
+        "context_phase": (
+            ("generate_async", "disaggregated_params"),
+            ("DisaggregatedParams", "first_gen_tokens"),
+            ("DisaggregatedParams", "ctx_request_id"),
+            ("DisaggregatedParams", "draft_tokens"),
+        ),
+    },
+}
+
+
+def keywords(runtime: Runtime) -> Iterator[tuple[str, str, str | None]]:
+    """Every (class, keyword, capability) that requests of `runtime` may use; capability None: always needed."""
+    for owner, keyword in ALWAYS[runtime]:
+        yield owner, keyword, None
+    for field in FIELDS:
+        target = field.target(runtime)
+        if isinstance(target, Target):
+            # A parameter that no capability covers is refused where it is sent.
+            optional = field.capability or (field.tensor if field.tensor in PARAMETERS else None)
+            yield target.owner, target.keyword, optional
+    for capability, pairs in ALSO[runtime].items():
+        for owner, keyword in pairs:
+            yield owner, keyword, capability
+
+
+def capabilities(runtime: Runtime, conditions: frozenset[str], off: frozenset[str]) -> tuple[str, ...]:
+    """What is promised: capabilities all of whose conditions hold and that the installed version has.
+
+    A capability is had when no field of it is unsupported; a field's condition outside `conditions` takes
+    the capability away. `off`: what the start-up check found missing.
+    """
+    had: dict[str, bool] = {}
+    for field in FIELDS:
+        if field.capability is None:
+            continue
+        target = field.target(runtime)
+        possible = target is None or (
+            isinstance(target, Target) and (target.condition is None or target.condition in conditions)
+        )
+        had[field.capability] = had.get(field.capability, True) and possible
+    return tuple(name for name, possible in had.items() if possible and name not in off)

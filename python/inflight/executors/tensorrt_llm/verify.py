@@ -1,0 +1,150 @@
+"""Checks the names that the adapter will use against the installed TensorRT-LLM, before a model is loaded.
+
+Missing and always needed: a refusal that names it. Missing and optional: the capability is off, and the
+log says so. Additions are ignored. Reads signatures (`inspect`, nanobind's `__nb_signature__`); calls nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight.errors import UserMistake
+from inflight.executors.tensorrt_llm.fields import Runtime, keywords
+
+LOG = logging.getLogger("inflight.tensorrt_llm")
+
+#: Methods and attributes of objects that come back, by runtime and class.
+MEMBERS: dict[Runtime, dict[str, tuple[str, ...]]] = {
+    "engines": {
+        "Executor": (
+            "enqueue_request",
+            "enqueue_requests",
+            "await_responses",
+            "cancel_request",
+            "get_latest_iteration_stats",
+            "can_enqueue_requests",
+            "shutdown",
+        ),
+        "Response": ("has_error", "error_msg", "client_id", "request_id", "result"),
+        "Result": ("is_final", "output_token_ids", "finish_reasons", "sequence_index", "is_sequence_final"),
+        "IterationStats": ("to_json_str",),
+    },
+    "pytorch": {"LLM": ("generate_async", "get_stats", "shutdown", "_check_health")},
+}
+
+
+@dataclass
+class Verified:
+    """What the installed version has not."""
+
+    version: str
+    #: Capability -> what is missing for it.
+    off: dict[str, list[str]] = field(default_factory=dict)
+
+
+def parameters(function: Any) -> set[str] | None:
+    """The parameter names that a class or function takes, all overloads together; None: it does not say.
+
+    A `**kwargs` of a Python function takes any name: then None too.
+    """
+    if isinstance(function, type):
+        initializer = getattr(function, "__init__", None)
+        found = _nanobind_parameters(initializer)
+        if found is not None:
+            return found
+    found = _nanobind_parameters(function)
+    if found is not None:
+        return found
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        return None
+    return set(signature.parameters) - {"self"}
+
+
+def _nanobind_parameters(function: Any) -> set[str] | None:
+    overloads = getattr(function, "__nb_signature__", None)
+    if not overloads:
+        return None
+    found: set[str] = set()
+    for overload in overloads:
+        found |= _parameter_names(overload[0])
+    return found - {"self"}
+
+
+def _parameter_names(signature: str) -> set[str]:
+    """The names in `def f(self, a: int = \\0, *, b: dict[str, int] | None = \\1) -> None`."""
+    start = signature.find("(") + 1
+    depth, part, parts = 0, "", []
+    for character in signature[start:]:
+        if character in "([{":
+            depth += 1
+        elif character in ")]}":
+            if depth == 0:
+                break
+            depth -= 1
+        if character == "," and depth == 0:
+            parts.append(part)
+            part = ""
+        else:
+            part += character
+    parts.append(part)
+    names = (part.split(":")[0].split("=")[0].strip().lstrip("*") for part in parts)
+    return {name for name in names if name and name != "/"}
+
+
+def verify(
+    runtime: Runtime, version: str, find: Callable[[str], Any], extra: Iterable[tuple[str, str, str | None]] = ()
+) -> Verified:
+    """Checks everything that `runtime` uses. `find` gives a class or function by its name in the table, None
+    where it does not exist. `extra`: further (class, keyword, capability).
+
+    Raises `UserMistake` for what is always needed; all that is missing is named at once.
+    """
+    verified = Verified(version)
+    refused: list[str] = []
+    objects: dict[str, Any] = {}
+    names: dict[str, set[str] | None] = {}
+
+    def miss(what: str, capability: str | None) -> None:
+        if capability is None:
+            if what not in refused:
+                refused.append(what)
+        elif what not in verified.off.setdefault(capability, []):
+            verified.off[capability].append(what)
+
+    for owner, keyword, capability in (*keywords(runtime), *extra):
+        if owner not in objects:
+            objects[owner] = find(owner)
+            names[owner] = None if objects[owner] is None else parameters(objects[owner])
+        if objects[owner] is None:
+            miss(f"`{owner}`", capability)
+            continue
+        taken = names[owner]
+        if taken is not None and keyword not in taken:
+            miss(f"`{owner}({keyword})`", capability)
+    for owner, members in MEMBERS[runtime].items():
+        found = find(owner)
+        if found is None:
+            miss(f"`{owner}`", None)
+            continue
+        for member in members:
+            if not hasattr(found, member):
+                miss(f"`{owner}.{member}`", None)
+    if refused:
+        raise UserMistake(
+            f"TensorRT-LLM `{version}` lacks what every request needs: {', '.join(refused)}",
+            "install a version that docs/TENSORRT_LLM.md lists; this adapter was written against 1.2.1",
+        )
+    for capability, missing in sorted(verified.off.items()):
+        LOG.warning(
+            "TensorRT-LLM %s has no %s: `%s` is off", version, ", ".join(missing), capability
+        )
+    return verified

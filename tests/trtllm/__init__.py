@@ -1,0 +1,1 @@
+"""Contract tests of the TensorRT-LLM executors, over doubles generated from recorded signatures."""

@@ -1,0 +1,241 @@
+"""A `tensorrt_llm` generated from the recorded signatures: classes that take the recorded keywords and have
+the recorded attributes, and raise on any other. What they do stands in `simulation`.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+import json
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from trtllm import fake_torch, simulation
+
+TABLE = Path(__file__).parent / "data" / "tensorrt_llm_api.json"
+SYMBOLS: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))["symbols"]
+BINDINGS = "tensorrt_llm.bindings.executor."
+
+
+class Default:
+    """A default that only the C++ source knows."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"<default {self.text}>"
+
+
+def _default(text: str | None) -> Any:
+    try:
+        return ast.literal_eval(text) if text is not None else None
+    except (ValueError, SyntaxError):
+        return [] if text == "list()" else Default(str(text))
+
+
+def _names(params: list[dict[str, Any]]) -> list[str]:
+    return [param["name"] for param in params]
+
+
+def bind(what: str, overloads: list[list[dict[str, Any]]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The values by parameter name of the overload that fits; TypeError where none does."""
+    for params in overloads:
+        names = _names(params)
+        if len(args) > len(names) or not set(kwargs) <= set(names[len(args) :]):
+            continue
+        values = dict(zip(names, args, strict=False)) | kwargs
+        if all(param["name"] in values for param in params if param.get("required")):
+            return {param["name"]: _default(param.get("default")) for param in params} | values
+    raise TypeError(f"{what}: no overload takes {len(args)} positions and {sorted(kwargs)}")
+
+
+class Double:
+    """Base of the generated classes; `values` is what the constructor got, defaults included."""
+
+    _recorded: frozenset[str] = frozenset()
+    _read_only: frozenset[str] = frozenset()
+    _given: dict[str, Any]
+    values: dict[str, Any]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_sim") or name in ("values", "_given"):
+            object.__setattr__(self, name, value)
+        elif name in self._recorded and name not in self._read_only:
+            self.values[name] = value
+        else:
+            raise AttributeError(f"{type(self).__name__}.{name} cannot be set: it is not recorded as writable")
+
+    def dump(self) -> dict[str, Any]:
+        """What was given to the constructor, nested, for comparison."""
+        return {name: _dump(value) for name, value in self._given.items()}
+
+
+def _dump(value: Any) -> Any:
+    if isinstance(value, Double):
+        return {"class": type(value).__name__, **value.dump()}
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return [_dump(item) for item in value]
+    if isinstance(value, fake_torch.Tensor):
+        return {"dtype": value.dtype, "shape": list(value.shape), "values": value.array.tolist()}
+    if isinstance(value, bytes):
+        return value.hex()
+    if hasattr(value, "total_seconds"):
+        return {"ms": value.total_seconds() * 1000}
+    return value
+
+
+def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
+    short = full.rpartition(".")[2]
+    params = [param for param in symbol.get("params", []) if f"{short}({param['name']})" not in without]
+    overloads = symbol.get("overloads") or [params]
+    attributes = {
+        attribute["name"]: attribute
+        for attribute in symbol.get("attributes", [])
+        if f"{short}.{attribute['name']}" not in without
+    }
+    native = full.startswith(BINDINGS)
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        if any(name.startswith("**") for name in _names(params)):
+            known = [param for param in params if not param["name"].startswith("**")]
+            extra = {name: value for name, value in kwargs.items() if name not in _names(known)}
+            allowed = {p["name"] for s in EXTRA_KEYWORDS for p in SYMBOLS[s]["params"]}
+            if not set(extra) <= allowed:
+                raise ValueError(f"{short}: unknown arguments {sorted(set(extra) - allowed)}")
+            values = bind(short, [known], args, {k: v for k, v in kwargs.items() if k not in extra}) | extra
+        else:
+            values = bind(short, overloads, args, kwargs)
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "_given", {k: v for k, v in values.items() if k in kwargs or args})
+        begin = getattr(self, "_sim_begin", None)
+        if begin is not None:
+            begin()
+
+    members: dict[str, Any] = {
+        "__init__": initialize,
+        "_recorded": frozenset(attributes),
+        "_read_only": frozenset(n for n, a in attributes.items() if a.get("read_only")),
+        "__module__": full.rpartition(".")[0],
+    }
+    for name in attributes:
+        members[name] = property(lambda self, name=name: self.values.get(name), lambda self, value, name=name: None)
+    if native:
+        initialize.__nb_signature__ = tuple(  # type: ignore[attr-defined]
+            (f"def __init__(self, {', '.join(f'{name}: object = ...' for name in _names(overload))}) -> None", None)
+            for overload in overloads
+        )
+    behaviour = simulation.BEHAVIOUR.get(full)
+    if behaviour is not None:
+        kept = {name: value for name, value in vars(behaviour).items() if f"{short}.{name}" not in without}
+        behaviour = type(behaviour.__name__, (), {k: v for k, v in kept.items() if k not in ("__dict__", "__weakref__")})
+    for name, method in symbol.get("methods", {}).items():
+        if f"{short}.{name}" in without:
+            continue
+        if method.get("static"):
+            members[name] = staticmethod(lambda name=name: f"{short}.{name}")
+        elif behaviour is None or not hasattr(behaviour, name):
+            members[name] = _silent(f"{short}.{name}")
+    bases: tuple[type, ...] = (Double,) if behaviour is None else (behaviour, Double)
+    made = type(short, bases, members)
+    if behaviour is not None:
+        public = {name for name in vars(behaviour) if not name.startswith("_")}
+        unknown = public - set(symbol.get("methods", {})) - set(attributes)
+        assert not unknown, f"the simulation of {full} has {unknown}, which the table has not"
+        for name, method in symbol.get("methods", {}).items():
+            if name in vars(behaviour) and not native and not name.startswith("__"):
+                had = set(inspect.signature(getattr(behaviour, name)).parameters) - {"self"}
+                assert had == set(_names(method["params"])), f"{full}.{name} of the simulation takes {had}"
+    if not native and not any(name.startswith("**") for name in _names(params)):
+        made.__signature__ = signature(_names(params))  # type: ignore[attr-defined]
+    return made
+
+
+#: What LLM's `**kwargs` are validated against.
+EXTRA_KEYWORDS = ("tensorrt_llm.llmapi.TorchLlmArgs", "tensorrt_llm.llmapi.llm_args.BaseLlmArgs")
+
+
+def _silent(name: str) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(f"{name} was called, and the double does not simulate it")
+
+    return call
+
+
+def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
+    """The module tree by name. `without`: names to leave out, as `Class`, `Class(keyword)` or `Class.member`."""
+    modules: dict[str, ModuleType] = {}
+
+    def module(name: str) -> ModuleType:
+        if name not in modules:
+            modules[name] = ModuleType(name)
+            modules[name].__path__ = []
+            parent, _, leaf = name.rpartition(".")
+            if parent:
+                setattr(module(parent), leaf, modules[name])
+        return modules[name]
+
+    aliases = []
+    for full in sorted(SYMBOLS, key=lambda name: name.count(".")):
+        symbol = SYMBOLS[full]
+        owner, _, short = full.rpartition(".")
+        if short in without:
+            continue
+        if symbol["kind"] == "alias":
+            aliases.append((owner, short, symbol["of"]))
+            continue
+        if symbol["kind"] == "function":
+            made: Any = _silent(full)
+        elif symbol["kind"] == "enum":
+            made = enum.Enum(short, {member: index for index, member in enumerate(symbol["members"])})
+        elif full.endswith("RequestError"):
+            made = type(short, (RuntimeError,), {})
+        else:
+            made = _class(full, symbol, without)
+        if owner in SYMBOLS:
+            parent, _, leaf = owner.rpartition(".")
+            holder: Any = getattr(module(parent), leaf)
+        else:
+            holder = module(owner)
+        setattr(holder, short, made)
+        if owner == "tensorrt_llm.llmapi":
+            # What `tensorrt_llm` and its modules export again.
+            setattr(module("tensorrt_llm"), short, made)
+        if owner == "tensorrt_llm.sampling_params":
+            setattr(module("tensorrt_llm"), short, made)
+    for owner, short, of in aliases:
+        target, _, leaf = of.rpartition(".")
+        setattr(module(owner), short, getattr(module(target), leaf))
+    modules["tensorrt_llm"].__version__ = "1.2.1"  # type: ignore[attr-defined]
+    modules["torch"] = fake_torch.make()
+    simulation.connect(modules)
+    return modules
+
+
+@contextmanager
+def installed(without: Collection[str] = ()) -> Iterator[ModuleType]:
+    """The doubles in `sys.modules`; yields `tensorrt_llm.bindings.executor`."""
+    modules = build(without)
+    before = {
+        name: value for name, value in sys.modules.items() if name.partition(".")[0] in ("tensorrt_llm", "torch")
+    }
+    for name in before:
+        del sys.modules[name]
+    sys.modules.update(modules)
+    try:
+        yield modules["tensorrt_llm.bindings.executor"]
+    finally:
+        for name in modules:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+def signature(names: list[str]) -> inspect.Signature:
+    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names])
