@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,19 +35,10 @@ NEED_WEIGHTS = frozenset({"reference", "tensorrt_llm"})
 
 def require(name: str) -> None:
     """Raises `UserMistake` where the executor `name` cannot work here; loads nothing."""
-    if name != "tensorrt_llm":
-        return
-    if find_spec("inflight.executors.tensorrt_llm") is None:
-        raise UserMistake(
-            "the executor `tensorrt_llm` is not in this version of Inflight",
-            "it comes with the extra `inflight-llm[tensorrt_llm]` of a later one; "
-            "until then use `--executor reference`",
-        )
-    if find_spec("tensorrt_llm") is None:
-        raise UserMistake(
-            "the executor `tensorrt_llm` needs TensorRT-LLM, which is not installed",
-            "it comes with the extra: `pip install 'inflight-llm[tensorrt_llm]'`",
-        )
+    if name == "tensorrt_llm":
+        from inflight.executors.tensorrt_llm import require as require_tensorrt_llm
+
+        require_tensorrt_llm()
 
 
 def create(name: str, options: ExecutorOptions) -> Executor:
@@ -75,10 +64,9 @@ def _scripted(options: ExecutorOptions) -> Executor:
 
 
 def _tensorrt_llm(options: ExecutorOptions) -> Executor:
-    executor: Executor = import_module("inflight.executors.tensorrt_llm").create(
-        options.model_dir, options.device, **options.values
-    )
-    return executor
+    from inflight.executors.tensorrt_llm import create as create_tensorrt_llm
+
+    return create_tensorrt_llm(options.model_dir, options.device, **options.values)
 
 
 _FACTORIES: dict[str, Callable[[ExecutorOptions], Executor]] = {

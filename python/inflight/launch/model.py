@@ -81,7 +81,8 @@ def find_model(
     if weights and not is_build:
         wanted.append("config.json")
     missing = [f"`{name}`" for name in wanted if not (directory / name).is_file()]
-    if weights and not is_build and not any(directory.glob("*.safetensors")):
+    patterns = ["*.safetensors", *(["rank0.engine"] if executor == "tensorrt_llm" else [])]
+    if weights and not is_build and not any(any(directory.glob(pattern)) for pattern in patterns):
         missing.append("`*.safetensors`")
     if missing:
         raise UserMistake(

@@ -17,7 +17,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inflight.errors import UserMistake
+from inflight.errors import InflightError, UserMistake
+from inflight.executors.tensorrt_llm.health import EngineFailed
 
 if TYPE_CHECKING:
     from inflight.executors.base import Executor
@@ -73,8 +74,15 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     """Loads an engine directory or a Hugging Face checkpoint.
 
     `options` are the fields of `options.Options`. Raises `UserMistake` within a second for what cannot
-    work, and `health.EngineFailed` where loading fails.
+    work, and `InflightError` where loading fails.
     """
+    try:
+        return _create(Path(model_dir), device, options)
+    except EngineFailed as error:
+        raise InflightError(str(error), "TensorRT-LLM's own log, above, says more") from error
+
+
+def _create(model_dir: Path, device: str, options: dict[str, Any]) -> Executor:
     from inflight.engine import installed
     from inflight.executors.tensorrt_llm.options import parse
 
@@ -83,7 +91,6 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         raise UserMistake(
             "the device `cpu` is not one that TensorRT-LLM serves on", "use `cuda`, or `--executor reference`"
         )
-    model_dir = Path(model_dir)
     runtime = find_runtime(model_dir)
     parsed = parse(options, runtime)
     if runtime == "engines":

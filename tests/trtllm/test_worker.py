@@ -1,0 +1,194 @@
+"""`inflight worker --executor tensorrt_llm` as a process over the doubles, driven by tritonclient; and what it
+says when it cannot start.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.processes import InflightProcess
+from support.servers import Start
+from support.triton import TritonStream, inputs, tensor, tokens
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+from trtllm import simulation
+from trtllm.test_engines import BIAS, write_engine
+
+from inflight.launch.model import DEMO_DIRECTORY
+
+TESTS = Path(__file__).resolve().parent.parent
+
+#: What stands in the package directory: the doubles under the real names.
+PACKAGE = """
+import sys
+sys.path.insert(0, {tests!r})
+from trtllm import doubles
+modules = doubles.build()
+sys.modules.update(modules)
+"""
+
+
+def install(directory: Path, version: str) -> dict[str, str]:
+    """An environment in which `tensorrt_llm` is the doubles, with metadata that says `version`."""
+    text = PACKAGE.format(tests=str(TESTS))
+    for name in ("tensorrt_llm", "torch"):
+        package = directory / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(text)
+    info = directory / f"tensorrt_llm-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: {version}\n")
+    return {"PYTHONPATH": str(directory), "DOUBLES_LOG": str(directory / "requests.jsonl")}
+
+
+def engine_with_tokenizer(directory: Path, **build: Any) -> Path:
+    write_engine(directory, **build)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEMO_DIRECTORY / name, directory / name)
+    return directory
+
+
+def run_worker(start: Start, model: Path, environment: dict[str, str], *options: str) -> InflightProcess:
+    arguments = [f"--executor-option={option}" for option in options]
+    return start(
+        "worker", str(model), "--executor=tensorrt_llm", "--grpc-port=0", "--metrics-port=0", *arguments,
+        environment=environment,
+    )  # fmt: skip
+
+
+class Served:
+    def __init__(self, process: InflightProcess, log: Path) -> None:
+        self.process = process
+        self.log = log
+        self.client = InferenceServerClient(process.address("grpc"))
+        process.wait_until("it is ready", lambda: self.client.is_model_ready("tensorrt_llm"))
+
+    def last_request(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.log.read_text().splitlines()[-1])
+        return found
+
+
+@pytest.fixture
+def served(start: Start, tmp_path: Path) -> Iterator[Served]:
+    environment = install(tmp_path / "site", "1.2.1")
+    process = run_worker(
+        start, engine_with_tokenizer(tmp_path / "engine"), environment, "guided_decoding_backend=xgrammar"
+    )
+    made = Served(process, Path(environment["DOUBLES_LOG"]))
+    yield made
+    made.client.close()
+
+
+def test_tensors_of_a_client_reach_the_request_and_rows_the_client(served: Served) -> None:
+    made = [
+        *inputs([8, 16], 2, temperature=0.5, runtime_top_k=3, seed=2**63, end_id=5, return_log_probs=True),
+        tensor("embedding_bias", [BIAS], "FP32"),
+        tensor("stop_words_list", [[[40, 41], [2, -1]]], "INT32"),
+        tensor("lora_task_id", [[7]], "UINT64"),
+        tensor("lora_weights", np.ones((1, 1, 2), dtype=np.float16), "FP16"),
+        tensor("lora_config", [[[0, 1, 8]]], "INT32"),
+        tensor("guided_decoding_guide_type", np.array([[b"regex"]], dtype=np.object_), "BYTES"),
+        tensor("guided_decoding_guide", np.array([[b"a+"]], dtype=np.object_), "BYTES"),
+        tensor("retention_decode_priority", [[5]], "INT32"),
+        tensor("exclude_input_in_output", [[True]], "BOOL"),
+        tensor("return_context_logits", [[True]], "BOOL"),
+    ]
+    answer = served.client.infer("tensorrt_llm", made)
+    assert tokens(answer) == [17, 18]
+    assert answer.as_numpy("output_log_probs").ravel().tolist() == [-17 / 64, -18 / 64]
+    assert answer.as_numpy("cum_log_probs").ravel().tolist() == [-35 / 64]
+    assert answer.as_numpy("context_logits").shape == (1, 2, simulation.VOCAB)
+    held = served.last_request()
+    sampling = {"class": "SamplingConfig", "beam_width": 1, "top_k": 3, "seed": 2**63, "temperature": 0.5}
+    assert held["sampling_config"] == sampling
+    assert (held["input_token_ids"], held["max_tokens"], held["end_id"]) == ([8, 16], 2, 5)
+    assert held["stop_words"] == [[40, 41]]
+    assert held["embedding_bias"]["values"] == BIAS.tolist()
+    assert held["lora_config"]["task_id"] == 7
+    assert held["lora_config"]["config"] == {"dtype": "int32", "shape": [1, 3], "values": [[0, 1, 8]]}
+    assert held["guided_decoding_params"] == {"class": "GuidedDecodingParams", "guide_type": "REGEX", "guide": "a+"}
+    assert held["kv_cache_retention_config"]["decode_retention_priority"] == 5
+    assert held["output_config"]["exclude_input_from_output"] is True
+
+
+def test_a_stream_and_its_cancel(served: Served) -> None:
+    stream = TritonStream(served.process.address("grpc"))
+    stream.send("one", inputs([8], 4, streaming=True))
+    assert [token for result in stream.until_final() for token in tokens(result)] == [9, 10, 11, 12]
+    stream.send("two", inputs([simulation.SILENCE], 4, streaming=True))
+    stream.send("two", inputs([1], 1, stop=True))
+    stream.close(cancel=True)
+
+
+def test_an_errored_request_and_an_absent_capability(served: Served) -> None:
+    with pytest.raises(InferenceServerException, match="LoRA task 7 not found"):
+        served.client.infer("tensorrt_llm", inputs([simulation.ERROR, 1], 2))
+    with pytest.raises(InferenceServerException, match="lookahead"):
+        served.client.infer("tensorrt_llm", [*inputs([1], 2), tensor("lookahead_window_size", [[3]], "INT32")])
+    assert tokens(served.client.infer("tensorrt_llm", inputs([8], 1)))[-1] == 9
+
+
+def test_a_broken_engine_ends_the_worker_with_its_own_code(served: Served) -> None:
+    with pytest.raises(InferenceServerException):
+        served.client.infer("tensorrt_llm", inputs([simulation.CRASH, 1], 2))
+    assert served.process.wait() == 3
+    assert "illegal memory access" in served.process.log
+
+
+def test_silence_ends_the_worker_with_its_own_code(start: Start, tmp_path: Path) -> None:
+    environment = install(tmp_path / "site", "1.2.1")
+    process = start(
+        "worker", str(engine_with_tokenizer(tmp_path / "engine")), "--executor=tensorrt_llm", "--grpc-port=0",
+        "--metrics-port=0", "--progress-timeout-s=0.5", environment=environment,
+    )  # fmt: skip
+    served = Served(process, Path(environment["DOUBLES_LOG"]))
+    with pytest.raises(InferenceServerException):
+        served.client.infer("tensorrt_llm", inputs([simulation.SILENCE, 1], 2))
+    assert process.wait() == 3
+    served.client.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "words"),
+    [
+        (None, None, ("needs TensorRT-LLM, which is not installed", "pip install")),
+        ("0.21.0", None, ("needs TensorRT-LLM 1.0 or later, and `0.21.0` is installed", "1.2.1")),
+        ("1.3.0", None, ("`1.3.0` no longer runs engines", "1.2.1")),
+        ("1.2.0", None, ("was built by TensorRT-LLM `1.2.1`, and `1.2.0` is installed", "inflight build")),
+        ("1.2.1", "rank0.engine", ("rank0.engine` is missing or empty", "inflight build")),
+        ("1.2.1", "config.json", ("`config.json` names no model", "inflight build")),
+        ("1.2.1", "tokenizer.json", ("no `tokenizer.json`", "hint")),
+        ("1.2.1", "ranks", ("split over `2` ranks, and this job has `1`", "mpirun -n 2")),
+        ("1.2.1", "option", ("no option `max_beams`", "docs/TENSORRT_LLM.md")),
+        ("1.2.1", "value", ("`gpu_weights_percent` is `2`", "from 0 to 1")),
+    ],
+)
+def test_what_cannot_work_is_one_sentence_with_a_remedy(
+    start: Start, tmp_path: Path, version: str | None, change: str | None, words: tuple[str, str]
+) -> None:
+    environment = {} if version is None else install(tmp_path / "site", version)
+    directory = engine_with_tokenizer(tmp_path / "engine")
+    options = {"option": ["max_beams=2"], "value": ["gpu_weights_percent=2"]}.get(str(change), [])
+    if change == "rank0.engine":
+        (directory / change).write_bytes(b"")
+    elif change == "config.json":
+        (directory / change).write_text("{}")
+    elif change == "tokenizer.json":
+        (directory / change).unlink()
+    elif change == "ranks":
+        write_engine(directory, ranks=2)
+    began = time.monotonic()
+    process = run_worker(start, directory, environment, *options)
+    assert process.wait() == 2, process.log
+    # A second on a machine that does nothing else; the tests share theirs.
+    assert time.monotonic() - began < 10
+    for one in words:
+        assert one in process.log
+    assert "Traceback" not in process.log
