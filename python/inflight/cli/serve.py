@@ -4,6 +4,7 @@ see; the plan and the loop are `inflight.launch`'s.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 import click
@@ -12,6 +13,17 @@ from inflight.cli.options import PORT, model_options
 
 #: Colours of the log prefixes, by process.
 COLOURS = {"worker": "green", "gateway": "blue"}
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Writes a line as well as the terminal can: neither letters that it lacks nor a full disk nor a
+    closed terminal are a reason to stop serving.
+    """
+    with contextlib.suppress(OSError):
+        try:
+            click.echo(text, err=err)
+        except UnicodeEncodeError:
+            click.echo(text.encode("ascii", "backslashreplace").decode("ascii"), err=err)
 
 
 class TerminalReport:
@@ -23,23 +35,23 @@ class TerminalReport:
 
     def line(self, name: str, text: str) -> None:
         """A child's line behind its name."""
-        click.echo(f"{click.style(f'{name:<7} |', fg=COLOURS.get(name))} {text}")
+        say(f"{click.style(f'{name:<7} |', fg=COLOURS.get(name))} {text}")
 
     def ready(self, addresses: Mapping[str, str]) -> None:
         """The URL and a request to paste."""
         from inflight.launch.plan import example
 
-        click.echo()
-        click.echo(example(addresses["gateway"], self._model_name, key=self._key))
-        click.echo()
+        say()
+        say(example(addresses["gateway"], self._model_name, key=self._key))
+        say()
 
     def stopping(self) -> None:
         """Says that the signal was heard, and what the next one does."""
-        click.echo("stopping: requests in flight may finish; Ctrl-C again ends them", err=True)
+        say("stopping: requests in flight may finish; Ctrl-C again ends them", err=True)
 
     def failed(self, sentence: str) -> None:
         """One sentence."""
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
+        say(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
 
 
 @click.command()
@@ -119,4 +131,4 @@ def serve(
     require_free(host, port, "--port")
     require_free("127.0.0.1", grpc_port, "--grpc-port")
     require_free("127.0.0.1", metrics_port, "--metrics-port")
-    ctx.exit(supervise(plan, TerminalReport(found.served_name, key=api_key is not None)))
+    ctx.exit(supervise(plan, TerminalReport(found.name_for_clients, key=api_key is not None)))

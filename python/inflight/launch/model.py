@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,17 @@ class Model:
     """A model directory in Hugging Face layout and the name that clients use for it."""
 
     directory: Path
+    #: As the command line has it; `name_for_clients` is what they send.
     served_name: str
+
+    @property
+    def name_for_clients(self) -> str:
+        """The name in Unicode, also where the locale could not read its letters."""
+        try:
+            self.served_name.encode()
+        except UnicodeEncodeError:
+            return os.fsencode(self.served_name).decode("utf-8", "replace")
+        return self.served_name
 
     def assets(self) -> dict[str, bytes]:
         """The asset files by name."""
