@@ -74,6 +74,13 @@ BOUNDS = {
     },
     note=" when simulated",
 )
+@click.option(
+    "--executor-option",
+    "executor_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option by TensorRT-LLM's or Triton's name; docs/TENSORRT_LLM.md lists them.  (tensorrt_llm)",
+)
 @click.pass_context
 def worker(
     ctx: click.Context,
@@ -82,6 +89,7 @@ def worker(
     served_model_name: str | None,
     device: str,
     executor: str,
+    executor_options: tuple[str, ...],
     **values: Any,
 ) -> None:
     """Run one worker: MODEL behind KServe gRPC.
@@ -96,6 +104,7 @@ def worker(
     chosen = {name: values.pop(name) for name in EXECUTOR_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     _refuse_foreign(executor, chosen)
+    chosen |= _named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(
         model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
@@ -115,6 +124,24 @@ def worker(
         ),
     )
     ctx.exit(_native.serve_worker(engine, options))
+
+
+def _named_options(executor: str, given: tuple[str, ...]) -> dict[str, str]:
+    """The options given as NAME=VALUE; the executor knows their types."""
+    from inflight.errors import UserMistake
+
+    if given and executor != "tensorrt_llm":
+        raise UserMistake(
+            f"`--executor-option` means nothing to the executor `{executor}`",
+            "leave it out, or use `--executor tensorrt_llm`",
+        )
+    options = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UserMistake(f"`--executor-option` is `{text}`", "give it as NAME=VALUE")
+        options[name] = value
+    return options
 
 
 def _refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:
