@@ -43,7 +43,9 @@ def _names(params: list[dict[str, Any]]) -> list[str]:
     return [param["name"] for param in params]
 
 
-def bind(what: str, overloads: list[list[dict[str, Any]]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(
+    what: str, overloads: list[list[dict[str, Any]]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """The values by parameter name of the overload that fits; TypeError where none does."""
     for params in overloads:
         names = _names(params)
@@ -69,7 +71,9 @@ class Double:
         elif name in self._recorded and name not in self._read_only:
             self.values[name] = value
         else:
-            raise AttributeError(f"{type(self).__name__}.{name} cannot be set: it is not recorded as writable")
+            raise AttributeError(
+                f"{type(self).__name__}.{name} cannot be set: it is not recorded as writable"
+            )
 
     def dump(self) -> dict[str, Any]:
         """What was given to the constructor, nested, for comparison."""
@@ -102,6 +106,9 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
         if f"{short}.{attribute['name']}" not in without
     }
     native = full.startswith(BINDINGS)
+    if not native:
+        # Fields of dataclasses and of argument classes.
+        attributes |= {name: {} for name in _names(params) if not name.startswith("*")}
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         if any(name.startswith("**") for name in _names(params)):
@@ -126,16 +133,23 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
         "__module__": full.rpartition(".")[0],
     }
     for name in attributes:
-        members[name] = property(lambda self, name=name: self.values.get(name), lambda self, value, name=name: None)
+        members[name] = property(
+            lambda self, name=name: self.values.get(name), lambda self, value, name=name: None
+        )
     if native:
         initialize.__nb_signature__ = tuple(  # type: ignore[attr-defined]
-            (f"def __init__(self, {', '.join(f'{name}: object = ...' for name in _names(overload))}) -> None", None)
+            (
+                f"def __init__(self, {', '.join(f'{name}: object = ...' for name in _names(overload))}) -> None",
+                None,
+            )
             for overload in overloads
         )
     behaviour = simulation.BEHAVIOUR.get(full)
     if behaviour is not None:
         kept = {name: value for name, value in vars(behaviour).items() if f"{short}.{name}" not in without}
-        behaviour = type(behaviour.__name__, (), {k: v for k, v in kept.items() if k not in ("__dict__", "__weakref__")})
+        behaviour = type(
+            behaviour.__name__, (), {k: v for k, v in kept.items() if k not in ("__dict__", "__weakref__")}
+        )
     for name, method in symbol.get("methods", {}).items():
         if f"{short}.{name}" in without:
             continue
@@ -154,8 +168,20 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
                 had = set(inspect.signature(getattr(behaviour, name)).parameters) - {"self"}
                 assert had == set(_names(method["params"])), f"{full}.{name} of the simulation takes {had}"
     if not native and not any(name.startswith("**") for name in _names(params)):
-        made.__signature__ = signature(_names(params))  # type: ignore[attr-defined]
+        inherited = [param for base in _bases(symbol) for param in SYMBOLS[base].get("params", [])]
+        names = [name for name in _names(params + inherited) if f"{short}({name})" not in without]
+        made.__signature__ = signature(list(dict.fromkeys(names)))  # type: ignore[attr-defined]
     return made
+
+
+def _bases(symbol: dict[str, Any]) -> list[str]:
+    """Recorded classes whose parameters a class takes besides its own."""
+    name = symbol.get("inherits")
+    if not name:
+        return []
+    found = [full for full in SYMBOLS if full.rpartition(".")[2] == str(name).rpartition(".")[2]]
+    assert found, f"`{name}` is not recorded"
+    return found[:1]
 
 
 #: What LLM's `**kwargs` are validated against.
@@ -224,7 +250,9 @@ def installed(without: Collection[str] = ()) -> Iterator[ModuleType]:
     """The doubles in `sys.modules`; yields `tensorrt_llm.bindings.executor`."""
     modules = build(without)
     before = {
-        name: value for name, value in sys.modules.items() if name.partition(".")[0] in ("tensorrt_llm", "torch")
+        name: value
+        for name, value in sys.modules.items()
+        if name.partition(".")[0] in ("tensorrt_llm", "torch")
     }
     for name in before:
         del sys.modules[name]

@@ -65,7 +65,9 @@ class Sequence:
 class Job:
     """A request in the engine."""
 
-    def __init__(self, identity: int, prompt: list[int], max_tokens: int, streaming: bool, **more: Any) -> None:
+    def __init__(
+        self, identity: int, prompt: list[int], max_tokens: int, streaming: bool, **more: Any
+    ) -> None:
         self.identity, self.prompt, self.max_tokens, self.streaming = identity, prompt, max_tokens, streaming
         self.end_id, self.stop_words = more.get("end_id"), more.get("stop_words") or []
         self.client_id, self.output = more.get("client_id"), more.get("output") or {}
@@ -151,7 +153,9 @@ class Simulator:
             if final:
                 del self.jobs[job.identity]
             result = API.Response(
-                request_id=job.identity, result=self.result(job, sequence, tokens, final), client_id=job.client_id
+                request_id=job.identity,
+                result=self.result(job, sequence, tokens, final),
+                client_id=job.client_id,
             )
             yield result
 
@@ -177,7 +181,9 @@ class Simulator:
         if job.output.get("return_perf_metrics") and final:
             result.request_perf_metrics = perf_metrics()
         if job.context_only:
-            result.context_phase_params = API.ContextPhaseParams([tokens[0]], job.identity, b"\x00state", None)
+            result.context_phase_params = API.ContextPhaseParams(
+                [tokens[0]], job.identity, b"\x00state", None
+            )
         return result
 
     def describe(self) -> Any:
@@ -200,7 +206,9 @@ def logits(tokens: list[int]) -> Any:
 def perf_metrics() -> Any:
     metrics = API.RequestPerfMetrics()
     timing, cache = API.TimingMetrics(), API.KvCacheMetrics()
-    for place, name in enumerate(("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")):
+    for place, name in enumerate(
+        ("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")
+    ):
         setattr(timing, name, timedelta(microseconds=place + 1))
     cache.num_total_allocated_blocks, cache.num_new_allocated_blocks, cache.num_reused_blocks = 5, 4, 1
     metrics.timing_metrics, metrics.kv_cache_metrics = timing, cache
@@ -258,10 +266,13 @@ class Executor:
         sim = self._sim
         with sim.changed:
             sim.changed.wait_for(
-                lambda: sim.ready or sim.broken or sim.stopped, None if timeout is None else timeout.total_seconds()
+                lambda: sim.ready or sim.broken or sim.stopped,
+                None if timeout is None else timeout.total_seconds(),
             )
             if sim.broken:
-                raise RuntimeError("[TensorRT-LLM][ERROR] CUDA error: an illegal memory access\nat gptDecoder.cpp:1")
+                raise RuntimeError(
+                    "[TensorRT-LLM][ERROR] CUDA error: an illegal memory access\nat gptDecoder.cpp:1"
+                )
             taken, sim.ready = sim.ready, []
             return taken
 
@@ -345,7 +356,11 @@ class LLM:
             raise ValueError("The prompt is too long")
         if given["end_id"] is None:
             raise ValueError("end_id is needed without a tokenizer")
-        if given["n"] > 1 and not (given["temperature"] or given["top_p"] or given["top_k"]):
+        if (
+            given["n"] > 1
+            and not os.environ.get("TLLM_ALLOW_N_GREEDY_DECODING")
+            and not (given["temperature"] or given["top_p"] or given["top_k"])
+        ):
             raise ValueError("Greedy decoding in the LLM API does not allow multiple returns.")
         identity = self._sim.next_id
         self._sim.next_id += 1
@@ -365,7 +380,9 @@ class LLM:
         result._sim_given = given
         self._sim_results[identity] = result
         wanted = {"exclude_input_from_output": True, "return_log_probs": given["logprobs"] is not None}
-        phase = disaggregated_params is not None and disaggregated_params.values["request_type"] == "context_only"
+        phase = (
+            disaggregated_params is not None and disaggregated_params.values["request_type"] == "context_only"
+        )
         self._sim.add(
             Job(
                 identity,

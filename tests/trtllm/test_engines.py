@@ -119,7 +119,15 @@ def passed(name: str, datatype: str, shape: tuple[int, ...], *values: Any) -> Na
     if datatype == "BYTES":
         data = values[0].encode()
         return NamedTensor(name, datatype, shape, struct.pack("<I", len(data)) + data)
-    kinds = {"FP16": "<f2", "FP32": "<f4", "INT32": "<i4", "INT64": "<i8", "UINT64": "<u8", "BOOL": "?", "UINT8": "u1"}
+    kinds = {
+        "FP16": "<f2",
+        "FP32": "<f4",
+        "INT32": "<i4",
+        "INT64": "<i8",
+        "UINT64": "<u8",
+        "BOOL": "?",
+        "UINT8": "u1",
+    }
     return NamedTensor(name, datatype, shape, np.array(values, dtype=kinds[datatype]).tobytes())
 
 
@@ -143,7 +151,15 @@ BIAS[3] = 1.5
 #: Inputs that the case is about, what the worker makes of them, what the double's Request must hold.
 CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
     (
-        {"input_ids", "request_output_len", "end_id", "pad_id", "streaming", "stop_words_list", "bad_words_list"},
+        {
+            "input_ids",
+            "request_output_len",
+            "end_id",
+            "pad_id",
+            "streaming",
+            "stop_words_list",
+            "bad_words_list",
+        },
         {"end_id": 2, "pad_id": 1, "stop_words": [[40, 41], [50]], "bad_words": [[60]]},
         {
             "input_token_ids": [10, 11, 12],
@@ -157,25 +173,65 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
     ),
     (
         {
-            "temperature", "runtime_top_k", "runtime_top_p", "runtime_top_p_min", "runtime_top_p_decay",
-            "runtime_top_p_reset_ids", "len_penalty", "early_stopping", "repetition_penalty", "min_tokens",
-            "beam_search_diversity_rate", "presence_penalty", "frequency_penalty", "seed", "no_repeat_ngram_size",
-            "inflight_min_p", "num_return_sequences",
+            "temperature",
+            "runtime_top_k",
+            "runtime_top_p",
+            "runtime_top_p_min",
+            "runtime_top_p_decay",
+            "runtime_top_p_reset_ids",
+            "len_penalty",
+            "early_stopping",
+            "repetition_penalty",
+            "min_tokens",
+            "beam_search_diversity_rate",
+            "presence_penalty",
+            "frequency_penalty",
+            "seed",
+            "no_repeat_ngram_size",
+            "inflight_min_p",
+            "num_return_sequences",
         },
         {
             "sampling_config": SamplingConfig(
-                num_return_sequences=2, top_k=4, top_p=0.5, top_p_min=0.25, top_p_decay=0.75, top_p_reset_ids=3,
-                min_p=0.1, seed=2**63 + 1, temperature=0.25, min_tokens=2, beam_search_diversity_rate=0.5,
-                repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=-0.5, length_penalty=1.25,
-                early_stopping=1, no_repeat_ngram_size=3,
+                num_return_sequences=2,
+                top_k=4,
+                top_p=0.5,
+                top_p_min=0.25,
+                top_p_decay=0.75,
+                top_p_reset_ids=3,
+                min_p=0.1,
+                seed=2**63 + 1,
+                temperature=0.25,
+                min_tokens=2,
+                beam_search_diversity_rate=0.5,
+                repetition_penalty=1.5,
+                presence_penalty=0.5,
+                frequency_penalty=-0.5,
+                length_penalty=1.25,
+                early_stopping=1,
+                no_repeat_ngram_size=3,
             )
         },
         {
             "sampling_config": {
-                "class": "SamplingConfig", "beam_width": 1, "num_return_sequences": 2, "top_k": 4, "top_p": 0.5,
-                "top_p_min": 0.25, "top_p_decay": 0.75, "top_p_reset_ids": 3, "min_p": 0.1, "seed": 2**63 + 1,
-                "temperature": 0.25, "min_tokens": 2, "beam_search_diversity_rate": 0.5, "repetition_penalty": 1.5,
-                "presence_penalty": 0.5, "frequency_penalty": -0.5, "length_penalty": 1.25, "early_stopping": 1,
+                "class": "SamplingConfig",
+                "beam_width": 1,
+                "num_return_sequences": 2,
+                "top_k": 4,
+                "top_p": 0.5,
+                "top_p_min": 0.25,
+                "top_p_decay": 0.75,
+                "top_p_reset_ids": 3,
+                "min_p": 0.1,
+                "seed": 2**63 + 1,
+                "temperature": 0.25,
+                "min_tokens": 2,
+                "beam_search_diversity_rate": 0.5,
+                "repetition_penalty": 1.5,
+                "presence_penalty": 0.5,
+                "frequency_penalty": -0.5,
+                "length_penalty": 1.25,
+                "early_stopping": 1,
                 "no_repeat_ngram_size": 3,
             }
         },
@@ -190,8 +246,12 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         {"output_config": OutputConfig(True, True, True, True)},
         {
             "output_config": {
-                "class": "OutputConfig", "return_log_probs": True, "return_context_logits": True,
-                "return_generation_logits": True, "return_perf_metrics": True, "exclude_input_from_output": True,
+                "class": "OutputConfig",
+                "return_log_probs": True,
+                "return_context_logits": True,
+                "return_generation_logits": True,
+                "return_perf_metrics": True,
+                "exclude_input_from_output": True,
             }
         },
     ),
@@ -200,7 +260,9 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         {"output_config": OutputConfig(num_top_log_probs=2)},
         {
             "output_config": {
-                "class": "OutputConfig", "return_generation_logits": True, "exclude_input_from_output": True,
+                "class": "OutputConfig",
+                "return_generation_logits": True,
+                "exclude_input_from_output": True,
             }
         },
     ),
@@ -209,14 +271,20 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         {"output_config": OutputConfig(num_prompt_log_probs=0)},
         {
             "output_config": {
-                "class": "OutputConfig", "return_context_logits": True, "exclude_input_from_output": True,
+                "class": "OutputConfig",
+                "return_context_logits": True,
+                "exclude_input_from_output": True,
             }
         },
     ),
     (
         {"embedding_bias", "inflight_logit_bias_ids", "inflight_logit_bias_values"},
         {"embedding_bias": BIAS.tobytes(), "logit_bias": [(3, 0.5), (4, -1.0)]},
-        {"embedding_bias": tensor("float32", *(BIAS + np.eye(1, 96, 3)[0] * 0.5 - np.eye(1, 96, 4)[0]).tolist())},
+        {
+            "embedding_bias": tensor(
+                "float32", *(BIAS + np.eye(1, 96, 3)[0] * 0.5 - np.eye(1, 96, 4)[0]).tolist()
+            )
+        },
     ),
     (
         {"draft_input_ids", "draft_logits", "draft_acceptance_threshold"},
@@ -229,8 +297,10 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         },
         {
             "external_draft_tokens_config": {
-                "class": "ExternalDraftTokensConfig", "tokens": [13, 14],
-                "logits": tensor("float32", [0.5], [1.5]), "acceptance_threshold": 0.5,
+                "class": "ExternalDraftTokensConfig",
+                "tokens": [13, 14],
+                "logits": tensor("float32", [0.5], [1.5]),
+                "acceptance_threshold": 0.5,
             }
         },
     ),
@@ -245,7 +315,8 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         },
         {
             "prompt_tuning_config": {
-                "class": "PromptTuningConfig", "embedding_table": tensor("float16", [0.5, 2.0]),
+                "class": "PromptTuningConfig",
+                "embedding_table": tensor("float16", [0.5, 2.0]),
                 "input_token_extra_ids": [1, 2, 3],
             }
         },
@@ -261,7 +332,9 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         },
         {
             "lora_config": {
-                "class": "LoraConfig", "task_id": 2**40, "weights": tensor("float16", [1.0, 2.0]),
+                "class": "LoraConfig",
+                "task_id": 2**40,
+                "weights": tensor("float16", [1.0, 2.0]),
                 "config": tensor("int32", [0, 1, 8]),
             }
         },
@@ -281,7 +354,8 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         },
         {
             "mrope_config": {
-                "class": "MropeConfig", "mrope_rotary_cos_sin": tensor("float32", 0.5, 0.25),
+                "class": "MropeConfig",
+                "mrope_rotary_cos_sin": tensor("float32", 0.5, 0.25),
                 "mrope_position_deltas": -3,
             }
         },
@@ -294,11 +368,17 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
                 "class": "KvCacheRetentionConfig",
                 "token_range_retention_configs": [
                     {
-                        "class": "TokenRangeRetentionConfig", "token_start": 0, "token_end": 3, "priority": 90,
+                        "class": "TokenRangeRetentionConfig",
+                        "token_start": 0,
+                        "token_end": 3,
+                        "priority": 90,
                         "duration_ms": {"ms": 500.0},
                     },
                     {
-                        "class": "TokenRangeRetentionConfig", "token_start": 3, "token_end": None, "priority": 10,
+                        "class": "TokenRangeRetentionConfig",
+                        "token_start": 3,
+                        "token_end": None,
+                        "priority": 10,
                         "duration_ms": None,
                     },
                 ],
@@ -316,10 +396,18 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
                     passed("guided_decoding_guide", "BYTES", (1,), "a+é"),
                 ]
             },
-            {"guided_decoding_params": {"class": "GuidedDecodingParams", "guide_type": member, "guide": "a+é"}},
+            {
+                "guided_decoding_params": {
+                    "class": "GuidedDecodingParams",
+                    "guide_type": member,
+                    "guide": "a+é",
+                }
+            },
         )
         for wire, member in (
-            ("json_schema", "JSON_SCHEMA"), ("regex", "REGEX"), ("ebnf_grammar", "EBNF_GRAMMAR"),
+            ("json_schema", "JSON_SCHEMA"),
+            ("regex", "REGEX"),
+            ("ebnf_grammar", "EBNF_GRAMMAR"),
             ("structural_tag", "STRUCTURAL_TAG"),
         )
     ),
@@ -339,7 +427,9 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         },
         {
             "lookahead_config": {
-                "class": "LookaheadDecodingConfig", "max_window_size": 3, "max_ngram_size": 2,
+                "class": "LookaheadDecodingConfig",
+                "max_window_size": 3,
+                "max_ngram_size": 2,
                 "max_verification_set_size": 1,
             }
         },
@@ -349,7 +439,10 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         {"tensors": [PHASE_TENSOR]},
         {
             "context_phase_params": {
-                "class": "ContextPhaseParams", "first_gen_tokens": [5], "req_id": 77, "opaque_state": "0102",
+                "class": "ContextPhaseParams",
+                "first_gen_tokens": [5],
+                "req_id": 77,
+                "opaque_state": "0102",
                 "draft_tokens": [6],
             },
             "type": "REQUEST_TYPE_GENERATION_ONLY",
@@ -363,8 +456,12 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
     ({"priority"}, {"tensors": [passed("priority", "FP32", (1,), 0.75)]}, {"priority": 0.75}),
     (
         {
-            "decoder_input_ids", "decoder_input_lengths", "encoder_input_features", "encoder_output_lengths",
-            "cross_attention_mask", "skip_cross_attn_blocks",
+            "decoder_input_ids",
+            "decoder_input_lengths",
+            "encoder_input_features",
+            "encoder_output_lengths",
+            "cross_attention_mask",
+            "skip_cross_attn_blocks",
         },
         {
             "tensors": [
@@ -388,11 +485,15 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("about", "given", "expected"), CASES, ids=lambda value: "-".join(sorted(value))[:60])
+@pytest.mark.parametrize(
+    ("about", "given", "expected"), CASES, ids=lambda value: "-".join(sorted(value))[:60]
+)
 def test_every_input_reaches_its_field(
     executor: Any, about: set[str], given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    executor.enqueue([Request(**({"client_id": 9, "input_token_ids": [10, 11, 12], "max_tokens": 3} | given))])
+    executor.enqueue(
+        [Request(**({"client_id": 9, "input_token_ids": [10, 11, 12], "max_tokens": 3} | given))]
+    )
     rows = collect(executor, 9)[9]
     assert not rows[-1].errors
     held = simulation.REQUESTS[-1].dump()
@@ -465,7 +566,11 @@ def test_log_probs_come_as_deltas_with_alternatives_and_the_prompts(executor: An
 def test_large_outputs_come_under_their_triton_names(executor: Any) -> None:
     everything = OutputConfig(True, True, True, True)
     executor.enqueue(
-        [Request(client_id=1, input_token_ids=[8, 16], max_tokens=2, output_config=everything, streaming=False)]
+        [
+            Request(
+                client_id=1, input_token_ids=[8, 16], max_tokens=2, output_config=everything, streaming=False
+            )
+        ]
     )
     tensors = collect(executor, 1)[1][-1].tensors
     assert tensors["context_logits"].shape == (2, simulation.VOCAB)

@@ -113,7 +113,11 @@ def test_tensors_of_a_client_reach_the_request_and_rows_the_client(served: Serve
     assert held["embedding_bias"]["values"] == BIAS.tolist()
     assert held["lora_config"]["task_id"] == 7
     assert held["lora_config"]["config"] == {"dtype": "int32", "shape": [1, 3], "values": [[0, 1, 8]]}
-    assert held["guided_decoding_params"] == {"class": "GuidedDecodingParams", "guide_type": "REGEX", "guide": "a+"}
+    assert held["guided_decoding_params"] == {
+        "class": "GuidedDecodingParams",
+        "guide_type": "REGEX",
+        "guide": "a+",
+    }
     assert held["kv_cache_retention_config"]["decode_retention_priority"] == 5
     assert held["output_config"]["exclude_input_from_output"] is True
 
@@ -131,7 +135,9 @@ def test_an_errored_request_and_an_absent_capability(served: Served) -> None:
     with pytest.raises(InferenceServerException, match="LoRA task 7 not found"):
         served.client.infer("tensorrt_llm", inputs([simulation.ERROR, 1], 2))
     with pytest.raises(InferenceServerException, match="lookahead"):
-        served.client.infer("tensorrt_llm", [*inputs([1], 2), tensor("lookahead_window_size", [[3]], "INT32")])
+        served.client.infer(
+            "tensorrt_llm", [*inputs([1], 2), tensor("lookahead_window_size", [[3]], "INT32")]
+        )
     assert tokens(served.client.infer("tensorrt_llm", inputs([8], 1)))[-1] == 9
 
 

@@ -93,7 +93,10 @@ def token_ids(value: NamedTensor, torch: Any = None) -> list[int]:
 
 
 def pack_context_phase(
-    first_gen_tokens: Sequence[int], req_id: int, opaque_state: bytes | None, draft_tokens: Sequence[int] | None
+    first_gen_tokens: Sequence[int],
+    req_id: int,
+    opaque_state: bytes | None,
+    draft_tokens: Sequence[int] | None,
 ) -> bytes:
     """`ContextPhaseParams` as the bytes of output `context_phase_params`.
 

@@ -127,7 +127,9 @@ def _converters(api: Any) -> dict[str, Callable[[Any], Any]]:
         "chunking_policy": lambda value: getattr(api.ContextChunkingPolicy, value.upper()),
         "communication_mode": lambda value: getattr(api.CommunicationMode, value.upper()),
         "decoding_mode": lambda value: getattr(api.DecodingMode, _DECODING_MODES[value])(),
-        "guided_backend": lambda value: getattr(api.GuidedDecodingConfig.GuidedDecodingBackend, value.upper()),
+        "guided_backend": lambda value: getattr(
+            api.GuidedDecodingConfig.GuidedDecodingBackend, value.upper()
+        ),
         "transceiver_backend": lambda value: getattr(api.CacheTransceiverBackendType, value),
     }
 

@@ -242,7 +242,9 @@ def build_retention(api: Any, given: Mapping[str, Any]) -> Any:
     priorities = given.get("retention_token_range_priorities", [])
     durations = given.get("retention_token_range_durations_ms") or [-1] * len(starts)
     if not len(starts) == len(ends) == len(priorities) == len(durations):
-        raise Refused("the `retention_token_range_*` inputs differ in length; send one value of each per range")
+        raise Refused(
+            "the `retention_token_range_*` inputs differ in length; send one value of each per range"
+        )
     one = api.KvCacheRetentionConfig.TokenRangeRetentionConfig
     ranges = [
         one(

@@ -99,7 +99,12 @@ _RANGE = "KvCacheRetentionConfig.TokenRangeRetentionConfig"
 
 
 def _sampling(
-    tensor: str, name: str, capability: str | None = None, *, condition: str | None = None, beams: bool = False
+    tensor: str,
+    name: str,
+    capability: str | None = None,
+    *,
+    condition: str | None = None,
+    beams: bool = False,
 ) -> Field:
     engines_condition = "beams" if beams else None
     return Field(
@@ -111,9 +116,15 @@ def _sampling(
     )
 
 
-def _output(tensor: str, name: str, capability: str, condition: str | None, pytorch: Target | Unsupported) -> Field:
+def _output(
+    tensor: str, name: str, capability: str, condition: str | None, pytorch: Target | Unsupported
+) -> Field:
     return Field(
-        tensor, f"output_config.{name}", capability, Target("OutputConfig", name, condition=condition), pytorch
+        tensor,
+        f"output_config.{name}",
+        capability,
+        Target("OutputConfig", name, condition=condition),
+        pytorch,
     )
 
 
@@ -141,8 +152,16 @@ FIELDS: tuple[Field, ...] = (
         Target("Request", "input_token_ids"),
         Target("generate_async", "inputs"),
     ),
-    _passed("encoder_input_features", "encoder", Target("Request", "encoder_input_features", convert.tensor, "encoder")),
-    _passed("encoder_output_lengths", "encoder", Target("Request", "encoder_output_length", convert.first, "encoder")),
+    _passed(
+        "encoder_input_features",
+        "encoder",
+        Target("Request", "encoder_input_features", convert.tensor, "encoder"),
+    ),
+    _passed(
+        "encoder_output_lengths",
+        "encoder",
+        Target("Request", "encoder_output_length", convert.first, "encoder"),
+    ),
     Field("input_lengths", None, None, _WORKER, _WORKER),
     Field(
         "request_output_len",
@@ -158,11 +177,21 @@ FIELDS: tuple[Field, ...] = (
         Target("SamplingConfig", "num_return_sequences"),
         Target("SamplingParams", "n"),
     ),
-    _passed("draft_input_ids", "draft_tokens", Target("ExternalDraftTokensConfig", "tokens", convert.token_ids, "draft")),
+    _passed(
+        "draft_input_ids",
+        "draft_tokens",
+        Target("ExternalDraftTokensConfig", "tokens", convert.token_ids, "draft"),
+    ),
     # Decoder ids take the prompt's place; the prompt becomes Request.encoder_input_token_ids.
-    _passed("decoder_input_ids", "encoder", Target("Request", "input_token_ids", convert.token_ids, "encoder")),
-    _passed("decoder_input_lengths", "encoder", Target("Request", "input_token_ids", convert.first, "encoder")),
-    _passed("draft_logits", "draft_tokens", Target("ExternalDraftTokensConfig", "logits", convert.tensor, "draft")),
+    _passed(
+        "decoder_input_ids", "encoder", Target("Request", "input_token_ids", convert.token_ids, "encoder")
+    ),
+    _passed(
+        "decoder_input_lengths", "encoder", Target("Request", "input_token_ids", convert.first, "encoder")
+    ),
+    _passed(
+        "draft_logits", "draft_tokens", Target("ExternalDraftTokensConfig", "logits", convert.tensor, "draft")
+    ),
     _passed(
         "draft_acceptance_threshold",
         "draft_tokens",
@@ -254,9 +283,21 @@ FIELDS: tuple[Field, ...] = (
     ),
     # The executor reads the size off the table.
     _passed("prompt_vocab_size", "prompt_tuning", _WORKER),
-    _passed("cross_attention_mask", "cross_attention", Target("Request", "cross_attention_mask", convert.tensor, "encoder")),
-    _passed("mrope_rotary_cos_sin", "mrope", Target("MropeConfig", "mrope_rotary_cos_sin", convert.tensor, "mrope")),
-    _passed("mrope_position_deltas", "mrope", Target("MropeConfig", "mrope_position_deltas", convert.first, "mrope")),
+    _passed(
+        "cross_attention_mask",
+        "cross_attention",
+        Target("Request", "cross_attention_mask", convert.tensor, "encoder"),
+    ),
+    _passed(
+        "mrope_rotary_cos_sin",
+        "mrope",
+        Target("MropeConfig", "mrope_rotary_cos_sin", convert.tensor, "mrope"),
+    ),
+    _passed(
+        "mrope_position_deltas",
+        "mrope",
+        Target("MropeConfig", "mrope_position_deltas", convert.first, "mrope"),
+    ),
     _passed("lora_task_id", "lora", Target("LoraConfig", "task_id", convert.first, "lora")),
     _passed("lora_weights", "lora", Target("LoraConfig", "weights", convert.tensor, "lora")),
     _passed("lora_config", "lora", Target("LoraConfig", "config", convert.tensor, "lora")),
@@ -275,7 +316,9 @@ FIELDS: tuple[Field, ...] = (
     _retention("retention_token_range_ends", _RANGE, "token_end", convert.numbers),
     _retention("retention_token_range_priorities", _RANGE, "priority", convert.numbers),
     _retention("retention_token_range_durations_ms", _RANGE, "duration_ms", convert.numbers),
-    _retention("retention_decode_priority", "KvCacheRetentionConfig", "decode_retention_priority", convert.first),
+    _retention(
+        "retention_decode_priority", "KvCacheRetentionConfig", "decode_retention_priority", convert.first
+    ),
     _retention("retention_decode_duration_ms", "KvCacheRetentionConfig", "decode_duration_ms", convert.first),
     # PyTorch: the type chooses the field of GuidedDecodingParams that takes the guide.
     _passed(

@@ -84,7 +84,17 @@ class Options:
     # Decoding.
     decoding_mode: str | None = _option(
         "str",
-        choices=("auto", "top_k", "top_p", "top_k_top_p", "beam_search", "medusa", "redrafter", "lookahead", "eagle"),
+        choices=(
+            "auto",
+            "top_k",
+            "top_p",
+            "top_k_top_p",
+            "beam_search",
+            "medusa",
+            "redrafter",
+            "lookahead",
+            "eagle",
+        ),
     )
     lookahead_window_size: int | None = _option("int", low=1)
     lookahead_ngram_size: int | None = _option("int", low=1)
@@ -141,10 +151,15 @@ def parse(values: Mapping[str, Any], runtime: str, environment: Mapping[str, str
         takes = option.metadata["runtimes"]
         if takes not in ("both", runtime):
             raise UserMistake(
-                f"the option `{name}` means nothing to {_WORDS[runtime]}", f"leave it out; it is for {_WORDS[takes]}"
+                f"the option `{name}` means nothing to {_WORDS[runtime]}",
+                f"leave it out; it is for {_WORDS[takes]}",
             )
         parsed[name] = _value(name, option.metadata, value)
-    if runtime == "engines" and "communication_mode" not in parsed and environment.get("TRTLLM_ORCHESTRATOR") == "1":
+    if (
+        runtime == "engines"
+        and "communication_mode" not in parsed
+        and environment.get("TRTLLM_ORCHESTRATOR") == "1"
+    ):
         parsed["communication_mode"] = "orchestrator"
     if parsed.get("communication_mode") == "orchestrator" and "spawn_processes" not in parsed:
         parsed["spawn_processes"] = environment.get("TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES", "1") != "0"

@@ -49,7 +49,8 @@ class Active:
         self.wants_context_logits = output.return_context_logits
         self.wants_generation_logits = output.return_generation_logits
         self.context_only = any(
-            tensor.name == "request_type" and tensor.data.endswith(b"context_only") for tensor in request.tensors
+            tensor.name == "request_type" and tensor.data.endswith(b"context_only")
+            for tensor in request.tensors
         )
         #: Whether a response may hold more than tokens.
         self.rich = bool(

@@ -101,7 +101,10 @@ def _parameter_names(signature: str) -> set[str]:
 
 
 def verify(
-    runtime: Runtime, version: str, find: Callable[[str], Any], extra: Iterable[tuple[str, str, str | None]] = ()
+    runtime: Runtime,
+    version: str,
+    find: Callable[[str], Any],
+    extra: Iterable[tuple[str, str, str | None]] = (),
 ) -> Verified:
     """Checks everything that `runtime` uses. `find` gives a class or function by its name in the table, None
     where it does not exist. `extra`: further (class, keyword, capability).
@@ -144,7 +147,5 @@ def verify(
             "install a version that docs/TENSORRT_LLM.md lists; this adapter was written against 1.2.1",
         )
     for capability, missing in sorted(verified.off.items()):
-        LOG.warning(
-            "TensorRT-LLM %s has no %s: `%s` is off", version, ", ".join(missing), capability
-        )
+        LOG.warning("TensorRT-LLM %s has no %s: `%s` is off", version, ", ".join(missing), capability)
     return verified

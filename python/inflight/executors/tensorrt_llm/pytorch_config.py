@@ -1,0 +1,161 @@
+"""Options and a checkpoint's `config.json` into the arguments of `tensorrt_llm.LLM`. Owns which option feeds
+which argument; an argument that nothing was given for is not passed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight.engine.pytorch import ARGUMENTS_FILE
+from inflight.errors import UserMistake
+from inflight.executors.tensorrt_llm.options import Options
+from inflight.executors.tensorrt_llm.verify import parameters
+
+#: Defaults of TorchLlmArgs at 1.2.1, for what the worker must know (max_batch_size: of BuildConfig).
+_MAX_BATCH_SIZE, _MAX_NUM_TOKENS, _TOKENS_PER_BLOCK = 2048, 8192, 32
+
+#: Option -> argument of LLM, or field of one of its configurations (`outer.field`).
+ARGUMENTS = {
+    "max_batch_size": "max_batch_size",
+    "max_num_tokens": "max_num_tokens",
+    "max_beam_width": "max_beam_width",
+    "max_seq_len": "max_seq_len",
+    "max_input_len": "max_input_len",
+    "batch_scheduler_policy": "scheduler_config.capacity_scheduler_policy",
+    "context_chunking_policy": "scheduler_config.context_chunking_policy",
+    "enable_chunked_context": "enable_chunked_prefill",
+    "max_tokens_in_paged_kv_cache": "kv_cache_config.max_tokens",
+    "max_attention_window_size": "kv_cache_config.max_attention_window",
+    "sink_token_length": "kv_cache_config.sink_token_length",
+    "kv_cache_free_gpu_mem_fraction": "kv_cache_config.free_gpu_memory_fraction",
+    "kv_cache_host_memory_bytes": "kv_cache_config.host_cache_size",
+    "kv_cache_onboard_blocks": "kv_cache_config.onboard_blocks",
+    "enable_kv_cache_reuse": "kv_cache_config.enable_block_reuse",
+    "enable_partial_reuse": "kv_cache_config.enable_partial_reuse",
+    "event_buffer_max_size": "kv_cache_config.event_buffer_max_size",
+    "kv_cache_dtype": "kv_cache_config.dtype",
+    "guided_decoding_backend": "guided_decoding_backend",
+    "cache_transceiver_backend": "cache_transceiver_config.backend",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "moe_expert_parallel_size": "moe_expert_parallel_size",
+    "dtype": "dtype",
+    "trust_remote_code": "trust_remote_code",
+    "sampler_type": "sampler_type",
+    "attn_backend": "attn_backend",
+    "stream_interval": "stream_interval",
+    "disable_overlap_scheduler": "disable_overlap_scheduler",
+    "disable_flashinfer_sampling": "disable_flashinfer_sampling",
+}
+#: Configuration argument -> its class in `tensorrt_llm.llmapi`.
+_CLASSES = {
+    "kv_cache_config": "KvCacheConfig",
+    "scheduler_config": "SchedulerConfig",
+    "cache_transceiver_config": "CacheTransceiverConfig",
+}
+#: Options whose values TensorRT-LLM's enumerations spell in capitals.
+_CAPITALS = frozenset({"batch_scheduler_policy", "context_chunking_policy"})
+
+
+def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
+    """The arguments: those that `inflight build` wrote, overridden by options; configurations as dicts,
+    which its argument classes validate.
+    """
+    arguments = _written(model_dir)
+    for option, path in ARGUMENTS.items():
+        value = getattr(options, option)
+        if value is None:
+            continue
+        if option in _CAPITALS:
+            value = value.upper()
+        outer, _, leaf = path.rpartition(".")
+        target = arguments.setdefault(outer, {}) if outer else arguments
+        target[leaf] = value
+    arguments.update(model=str(model_dir), skip_tokenizer_init=True, enable_iter_perf_stats=True)
+    return arguments
+
+
+def _written(model_dir: Path) -> dict[str, Any]:
+    path = model_dir / ARGUMENTS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        arguments = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(arguments, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError) as error:
+        raise UserMistake(
+            f"`{path}` cannot be read: {error}", "build it again with `inflight build --force`"
+        ) from error
+    return arguments
+
+
+def check_arguments(arguments: dict[str, Any], find: Callable[[str], Any], version: str) -> None:
+    """Refuses arguments that the installed version has not; where it does not say, LLM itself refuses."""
+    missing = []
+    taken = parameters(find("TorchLlmArgs")) if find("TorchLlmArgs") is not None else None
+    if taken is not None:
+        missing = [name for name in arguments if name not in taken and name != "enable_iter_perf_stats"]
+        if "enable_iter_perf_stats" not in taken:
+            arguments.pop("enable_iter_perf_stats", None)
+    for name, short in _CLASSES.items():
+        found = find(short)
+        fields = parameters(found) if found is not None else None
+        if fields is not None and isinstance(arguments.get(name), dict):
+            missing += [f"{name}.{field}" for field in arguments[name] if field not in fields]
+    if missing:
+        raise UserMistake(
+            f"TensorRT-LLM `{version}` has no argument {', '.join(f'`{name}`' for name in missing)}",
+            "leave the options for it out, or install a version that has it",
+        )
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the worker must know of the model."""
+
+    vocab_size: int
+    max_seq_len: int
+    max_input_len: int
+    max_batch_size: int
+    max_num_tokens: int
+    max_beam_width: int
+    tokens_per_block: int
+
+    @classmethod
+    def read(cls, model_dir: Path, arguments: dict[str, Any]) -> Sizes:
+        """From the checkpoint's `config.json` and the arguments. Errors: `UserMistake`."""
+        config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+        # Multimodal checkpoints keep the language model's sizes one level down.
+        text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+        vocab_size = text.get("vocab_size")
+        if not isinstance(vocab_size, int) or vocab_size < 1:
+            raise UserMistake(
+                f"`{model_dir}/config.json` has no `vocab_size`", "download the checkpoint again"
+            )
+        max_seq_len = arguments.get("max_seq_len") or text.get("max_position_embeddings")
+        if not isinstance(max_seq_len, int):
+            raise UserMistake(
+                f"`{model_dir}/config.json` has no `max_position_embeddings`",
+                "say how long sequences may be: `--executor-option max_seq_len=...`",
+            )
+        max_num_tokens = arguments.get("max_num_tokens") or _MAX_NUM_TOKENS
+        max_input_len = arguments.get("max_input_len") or max_seq_len - 1
+        if not arguments.get("enable_chunked_prefill"):
+            # Without chunks a prompt must fit one iteration.
+            max_input_len = min(max_input_len, max_num_tokens)
+        cache = arguments.get("kv_cache_config")
+        block = cache.get("tokens_per_block") if isinstance(cache, dict) else None
+        return cls(
+            vocab_size=vocab_size,
+            max_seq_len=max_seq_len,
+            max_input_len=max_input_len,
+            max_batch_size=arguments.get("max_batch_size") or _MAX_BATCH_SIZE,
+            max_num_tokens=max_num_tokens,
+            max_beam_width=arguments.get("max_beam_width") or 1,
+            tokens_per_block=block or _TOKENS_PER_BLOCK,
+        )

@@ -1,0 +1,148 @@
+"""Requests of the worker into keywords of `LLM.generate_async`, by the table of `fields`."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from inflight.executors.base import Request
+from inflight.executors.tensorrt_llm import convert
+from inflight.executors.tensorrt_llm.convert import Refused
+from inflight.executors.tensorrt_llm.engine_requests import (
+    build_retention,
+    check_guide,
+    dense_bias,
+    request_phase,
+)
+from inflight.executors.tensorrt_llm.fields import BY_TENSOR, FIELDS, Target
+
+#: The field of GuidedDecodingParams that takes a guide of this type.
+_GUIDES = {
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf_grammar": "grammar",
+    "structural_tag": "structural_tag",
+}
+#: The end id of a request without one; `ignore_eos` sends the same to the engine.
+_NO_END = -1
+
+
+class SamplingBuilder:
+    """Builds calls with the classes of one installed TensorRT-LLM. `find`: a class by its name in the table."""
+
+    def __init__(self, find: Any, bindings: Any, torch: Any, vocab_size: int) -> None:
+        self._params = find("SamplingParams")
+        self._guided = find("GuidedDecodingParams")
+        self._disaggregated = find("DisaggregatedParams")
+        self._bindings = bindings
+        self._torch = torch
+        self._vocab_size = vocab_size
+        self._plain = [
+            (attrgetter(field.path), field.pytorch.keyword)
+            for field in FIELDS
+            if field.path
+            and field.path.startswith("sampling_config.")
+            and isinstance(field.pytorch, Target)
+            and field.pytorch.owner == "SamplingParams"
+            and field.pytorch.keyword not in ("n", "best_of")
+        ]
+
+    def build(self, request: Request) -> dict[str, Any]:
+        """The keywords. Errors: `Refused`; whatever the classes raise."""
+        keywords: dict[str, Any] = {
+            "max_tokens": request.max_tokens,
+            "detokenize": False,
+            "exclude_input_from_output": True,
+            # Rows hold matched stop words.
+            "include_stop_str_in_output": True,
+            "end_id": _NO_END if request.end_id is None else request.end_id,
+        }
+        if request.end_id is None:
+            keywords["ignore_eos"] = True
+        if request.pad_id is not None:
+            keywords["pad_id"] = request.pad_id
+        for get, keyword in self._plain:
+            value = get(request)
+            if value is not None:
+                keywords[keyword] = value
+        self._sequences(request, keywords)
+        self._outputs(request, keywords)
+        if request.embedding_bias or request.logit_bias:
+            bias = dense_bias(request, self._vocab_size)
+            keywords["embedding_bias"] = convert.float_vector(bias, self._torch)
+        call: dict[str, Any] = {"inputs": request.input_token_ids, "streaming": request.streaming}
+        self._tensors(request, keywords, call)
+        stops, bads = _split(request.stop_words), _split(request.bad_words)
+        if stops[0]:
+            keywords["stop_token_ids"] = stops[0]
+        if bads[0]:
+            keywords["bad_token_ids"] = bads[0]
+        params = self._params(**keywords)
+        # Words of several tokens have only this private place without a tokenizer.
+        for name, words in (("_stop_word_ids", stops[1]), ("_bad_word_ids", bads[1])):
+            if words:
+                if not hasattr(params, name):
+                    raise Refused("this TensorRT-LLM takes no stop or bad words of several tokens as ids")
+                setattr(params, name, words)
+        call["sampling_params"] = params
+        return call
+
+    @staticmethod
+    def _sequences(request: Request, keywords: dict[str, Any]) -> None:
+        config = request.sampling_config
+        if config.beam_width > 1:
+            keywords.update(use_beam_search=True, best_of=config.beam_width)
+            keywords["n"] = (
+                config.num_return_sequences if config.num_return_sequences > 1 else config.beam_width
+            )
+        elif config.num_return_sequences > 1:
+            keywords["n"] = config.num_return_sequences
+
+    @staticmethod
+    def _outputs(request: Request, keywords: dict[str, Any]) -> None:
+        output = request.output_config
+        if output.return_log_probs or output.num_top_log_probs:
+            # 0 has meant "none" and "the sampled token's" in different versions; 1 holds that token in all.
+            keywords["logprobs"] = max(1, output.num_top_log_probs)
+        if output.num_prompt_log_probs is not None:
+            keywords["prompt_logprobs"] = max(1, output.num_prompt_log_probs)
+        for name in ("return_context_logits", "return_generation_logits", "return_perf_metrics"):
+            if getattr(output, name):
+                keywords[name] = True
+
+    def _tensors(self, request: Request, keywords: dict[str, Any], call: dict[str, Any]) -> None:
+        given: dict[str, Any] = {}
+        for tensor in request.tensors:
+            field = BY_TENSOR.get(tensor.name)
+            if field is None or not isinstance(field.pytorch, Target) or field.path is not None:
+                raise Refused(f"the input `{tensor.name}` means nothing to TensorRT-LLM's PyTorch runtime")
+            given[tensor.name] = field.pytorch.convert(tensor, self._torch)
+        kind = given.get("guided_decoding_guide_type")
+        if kind is not None:
+            guide = given.get("guided_decoding_guide")
+            check_guide(kind, guide)
+            wanted = {"json_object": True} if kind == "json" else {_GUIDES[kind]: guide}
+            keywords["guided_decoding"] = self._guided(**wanted)
+        elif "guided_decoding_guide" in given:
+            raise Refused("`guided_decoding_guide` was sent without `guided_decoding_guide_type`; send both")
+        retention = build_retention(self._bindings, given)
+        if retention is not None:
+            call["kv_cache_retention_config"] = retention
+        phase_kind, phase = request_phase(given)
+        if phase_kind is not None:
+            state = (
+                {}
+                if phase is None
+                else {
+                    "first_gen_tokens": phase["first_gen_tokens"],
+                    "ctx_request_id": phase["req_id"],
+                    "opaque_state": phase["opaque_state"],
+                    "draft_tokens": phase["draft_tokens"],
+                }
+            )
+            call["disaggregated_params"] = self._disaggregated(request_type=phase_kind, **state)
+
+
+def _split(words: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """Words of one token, and the others."""
+    return [word[0] for word in words if len(word) == 1], [word for word in words if len(word) > 1]
