@@ -51,6 +51,9 @@ where
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        // A full disk or a reader that left costs log lines. Telling of it on standard error, as is
+        // the default, would panic in whatever task has just logged.
+        .log_internal_errors(false)
         .try_init();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if options.threads > 0 {

@@ -80,5 +80,8 @@ pub(crate) fn start_log() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        // A full disk or a reader that left costs log lines. Telling of it on standard error, as is
+        // the default, would panic in whatever thread has just logged.
+        .log_internal_errors(false)
         .try_init();
 }
