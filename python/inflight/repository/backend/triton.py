@@ -1,0 +1,111 @@
+"""Triton's Python interface, as the models use it: parameters, inputs by name, errors.
+
+`triton_python_backend_utils` exists only inside Triton, which is why it is imported by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+pb_utils: Any = import_module("triton_python_backend_utils")
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+#: gRPC status codes of `inflight.executors.base.StatusCode` as Triton's.
+_CODES = {3: "INVALID_ARG", 8: "UNAVAILABLE", 12: "UNSUPPORTED", 14: "UNAVAILABLE"}
+
+
+class BadRequest(ValueError):
+    """A request that this model cannot answer."""
+
+
+def error(text: str, status: int = 3) -> Any:
+    """A TritonError with Triton's code for a gRPC status."""
+    code = getattr(pb_utils.TritonError, _CODES.get(status, "INTERNAL"))
+    return pb_utils.TritonError(text, code)
+
+
+def tensor(name: str, values: Any, dtype: Any) -> Any:
+    """An output."""
+    return pb_utils.Tensor(name, np.ascontiguousarray(np.asarray(values, dtype=dtype)))
+
+
+def texts(name: str, values: Any) -> Any:
+    """A STRING output."""
+    encoded = [[text.encode() for text in row] for row in values]
+    return pb_utils.Tensor(name, np.array(encoded, dtype=np.object_))
+
+
+class Config:
+    """The model's config.pbtxt, as `initialize` gets it."""
+
+    def __init__(self, args: Mapping[str, str]) -> None:
+        self._config = json.loads(args["model_config"])
+
+    @property
+    def decoupled(self) -> bool:
+        return bool(self._config.get("model_transaction_policy", {}).get("decoupled", False))
+
+    @property
+    def max_batch_size(self) -> int:
+        return int(self._config.get("max_batch_size", 0))
+
+    @property
+    def input_names(self) -> list[str]:
+        return [entry["name"] for entry in self._config["input"]]
+
+    @property
+    def output_names(self) -> list[str]:
+        return [entry["name"] for entry in self._config["output"]]
+
+    def text(self, key: str, default: str = "") -> str:
+        return str(self._config.get("parameters", {}).get(key, {}).get("string_value", default)) or default
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A boolean; a value that is none takes the default, as NVIDIA's models do."""
+        known = {**dict.fromkeys(("true", "1", "t", "y", "yes"), True)}
+        known |= dict.fromkeys(("false", "0", "f", "n", "no"), False)
+        return known.get(self.text(key).lower(), default)
+
+
+class Inputs:
+    """The inputs of one request, with their batch dimension."""
+
+    def __init__(self, request: Any, names: list[str]) -> None:
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for name in names:
+            found = pb_utils.get_input_tensor_by_name(request, name)
+            if found is not None:
+                self.arrays[name] = found.as_numpy()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.arrays
+
+    def row(self, name: str, row: int) -> np.ndarray[Any, Any] | None:
+        """One row of the batch."""
+        array = self.arrays.get(name)
+        if array is None:
+            return None
+        if row >= len(array):
+            raise BadRequest(f"`{name}` has `{len(array)}` rows; the batch has more")
+        return np.asarray(array[row])
+
+    def scalar(self, name: str, row: int = 0, default: Any = None) -> Any:
+        """One value of a row."""
+        values = self.row(name, row)
+        return default if values is None or values.size == 0 else values.reshape(-1)[0].item()
+
+    def texts(self, name: str, row: int = 0) -> list[str]:
+        """The strings of a row that are not empty."""
+        values = self.row(name, row)
+        if values is None:
+            return []
+        try:
+            decoded = [bytes(value).decode() for value in values.reshape(-1)]
+        except UnicodeDecodeError as problem:
+            raise BadRequest(f"`{name}` is not UTF-8: {problem.reason}") from problem
+        return [text for text in decoded if text]

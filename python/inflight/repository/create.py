@@ -1,0 +1,195 @@
+"""Writes the five models. Owns what a complete config.pbtxt looks like and which options there are;
+the facts are in `tables`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from inflight.errors import UserMistake
+from inflight.repository.pbtxt import quote
+from inflight.repository.tables import INPUTS, MODELS, OUTPUTS, PARAMETERS, SHAPE, STEPS, Parameter, Tensor
+
+#: Inflight's class for each model that runs in Triton's Python backend.
+CLASSES = {
+    "preprocessing": "preprocessing",
+    "tensorrt_llm": "core",
+    "postprocessing": "postprocessing",
+    "tensorrt_llm_bls": "bls",
+}
+
+MODEL_FILE = '''"""{model}: the code is Inflight's."""
+
+from inflight.repository.backend.{module} import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+BOOLEANS = {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"}
+
+
+def options() -> dict[str, Parameter]:
+    """Every option by name; `engine_dir` and `tokenizer_dir` stand for all models that have them."""
+    found = {parameter.option: parameter for parameter in SHAPE}
+    for parameters in PARAMETERS.values():
+        for parameter in parameters:
+            found.setdefault(parameter.option, parameter)
+    return found
+
+
+def validated(parameter: Parameter, value: str) -> str:
+    """The value as it is written. Raises `ValueError` with what is wanted instead."""
+    kind, text = parameter.kind, value.strip()
+    if kind == "bool":
+        if text.lower() not in BOOLEANS:
+            raise ValueError("true or false")
+        return BOOLEANS[text.lower()]
+    if kind == "int":
+        if not text.isdecimal():
+            raise ValueError("a whole number, 0 or more")
+        return str(int(text))
+    if kind == "ints":
+        if not all(part.strip().isdecimal() for part in text.split(",")):
+            raise ValueError("whole numbers with commas between")
+        return text
+    if kind == "fraction":
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number <= 1:
+            raise ValueError("a number from 0 to 1")
+        return text
+    if kind in ("text", "path"):
+        if not text:
+            raise ValueError("a text that is not empty")
+        return text
+    allowed = kind.split("|")
+    if text not in allowed:
+        raise ValueError("one of " + ", ".join(f"`{one}`" for one in allowed))
+    return text
+
+
+def settings(given: Mapping[str, str]) -> dict[str, str | None]:
+    """Defaults and what was given, validated. Raises `UserMistake` naming every problem."""
+    known = options()
+    problems = [f"`{name}` is no option" for name in given if name not in known]
+    values: dict[str, str | None] = {}
+    for name, parameter in known.items():
+        values[name] = parameter.default
+        if name in given:
+            try:
+                values[name] = validated(parameter, given[name])
+            except ValueError as error:
+                problems.append(f"`{name}` is `{given[name]}`, but must be {error}")
+    lookahead = [name for name in known if name.startswith("lookahead_")]
+    if values["decoding_mode"] == "lookahead" and any(values[name] is None for name in lookahead):
+        problems.append("`decoding_mode` is `lookahead`, which needs " + ", ".join(f"`{n}`" for n in lookahead))
+    if values["triton_max_batch_size"] == "0":
+        problems.append("`triton_max_batch_size` is `0`, but the tensors have a batch dimension")
+    if problems:
+        raise UserMistake("; ".join(problems), "`inflight repository options` lists the options and defaults")
+    return values
+
+
+def render(model: str, backend: str, values: Mapping[str, str | None]) -> str:
+    """The complete config.pbtxt of one model."""
+    lines = [f"name: {quote(model)}"]
+    if model == "ensemble":
+        lines.append('platform: "ensemble"')
+    else:
+        lines.append(f"backend: {quote(backend if model == 'tensorrt_llm' else 'python')}")
+    lines.append(f"max_batch_size: {values['triton_max_batch_size']}")
+    if model in ("tensorrt_llm", "tensorrt_llm_bls"):
+        lines.append(f"model_transaction_policy {{ decoupled: {values['decoupled_mode']} }}")
+    if model in ("preprocessing", "postprocessing", "tensorrt_llm"):
+        lines += [
+            "dynamic_batching {",
+            f"  max_queue_delay_microseconds: {values['max_queue_delay_microseconds']}",
+            f"  default_queue_policy {{ max_queue_size: {values['max_queue_size']} }}",
+            "}",
+        ]
+    for field, tensors in (("input", INPUTS[model]), ("output", OUTPUTS[model])):
+        lines.append(f"{field} [")
+        lines.append(",\n".join(_tensor(tensor, values) for tensor in tensors))
+        lines.append("]")
+    for parameter in PARAMETERS[model]:
+        value = values[parameter.option]
+        if value is None:
+            lines.append(f"# {parameter.key} ({parameter.kind}) is not set: {parameter.meaning}")
+        else:
+            lines.append(
+                f"parameters {{ key: {quote(parameter.key)} value {{ string_value: {quote(value)} }} }}"
+            )
+    lines += _steps() if model == "ensemble" else [_instances(model, values)]
+    return "\n".join(lines) + "\n"
+
+
+def _instances(model: str, values: Mapping[str, str | None]) -> str:
+    options = {
+        "preprocessing": "preprocessing_instance_count",
+        "postprocessing": "postprocessing_instance_count",
+        "tensorrt_llm_bls": "bls_instance_count",
+    }
+    # The core model batches by itself: a second instance would be a second engine.
+    count = values[options[model]] if model in options else "1"
+    return f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]"
+
+
+def _tensor(tensor: Tensor, values: Mapping[str, str | None]) -> str:
+    data_type = tensor.data_type
+    if data_type.startswith("<"):
+        data_type = str(values[data_type[1:-1]])
+    dims = ", ".join(str(size) for size in tensor.dims)
+    text = f"  {{ name: {quote(tensor.name)} data_type: {data_type} dims: [ {dims} ]"
+    if tensor.squeeze:
+        text += " reshape: { shape: [ ] }"
+    if tensor.optional:
+        text += " optional: true"
+    if tensor.ragged:
+        text += " allow_ragged_batch: true"
+    return text + " }"
+
+
+def _steps() -> list[str]:
+    lines = ["ensemble_scheduling {", "  step ["]
+    steps = []
+    for model, (inputs, outputs) in STEPS.items():
+        rows = [f"      model_name: {quote(model)}", "      model_version: -1"]
+        for field, mapping in (("input_map", inputs), ("output_map", outputs)):
+            rows += [
+                f"      {field} {{ key: {quote(key)} value: {quote(name)} }}" for key, name in mapping.items()
+            ]
+        steps.append("    {\n" + "\n".join(rows) + "\n    }")
+    return [*lines, ",\n".join(steps), "  ]", "}"]
+
+
+def create(output: Path, backend: str, values: Mapping[str, str | None], *, force: bool = False) -> None:
+    """Writes the repository; nothing half-written is left under `output`.
+
+    Raises `UserMistake` where something is there already and `force` is not given.
+    """
+    if output.exists() and not output.is_dir():
+        raise UserMistake(f"`{output}` is not a directory", "give another directory")
+    if output.exists() and any(output.iterdir()) and not force:
+        raise UserMistake(f"`{output}` is not empty", "give another directory, or `--force` to replace its models")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".repository-") as temporary:
+        for model in MODELS:
+            folder = Path(temporary) / model
+            (folder / "1").mkdir(parents=True)
+            (folder / "config.pbtxt").write_text(render(model, backend, values), encoding="utf-8")
+            if model in CLASSES and not (model == "tensorrt_llm" and backend == "tensorrtllm"):
+                text = MODEL_FILE.format(model=model, module=CLASSES[model])
+                (folder / "1" / "model.py").write_text(text, encoding="utf-8")
+            else:
+                # Triton wants the version's directory; git and copies drop empty ones.
+                (folder / "1" / ".keep").touch()
+        output.mkdir(exist_ok=True)
+        for model in MODELS:
+            shutil.rmtree(output / model, ignore_errors=True)
+            os.replace(Path(temporary) / model, output / model)
