@@ -22,6 +22,10 @@ SYMBOLS: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))["symbols
 BINDINGS = "tensorrt_llm.bindings.executor."
 
 
+#: `enum.Enum` by its functional form, with names that only the table knows.
+_enumeration: Any = enum.Enum
+
+
 class Default:
     """A default that only the C++ source knows."""
 
@@ -133,16 +137,11 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
         "__module__": full.rpartition(".")[0],
     }
     for name in attributes:
-        members[name] = property(
-            lambda self, name=name: self.values.get(name), lambda self, value, name=name: None
-        )
+        members[name] = _field(name)
     if native:
         initialize.__nb_signature__ = tuple(  # type: ignore[attr-defined]
-            (
-                f"def __init__(self, {', '.join(f'{name}: object = ...' for name in _names(overload))}) -> None",
-                None,
-            )
-            for overload in overloads
+            (f"def __init__({', '.join(['self', *(f'{name}: object = ...' for name in names)])})", None)
+            for names in map(_names, overloads)
         )
     behaviour = simulation.BEHAVIOUR.get(full)
     if behaviour is not None:
@@ -188,6 +187,14 @@ def _bases(symbol: dict[str, Any]) -> list[str]:
 EXTRA_KEYWORDS = ("tensorrt_llm.llmapi.TorchLlmArgs", "tensorrt_llm.llmapi.llm_args.BaseLlmArgs")
 
 
+def _field(name: str) -> Any:
+    def get(self: Any) -> Any:
+        return self.values.get(name)
+
+    # `Double.__setattr__` is what sets.
+    return property(get)
+
+
 def _silent(name: str) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError(f"{name} was called, and the double does not simulate it")
@@ -196,7 +203,7 @@ def _silent(name: str) -> Any:
 
 
 def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
-    """The module tree by name. `without`: names to leave out, as `Class`, `Class(keyword)` or `Class.member`."""
+    """The modules by name. `without`: names to leave out: `Class`, `Class(keyword)` or `Class.member`."""
     modules: dict[str, ModuleType] = {}
 
     def module(name: str) -> ModuleType:
@@ -209,6 +216,7 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
         return modules[name]
 
     aliases = []
+    made: Any
     for full in sorted(SYMBOLS, key=lambda name: name.count(".")):
         symbol = SYMBOLS[full]
         owner, _, short = full.rpartition(".")
@@ -218,9 +226,9 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
             aliases.append((owner, short, symbol["of"]))
             continue
         if symbol["kind"] == "function":
-            made: Any = _silent(full)
+            made = _silent(full)
         elif symbol["kind"] == "enum":
-            made = enum.Enum(short, {member: index for index, member in enumerate(symbol["members"])})
+            made = _enumeration(short, {member: index for index, member in enumerate(symbol["members"])})
         elif full.endswith("RequestError"):
             made = type(short, (RuntimeError,), {})
         else:

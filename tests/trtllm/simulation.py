@@ -1,5 +1,5 @@
-"""What the doubles do: an engine with a thread that makes one token per sequence and iteration, in the order and
-timing of TensorRT-LLM's. A sequence counts up from its prompt's last token.
+"""What the doubles do: an engine with a thread that makes one token per sequence and iteration, in the
+order and timing of TensorRT-LLM's. A sequence counts up from its prompt's last token.
 
 Prompts that begin with a number below make the engine misbehave.
 """
@@ -276,7 +276,7 @@ class Executor:
             taken, sim.ready = sim.ready, []
             return taken
 
-    def cancel_request(self, id: int | None = None) -> None:  # noqa: A002 -- the bindings' name
+    def cancel_request(self, id: int | None = None) -> None:
         assert id is not None
         self._sim.cancel(id)
 
@@ -331,15 +331,15 @@ class LLM:
         self,
         inputs: Any,
         sampling_params: Any = None,
-        lora_request: Any = None,
-        prompt_adapter_request: Any = None,
+        lora_request: Any = None,  # noqa: ARG002
+        prompt_adapter_request: Any = None,  # noqa: ARG002
         streaming: bool = False,
         kv_cache_retention_config: Any = None,
         disaggregated_params: Any = None,
-        trace_headers: Any = None,
+        trace_headers: Any = None,  # noqa: ARG002
         _postproc_params: Any = None,
-        scheduling_params: Any = None,
-        cache_salt: Any = None,
+        scheduling_params: Any = None,  # noqa: ARG002
+        cache_salt: Any = None,  # noqa: ARG002
     ) -> Any:
         given = sampling_params.values
         call = {
@@ -399,7 +399,7 @@ class LLM:
         )
         return result
 
-    def get_stats(self, timeout: float | None = 2) -> list[dict[str, Any]]:
+    def get_stats(self, timeout: float | None = 2) -> list[dict[str, Any]]:  # noqa: ARG002
         with self._sim.changed:
             taken, self._sim.stats = self._sim.stats, []
         return [json.loads(stats.to_json_str()) for stats in taken]
@@ -424,6 +424,10 @@ class RequestOutput:
     """`llmapi.RequestOutput`: the same object after each response, its outputs cumulative."""
 
     values: dict[str, Any]
+    _sim_llm: Any
+    _sim_identity: int
+    _sim_queue: Any
+    _sim_given: dict[str, Any]
 
     def abort(self) -> None:
         self._sim_llm._sim.cancel(self._sim_identity)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trtllm import doubles, simulation
 
 from inflight.errors import UserMistake
 from inflight.executors.base import (
@@ -28,6 +27,7 @@ from inflight.executors.tensorrt_llm.engine_config import EngineDirectory
 from inflight.executors.tensorrt_llm.engines import create_engines
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
+from trtllm import doubles, simulation
 
 BUILD = {
     "max_seq_len": 128,
@@ -81,6 +81,12 @@ def executor(tmp_path: Path) -> Iterator[Any]:
         made.shutdown()
 
 
+def request_of(given: dict[str, Any]) -> Request:
+    """A small request with what a case is about."""
+    fields_: dict[str, Any] = {"client_id": 9, "input_token_ids": [10, 11, 12], "max_tokens": 3}
+    return Request(**(fields_ | given))
+
+
 class Row:
     def __init__(self, batch: ResponseBatch, row: int) -> None:
         begin, end = struct.unpack_from("<2I", batch.token_offsets, 4 * row)
@@ -113,6 +119,12 @@ def collect(executor: Any, *client_ids: int, patience_s: float = 10.0) -> dict[i
             one = Row(batch, row)
             found[one.client_id].append(one)
     return found
+
+
+def await_until_broken(executor: Any) -> None:
+    """Awaits until that raises, for ten seconds at most."""
+    for _ in range(100):
+        executor.await_responses(0.1)
 
 
 def passed(name: str, datatype: str, shape: tuple[int, ...], *values: Any) -> NamedTensor:
@@ -491,9 +503,7 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
 def test_every_input_reaches_its_field(
     executor: Any, about: set[str], given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    executor.enqueue(
-        [Request(**({"client_id": 9, "input_token_ids": [10, 11, 12], "max_tokens": 3} | given))]
-    )
+    executor.enqueue([request_of(given)])
     rows = collect(executor, 9)[9]
     assert not rows[-1].errors
     held = simulation.REQUESTS[-1].dump()
@@ -547,7 +557,7 @@ def test_sequences_and_beams_have_their_index(executor: Any) -> None:
 def test_log_probs_come_as_deltas_with_alternatives_and_the_prompts(executor: Any) -> None:
     wanted = OutputConfig(return_log_probs=True, num_top_log_probs=2, num_prompt_log_probs=1)
     executor.enqueue([Request(client_id=1, input_token_ids=[8, 16], max_tokens=2, output_config=wanted)])
-    batches = []
+    batches: list[ResponseBatch] = []
     while not batches or not batches[-1].finals[-1]:
         batch = executor.await_responses(1.0)
         if batch.finals:
@@ -640,17 +650,15 @@ def test_inputs_that_do_not_fit_are_refused(executor: Any, tensors: list[NamedTe
 
 def test_a_broken_engine_raises_with_its_reason(executor: Any) -> None:
     executor.enqueue([Request(client_id=1, input_token_ids=[simulation.CRASH], max_tokens=1)])
-    with pytest.raises(EngineFailed, match="giving responses: RuntimeError.*illegal memory access$"):
-        for _ in range(100):
-            executor.await_responses(0.1)
+    with pytest.raises(EngineFailed, match=r"giving responses: RuntimeError.*illegal memory access$"):
+        await_until_broken(executor)
 
 
 def test_a_dead_rank_is_noticed(executor: Any) -> None:
     executor.enqueue([Request(client_id=1, input_token_ids=[simulation.SILENCE], max_tokens=1)])
     simulation.ENGINES[-1]._sim.stop()
     with pytest.raises(EngineFailed, match="one of its ranks has died"):
-        for _ in range(100):
-            executor.await_responses(0.1)
+        await_until_broken(executor)
 
 
 def test_statistics_are_the_engines_json(executor: Any) -> None:
@@ -681,3 +689,14 @@ def test_a_needed_name_that_is_missing_is_a_refusal(tmp_path: Path, missing: str
     with doubles.installed({missing}), pytest.raises(UserMistake) as raised:
         start(tmp_path)
     assert f"`{missing}`" in raised.value.what
+
+
+def test_ranks_above_zero_stay_until_the_leader_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    directory = EngineDirectory.read(write_engine(tmp_path / "engine", ranks=2))
+    with doubles.installed(), pytest.raises(SystemExit) as raised:
+        create_engines(directory, parse({}, "engines", {}), "1.2.1")
+    assert raised.value.code == 0
+    # It was built, and left through the engine's own shutdown.
+    assert simulation.ENGINES[-1]._sim.stopped

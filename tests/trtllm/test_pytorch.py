@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trtllm import doubles, simulation
-from trtllm.test_engines import BIAS, PHASE_TENSOR, RETENTION, collect, passed, tensor
 
 from inflight.errors import UserMistake
 from inflight.executors.base import FinishReason, OutputConfig, Request, SamplingConfig, StatusCode
@@ -20,6 +18,17 @@ from inflight.executors.tensorrt_llm import fields, pytorch
 from inflight.executors.tensorrt_llm.fields import Target
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
+from trtllm import doubles, simulation
+from trtllm.test_engines import (
+    BIAS,
+    PHASE_TENSOR,
+    RETENTION,
+    await_until_broken,
+    collect,
+    passed,
+    request_of,
+    tensor,
+)
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -71,14 +80,36 @@ def dump(call: dict[str, Any]) -> dict[str, Any]:
 
 
 SAMPLING = SamplingConfig(
-    num_return_sequences=2, top_k=4, top_p=0.5, top_p_min=0.25, top_p_decay=0.75, top_p_reset_ids=3, min_p=0.1,
-    seed=11, temperature=0.25, min_tokens=2, beam_search_diversity_rate=0.5, repetition_penalty=1.5,
-    presence_penalty=0.5, frequency_penalty=-0.5, length_penalty=1.25, early_stopping=1, no_repeat_ngram_size=3,
-)  # fmt: skip
+    num_return_sequences=2,
+    top_k=4,
+    top_p=0.5,
+    top_p_min=0.25,
+    top_p_decay=0.75,
+    top_p_reset_ids=3,
+    min_p=0.1,
+    seed=11,
+    temperature=0.25,
+    min_tokens=2,
+    beam_search_diversity_rate=0.5,
+    repetition_penalty=1.5,
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+    length_penalty=1.25,
+    early_stopping=1,
+    no_repeat_ngram_size=3,
+)
 
 CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (
-        {"input_ids", "request_output_len", "end_id", "pad_id", "streaming", "stop_words_list", "bad_words_list"},
+        {
+            "input_ids",
+            "request_output_len",
+            "end_id",
+            "pad_id",
+            "streaming",
+            "stop_words_list",
+            "bad_words_list",
+        },
         {"end_id": 2, "pad_id": 1, "stop_words": [[40, 41], [50]], "bad_words": [[60], [61, 62]]},
         {"max_tokens": 3, "end_id": 2, "pad_id": 1, "stop_token_ids": [50], "bad_token_ids": [60]},
         {"inputs": [10, 11, 12], "streaming": True},
@@ -86,17 +117,43 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"end_id"}, {}, {"end_id": -1, "ignore_eos": True}, {}),
     (
         {
-            "temperature", "runtime_top_k", "runtime_top_p", "runtime_top_p_min", "runtime_top_p_decay",
-            "runtime_top_p_reset_ids", "len_penalty", "early_stopping", "repetition_penalty", "min_tokens",
-            "beam_search_diversity_rate", "presence_penalty", "frequency_penalty", "seed", "no_repeat_ngram_size",
-            "inflight_min_p", "num_return_sequences",
+            "temperature",
+            "runtime_top_k",
+            "runtime_top_p",
+            "runtime_top_p_min",
+            "runtime_top_p_decay",
+            "runtime_top_p_reset_ids",
+            "len_penalty",
+            "early_stopping",
+            "repetition_penalty",
+            "min_tokens",
+            "beam_search_diversity_rate",
+            "presence_penalty",
+            "frequency_penalty",
+            "seed",
+            "no_repeat_ngram_size",
+            "inflight_min_p",
+            "num_return_sequences",
         },
         {"sampling_config": SAMPLING},
         {
-            "n": 2, "top_k": 4, "top_p": 0.5, "top_p_min": 0.25, "top_p_decay": 0.75, "top_p_reset_ids": 3,
-            "min_p": 0.1, "seed": 11, "temperature": 0.25, "min_tokens": 2, "beam_search_diversity_rate": 0.5,
-            "repetition_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": -0.5, "length_penalty": 1.25,
-            "early_stopping": 1, "no_repeat_ngram_size": 3,
+            "n": 2,
+            "top_k": 4,
+            "top_p": 0.5,
+            "top_p_min": 0.25,
+            "top_p_decay": 0.75,
+            "top_p_reset_ids": 3,
+            "min_p": 0.1,
+            "seed": 11,
+            "temperature": 0.25,
+            "min_tokens": 2,
+            "beam_search_diversity_rate": 0.5,
+            "repetition_penalty": 1.5,
+            "presence_penalty": 0.5,
+            "frequency_penalty": -0.5,
+            "length_penalty": 1.25,
+            "early_stopping": 1,
+            "no_repeat_ngram_size": 3,
         },
         {},
     ),
@@ -110,7 +167,9 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics"},
         {"output_config": OutputConfig(True, True, True, True)},
         {
-            "logprobs": 1, "return_context_logits": True, "return_generation_logits": True,
+            "logprobs": 1,
+            "return_context_logits": True,
+            "return_generation_logits": True,
             "return_perf_metrics": True,
         },
         {},
@@ -140,8 +199,11 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
             {},
         )
         for wire, keyword, value in (
-            ("json", "json_object", True), ("json_schema", "json", "x"), ("regex", "regex", "x"),
-            ("ebnf_grammar", "grammar", "x"), ("structural_tag", "structural_tag", "x"),
+            ("json", "json_object", True),
+            ("json_schema", "json", "x"),
+            ("regex", "regex", "x"),
+            ("ebnf_grammar", "grammar", "x"),
+            ("structural_tag", "structural_tag", "x"),
         )
     ),
     (
@@ -152,11 +214,17 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
             "kv_cache_retention_config": {
                 "token_range_retention_configs": [
                     {
-                        "class": "TokenRangeRetentionConfig", "token_start": 0, "token_end": 3, "priority": 90,
+                        "class": "TokenRangeRetentionConfig",
+                        "token_start": 0,
+                        "token_end": 3,
+                        "priority": 90,
                         "duration_ms": {"ms": 500.0},
                     },
                     {
-                        "class": "TokenRangeRetentionConfig", "token_start": 3, "token_end": None, "priority": 10,
+                        "class": "TokenRangeRetentionConfig",
+                        "token_start": 3,
+                        "token_end": None,
+                        "priority": 10,
                         "duration_ms": None,
                     },
                 ],
@@ -171,8 +239,11 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {
             "disaggregated_params": {
-                "request_type": "generation_only", "first_gen_tokens": [5], "ctx_request_id": 77,
-                "opaque_state": "0102", "draft_tokens": [6],
+                "request_type": "generation_only",
+                "first_gen_tokens": [5],
+                "ctx_request_id": 77,
+                "opaque_state": "0102",
+                "draft_tokens": [6],
             }
         },
     ),
@@ -182,7 +253,7 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {"disaggregated_params": {"request_type": "context_only"}},
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -191,16 +262,19 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 def test_every_input_reaches_its_keyword(
     executor: Any, about: set[str], given: dict[str, Any], params: dict[str, Any], call: dict[str, Any]
 ) -> None:
-    executor.enqueue(
-        [Request(**({"client_id": 9, "input_token_ids": [10, 11, 12], "max_tokens": 3} | given))]
-    )
+    executor.enqueue([request_of(given)])
     assert not collect(executor, 9)[9][-1].errors
     held = dump(simulation.REQUESTS[-1])
     for name, value in params.items():
         assert held["sampling_params"][name] == value, name
     usual = {
-        "max_tokens", "detokenize", "exclude_input_from_output", "include_stop_str_in_output", "end_id", "ignore_eos",
-    }  # fmt: skip
+        "max_tokens",
+        "detokenize",
+        "exclude_input_from_output",
+        "include_stop_str_in_output",
+        "end_id",
+        "ignore_eos",
+    }
     assert set(held["sampling_params"]) - usual == set(params) - usual
     for name, value in call.items():
         assert held[name] == value, name
@@ -271,8 +345,7 @@ def test_one_refusal_leaves_the_others_alone(executor: Any) -> None:
 def test_a_dead_engine_raises(executor: Any) -> None:
     executor.enqueue([Request(client_id=1, input_token_ids=[simulation.CRASH], max_tokens=1)])
     with pytest.raises(EngineFailed, match="no longer takes requests"):
-        for _ in range(100):
-            executor.await_responses(0.1)
+        await_until_broken(executor)
 
 
 def test_statistics_are_handed_on(executor: Any) -> None:

@@ -1,5 +1,5 @@
-"""`inflight worker --executor tensorrt_llm` as a process over the doubles, driven by tritonclient; and what it
-says when it cannot start.
+"""`inflight worker --executor tensorrt_llm` as a process over the doubles, driven by tritonclient; and what
+it says when it cannot start.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from inflight.launch.model import DEMO_DIRECTORY
 from support.processes import InflightProcess
 from support.servers import Start
 from support.triton import TritonStream, inputs, tensor, tokens
-from tritonclient.grpc import InferenceServerClient
-from tritonclient.utils import InferenceServerException
 from trtllm import simulation
 from trtllm.test_engines import BIAS, write_engine
-
-from inflight.launch.model import DEMO_DIRECTORY
+from trtllm.test_pytorch import write_checkpoint
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -146,6 +147,29 @@ def test_a_broken_engine_ends_the_worker_with_its_own_code(served: Served) -> No
         served.client.infer("tensorrt_llm", inputs([simulation.CRASH, 1], 2))
     assert served.process.wait() == 3
     assert "illegal memory access" in served.process.log
+
+
+def test_a_checkpoint_is_served_by_the_pytorch_runtime(start: Start, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model")
+    (directory / "model.safetensors").write_bytes(b"weights")
+    shutil.copy(DEMO_DIRECTORY / "tokenizer.json", directory / "tokenizer.json")
+    environment = install(tmp_path / "site", "1.2.1")
+    served = Served(run_worker(start, directory, environment, "max_seq_len=64"), tmp_path)
+    made = inputs([8, 16], 3, temperature=0.5, end_id=20, return_log_probs=True, exclude_input_in_output=True)
+    answer = served.client.infer("tensorrt_llm", made)
+    assert tokens(answer) == [17, 18, 19]
+    assert answer.as_numpy("output_log_probs").ravel().tolist() == [-17 / 64, -18 / 64, -19 / 64]
+    stream = TritonStream(served.process.address("grpc"))
+    stream.send("one", inputs([8], 4, streaming=True))
+    assert [token for result in stream.until_final() for token in tokens(result)] == [9, 10, 11, 12]
+    stream.close()
+    with pytest.raises(InferenceServerException, match="penalties"):
+        served.client.infer("tensorrt_llm", [*inputs([8], 1), tensor("presence_penalty", [[0.5]], "FP32")])
+    with pytest.raises(InferenceServerException):
+        served.client.infer("tensorrt_llm", inputs([simulation.CRASH, 1], 2))
+    assert served.process.wait() == 3
+    assert "no longer takes requests" in served.process.log
+    served.client.close()
 
 
 def test_silence_ends_the_worker_with_its_own_code(start: Start, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """The TensorRT-LLM executors: engines through the executor bindings, checkpoints through the PyTorch `LLM`.
 
-    fields    the table: which input feeds which field of each runtime      options   what it is started with
-    convert   values of the wire as what fields take                        verify    the installed names, at start
-    engines, engine_config, engine_requests, results, ranks                 the engines
-    pytorch, pytorch_config, pytorch_requests, pytorch_results              the PyTorch runtime
-    rows      columns of a response batch                                   health    why it is broken
-    document  the tables of docs/TENSORRT_LLM.md
+    fields    the table: which input feeds which field of each runtime
+    convert   values of the wire as what fields take     options   what it is started with
+    rows      columns of a response batch                verify    the installed names, at start
+    document  the tables of docs/TENSORRT_LLM.md         health    why it is broken
+    engines, engine_config, engine_requests, results, ranks: the engines
+    pytorch, pytorch_config, pytorch_requests, pytorch_results: the PyTorch runtime
 
 This file looks at directories and package metadata only; TensorRT-LLM is imported once a model is to be
 loaded. Nothing here was run on the real package: see docs/TENSORRT_LLM.md.
@@ -27,7 +27,7 @@ __all__ = ["create", "require"]
 
 
 def require() -> str:
-    """The installed version. Raises `UserMistake` where TensorRT-LLM is absent or too old; reads metadata only."""
+    """The installed version, from metadata. Raises `UserMistake` where it is absent or too old."""
     from inflight.engine import installed
 
     version = installed.package_version("tensorrt_llm")

@@ -199,7 +199,7 @@ def _class(api: Any, knob: Knob, version: str) -> Any:
 
 def _lacks(knob: Knob, version: str) -> UserMistake:
     return UserMistake(
-        f"TensorRT-LLM `{version}` has no `{knob.owner}({knob.keyword})` for the option `{knob.option}` as given",
+        f"TensorRT-LLM `{version}` has no `{knob.owner}({knob.keyword})` for the option `{knob.option}`",
         "leave the option out, or install a version that has it",
     )
 

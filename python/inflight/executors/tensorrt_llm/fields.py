@@ -456,7 +456,7 @@ ALSO: dict[Runtime, dict[str, tuple[tuple[str, str], ...]]] = {
 
 
 def keywords(runtime: Runtime) -> Iterator[tuple[str, str, str | None]]:
-    """Every (class, keyword, capability) that requests of `runtime` may use; capability None: always needed."""
+    """Every (class, keyword, capability) of a runtime's requests; capability None: always needed."""
     for owner, keyword in ALWAYS[runtime]:
         yield owner, keyword, None
     for field in FIELDS:

@@ -53,7 +53,7 @@ class Options:
     recv_poll_period_ms: int | None = _option("int")
     # KV cache.
     max_tokens_in_paged_kv_cache: int | None = _option("int", runtimes="both", low=1)
-    max_attention_window_size: list[int] | None = _option("ints", runtimes="both")
+    max_attention_window_size: list[int] | None = _option("ints", runtimes="both")  # noqa: RUF009 -- a field
     sink_token_length: int | None = _option("int", runtimes="both")
     kv_cache_free_gpu_mem_fraction: float | None = _option("fraction", runtimes="both")
     cross_kv_cache_fraction: float | None = _option("fraction")
@@ -72,8 +72,8 @@ class Options:
     communication_mode: str | None = _option("str", choices=("leader", "orchestrator"))
     spawn_processes: bool | None = _option("bool")
     executor_worker_path: str | None = _option("str")
-    gpu_device_ids: list[int] | None = _option("ints")
-    participant_ids: list[int] | None = _option("ints")
+    gpu_device_ids: list[int] | None = _option("ints")  # noqa: RUF009 -- a field
+    participant_ids: list[int] | None = _option("ints")  # noqa: RUF009 -- a field
     num_nodes: int | None = _option("int", low=1)
     # LoRA.
     lora_cache_optimal_adapter_size: int | None = _option("int", low=1)
@@ -99,8 +99,8 @@ class Options:
     lookahead_window_size: int | None = _option("int", low=1)
     lookahead_ngram_size: int | None = _option("int", low=1)
     lookahead_verification_set_size: int | None = _option("int", low=1)
-    medusa_choices: list[list[int]] | None = _option("choices")
-    eagle_choices: list[list[int]] | None = _option("choices")
+    medusa_choices: list[list[int]] | None = _option("choices")  # noqa: RUF009 -- a field
+    eagle_choices: list[list[int]] | None = _option("choices")  # noqa: RUF009 -- a field
     speculative_decoding_fast_logits: bool | None = _option("bool")
     guided_decoding_backend: str | None = _option("str", runtimes="both", choices=("xgrammar", "llguidance"))
     xgrammar_tokenizer_info_path: str | None = _option("str")

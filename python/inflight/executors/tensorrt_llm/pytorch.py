@@ -157,7 +157,7 @@ class PyTorchExecutor:
         """The tap: a whole iteration's responses, on TensorRT-LLM's own thread."""
         self._tap_is_live = True
         reader = self._reader
-        if reader is None or not self._tapped and not self._ids.locked():
+        if reader is None or (not self._tapped and not self._ids.locked()):
             return
         try:
             with self._ids:

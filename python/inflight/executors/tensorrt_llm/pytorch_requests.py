@@ -28,7 +28,7 @@ _NO_END = -1
 
 
 class SamplingBuilder:
-    """Builds calls with the classes of one installed TensorRT-LLM. `find`: a class by its name in the table."""
+    """Builds calls with the classes of one installed version. `find`: a class by its name in the table."""
 
     def __init__(self, find: Any, bindings: Any, torch: Any, vocab_size: int) -> None:
         self._params = find("SamplingParams")

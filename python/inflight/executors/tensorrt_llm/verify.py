@@ -1,7 +1,8 @@
 """Checks the names that the adapter will use against the installed TensorRT-LLM, before a model is loaded.
 
 Missing and always needed: a refusal that names it. Missing and optional: the capability is off, and the
-log says so. Additions are ignored. Reads signatures (`inspect`, nanobind's `__nb_signature__`); calls nothing.
+log says so. Additions are ignored. Reads signatures (`inspect` and nanobind's
+`__nb_signature__`); calls nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,224 @@
+"""The table against the worker's inputs and the recorded signatures; options; the generated documentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.errors import UserMistake
+from inflight.executors.tensorrt_llm import document, engine_config, fields, options, ranks
+from inflight.executors.tensorrt_llm.fields import PARAMETERS, RUNTIMES, Runtime
+from inflight.executors.tensorrt_llm.verify import parameters, verify
+from trtllm import doubles
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Constants of crates/kserve/src/names.rs, `NAME: &str = "value"`.
+CONSTANT = re.compile(r'pub const (\w+): &str =\s*"([^"]+)"')
+ROW = re.compile(r'^\s*(?:list|scalar|flag)\(\s*(?:"([^"]+)"|names::(\w+))', re.MULTILINE)
+
+
+def worker_inputs() -> dict[str, str | None]:
+    """Input -> capability constant, as crates/worker declares them."""
+    names = dict(CONSTANT.findall((ROOT / "crates/kserve/src/names.rs").read_text()))
+    source = (ROOT / "crates/worker/src/model/inputs.rs").read_text()
+    table = source[source.index("static INPUTS") :]
+    table = table[: table.index("\n];")]
+    rows = list(ROW.finditer(table))
+    capabilities = dict(
+        re.findall(r'pub const (\w+): &str = "([^"]+)"', (ROOT / "crates/worker/src/executor.rs").read_text())
+    )
+    found: dict[str, str | None] = {}
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        text = table[row.start() : following.start() if following else None]
+        needs = re.search(r"needs\(\s*can::(\w+)", text)
+        found[row[1] or names[row[2]]] = capabilities[needs[1]] if needs else None
+    return found
+
+
+def test_the_table_has_every_input_of_the_worker_with_its_capability() -> None:
+    inputs = worker_inputs()
+    assert len(inputs) > 60
+    ours = {field.tensor: field.capability for field in fields.FIELDS if field.tensor not in PARAMETERS}
+    assert ours == inputs
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_keyword_of_the_table_is_recorded(runtime: Runtime) -> None:
+    prefixes = {
+        "engines": (doubles.BINDINGS,),
+        "pytorch": ("tensorrt_llm.llmapi.", doubles.BINDINGS),
+    }[runtime]
+    for owner, keyword, _ in fields.keywords(runtime):
+        if owner == "generate_async":
+            params = doubles.SYMBOLS["tensorrt_llm.llmapi.LLM"]["methods"][owner]["params"]
+        else:
+            full = next(prefix + owner for prefix in prefixes if prefix + owner in doubles.SYMBOLS)
+            params = doubles.SYMBOLS[full]["params"]
+        assert keyword in {param["name"] for param in params}, f"{owner}({keyword})"
+
+
+def test_every_knob_of_the_configuration_is_recorded() -> None:
+    for knob in engine_config.KNOBS:
+        symbol = doubles.SYMBOLS[doubles.BINDINGS + knob.owner]
+        members = symbol["attributes"] if knob.how == "attribute" else symbol["params"]
+        assert knob.keyword in {member["name"] for member in members}, knob
+        assert knob.option in options.Options.__dataclass_fields__
+
+
+EVERY = {
+    "max_beam_width": "2",
+    "max_batch_size": "4",
+    "max_num_tokens": "64",
+    "max_queue_size": "7",
+    "gpt_model_type": "inflight_fused_batching",
+    "enable_chunked_context": "true",
+    "enable_trt_overlap": "False",
+    "recv_poll_period_ms": "1",
+    "normalize_log_probs": "0",
+    "gather_generation_logits": "1",
+    "gpu_weights_percent": "0.5",
+    "batch_scheduler_policy": "max_utilization",
+    "context_chunking_policy": "equal_progress",
+    "enable_batch_size_tuning": "true",
+    "enable_max_num_tokens_tuning": "true",
+    "dynamic_batch_moving_average_window": "16",
+    "enable_kv_cache_reuse": "true",
+    "max_tokens_in_paged_kv_cache": "1000",
+    "max_attention_window_size": "512,1024",
+    "sink_token_length": "4",
+    "kv_cache_free_gpu_mem_fraction": "0.8",
+    "kv_cache_host_memory_bytes": "1024",
+    "gpu_device_ids": "0,1",
+    "participant_ids": "1,2",
+    "num_nodes": "1",
+    "communication_mode": "orchestrator",
+    "executor_worker_path": "worker",
+    "lora_cache_max_adapter_size": "32",
+    "decoding_mode": "medusa",
+    "medusa_choices": "{{0}, {0, 1}}",
+    "eagle_choices": "{{0}}",
+    "speculative_decoding_fast_logits": "true",
+    "guided_decoding_backend": "xgrammar",
+    "multi_block_mode": "false",
+    "cuda_graph_mode": "true",
+    "cuda_graph_cache_size": "3",
+    "cache_transceiver_backend": "UCX",
+}
+
+
+def test_options_reach_the_executors_configuration() -> None:
+    info = {"encoded_vocab": ["a"], "tokenizer_str": "{}", "stop_token_ids": [0]}
+    with doubles.installed() as api:
+        config = engine_config.build_config(api, options.parse(EVERY, "engines", {}), info, "1.2.1")
+        held = config.dump()
+        knobs = config.values["extended_runtime_perf_knob_config"].values
+    assert (held["max_beam_width"], held["max_queue_size"], held["batching_type"]) == (2, 7, "INFLIGHT")
+    assert held["scheduler_config"]["capacity_scheduler_policy"] == "MAX_UTILIZATION"
+    assert held["scheduler_config"]["dynamic_batch_config"]["dynamic_batch_moving_average_window"] == 16
+    assert held["kv_cache_config"] == {
+        "class": "KvCacheConfig",
+        "enable_block_reuse": True,
+        "max_tokens": 1000,
+        "max_attention_window": [512, 1024],
+        "sink_token_length": 4,
+        "free_gpu_memory_fraction": 0.8,
+        "host_cache_size": 1024,
+    }
+    assert held["parallel_config"] == {
+        "class": "ParallelConfig",
+        "communication_mode": "ORCHESTRATOR",
+        "device_ids": [0, 1],
+        "participant_ids": [1, 2],
+        "num_nodes": 1,
+        "orchestrator_config": {
+            "class": "OrchestratorConfig",
+            "worker_executable_path": "worker",
+            "spawn_processes": True,
+            "is_orchestrator": True,
+        },
+    }
+    assert held["peft_cache_config"]["num_put_workers"] == 4
+    assert held["decoding_config"]["decoding_mode"] == "DecodingMode.Medusa"
+    assert held["decoding_config"]["medusa_choices"] == [[0], [0, 1]]
+    assert held["guided_decoding_config"]["backend"] == "XGRAMMAR"
+    assert held["guided_decoding_config"]["stop_token_ids"] == [0]
+    assert (knobs["cuda_graph_mode"], knobs["multi_block_mode"]) == (True, False)
+
+
+def test_an_option_whose_keyword_is_missing_is_refused() -> None:
+    with (
+        doubles.installed({"ExecutorConfig(enable_trt_overlap)"}) as api,
+        pytest.raises(UserMistake) as raised,
+    ):
+        engine_config.build_config(
+            api, options.parse({"enable_trt_overlap": True}, "engines", {}), None, "1.2.1"
+        )
+    assert "`enable_trt_overlap`" in raised.value.what
+
+
+@pytest.mark.parametrize(
+    ("values", "runtime", "words"),
+    [
+        ({"no_such": 1}, "engines", "no option `no_such`"),
+        ({"max_beam_width": "${max_beam_width}"}, "engines", "`max_beam_width` is `${max_beam_width}`"),
+        ({"max_beam_width": 0}, "engines", "`max_beam_width` is `0`"),
+        ({"decoding_mode": "greedy"}, "engines", "`decoding_mode` is `greedy`"),
+        ({"decoding_mode": "lookahead"}, "engines", "needs three sizes"),
+        ({"enable_batch_size_tuning": True}, "engines", "needs three options"),
+        ({"medusa_choices": "{{0"}, "engines", "`medusa_choices`"),
+        ({"sampler_type": "auto"}, "engines", "means nothing to engines"),
+        ({"gpu_weights_percent": 1}, "pytorch", "means nothing to the PyTorch runtime"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(values: dict[str, Any], runtime: str, words: str) -> None:
+    with pytest.raises(UserMistake) as raised:
+        options.parse(values, runtime, {})
+    assert words in raised.value.what
+
+
+def test_tritons_environment_asks_for_the_orchestrator() -> None:
+    environment = {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "0"}
+    parsed = options.parse({}, "engines", environment)
+    assert (parsed.communication_mode, parsed.spawn_processes) == ("orchestrator", False)
+
+
+def test_ranks_come_from_the_launcher() -> None:
+    assert ranks.check(1, False, {}) == 0
+    assert ranks.check(4, False, {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}) == 3
+    assert ranks.check(4, True, {}) == 0
+    with pytest.raises(UserMistake):
+        ranks.check(4, False, {"PMI_RANK": "0", "PMI_SIZE": "2"})
+
+
+class Native:
+    """As a nanobind class shows its constructors."""
+
+    def __init__(self) -> None: ...
+
+
+def test_signatures_of_nanobind_and_of_python_are_read() -> None:
+    text = (
+        "def __init__(self, arg: dict[str, int], /, *, b: int | None = None, c: tuple[int, str] = (1, 'x'))"
+    )
+    Native.__init__.__nb_signature__ = ((text, None), ("def __init__(self, d: int) -> None", None))  # type: ignore[attr-defined]
+    assert parameters(Native) == {"arg", "b", "c", "d"}
+    assert parameters(lambda x, *, y=1: (x, y)) == {"x", "y"}
+    assert parameters(lambda **anything: anything) is None
+
+
+def test_all_that_is_missing_is_named_at_once() -> None:
+    nothing: dict[str, Any] = {}
+    with pytest.raises(UserMistake) as raised:
+        verify("engines", "9.9", lambda name: nothing.get(name))
+    assert "`Request`" in raised.value.what
+    assert "`Executor`" in raised.value.what
+
+
+def test_the_documentation_is_what_the_table_says() -> None:
+    text = (ROOT / "docs" / "TENSORRT_LLM.md").read_text(encoding="utf-8")
+    assert document.insert(text) == text, (
+        "run `python -m inflight.executors.tensorrt_llm.document docs/TENSORRT_LLM.md`"
+    )
