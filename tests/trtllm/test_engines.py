@@ -565,6 +565,7 @@ def test_log_probs_come_as_deltas_with_alternatives_and_the_prompts(executor: An
     rows = [Row(batch, row) for batch in batches for row in range(len(batch.finals))]
     assert [row.log_probs for row in rows] == [[-17 / 64], [-18 / 64]]
     assert np.frombuffer(batches[0].top_log_prob_ids, "<i4")[:2].tolist() == [17, 18]
+    assert [len(row.prompt) for row in rows] == [1, 0]
     values, width, ids, tops = rows[0].prompt[0]
     log_probs = np.frombuffer(values, "<f4")
     assert width == 1

@@ -148,8 +148,10 @@ class EnginesExecutor:
                 if self._closed:
                     return rows.pack()
                 raise fatal("giving responses", error) from error
-            for response in responses:
-                self._take(response, rows)
+            if responses:
+                with self._ids:
+                    for response in responses:
+                        self._take(response, rows)
             if rows:
                 return rows.pack()
             if self._closed:
@@ -160,6 +162,7 @@ class EnginesExecutor:
                 return rows.pack()
 
     def _take(self, response: Any, rows: Rows) -> None:
+        """One response; called with the lock."""
         tag = response.client_id
         active = self._active.get(tag)
         if active is None:
@@ -170,10 +173,9 @@ class EnginesExecutor:
             rows.fail(active.client_id, status_of(text), text)
         elif not self._reader.read(response.result, active, rows):
             return
-        with self._ids:
-            del self._active[tag]
-            if self._tags.get(active.client_id) == tag:
-                del self._tags[active.client_id]
+        del self._active[tag]
+        if self._tags.get(active.client_id) == tag:
+            del self._tags[active.client_id]
 
     def stats(self) -> Sequence[IterationStats]:
         """Iterations since the last call, as the engine's own JSON."""

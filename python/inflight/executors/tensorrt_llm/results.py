@@ -210,6 +210,8 @@ def prompt_from_logits(context: Any, active: Active, row: int, rows: Rows) -> No
         array("i", ids.tobytes()),
         array("f", tops.tobytes()),
     )
+    # Logits may come with more than one response; the prompt is told once.
+    active.prompt_width = None
 
 
 def float_tensor(name: str, tensor: Any) -> NamedTensor:
