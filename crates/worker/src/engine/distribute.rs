@@ -83,15 +83,16 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
     // goes first.
     MutexGuard::unlock_fair(registry);
 
+    // Before anyone is woken: who has its answer finds it counted.
+    if !scratch.ends.is_empty() {
+        engine.metrics.ended(scratch.ends.drain(..));
+    }
     engine.wakes.wake(&mut scratch.wake);
     for mut canary in scratch.canaries.drain(..) {
         answer_canary(&mut canary);
     }
     for outbox in scratch.slow.drain(..) {
         engine.drop_slow_reader(&outbox);
-    }
-    if !scratch.ends.is_empty() {
-        engine.metrics.ended(scratch.ends.drain(..));
     }
 }
 
