@@ -673,18 +673,25 @@ def test_statistics_are_the_engines_json(executor: Any) -> None:
 def test_an_optional_name_that_is_missing_turns_its_capability_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with doubles.installed({"LoraConfig", "SamplingConfig(min_p)"}):
+    with doubles.installed({"LoraConfig", "SamplingConfig(min_p)", "Result.generation_logits"}):
         made = start(tmp_path)
         capabilities = made.info().capabilities
         made.shutdown()
     assert "lora" not in capabilities
     assert "min_p" not in capabilities
+    assert not {"generation_logits", "top_log_probs"} & set(capabilities)
     assert "prompt_tuning" in capabilities
     assert "`LoraConfig`: `lora` is off" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "missing", ["Request(client_id)", "OutputConfig(exclude_input_from_output)", "Executor.cancel_request"]
+    "missing",
+    [
+        "Request(client_id)",
+        "Result.is_final",
+        "OutputConfig(exclude_input_from_output)",
+        "Executor.cancel_request",
+    ],
 )
 def test_a_needed_name_that_is_missing_is_a_refusal(tmp_path: Path, missing: str) -> None:
     with doubles.installed({missing}), pytest.raises(UserMistake) as raised:

@@ -153,7 +153,9 @@ class RequestBuilder:
         if kind is None:
             return
         check_guide(kind, given.get("guided_decoding_guide"))
-        guide_type = getattr(self._api.GuidedDecodingParams.GuideType, GUIDE_TYPES[kind])
+        guide_type = getattr(self._api.GuidedDecodingParams.GuideType, GUIDE_TYPES[kind], None)
+        if guide_type is None:
+            raise Refused(f"this TensorRT-LLM has no guides of the type `{kind}`")
         keywords.setdefault("GuidedDecodingParams", {})["guide_type"] = guide_type
 
     def _phase(self, given: Mapping[str, Any], keywords: dict[str, dict[str, Any]]) -> None:

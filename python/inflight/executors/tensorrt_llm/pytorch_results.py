@@ -97,16 +97,19 @@ class Progress:
                 rows.cached(row, int(cached))
             if active.prompt_width is not None and output.prompt_logprobs:
                 _prompt(output.prompt_logprobs, active, row, rows)
-            if active.wants_context_logits and result.context_logits is not None:
-                rows.tensor(row, float_tensor("context_logits", result.context_logits))
+            context = result.context_logits if active.wants_context_logits else None
+            if context is not None:
+                rows.tensor(row, float_tensor("context_logits", context))
         if not ended:
             return
         if active.wants_generation_logits and output.generation_logits is not None:
             rows.tensor(row, float_tensor("generation_logits", output.generation_logits))
-        if output.request_perf_metrics is not None:
-            perf_tensors(output.request_perf_metrics, row, rows)
-        phase = output.disaggregated_params
-        if active.context_only and phase is not None:
+        # Fields that came with later versions than 1.0.
+        metrics = getattr(output, "request_perf_metrics", None)
+        if metrics is not None:
+            perf_tensors(metrics, row, rows)
+        phase = getattr(output, "disaggregated_params", None) if active.context_only else None
+        if phase is not None:
             blob = pack_context_phase(
                 phase.first_gen_tokens or [],
                 phase.ctx_request_id or 0,

@@ -117,8 +117,8 @@ class ResultReader:
     ) -> tuple[Sequence[float] | None, Top | None]:
         log_probs, top = None, None
         count = len(tokens)
-        given = result.log_probs
-        if given is not None and beam < len(given) and active.log_probs:
+        given = result.log_probs if active.log_probs else None
+        if given is not None and beam < len(given):
             # Streaming repeats earlier tokens' values in some versions: the newest are the last.
             newest = list(given[beam])[-(count + dropped) :][:count]
             log_probs = [_log_prob(entry, token) for entry, token in zip(newest, tokens, strict=False)]

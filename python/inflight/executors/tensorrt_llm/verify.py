@@ -37,6 +37,25 @@ MEMBERS: dict[Runtime, dict[str, tuple[str, ...]]] = {
     "pytorch": {"LLM": ("generate_async", "get_stats", "shutdown", "_check_health")},
 }
 
+#: (class, member, capability): what only some requests read or need.
+OPTIONAL_MEMBERS: dict[Runtime, tuple[tuple[str, str, str], ...]] = {
+    "engines": (
+        ("Result", "log_probs", "log_probs"),
+        ("Result", "cum_log_probs", "log_probs"),
+        ("Result", "context_logits", "context_logits"),
+        ("Result", "context_logits", "prompt_log_probs"),
+        ("Result", "generation_logits", "generation_logits"),
+        ("Result", "generation_logits", "top_log_probs"),
+        ("Result", "request_perf_metrics", "perf_metrics"),
+        ("Result", "context_phase_params", "context_phase"),
+        ("RequestType", "REQUEST_TYPE_CONTEXT_ONLY", "context_phase"),
+        ("RequestType", "REQUEST_TYPE_GENERATION_ONLY", "context_phase"),
+        ("RequestType", "REQUEST_TYPE_CONTEXT_AND_GENERATION", "context_phase"),
+        ("GuidedDecodingParams.GuideType", "JSON_SCHEMA", "guided_decoding"),
+    ),
+    "pytorch": (),
+}
+
 
 @dataclass
 class Verified:
@@ -142,6 +161,10 @@ def verify(
         for member in members:
             if not hasattr(found, member):
                 miss(f"`{owner}.{member}`", None)
+    for owner, member, capability in OPTIONAL_MEMBERS[runtime]:
+        found = find(owner)
+        if found is None or not hasattr(found, member):
+            miss(f"`{owner}.{member}`", capability)
     if refused:
         raise UserMistake(
             f"TensorRT-LLM `{version}` lacks what every request needs: {', '.join(refused)}",
