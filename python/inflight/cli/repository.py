@@ -38,7 +38,10 @@ def _flags(command: Any) -> Any:
         parameter = known[option]
         default = f"  [default: {parameter.default}]" if parameter.default else ""
         command = click.option(
-            "--" + flag.replace("_", "-"), flag, metavar="VALUE", help=parameter.meaning.capitalize() + "." + default
+            "--" + flag.replace("_", "-"),
+            flag,
+            metavar="VALUE",
+            help=parameter.meaning.capitalize() + "." + default,
         )(command)
     return command
 
@@ -55,7 +58,9 @@ def _flags(command: Any) -> Any:
 )
 @_flags
 @click.option("--options", "file", type=click.Path(path_type=Path), help="Options by name in a YAML file.")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`.")
+@click.option(
+    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`."
+)
 @click.option("--force", is_flag=True, help="Replace the models that are there.")
 def create(
     directory: Path,
@@ -83,7 +88,9 @@ def create(
         given[name] = value
     given |= {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
     if "tokenizer_dir" not in given:
-        raise UserMistake(f"`{directory}` has no `tokenizer.json`", "give the tokenizer's with `--tokenizer-dir`")
+        raise UserMistake(
+            f"`{directory}` has no `tokenizer.json`", "give the tokenizer's with `--tokenizer-dir`"
+        )
     given["tokenizer_dir"] = str(Path(given["tokenizer_dir"]).resolve())
     writer.create(output, backend, writer.settings(given), force=force)
     click.echo(f"wrote {output}; start it with `tritonserver --model-repository={output}`")
@@ -139,7 +146,9 @@ def _from_file(file: Path) -> dict[str, str]:
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserMistake(f"`{file}` is not YAML that can be read: {error}", "write `name: value` lines") from error
+        raise UserMistake(
+            f"`{file}` is not YAML that can be read: {error}", "write `name: value` lines"
+        ) from error
     if not isinstance(values, dict) or any(isinstance(value, (dict, list)) for value in values.values()):
         raise UserMistake(f"`{file}` does not hold plain options", "write `name: value` lines")
     return {str(name): str(value) for name, value in values.items() if value is not None}

@@ -88,7 +88,9 @@ def settings(given: Mapping[str, str]) -> dict[str, str | None]:
                 problems.append(f"`{name}` is `{given[name]}`, but must be {error}")
     lookahead = [name for name in known if name.startswith("lookahead_")]
     if values["decoding_mode"] == "lookahead" and any(values[name] is None for name in lookahead):
-        problems.append("`decoding_mode` is `lookahead`, which needs " + ", ".join(f"`{n}`" for n in lookahead))
+        problems.append(
+            "`decoding_mode` is `lookahead`, which needs " + ", ".join(f"`{n}`" for n in lookahead)
+        )
     if values["triton_max_batch_size"] == "0":
         problems.append("`triton_max_batch_size` is `0`, but the tensors have a batch dimension")
     if problems:
@@ -176,7 +178,9 @@ def create(output: Path, backend: str, values: Mapping[str, str | None], *, forc
     if output.exists() and not output.is_dir():
         raise UserMistake(f"`{output}` is not a directory", "give another directory")
     if output.exists() and any(output.iterdir()) and not force:
-        raise UserMistake(f"`{output}` is not empty", "give another directory, or `--force` to replace its models")
+        raise UserMistake(
+            f"`{output}` is not empty", "give another directory, or `--force` to replace its models"
+        )
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".repository-") as temporary:
         for model in MODELS:

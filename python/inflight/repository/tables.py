@@ -113,9 +113,7 @@ num_input_tokens/num_output_tokens INT32 1
 _TEXT_OUT = "text_output STRING -1" + _NUMBERS_OUT + _PERF_OUT.lstrip()
 
 INPUTS: dict[str, tuple[Tensor, ...]] = {
-    "ensemble": _tensors(
-        _SAMPLING + "guided_decoding_guide_type/guided_decoding_guide STRING 1 opt ragged"
-    ),
+    "ensemble": _tensors(_SAMPLING + "guided_decoding_guide_type/guided_decoding_guide STRING 1 opt ragged"),
     "preprocessing": _tensors("""
 QUERY STRING 1
 DECODER_QUERY STRING 1 opt

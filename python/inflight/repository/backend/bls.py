@@ -15,7 +15,16 @@ import numpy as np
 
 from inflight._native import Detokenizer, StopMatcher
 from inflight.repository.backend.text import Text, pack_words, pad
-from inflight.repository.backend.triton import FINAL, BadRequest, Config, Inputs, error, pb_utils, tensor, texts
+from inflight.repository.backend.triton import (
+    FINAL,
+    BadRequest,
+    Config,
+    Inputs,
+    error,
+    pb_utils,
+    tensor,
+    texts,
+)
 
 #: Ours -> the core model's, where a tensor goes on as it is.
 _FORWARDED = {
@@ -104,7 +113,9 @@ class TritonPythonModel:
         except ValueError as problem:
             return pb_utils.InferenceResponse(error=error(str(problem)))
         if len(answers) != 1:
-            return pb_utils.InferenceResponse(error=error("several responses need `decoupled_mode` to be true"))
+            return pb_utils.InferenceResponse(
+                error=error("several responses need `decoupled_mode` to be true")
+            )
         return answers[0]
 
     def _answers(self, request: Any, is_cancelled: Any) -> Iterable[Any]:
@@ -133,7 +144,9 @@ class TritonPythonModel:
             for beam, ids in enumerate(outputs["output_ids"][0]):
                 key = (batch_index, sequence_index, beam)
                 if key not in sequences:
-                    sequences[key] = Sequence_(self._text, self._skip, stops[batch_index], before[batch_index])
+                    sequences[key] = Sequence_(
+                        self._text, self._skip, stops[batch_index], before[batch_index]
+                    )
                 sequence = sequences[key]
                 fresh |= not sequence.stopped
                 length = int(outputs["sequence_length"][0][beam])
@@ -152,7 +165,9 @@ class TritonPythonModel:
         if stream:
             yield from self._rest(sequences, wanted)
 
-    def _rest(self, sequences: dict[tuple[int, int, int], Sequence_], wanted: frozenset[str]) -> Iterable[Any]:
+    def _rest(
+        self, sequences: dict[tuple[int, int, int], Sequence_], wanted: frozenset[str]
+    ) -> Iterable[Any]:
         """What detokenizers and stop words held back; only a stream's end shows that it is text."""
         for (batch_index, sequence_index, _), sequence in sequences.items():
             rest = sequence.finish()
@@ -214,7 +229,9 @@ class TritonPythonModel:
 
     def _stop(self, core_id: str) -> None:
         """Ends the core model's request; its answer comes through the responses as usual."""
-        dummies = [tensor(name, [[0]], np.int32) for name in ("input_ids", "input_lengths", "request_output_len")]
+        dummies = [
+            tensor(name, [[0]], np.int32) for name in ("input_ids", "input_lengths", "request_output_len")
+        ]
         asked = pb_utils.InferenceRequest(
             request_id=core_id,
             model_name=self._core,

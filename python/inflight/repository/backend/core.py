@@ -94,7 +94,15 @@ class TritonPythonModel:
 
     def _take(self, request: Any) -> Group:
         sender = request.get_response_sender() if self._config.decoupled else None
-        group = Group(request.request_id(), sender, frozenset(request.requested_output_names()), 1, False, False, frozenset())
+        group = Group(
+            request.request_id(),
+            sender,
+            frozenset(request.requested_output_names()),
+            1,
+            False,
+            False,
+            frozenset(),
+        )
         try:
             inputs = Inputs(request, self._config.input_names)
             if inputs.scalar("stop", default=False):

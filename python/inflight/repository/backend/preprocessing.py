@@ -72,9 +72,11 @@ class TritonPythonModel:
         ]
 
     def _encode(self, inputs: Inputs, name: str, row: int) -> list[int]:
-        return self._text.tokenizer.encode("".join(inputs.texts(name, row)), self._add_special_tokens) if (
-            name in inputs
-        ) else []
+        return (
+            self._text.tokenizer.encode("".join(inputs.texts(name, row)), self._add_special_tokens)
+            if (name in inputs)
+            else []
+        )
 
     @staticmethod
     def _weights(inputs: Inputs, row: int) -> list[float]:

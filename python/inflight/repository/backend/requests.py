@@ -90,7 +90,9 @@ def _prompt(inputs: Inputs, row: int, info: ModelInfo) -> list[int]:
     ids = inputs.row("input_ids", row)
     length = int(inputs.scalar("input_lengths", row, 0))
     if ids is None or not 0 < length <= ids.size:
-        raise BadRequest(f"`input_lengths` is `{length}` and `input_ids` has `{0 if ids is None else ids.size}`")
+        raise BadRequest(
+            f"`input_lengths` is `{length}` and `input_ids` has `{0 if ids is None else ids.size}`"
+        )
     prompt: list[int] = ids.reshape(-1)[:length].tolist()
     if length > min(info.max_input_len, info.max_seq_len):
         raise BadRequest(f"the prompt has `{length}` tokens; `{info.max_input_len}` fit")

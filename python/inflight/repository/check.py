@@ -1,0 +1,204 @@
+"""Finds what is wrong with a repository, theirs or ours: all of it at once. Owns the rules; changes nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import UserMistake
+from inflight.repository.create import validated
+from inflight.repository.fill import PLACEHOLDER
+from inflight.repository.pbtxt import Message, PbtxtError, parse
+from inflight.repository.tables import DATA_TYPES, INPUTS, MODELS, OUTPUTS, PARAMETERS
+
+_PATHS = frozenset({"tokenizer_dir", "gpt_model_path", "encoder_model_path"})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, and the file or model that it is in."""
+
+    where: str
+    what: str
+
+
+def check(directory: Path) -> list[Problem]:
+    """Every problem of the repository. Raises `UserMistake` where there is none to check."""
+    if not directory.is_dir():
+        raise UserMistake(f"`{directory}` is not a directory", "give the directory of a model repository")
+    found = {path.parent.name: path for path in sorted(directory.glob("*/config.pbtxt"))}
+    if not found:
+        raise UserMistake(
+            f"`{directory}` has no `MODEL/config.pbtxt`", "give the directory of a model repository"
+        )
+    problems: list[Problem] = []
+    models: dict[str, Message] = {}
+    for name, path in found.items():
+        config = _read(name, path, problems)
+        if config is not None:
+            models[name] = config
+    for name, config in models.items():
+        problems += [Problem(name, what) for what in _model(name, config, directory / name)]
+    problems += [Problem("ensemble", what) for what in _ensemble(models, set(found))]
+    problems += [Problem("tensorrt_llm_bls", what) for what in _bls(models, set(found))]
+    return problems
+
+
+def _read(name: str, path: Path, problems: list[Problem]) -> Message | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(Problem(name, f"config.pbtxt cannot be read: {error}"))
+        return None
+    for number, line in enumerate(text.splitlines(), 1):
+        for key in PLACEHOLDER.findall(line.partition("#")[0]):
+            problems.append(Problem(name, f"line {number}: the placeholder `${{{key}}}` is not filled"))
+    # Filled with a word, so that what is around placeholders is checked as well.
+    try:
+        return parse(re.sub(r"\$\{[^}\n]*\}", "UNFILLED", text))
+    except PbtxtError as error:
+        problems.append(Problem(name, str(error)))
+        return None
+
+
+def _one(message: Message, field: str, default: Any = None) -> Any:
+    values = message.get(field)
+    return values[-1] if values else default
+
+
+def _messages(message: Message, field: str) -> list[Message]:
+    return [value for value in message.get(field, []) if isinstance(value, dict)]
+
+
+def _parameters(config: Message) -> dict[str, str]:
+    pairs = {}
+    for entry in _messages(config, "parameters"):
+        value = _one(entry, "value", {})
+        pairs[str(_one(entry, "key"))] = (
+            str(_one(value, "string_value", "")) if isinstance(value, dict) else ""
+        )
+    return pairs
+
+
+def _types(config: Message, field: str) -> dict[str, str]:
+    return {str(_one(t, "name")): str(_one(t, "data_type")) for t in _messages(config, field)}
+
+
+def _decoupled(config: Message) -> bool:
+    policy = _one(config, "model_transaction_policy", {})
+    return isinstance(policy, dict) and _one(policy, "decoupled") is True
+
+
+def _model(name: str, config: Message, folder: Path) -> list[str]:
+    wrong = []
+    if _one(config, "name", name) != name:
+        wrong.append(f"`name` is `{_one(config, 'name')}`, but its directory is `{name}`")
+    for field in ("input", "output"):
+        for tensor, data_type in _types(config, field).items():
+            if data_type not in DATA_TYPES and data_type != "UNFILLED":
+                wrong.append(f"the {field} `{tensor}` has the unknown data type `{data_type}`")
+    if name not in MODELS:
+        return wrong
+    for field, table in (("input", INPUTS), ("output", OUTPUTS)):
+        declared = _types(config, field)
+        for tensor in table[name]:
+            actual = declared.get(tensor.name)
+            if actual is None or actual == "UNFILLED" or tensor.data_type.startswith("<"):
+                continue
+            # Newer releases leave the type of prompt tables open.
+            if actual != tensor.data_type:
+                wrong.append(f"the {field} `{tensor.name}` is `{actual}`, not `{tensor.data_type}`")
+    wrong += _values(name, config)
+    if name == "ensemble":
+        return wrong
+    backend = _one(config, "backend", "python")
+    allowed = ("tensorrtllm", "python") if name == "tensorrt_llm" else ("python",)
+    if backend not in allowed and backend != "UNFILLED":
+        wrong.append(f"`backend` is `{backend}`, not " + " or ".join(f"`{one}`" for one in allowed))
+    if backend == "python" and not any(folder.glob("[1-9]*/model.py")):
+        wrong.append("there is no `1/model.py`, which the backend `python` needs")
+    for group in _messages(config, "instance_group"):
+        count = _one(group, "count", 1)
+        if count == "UNFILLED":
+            continue
+        if not isinstance(count, int) or count < 1:
+            wrong.append(f"the instance count is `{count}`; it must be at least 1")
+        elif name == "tensorrt_llm" and count > 1 and not _parameters(config).get("gpu_device_ids"):
+            wrong.append(f"the instance count is `{count}`: the core model batches by itself and needs 1")
+    return wrong
+
+
+def _values(name: str, config: Message) -> list[str]:
+    wrong, known = [], {parameter.key: parameter for parameter in PARAMETERS[name]}
+    given = _parameters(config)
+    for key, value in given.items():
+        if key not in known:
+            wrong.append(f"the parameter `{key}` is unknown")
+        elif value and value != "UNFILLED":
+            try:
+                validated(known[key], value)
+            except ValueError as error:
+                wrong.append(f"the parameter `{key}` is `{value}`, but must be {error}")
+            if key in _PATHS and not Path(value).is_dir():
+                wrong.append(f"the parameter `{key}` is `{value}`, which is no directory")
+    needed = {
+        "preprocessing": "tokenizer_dir",
+        "postprocessing": "tokenizer_dir",
+        "tensorrt_llm": "gpt_model_path",
+    }
+    key = needed.get(name, "")
+    if key and not given.get(key) and not (name == "tensorrt_llm" and given.get("encoder_model_path")):
+        wrong.append(f"the parameter `{key}` is not set")
+    return wrong
+
+
+def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:
+    config = models.get("ensemble")
+    if config is None:
+        return []
+    wrong: list[str] = []
+    scheduling = _one(config, "ensemble_scheduling", {})
+    made = _types(config, "input")
+    steps = _messages(scheduling, "step") if isinstance(scheduling, dict) else []
+    if not steps:
+        wrong.append("`ensemble_scheduling` has no step")
+    for field, types in (("output_map", "output"), ("input_map", "input")):
+        for step in steps:
+            model = str(_one(step, "model_name"))
+            if model not in models:
+                if model not in present and field == "output_map":
+                    wrong.append(f"the step `{model}` names a model that is not there")
+                continue
+            declared = _types(models[model], types)
+            for entry in _messages(step, field):
+                key, name = str(_one(entry, "key")), str(_one(entry, "value"))
+                if key not in declared:
+                    wrong.append(f"`{model}` has no {types} `{key}`")
+                elif (
+                    name in made
+                    and "UNFILLED" not in (made[name], declared[key])
+                    and made[name] != declared[key]
+                ):
+                    wrong.append(f"`{name}` is `{made[name]}`, but `{key}` of `{model}` is `{declared[key]}`")
+                elif types == "output":
+                    made[name] = declared[key]
+    for name, data_type in _types(config, "output").items():
+        if name in made and "UNFILLED" not in (made[name], data_type) and made[name] != data_type:
+            wrong.append(f"the output `{name}` is `{data_type}`, but is made as `{made[name]}`")
+    return wrong
+
+
+def _bls(models: dict[str, Message], present: set[str]) -> list[str]:
+    bls = models.get("tensorrt_llm_bls")
+    if bls is None:
+        return []
+    core_name = _parameters(bls).get("tensorrt_llm_model_name") or "tensorrt_llm"
+    core = models.get(core_name)
+    if core is None:
+        unknown = core_name not in present and core_name != "UNFILLED"
+        return [f"the core model `{core_name}` is not there"] if unknown else []
+    if _decoupled(bls) != _decoupled(core):
+        return [f"`decoupled` is `{str(_decoupled(bls)).lower()}` here and the opposite in `{core_name}`"]
+    return []
