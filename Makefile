@@ -26,6 +26,7 @@ $(VENV)/.created: pyproject.toml
 
 $(VENV)/.installed: $(VENV)/.created $(RUST_SOURCES)
 	$(BIN)/maturin develop --release --locked
+	tools/install-triton $(VENV)
 	touch $@
 
 serve: install ## Serve the embedded model on http://localhost:8000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import triton_server
-
 from inflight.cli.app import inflight
+from support import real_triton
 from support.servers import Server
 from support.triton import MODEL, TritonStream, inputs, tensor, tokens
 
@@ -25,19 +21,19 @@ PROMPT = "Hello! My favourite"
 MAX_TOKENS = 16
 
 pytestmark = pytest.mark.skipif(
-    triton_server.why_not() is not None, reason=triton_server.why_not() or "it can run"
+    real_triton.why_not() is not None, reason=real_triton.why_not() or "it can run"
 )
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[triton_server.Triton]:
+def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[real_triton.Triton]:
     scratch = tmp_path_factory.mktemp("triton")
     output = scratch / "repository"
     made = CliRunner().invoke(
         inflight, ["repository", "create", str(model_directory), "--output", str(output)]
     )
     assert made.exit_code == 0, made.output
-    server = triton_server.start(output, scratch)
+    server = real_triton.start(output, scratch)
     try:
         yield server
     finally:
@@ -68,7 +64,8 @@ def text(address: str, model: str, streaming: bool, **words: str) -> str:
     try:
         stream.client.async_stream_infer(model, asked, request_id="text", enable_empty_final_response=True)
         pieces = [result.as_numpy("text_output") for result in stream.until_final()]
-        return b"".join(np.ravel(piece)[0] for piece in pieces if piece is not None).decode()
+        joined: bytes = b"".join(np.ravel(piece)[0] for piece in pieces if piece is not None)
+        return joined.decode()
     finally:
         stream.close()
 
@@ -83,7 +80,7 @@ def completion(server: Server, **options: Any) -> str:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_the_core_model_gives_our_workers_tokens(
-    triton: triton_server.Triton, server: Server, streaming: bool
+    triton: real_triton.Triton, server: Server, streaming: bool
 ) -> None:
     expected = core_tokens(server.grpc, streaming)
     assert expected
@@ -93,7 +90,7 @@ def test_the_core_model_gives_our_workers_tokens(
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 def test_text_is_the_gateways(
-    triton: triton_server.Triton, server: Server, model: str, streaming: bool
+    triton: real_triton.Triton, server: Server, model: str, streaming: bool
 ) -> None:
     expected = completion(server)
     assert expected
@@ -102,7 +99,7 @@ def test_text_is_the_gateways(
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_bls_stops_where_the_gateway_does(
-    triton: triton_server.Triton, server: Server, streaming: bool
+    triton: real_triton.Triton, server: Server, streaming: bool
 ) -> None:
     whole = completion(server)
     stop = whole[len(whole) // 2 :][:2]
@@ -112,7 +109,7 @@ def test_bls_stops_where_the_gateway_does(
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
-def test_generate_over_http(triton: triton_server.Triton, server: Server, model: str) -> None:
+def test_generate_over_http(triton: real_triton.Triton, server: Server, model: str) -> None:
     body = {"text_input": PROMPT, "max_tokens": MAX_TOKENS, "exclude_input_in_output": True}
     request = urllib.request.Request(
         f"http://{triton.http}/v2/models/{model}/generate", data=json.dumps(body).encode()
@@ -121,7 +118,7 @@ def test_generate_over_http(triton: triton_server.Triton, server: Server, model:
         assert json.loads(answer.read())["text_output"] == completion(server)
 
 
-def test_a_bad_request_is_refused_by_name(triton: triton_server.Triton) -> None:
+def test_a_bad_request_is_refused_by_name(triton: real_triton.Triton) -> None:
     stream = TritonStream(triton.grpc)
     try:
         stream.client.async_stream_infer(MODEL, inputs([40], 0), enable_empty_final_response=True)

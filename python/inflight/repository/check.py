@@ -1,4 +1,4 @@
-"""Finds what is wrong with a repository, theirs or ours: all of it at once. Owns the rules; changes nothing."""
+"""Finds all that is wrong with a repository, theirs or ours. Owns the rules; changes nothing."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
         return wrong
     for field, table in (("input", INPUTS), ("output", OUTPUTS)):
         declared = _types(config, field)
-        for tensor in table[name]:
-            actual = declared.get(tensor.name)
-            if actual is None or actual == "UNFILLED" or tensor.data_type.startswith("<"):
+        for known in table[name]:
+            actual = declared.get(known.name)
+            if actual is None or actual == "UNFILLED" or known.data_type.startswith("<"):
                 continue
             # Newer releases leave the type of prompt tables open.
-            if actual != tensor.data_type:
-                wrong.append(f"the {field} `{tensor.name}` is `{actual}`, not `{tensor.data_type}`")
+            if actual != known.data_type:
+                wrong.append(f"the {field} `{known.name}` is `{actual}`, not `{known.data_type}`")
     wrong += _values(name, config)
     if name == "ensemble":
         return wrong

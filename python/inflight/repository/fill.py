@@ -20,7 +20,7 @@ def substitutions(text: str) -> dict[str, str]:
     """The pairs of `key:value,key:value`. Raises `UserMistake` for a pair that is none."""
     pairs: dict[str, str] = {}
     for part in re.split(r"(?<!\\),", text) if text else []:
-        key, colon, value = (re.split(r"(?<!\\)(:)", part, maxsplit=1) + ["", ""])[:3]
+        key, colon, value = [*re.split(r"(?<!\\)(:)", part, maxsplit=1), "", ""][:3]
         if not colon or not key.strip():
             raise UserMistake(
                 f"`{part}` is no substitution",

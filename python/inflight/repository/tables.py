@@ -11,7 +11,22 @@ from dataclasses import dataclass
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 DATA_TYPES = frozenset(
     f"TYPE_{name}"
-    for name in "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 STRING BF16".split()
+    for name in [
+        "BOOL",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "FP16",
+        "FP32",
+        "FP64",
+        "STRING",
+        "BF16",
+    ]
 )
 
 
@@ -255,7 +270,7 @@ tokenizer_dir; path; -; directory of tokenizer.json (Inflight's own: text is mad
     "tensorrt_llm": _parameters("""
 max_beam_width; int; 1; widest beam
 FORCE_CPU_ONLY_INPUT_TENSORS; no; no; inputs stay where Triton has them
-gpt_model_type=batching_strategy; inflight_fused_batching|inflight_batching|V1|v1; inflight_fused_batching; batching
+gpt_model_type=batching_strategy; inflight_fused_batching|inflight_batching|V1|v1; inflight_fused_batching; -
 gpt_model_path=engine_dir; path; -; engine, or what the executor loads
 encoder_model_path=encoder_engine_dir; path; -; encoder engine
 max_tokens_in_paged_kv_cache; int; -; bound of the KV cache in tokens
@@ -352,13 +367,30 @@ STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             "streaming": "stream",
             **{
                 name: name
-                for name in (
-                    "num_return_sequences exclude_input_in_output temperature repetition_penalty min_tokens "
-                    "presence_penalty frequency_penalty seed return_log_probs return_context_logits "
-                    "return_generation_logits return_perf_metrics return_num_input_tokens "
-                    "return_num_output_tokens beam_width prompt_embedding_table prompt_vocab_size "
-                    "lora_task_id lora_weights lora_config guided_decoding_guide_type guided_decoding_guide"
-                ).split()
+                for name in [
+                    "num_return_sequences",
+                    "exclude_input_in_output",
+                    "temperature",
+                    "repetition_penalty",
+                    "min_tokens",
+                    "presence_penalty",
+                    "frequency_penalty",
+                    "seed",
+                    "return_log_probs",
+                    "return_context_logits",
+                    "return_generation_logits",
+                    "return_perf_metrics",
+                    "return_num_input_tokens",
+                    "return_num_output_tokens",
+                    "beam_width",
+                    "prompt_embedding_table",
+                    "prompt_vocab_size",
+                    "lora_task_id",
+                    "lora_weights",
+                    "lora_config",
+                    "guided_decoding_guide_type",
+                    "guided_decoding_guide",
+                ]
             },
         },
         {

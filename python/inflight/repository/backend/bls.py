@@ -35,19 +35,41 @@ _FORWARDED = {
     "stream": "streaming",
     **{
         name: name
-        for name in (
-            "num_return_sequences temperature repetition_penalty min_tokens presence_penalty "
-            "frequency_penalty seed return_log_probs return_context_logits return_generation_logits "
-            "return_perf_metrics return_num_input_tokens return_num_output_tokens beam_width "
-            "prompt_embedding_table prompt_vocab_size lora_task_id lora_weights lora_config "
-            "guided_decoding_guide_type guided_decoding_guide"
-        ).split()
+        for name in [
+            "num_return_sequences",
+            "temperature",
+            "repetition_penalty",
+            "min_tokens",
+            "presence_penalty",
+            "frequency_penalty",
+            "seed",
+            "return_log_probs",
+            "return_context_logits",
+            "return_generation_logits",
+            "return_perf_metrics",
+            "return_num_input_tokens",
+            "return_num_output_tokens",
+            "beam_width",
+            "prompt_embedding_table",
+            "prompt_vocab_size",
+            "lora_task_id",
+            "lora_weights",
+            "lora_config",
+            "guided_decoding_guide_type",
+            "guided_decoding_guide",
+        ]
     },
 }
-_ABSENT = (
-    "decoder_text_input image_input image_bytes_input image_url_input video_bytes_input num_draft_tokens "
-    "use_draft_logits prompt_table_extra_id"
-).split()
+_ABSENT = [
+    "decoder_text_input",
+    "image_input",
+    "image_bytes_input",
+    "image_url_input",
+    "video_bytes_input",
+    "num_draft_tokens",
+    "use_draft_logits",
+    "prompt_table_extra_id",
+]
 #: Requests at once; each waits in a thread of its own.
 _THREADS = 64
 

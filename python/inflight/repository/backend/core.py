@@ -217,7 +217,7 @@ class TritonPythonModel:
         group = row.group
         prompt = row.request.input_token_ids if group.with_prompt else []
         ids = np.concatenate([np.asarray(prompt, np.int32), new])
-        outputs = {
+        outputs: dict[str, tuple[Any, Any]] = {
             "output_ids": (ids[None, None], np.int32),
             "sequence_length": ([[len(ids)]], np.int32),
         }

@@ -1,5 +1,7 @@
-"""`postprocessing`: token ids to text. Stateless, as the ensemble needs it: every response is decoded by
-itself, so a streamed character of several tokens shows as U+FFFD. `tensorrt_llm_bls` keeps state and does not.
+"""`postprocessing`: token ids to text. Stateless, as the ensemble needs it.
+
+Every response is decoded by itself, so a streamed character of several tokens shows as U+FFFD.
+`tensorrt_llm_bls` keeps state and has no such gaps.
 """
 
 from __future__ import annotations

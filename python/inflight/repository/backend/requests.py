@@ -35,8 +35,21 @@ _SAMPLING = {
 _OUTPUT = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
 #: Handled here or in the model; everything else goes to the executor as it is.
 _HANDLED = frozenset(
-    "input_ids input_lengths request_output_len end_id pad_id stop_words_list bad_words_list embedding_bias "
-    "exclude_input_in_output stop streaming return_num_input_tokens return_num_output_tokens".split()
+    [
+        "input_ids",
+        "input_lengths",
+        "request_output_len",
+        "end_id",
+        "pad_id",
+        "stop_words_list",
+        "bad_words_list",
+        "embedding_bias",
+        "exclude_input_in_output",
+        "stop",
+        "streaming",
+        "return_num_input_tokens",
+        "return_num_output_tokens",
+    ]
 )
 _DATATYPES = {
     "bool": "BOOL",

@@ -6,7 +6,6 @@ Owns how word lists are packed into tensors; the tokenizer owns everything else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
