@@ -75,7 +75,7 @@ def completion(server: Server, **options: Any) -> str:
         answer = client.completions.create(
             model=server.model, prompt=PROMPT, max_tokens=MAX_TOKENS, temperature=0, **options
         )
-    return answer.choices[0].text
+    return str(answer.choices[0].text)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
