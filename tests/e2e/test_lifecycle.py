@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from inflight.launch.model import DEMO_DIRECTORY
 from support.http import get, stream
 from support.metrics import active_requests
 from support.processes import InflightProcess, exists, wait_until
@@ -106,6 +107,21 @@ def test_mistakes_are_told_in_words(start: Start, tmp_path: Path) -> None:
     assert "tokenizer.json" in log
     assert "--worker" in fails(start, "gateway", "--port=0")
     assert "bogus" in fails(start, "serve", "--executor=bogus")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("tokenizer.json", "{}"), ("generation_config.json", '{"eos_token_id": "x"}')]
+)
+def test_files_that_no_gateway_can_use_end_the_start(
+    start: Start, tmp_path: Path, name: str, content: str
+) -> None:
+    for path in DEMO_DIRECTORY.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).write_text(content)
+    log = fails(start, "serve", str(tmp_path), "--executor=simulated", *ANY_PORTS)
+    assert f"`{tmp_path}` cannot be served" in log
+    assert f"`{name}`" in log
 
 
 def test_a_port_in_use_is_named(start: Start) -> None:

@@ -109,21 +109,37 @@ def worker(
     found = find_model(
         model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
     )
-    options = _native.WorkerOptions(served_model_name=found.name_for_clients, assets=found.assets(), **values)
+    assets = found.assets()
+    options = _native.WorkerOptions(served_model_name=found.name_for_clients, assets=assets, **values)
     # Loading a model takes minutes, a port in use is known at once.
     require_free(options.host, options.grpc_port, "--grpc-port")
     require_free(options.host, options.metrics_port, "--metrics-port")
+    vocab_size = found.vocab_size()
+    _require_readable(assets, str(found.directory))
 
     if executor == "simulated":
-        simulated = _native.SimulatedOptions(vocab_size=found.vocab_size(), **chosen)
+        simulated = _native.SimulatedOptions(vocab_size=vocab_size, **chosen)
         ctx.exit(_native.serve_simulated_worker(options, simulated))
     engine = executors.create(
         executor,
         executors.ExecutorOptions(
-            model_dir=found.directory, device=device, vocab_size=found.vocab_size(), values=chosen
+            model_dir=found.directory, device=device, vocab_size=vocab_size, values=chosen
         ),
     )
     ctx.exit(_native.serve_worker(engine, options))
+
+
+def _require_readable(assets: dict[str, bytes], directory: str) -> None:
+    """Raises `UserMistake` for files that no gateway could use: it would only try again and again."""
+    from inflight import _native
+    from inflight.errors import UserMistake
+
+    try:
+        _native.Tokenizer(assets)
+    except ValueError as error:
+        raise UserMistake(
+            f"the model `{directory}` cannot be served: {error}", "fetch the checkpoint again"
+        ) from error
 
 
 def _named_options(executor: str, given: tuple[str, ...]) -> dict[str, str]:
