@@ -27,7 +27,7 @@ FLAGS = {
 
 @click.group()
 def repository() -> None:
-    """Write, check and fill Triton model repositories for TensorRT-LLM."""
+    """Write, check and fill Triton model repositories."""
 
 
 def _flags(command: Any) -> Any:
