@@ -17,6 +17,9 @@ pub const CODE_INTERNAL: i32 = 13;
 pub const CODE_UNAVAILABLE: i32 = 14;
 pub const CODE_DEADLINE_EXCEEDED: i32 = 4;
 
+/// How often the handles are looked through for stalled clients at most.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 struct Entry {
     generation: u32,
@@ -24,6 +27,16 @@ struct Entry {
     /// The handle's sequence i is the request's choice `first_choice + i`.
     first_choice: u32,
     sequences: u32,
+}
+
+impl Entry {
+    /// Ends the request with an error row; returns the consumer's waker if it waits.
+    fn fail(&self, code: i32, text: &str, now: Instant) -> Option<Waker> {
+        let details = Some(failure(code, text));
+        let reason = FinishReason::NotFinished;
+        self.inbox
+            .append(self.first_choice, &[], reason, true, details, now)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +84,7 @@ impl Registry {
             sequences,
         });
         self.active.store(state.entries.len(), Ordering::Relaxed);
-        Ok(u64::from(generation) << 32 | (key as u64 & 0xffff_ffff))
+        Ok(handle(generation, key))
     }
 
     /// Forgets a handle; true if rows of it could still have come.
@@ -153,16 +166,7 @@ impl Registry {
             std::mem::take(&mut state.entries)
         };
         for (_, entry) in entries {
-            let details = Some(failure(code, text));
-            let waker = entry.inbox.append(
-                entry.first_choice,
-                &[],
-                FinishReason::NotFinished,
-                true,
-                details,
-                now,
-            );
-            if let Some(waker) = waker {
+            if let Some(waker) = entry.fail(code, text, now) {
                 waker.wake();
             }
         }
@@ -172,41 +176,39 @@ impl Registry {
     /// work is stopped. Looks at most once a second: the scan is over all handles.
     pub fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<u64> {
         let mut stalled = Vec::new();
-        let mut state = self.state.lock();
-        let recently = |last: Instant| now.saturating_duration_since(last) < Duration::from_secs(1);
-        if state.last_sweep.is_some_and(recently) {
-            return stalled;
-        }
-        state.last_sweep = Some(now);
-        for (key, entry) in &state.entries {
-            let unread = entry.inbox.unread_since();
-            if unread.is_some_and(|since| now.saturating_duration_since(since) >= patience) {
-                stalled.push(u64::from(entry.generation) << 32 | (key as u64 & 0xffff_ffff));
+        let mut wakers = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let since = |past: Instant| now.saturating_duration_since(past);
+            if state
+                .last_sweep
+                .is_some_and(|last| since(last) < SWEEP_EVERY)
+            {
+                return stalled;
             }
-        }
-        for &handle in &stalled {
-            if let Some(key) = find(&state.entries, handle) {
-                let entry = state.entries.remove(key);
-                let details = Some(failure(
-                    CODE_DEADLINE_EXCEEDED,
-                    "the client read too slowly for too long",
-                ));
-                let waker = entry.inbox.append(
-                    entry.first_choice,
-                    &[],
-                    FinishReason::NotFinished,
-                    true,
-                    details,
-                    now,
-                );
-                if let Some(waker) = waker {
-                    waker.wake();
+            state.last_sweep = Some(now);
+            state.entries.retain(|key, entry| {
+                let keep = entry
+                    .inbox
+                    .unread_since()
+                    .is_none_or(|unread| since(unread) < patience);
+                if !keep {
+                    stalled.push(handle(entry.generation, key));
+                    let text = "the client read too slowly for too long";
+                    wakers.extend(entry.fail(CODE_DEADLINE_EXCEEDED, text, now));
                 }
-            }
+                keep
+            });
+            self.active.store(state.entries.len(), Ordering::Relaxed);
         }
-        self.active.store(state.entries.len(), Ordering::Relaxed);
+        wakers.into_iter().for_each(Waker::wake);
         stalled
     }
+}
+
+/// A slab's key with its entry's generation.
+fn handle(generation: u32, key: usize) -> u64 {
+    u64::from(generation) << 32 | (key as u64 & 0xffff_ffff)
 }
 
 fn find(entries: &Slab<Entry>, handle: u64) -> Option<usize> {
