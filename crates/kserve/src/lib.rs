@@ -14,6 +14,7 @@ pub mod assets {
     tonic::include_proto!("inflight.v1");
 }
 
+pub mod capability;
 pub mod client;
 pub mod names;
 pub mod step;

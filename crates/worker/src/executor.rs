@@ -48,35 +48,7 @@ pub struct ModelInfo {
     pub capabilities: Vec<String>,
 }
 
-/// Capability names. What every executor must do (greedy and top-k/top-p sampling, stop words,
-/// streaming, cancel) has none.
-pub mod capability {
-    pub const LOG_PROBS: &str = "log_probs";
-    pub const TOP_LOG_PROBS: &str = "top_log_probs";
-    pub const PROMPT_LOG_PROBS: &str = "prompt_log_probs";
-    pub const MIN_P: &str = "min_p";
-    pub const PENALTIES: &str = "penalties";
-    pub const MIN_TOKENS: &str = "min_tokens";
-    pub const BAD_WORDS: &str = "bad_words";
-    pub const EMBEDDING_BIAS: &str = "embedding_bias";
-    pub const NUM_RETURN_SEQUENCES: &str = "num_return_sequences";
-    pub const BEAM_SEARCH: &str = "beam_search";
-    pub const TOP_P_DECAY: &str = "top_p_decay";
-    pub const NO_REPEAT_NGRAM: &str = "no_repeat_ngram_size";
-    pub const CONTEXT_LOGITS: &str = "context_logits";
-    pub const GENERATION_LOGITS: &str = "generation_logits";
-    pub const PERF_METRICS: &str = "perf_metrics";
-    pub const PROMPT_TUNING: &str = "prompt_tuning";
-    pub const LORA: &str = "lora";
-    pub const DRAFT_TOKENS: &str = "draft_tokens";
-    pub const GUIDED_DECODING: &str = "guided_decoding";
-    pub const LOOKAHEAD: &str = "lookahead";
-    pub const KV_CACHE_RETENTION: &str = "kv_cache_retention";
-    pub const CONTEXT_PHASE: &str = "context_phase";
-    pub const ENCODER: &str = "encoder";
-    pub const MROPE: &str = "mrope";
-    pub const CROSS_ATTENTION: &str = "cross_attention";
-}
+pub use inflight_kserve::capability;
 
 /// One request, with the names of `tensorrt_llm.bindings.executor.Request`. `None` means that the
 /// client sent nothing and the executor's own default holds.

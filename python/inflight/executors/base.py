@@ -133,7 +133,7 @@ class ResponseBatch:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What the executor serves and can do; capability names are in ``crates/worker/src/executor.rs``."""
+    """What the executor serves and can do; capability names are in ``crates/kserve/src/capability.rs``."""
 
     executor: str
     vocab_size: int

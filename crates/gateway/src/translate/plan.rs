@@ -4,8 +4,8 @@
 //! Absent sampling fields take the model's generation config, else OpenAI's default, and all that the
 //! sampler always reads is settled here: TensorRT-LLM's own default is greedy with a fixed seed.
 
+use inflight_kserve::capability;
 use inflight_openai::ApiError;
-use inflight_text::GenerationConfig;
 
 use super::ask::Ask;
 use crate::error;
@@ -46,18 +46,6 @@ pub struct Sampling {
     pub presence_penalty: Option<f32>,
     pub frequency_penalty: Option<f32>,
     pub min_tokens: Option<i32>,
-}
-
-/// Names of capabilities as workers announce them.
-mod capability {
-    pub(super) const LOG_PROBS: &str = "log_probs";
-    pub(super) const TOP_LOG_PROBS: &str = "top_log_probs";
-    pub(super) const PROMPT_LOG_PROBS: &str = "prompt_log_probs";
-    pub(super) const MIN_P: &str = "min_p";
-    pub(super) const PENALTIES: &str = "penalties";
-    pub(super) const MIN_TOKENS: &str = "min_tokens";
-    pub(super) const EMBEDDING_BIAS: &str = "embedding_bias";
-    pub(super) const NUM_RETURN_SEQUENCES: &str = "num_return_sequences";
 }
 
 /// Settles `ask` for a prompt of `prompt_tokens` tokens; `fresh_seed` is used where none is asked.
@@ -104,7 +92,7 @@ pub fn plan(
         sequences: ask.n,
         max_tokens: max_tokens(ask, model, prompt_tokens)?,
         streaming: ask.stream || ask.has_stop_strings,
-        sampling: sampling(ask, defaults, fresh_seed),
+        sampling: sampling(ask, model, fresh_seed),
         end_id,
         pad_id,
         stop_ids,
@@ -120,7 +108,10 @@ pub fn plan(
     })
 }
 
-fn sampling(ask: &Ask, defaults: &GenerationConfig, fresh_seed: u64) -> Sampling {
+fn sampling(ask: &Ask, model: &ServedModel, fresh_seed: u64) -> Sampling {
+    let defaults = model.text.generation();
+    // What the client never asked for cannot be refused: a default that the executor lacks is left out.
+    let default_if = |able: &str, value: Option<f32>| value.filter(|_| model.can(able));
     // A model that says `do_sample: false` is greedy until a temperature is asked for.
     let model_is_greedy = ask.sampling.temperature.is_none() && defaults.do_sample == Some(false);
     let temperature = ask
@@ -139,12 +130,14 @@ fn sampling(ask: &Ask, defaults: &GenerationConfig, fresh_seed: u64) -> Sampling
     let min_p = if greedy {
         None
     } else {
-        ask.sampling.min_p.or(defaults.min_p)
+        ask.sampling
+            .min_p
+            .or(default_if(capability::MIN_P, defaults.min_p))
     };
-    let repetition_penalty = ask
-        .sampling
-        .repetition_penalty
-        .or(defaults.repetition_penalty);
+    let repetition_penalty = ask.sampling.repetition_penalty.or(default_if(
+        capability::PENALTIES,
+        defaults.repetition_penalty,
+    ));
     Sampling {
         // TensorRT-LLM has no temperature 0; greedy is top-k 1, whatever the rest.
         temperature: if greedy { 1.0 } else { temperature },

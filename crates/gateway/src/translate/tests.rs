@@ -328,6 +328,24 @@ fn absent_fields_take_the_models_own_defaults() {
 }
 
 #[test]
+fn a_default_that_the_executor_lacks_is_left_out_and_an_asked_one_refused() {
+    let defaults = r#"{"eos_token_id":256,"do_sample":true,"min_p":0.1,"repetition_penalty":1.2}"#;
+    let mut model = model(defaults);
+    let sent = |model: &ServedModel| {
+        let (tensors, _) = readable(&translated(model, &chat_ask(&json!({}))).unwrap());
+        let names = ["inflight_min_p", "repetition_penalty"];
+        names.map(|name| tensors.contains_key(name))
+    };
+    assert_eq!(sent(&model), [true, true]);
+    model.description.capabilities.clear();
+    assert_eq!(sent(&model), [false, false]);
+    for field in ["min_p", "repetition_penalty"] {
+        let error = translated(&model, &chat_ask(&json!({ field: 0.5 }))).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(field));
+    }
+}
+
+#[test]
 fn a_request_that_does_not_fit_is_refused_with_its_field() {
     let short = ServedModel {
         description: ModelDescription {

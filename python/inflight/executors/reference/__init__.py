@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointError", "ModelError", "OptionError", "UnsupportedModelError", "create"]
 
-#: What works, by the names of ``crates/worker/src/executor.rs``.
+#: What works, by the names of ``crates/kserve/src/capability.rs``.
 CAPABILITIES = (
     "log_probs",
     "top_log_probs",
