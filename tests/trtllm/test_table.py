@@ -28,7 +28,9 @@ def worker_inputs() -> dict[str, str | None]:
     table = table[: table.index("\n];")]
     rows = list(ROW.finditer(table))
     capabilities = dict(
-        re.findall(r'pub const (\w+): &str = "([^"]+)"', (ROOT / "crates/kserve/src/capability.rs").read_text())
+        re.findall(
+            r'pub const (\w+): &str = "([^"]+)"', (ROOT / "crates/kserve/src/capability.rs").read_text()
+        )
     )
     found: dict[str, str | None] = {}
     for row, following in zip(rows, [*rows[1:], None], strict=True):
