@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 
 from support.processes import InflightProcess
 from support.servers import MODEL, MODEL_ARGUMENTS, MODEL_NAME, Server, Start, serve_simulated, wait_ready
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that press
+# Ctrl-C would then wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _starter() -> Iterator[Start]:
