@@ -1,7 +1,7 @@
 """A TensorRT-LLM that is not one: packages, metadata and commands that answer to the recorded names only.
 
 Writes a folder of packages for PYTHONPATH and a folder of commands for PATH. Classes are made from
-`recorded_api.json` and raise on any keyword it does not have; `trtllm-build` takes the recorded flags only.
+the record and raise on any keyword it does not have; `trtllm-build` takes the recorded flags only.
 What `from_hugging_face` and `Mapping` take is in no record and is written here as the example scripts of the
 release call them. Every call is logged as a line of JSON, so that a test can follow it.
 """
@@ -13,8 +13,8 @@ import os
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-RECORDED = HERE / "recorded_api.json"
+#: One record for this double and for the generated ones of `trtllm`; `ORIGIN.md` beside it says whence.
+RECORDED = Path(__file__).parents[1] / "trtllm" / "data" / "tensorrt_llm_api.json"
 
 _COMMON = """
 import json, os, inspect
