@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from inflight.cli.app import inflight
+from inflight.engine.option import ENGINE_DRAFTERS, PYTORCH_DRAFTERS
 from inflight.engine.options import BY_NAME, OPTIONS, RUNTIMES, Values
+from inflight.engine.speculation import CLASSES, DECODING_TYPES
 
 from .double import RECORDED
 
@@ -63,7 +65,8 @@ def test_every_flag_that_is_passed_on_is_one_of_trtllm_build(option: Any) -> Non
     name = option.build_flag.lstrip("-")
     assert name in BUILD or name in PLUGINS
     if name in BUILD and BUILD[name].get("choices"):
-        assert set(option.choices) == set(BUILD[name]["choices"])
+        ours = ENGINE_DRAFTERS if option.name == "speculative_decoding_mode" else option.choices
+        assert set(ours) == set(BUILD[name]["choices"])
     if name in BUILD:
         assert (option.kind == "flag") == bool(BUILD[name].get("is_flag"))
         assert (option.kind == "texts") == (BUILD[name].get("nargs") == "+")
@@ -87,6 +90,24 @@ def test_every_field_is_a_recorded_one(attribute: str, symbol: str) -> None:
         assert first in known, option.name
         if first == "kv_cache_config":
             assert rest[0] in fields("tensorrt_llm.llmapi.KvCacheConfig")
+
+
+def test_every_drafter_of_the_pytorch_runtime_is_a_recorded_class() -> None:
+    served = {
+        symbol["decoding_type"]: name.rpartition(".")[2]
+        for name, symbol in RECORD["symbols"].items()
+        if "pytorch" in symbol.get("backends", ()) and "decoding_type" in symbol
+    }
+    # The user's own drafter is an object, and SaveState drafts nothing.
+    assert {kind: name for kind, name in served.items() if kind in CLASSES} == CLASSES
+    assert set(DECODING_TYPES.values()) == set(CLASSES)
+    assert set(served) - set(CLASSES) == {"User_Provided", "SaveState"}
+    assert set(DECODING_TYPES) == set(PYTORCH_DRAFTERS)
+    taken = {field for name in CLASSES.values() for field in fields(f"tensorrt_llm.llmapi.{name}")}
+    for option in OPTIONS:
+        outer, _, field = (option.llm_args or "").partition(".")
+        if outer == "speculative_config" and field != "decoding_type":
+            assert field in taken
 
 
 @pytest.mark.parametrize(

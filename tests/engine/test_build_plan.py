@@ -74,6 +74,28 @@ REFUSALS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("llama-2-70b", {"runtime": "pytorch", "gemm_plugin": "auto"}, ("`--gemm-plugin`", "`pytorch`")),
     ("llama-2-70b", {"runtime": "pytorch", "quantization": "fp8"}, ("`--quantization fp8`", "`pytorch`")),
     ("llama-2-70b", {"runtime": "pytorch", "kv_cache_dtype": "int8"}, ("`--kv-cache-dtype int8`",)),
+    ("llama-2-70b", {"speculative_decoding_mode": "ngram"}, ("-decoding-mode ngram`", "`tensorrt`")),
+    (
+        "llama-2-70b",
+        {"runtime": "pytorch", "speculative_decoding_mode": "medusa"},
+        ("`--speculative-decoding-mode medusa`", "`pytorch`"),
+    ),
+    (
+        "llama-2-70b",
+        {"runtime": "pytorch", "speculative_decoding_mode": "eagle"},
+        ("`--speculative-decoding-mode eagle`", "`--max-draft-len`", "`--speculative-model`"),
+    ),
+    (
+        "llama-2-70b",
+        {"runtime": "pytorch", "speculative_decoding_mode": "mtp", "max_draft_len": 3},
+        ("`--max-draft-len 3`", "`--speculative-decoding-mode mtp`"),
+    ),
+    (
+        "llama-2-70b",
+        {"runtime": "pytorch", "speculative_decoding_mode": "auto", "max_beam_width": 2},
+        ("`--max-beam-width 2`", "`--speculative-decoding-mode auto`"),
+    ),
+    ("llama-2-70b", {"runtime": "pytorch", "max_draft_len": 3}, ("`--max-draft-len 3`",)),
     ("llama-2-70b", {"runtime": "reference", "tp_size": 2}, ("`--tp-size`", "`reference`")),
     ("llama-2-70b", {"runtime": "reference", "dtype": "float16"}, ("`--dtype float16`", "float32")),
 ]  # fmt: skip

@@ -103,7 +103,9 @@ def _dump(value: Any) -> Any:
 def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
     short = full.rpartition(".")[2]
     params = [param for param in symbol.get("params", []) if f"{short}({param['name']})" not in without]
-    overloads = symbol.get("overloads") or [params]
+    inherited = [param for base in _bases(symbol) for param in SYMBOLS[base].get("params", [])]
+    every = list({param["name"]: param for param in inherited + params}.values())
+    overloads = symbol.get("overloads") or [every]
     attributes = {
         attribute["name"]: attribute
         for attribute in symbol.get("attributes", [])
@@ -112,7 +114,7 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
     native = full.startswith(BINDINGS)
     if not native:
         # Fields of dataclasses and of argument classes.
-        attributes |= {name: {} for name in _names(params) if not name.startswith("*")}
+        attributes |= {name: {} for name in _names(every) if not name.startswith("*")}
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         if any(name.startswith("**") for name in _names(params)):
@@ -167,9 +169,8 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
                 had = set(inspect.signature(getattr(behaviour, name)).parameters) - {"self"}
                 assert had == set(_names(method["params"])), f"{full}.{name} of the simulation takes {had}"
     if not native and not any(name.startswith("**") for name in _names(params)):
-        inherited = [param for base in _bases(symbol) for param in SYMBOLS[base].get("params", [])]
-        names = [name for name in _names(params + inherited) if f"{short}({name})" not in without]
-        made.__signature__ = signature(list(dict.fromkeys(names)))  # type: ignore[attr-defined]
+        taken = [param for param in every if f"{short}({param['name']})" not in without]
+        made.__signature__ = signature(taken)  # type: ignore[attr-defined]
     return made
 
 
@@ -273,5 +274,14 @@ def installed(without: Collection[str] = ()) -> Iterator[ModuleType]:
         sys.modules.update(before)
 
 
-def signature(names: list[str]) -> inspect.Signature:
-    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names])
+def signature(params: list[dict[str, Any]]) -> inspect.Signature:
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                param["name"],
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if param.get("required") else param.get("default"),
+            )
+            for param in params
+        ]
+    )

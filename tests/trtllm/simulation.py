@@ -216,11 +216,24 @@ def perf_metrics() -> Any:
 
 
 def record(request: Any) -> None:
+    """Keeps a request, and writes it where a test of another process reads it."""
     REQUESTS.append(request)
-    log = os.environ.get("DOUBLES_LOG")
+    held = request.items() if isinstance(request, dict) else request.dump().items()
+    write("DOUBLES_LOG", {name: getattr(value, "dump", lambda v=value: v)() for name, value in held})
+
+
+def record_engine(engine: Any) -> None:
+    """The same for an engine and what it was made with."""
+    ENGINES.append(engine)
+    write("DOUBLES_MADE", engine.dump())
+
+
+def write(variable: str, values: dict[str, Any]) -> None:
+    """Appends a line of JSON to the file that the environment names."""
+    log = os.environ.get(variable)
     if log:
         with open(log, "a", encoding="utf-8") as file:
-            file.write(json.dumps(request.dump()) + "\n")
+            file.write(json.dumps(values, default=str) + "\n")
 
 
 class Executor:
@@ -228,7 +241,7 @@ class Executor:
 
     def _sim_begin(self) -> None:
         self._sim = Simulator()
-        ENGINES.append(self)
+        record_engine(self)
 
     def enqueue_request(self, request: Any) -> int:
         return self.enqueue_requests([request])[0]  # type: ignore[no-any-return]
@@ -309,7 +322,7 @@ class LLM:
     def _sim_begin(self) -> None:
         self._sim = Simulator()
         self._sim_results: dict[int, Any] = {}
-        ENGINES.append(self)
+        record_engine(self)
         self._sim.deliver = self._sim_deliver
 
     def _sim_deliver(self, responses: list[Any]) -> None:
@@ -331,7 +344,7 @@ class LLM:
         self,
         inputs: Any,
         sampling_params: Any = None,
-        lora_request: Any = None,  # noqa: ARG002
+        lora_request: Any = None,
         prompt_adapter_request: Any = None,  # noqa: ARG002
         streaming: bool = False,
         kv_cache_retention_config: Any = None,
@@ -348,8 +361,9 @@ class LLM:
             "sampling_params": sampling_params,
             "kv_cache_retention_config": kv_cache_retention_config,
             "disaggregated_params": disaggregated_params,
+            "lora_request": lora_request,
         }
-        REQUESTS.append(call)
+        record(call)
         if self._sim.broken:
             raise RuntimeError("LLM is shut down")
         if inputs[0] == REFUSE:

@@ -49,6 +49,12 @@ def write_checkpoint(directory: Path, **config: Any) -> Path:
     return directory
 
 
+def write_adapter(folder: Path, name: str = "7", rank: int = 8) -> Path:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    return folder
+
+
 def start(tmp_path: Path, **options: Any) -> Any:
     return pytorch.create_pytorch(
         write_checkpoint(tmp_path / "model"), parse(OPTIONS | options, "pytorch", {}), "1.2.1"
@@ -62,8 +68,16 @@ def executor(
     # Set first, so that monkeypatch removes what the adapter sets.
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
     monkeypatch.setenv(pytorch.SINGLE_PROCESS, "1" if request.param == "tap" else "0")
+    # Relative, so that a case can name it.
+    monkeypatch.chdir(tmp_path)
+    write_adapter(Path("adapters"))
     with doubles.installed():
-        made = start(tmp_path, batch_tap="auto" if request.param == "tap" else "off")
+        made = start(
+            tmp_path,
+            batch_tap="auto" if request.param == "tap" else "off",
+            lora_adapter_dir="adapters",
+            lora_target_modules="attn_q,attn_v",
+        )
         # As the worker's own first request.
         made.enqueue([Request(client_id=1000, input_token_ids=[8], max_tokens=1)])
         collect(made, 1000)
@@ -234,6 +248,12 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
+        {"lora_task_id"},
+        {"tensors": [passed("lora_task_id", "UINT64", (1,), 7)]},
+        {},
+        {"lora_request": {"lora_name": "7", "lora_int_id": 7, "lora_path": "adapters/7"}},
+    ),
+    (
         {"context_phase_params"},
         {"tensors": [PHASE_TENSOR]},
         {},
@@ -326,19 +346,22 @@ def test_a_cancelled_request_gets_its_final_row(executor: Any) -> None:
 
 
 def test_one_refusal_leaves_the_others_alone(executor: Any) -> None:
-    lora = passed("lora_task_id", "UINT64", (1,), 7)
+    lora = passed("lora_task_id", "UINT64", (1,), 8)
+    weights = passed("lora_weights", "FP16", (1, 1), 1.0)
     executor.enqueue(
         [
             Request(client_id=1, input_token_ids=[10], max_tokens=1),
             Request(client_id=2, input_token_ids=[simulation.REFUSE], max_tokens=1),
             Request(client_id=3, input_token_ids=[10], max_tokens=1, tensors=[lora]),
             Request(client_id=4, input_token_ids=[simulation.ERROR], max_tokens=1),
+            Request(client_id=5, input_token_ids=[10], max_tokens=1, tensors=[weights]),
         ]
     )
-    rows = collect(executor, 1, 2, 3, 4)
+    rows = collect(executor, 1, 2, 3, 4, 5)
     assert [row.tokens for row in rows[1]] == [[11]]
     assert rows[2][0].errors == [(StatusCode.INVALID_ARGUMENT, "ValueError: The prompt is too long")]
-    assert "`lora_task_id` means nothing" in rows[3][0].errors[0][1]
+    assert "LoRA task `8` is not in `lora_adapter_dir`" in rows[3][0].errors[0][1]
+    assert "`lora_weights` cannot be taken" in rows[5][0].errors[0][1]
     assert rows[4][0].errors[0][0] == StatusCode.INVALID_ARGUMENT
 
 
@@ -375,7 +398,43 @@ def test_what_build_wrote_is_used_and_options_win(tmp_path: Path, monkeypatch: p
         made.shutdown()
     assert (info.max_batch_size, info.max_seq_len, info.max_input_len) == (4, 64, 63)
     assert arguments["kv_cache_config"] == {"dtype": "fp8", "free_gpu_memory_fraction": 0.5}
-    assert arguments["skip_tokenizer_init"] is True
+    # Guides are written in text.
+    assert arguments["skip_tokenizer_init"] is False
+
+
+def test_adapters_are_in_the_configuration_and_in_the_capabilities(executor: Any) -> None:
+    held = simulation.ENGINES[-1].dump()
+    assert (held["enable_lora"], held["lora_config"]) == (
+        True,
+        {"lora_target_modules": ["attn_q", "attn_v"]},
+    )
+    assert "lora" in executor.info().capabilities
+
+
+@pytest.mark.parametrize(
+    ("adapters", "options", "words"),
+    [
+        ([], {"lora_target_modules": "attn_q"}, "which is no directory"),
+        (["7"], {}, "no target modules"),
+        (["seven"], {"lora_target_modules": "attn_q"}, "its name is no task id"),
+        (["7"], {"lora_target_modules": "attn_q", "max_lora_rank": 4}, "and `max_lora_rank` is `4`"),
+    ],
+)
+def test_adapters_that_cannot_be_used_are_told_at_start(
+    tmp_path: Path, adapters: list[str], options: dict[str, Any], words: str
+) -> None:
+    for name in adapters:
+        write_adapter(tmp_path / "adapters", name)
+    with doubles.installed(), pytest.raises(UserMistake) as raised:
+        start(tmp_path, lora_adapter_dir=str(tmp_path / "adapters"), **options)
+    assert words in raised.value.what
+
+
+def test_an_adapter_that_comes_later_is_found(executor: Any) -> None:
+    write_adapter(Path("adapters"), "9")
+    task = passed("lora_task_id", "UINT64", (1,), 9)
+    executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=1, tensors=[task])])
+    assert not collect(executor, 1)[1][-1].errors
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,11 @@ def install(directory: Path, version: str) -> dict[str, str]:
     info = directory / f"tensorrt_llm-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: {version}\n")
-    return {"PYTHONPATH": str(directory), "DOUBLES_LOG": str(directory / "requests.jsonl")}
+    return {
+        "PYTHONPATH": str(directory),
+        "DOUBLES_LOG": str(directory / "requests.jsonl"),
+        "DOUBLES_MADE": str(directory / "engines.jsonl"),
+    }
 
 
 def engine_with_tokenizer(directory: Path, **build: Any) -> Path:

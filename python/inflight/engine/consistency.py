@@ -236,18 +236,6 @@ def check_features(values: Values, facts: ModelFacts) -> list[Problem]:
             "give both",
         ),
         (
-            values.is_given("max_draft_len") and not values.is_given("speculative_decoding_mode"),
-            f"`--max-draft-len {values['max_draft_len']}` is given without `--speculative-decoding-mode`",
-            "give both",
-        ),
-        (
-            values["speculative_decoding_mode"]
-            in ("draft_tokens_external", "lookahead_decoding", "medusa", "eagle")
-            and values["max_draft_len"] == 0,
-            f"`--speculative-decoding-mode {values['speculative_decoding_mode']}` needs `--max-draft-len`",
-            "say how many tokens a step may draft",
-        ),
-        (
             values["embedding_sharding_dim"] > 1,
             f"`--embedding-sharding-dim` is `{values['embedding_sharding_dim']}`",
             "choose 0 or 1",

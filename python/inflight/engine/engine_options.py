@@ -1,4 +1,4 @@
-"""The options of `inflight build` for the builder of engines: plugins, features, ways of working. Data only."""
+"""The options of `inflight build` for the builder of engines: plugins, features, its work. Data only."""
 
 from __future__ import annotations
 
@@ -160,8 +160,29 @@ ENGINE_OPTIONS: tuple[Option, ...] = (
         choices=LOG_LEVELS,
         build_flag="--log_level",
     ),
-    Option("model_config", "path", "A TensorRT-LLM model config.", BUILDER, build_flag="--model_config"),
-    Option("build_config", "path", "A TensorRT-LLM build config.", BUILDER, build_flag="--build_config"),
-    Option("model_cls_file", "path", "Python file of a model class.", BUILDER, build_flag="--model_cls_file"),
+    Option(
+        "model_config",
+        "path",
+        "A TensorRT-LLM model config.",
+        BUILDER,
+        build_flag="--model_config",
+        reads=True,
+    ),
+    Option(
+        "build_config",
+        "path",
+        "A TensorRT-LLM build config.",
+        BUILDER,
+        build_flag="--build_config",
+        reads=True,
+    ),
+    Option(
+        "model_cls_file",
+        "path",
+        "Python file of a model class.",
+        BUILDER,
+        build_flag="--model_cls_file",
+        reads=True,
+    ),
     Option("model_cls_name", "text", "The class in it.", BUILDER, build_flag="--model_cls_name"),
 )

@@ -62,7 +62,13 @@ def link_checkpoint(source: str, result: str, arguments: Mapping[str, Any]) -> N
     for name in names:
         if (origin / name).is_file():
             shutil.copyfile(origin / name, target / name)
+    written = dict(arguments)
+    draft = written.get("speculative_config", {}).get("speculative_model")
+    if draft is not None:
+        # Whoever serves it stands elsewhere.
+        resolved = str(Path(draft).resolve())
+        written["speculative_config"] = {**written["speculative_config"], "speculative_model": resolved}
     try:
-        write_json(target / ARGUMENTS_FILE, arguments)
+        write_json(target / ARGUMENTS_FILE, written)
     except TypeError as error:
         raise UserMistake(f"an option has no JSON form: {error}", "give plain values") from error

@@ -5,10 +5,12 @@ and formats. Data only.
 from __future__ import annotations
 
 from inflight.engine.option import (
+    ENGINE_DRAFTERS,
     LENGTHS,
     LORA,
     PARALLEL,
     PYTORCH,
+    PYTORCH_DRAFTERS,
     QUANTIZATION,
     RUN,
     RUNTIMES,
@@ -230,7 +232,9 @@ MODEL_OPTIONS: tuple[Option, ...] = (
         runtimes=(TENSORRT, PYTORCH),
         llm_args="kv_cache_config.dtype",
     ),
-    Option("calib_dataset", "text", "Text to calibrate on.", QUANTIZATION, default="cnn_dailymail"),
+    Option(
+        "calib_dataset", "text", "Text to calibrate on.", QUANTIZATION, default="cnn_dailymail", reads=True
+    ),
     Option("calib_size", "integer", "Samples to calibrate on.", QUANTIZATION, default=512, minimum=1),
     Option(
         "calib_max_seq_length", "integer", "Longest calibration sample.", QUANTIZATION, default=512, minimum=1
@@ -250,6 +254,7 @@ MODEL_OPTIONS: tuple[Option, ...] = (
         "Adapters whose target modules the engine must take.",
         LORA,
         build_flag="--lora_dir",
+        reads=True,
     ),
     Option(
         "lora_ckpt_source",
@@ -295,7 +300,45 @@ MODEL_OPTIONS: tuple[Option, ...] = (
         "choice",
         SPECULATION,
         "Who drafts tokens; absent: nobody.",
-        choices=("draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle"),
+        choices=tuple(dict.fromkeys((*ENGINE_DRAFTERS, *PYTORCH_DRAFTERS))),
+        runtimes=(TENSORRT, PYTORCH),
+        llm_args="speculative_config.decoding_type",
     ),
-    built("max_draft_len", "integer", SPECULATION, "Most tokens drafted in a step.", default=0, minimum=0),
+    built(
+        "max_draft_len",
+        "integer",
+        SPECULATION,
+        "Most tokens drafted in a step.",
+        default=0,
+        minimum=0,
+        runtimes=(TENSORRT, PYTORCH),
+        llm_args="speculative_config.max_draft_len",
+    ),
+    Option(
+        "speculative_model",
+        "path",
+        "Checkpoint of the model that drafts, for `eagle` and `draft_target`.",
+        SPECULATION,
+        runtimes=(PYTORCH,),
+        llm_args="speculative_config.speculative_model",
+        reads=True,
+    ),
+    Option(
+        "max_matching_ngram_size",
+        "integer",
+        "Longest run of tokens that `ngram` looks for in the text so far.",
+        SPECULATION,
+        minimum=1,
+        runtimes=(PYTORCH,),
+        llm_args="speculative_config.max_matching_ngram_size",
+    ),
+    Option(
+        "num_nextn_predict_layers",
+        "integer",
+        "The model's own layers that draft for `mtp`; absent: 1, TensorRT-LLM's own default.",
+        SPECULATION,
+        minimum=1,
+        runtimes=(PYTORCH,),
+        llm_args="speculative_config.num_nextn_predict_layers",
+    ),
 )

@@ -20,6 +20,9 @@ Kind = Literal["integer", "text", "texts", "choice", "switch", "flag", "path"]
 PLUGIN_DTYPES = ("auto", "float16", "float32", "bfloat16", "int32", "disable")
 LOG_LEVELS = ("internal_error", "error", "warning", "info", "verbose", "debug", "trace")
 ENABLE, DISABLE = "enable", "disable"
+#: Who may draft tokens: for `trtllm-build`, and for the PyTorch runtime.
+ENGINE_DRAFTERS = ("draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle")
+PYTORCH_DRAFTERS = ("eagle", "draft_target", "ngram", "mtp", "auto")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Option:
     build_config: str | None = None
     plugin_config: str | None = None
     llm_args: str | None = None
+    #: Names files whose content shapes the result, so that the manifest keeps their fingerprints.
+    reads: bool = False
     #: Names of earlier releases, still taken.
     aliases: tuple[str, ...] = ()
 

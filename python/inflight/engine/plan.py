@@ -21,6 +21,7 @@ from inflight.engine.installed import (
 )
 from inflight.engine.options import PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Values
 from inflight.engine.pytorch import plan_pytorch
+from inflight.engine.speculation import check_speculation
 from inflight.engine.steps import Layout, Mapping4D, Own, Plan, Problem, Step, raise_problems
 from inflight.engine.tensorrt import kv_cache_type, plan_engine, resolve_dtype, scripts_needed
 from inflight.errors import UserMistake
@@ -53,6 +54,7 @@ def make_plan(inputs: Inputs) -> Plan:
     lengths, more, notes = consistency.resolve_lengths(values, checkpoint.facts)
     problems += more
     problems += consistency.check_formats(values, checkpoint.facts, runtime, inputs.installed)
+    problems += check_speculation(values, runtime)
     blockers = [*_missing_files(checkpoint, runtime), *_missing_runtime(runtime, inputs.installed)]
     settings: dict[str, object] = {**mapping.record()}
     if runtime == TENSORRT:

@@ -11,6 +11,7 @@ from typing import Any
 from inflight.engine.checkpoint import Checkpoint
 from inflight.engine.consistency import Lengths
 from inflight.engine.options import OPTIONS, Values
+from inflight.engine.speculation import CLASSES, DECODING_TYPES, complete_config
 from inflight.engine.steps import ApiCalls, Call, Layout, Mapping4D, Own, Step
 
 #: Keyword arguments of `LLM`, without the model; beside the links.
@@ -47,6 +48,9 @@ def llm_arguments(values: Values, mapping: Mapping4D, lengths: Lengths) -> dict[
         target[leaf] = list(value) if isinstance(value, tuple) else value
     if "lora_config" in arguments:
         arguments["enable_lora"] = True
+    mode = values["speculative_decoding_mode"]
+    if mode in DECODING_TYPES:
+        arguments["speculative_config"] = complete_config(mode, arguments["speculative_config"])
     return arguments
 
 
@@ -56,11 +60,16 @@ def plan_pytorch(
     """Steps, and the files that the result must hold."""
     source = str(checkpoint.directory)
     arguments = llm_arguments(values, mapping, lengths)
+    checked: dict[str, Any] = {"model": source, **arguments}
+    if values["speculative_decoding_mode"] in DECODING_TYPES:
+        config = dict(arguments["speculative_config"])
+        name = CLASSES[config.pop("decoding_type")]
+        checked["speculative_config"] = Call(f"tensorrt_llm.llmapi.{name}", kwargs=config)
     steps = (
         Step(
             "validate",
             "check the arguments against TensorRT-LLM's own classes",
-            ApiCalls((Call("tensorrt_llm.llmapi.TorchLlmArgs", kwargs={"model": source, **arguments}),)),
+            ApiCalls((Call("tensorrt_llm.llmapi.TorchLlmArgs", kwargs=checked),)),
         ),
         Step(
             "files",

@@ -5,7 +5,7 @@
     rows      columns of a response batch                verify    the installed names, at start
     document  the tables of docs/TENSORRT_LLM.md         health    why it is broken
     engines, engine_config, engine_requests, results, ranks: the engines
-    pytorch, pytorch_config, pytorch_requests, pytorch_results: the PyTorch runtime
+    pytorch, pytorch_config, pytorch_requests, pytorch_results, adapters: the PyTorch runtime
 
 This file looks at directories and package metadata only; TensorRT-LLM is imported once a model is to be
 loaded. Nothing here was run on the real package: see docs/TENSORRT_LLM.md.

@@ -15,6 +15,7 @@ from inflight.executors.tensorrt_llm.fields import (
     FIELDS,
     PARAMETERS,
     Field,
+    Refusal,
     Runtime,
     Target,
     Unsupported,
@@ -30,6 +31,8 @@ def _cell(field: Field, runtime: Runtime) -> str:
     target = field.target(runtime)
     if isinstance(target, Unsupported):
         return f"no ({target.reason})"
+    if isinstance(target, Refusal):
+        return f"refused ({target.reason})"
     if not isinstance(target, Target):
         return "the worker"
     return f"`{target.owner}.{target.keyword}`" + (f" ({target.condition})" if target.condition else "")

@@ -40,6 +40,17 @@ class Unsupported:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """The runtime refuses a request that has it; the capability it belongs to stands without it."""
+
+    reason: str
+
+
+#: Where a runtime puts an input; None: the worker deals with it.
+Place = Target | Unsupported | Refusal | None
+
+
+@dataclass(frozen=True)
 class Field:
     """One input: `path` is where the worker puts it in `inflight.executors.base.Request`; None for a tensor
     that travels in `Request.tensors` under its own name."""
@@ -47,10 +58,10 @@ class Field:
     tensor: str
     path: str | None
     capability: str | None
-    engines: Target | Unsupported | None
-    pytorch: Target | Unsupported | None
+    engines: Place
+    pytorch: Place
 
-    def target(self, runtime: Runtime) -> Target | Unsupported | None:
+    def target(self, runtime: Runtime) -> Place:
         """None: the worker deals with it itself."""
         return self.engines if runtime == "engines" else self.pytorch
 
@@ -61,6 +72,7 @@ CONDITIONS = {
     "gather_generation_logits": "option `gather_generation_logits`, or an engine built with it",
     "prompt_table": "engine built with `max_prompt_embedding_table_size`",
     "lora": "engine built with the LoRA plugin",
+    "adapters": "option `lora_adapter_dir`",
     "draft": "engine built with `max_draft_len`",
     "encoder": "encoder-decoder engine: option `encoder_model_path`",
     "mrope": "engine built with `use_mrope`",
@@ -89,12 +101,14 @@ PARENTS: dict[Runtime, dict[str, tuple[str, str]]] = {
         "SamplingParams": ("generate_async", "sampling_params"),
         "GuidedDecodingParams": ("SamplingParams", "guided_decoding"),
         "KvCacheRetentionConfig": ("generate_async", "kv_cache_retention_config"),
+        "LoRARequest": ("generate_async", "lora_request"),
         "DisaggregatedParams": ("generate_async", "disaggregated_params"),
     },
 }
 
 _WORKER = None
 _ENGINES_ONLY = Unsupported("engines only")
+_ADAPTERS_ARE_FILES = Refusal("the PyTorch runtime reads adapters from `lora_adapter_dir`")
 _RANGE = "KvCacheRetentionConfig.TokenRangeRetentionConfig"
 
 
@@ -116,9 +130,7 @@ def _sampling(
     )
 
 
-def _output(
-    tensor: str, name: str, capability: str, condition: str | None, pytorch: Target | Unsupported
-) -> Field:
+def _output(tensor: str, name: str, capability: str, condition: str | None, pytorch: Place) -> Field:
     return Field(
         tensor,
         f"output_config.{name}",
@@ -131,8 +143,8 @@ def _output(
 def _passed(
     tensor: str,
     capability: str | None,
-    engines: Target | Unsupported | None,
-    pytorch: Target | Unsupported | None = _ENGINES_ONLY,
+    engines: Place,
+    pytorch: Place = _ENGINES_ONLY,
 ) -> Field:
     return Field(tensor, None, capability, engines, pytorch)
 
@@ -298,9 +310,18 @@ FIELDS: tuple[Field, ...] = (
         "mrope",
         Target("MropeConfig", "mrope_position_deltas", convert.first, "mrope"),
     ),
-    _passed("lora_task_id", "lora", Target("LoraConfig", "task_id", convert.first, "lora")),
-    _passed("lora_weights", "lora", Target("LoraConfig", "weights", convert.tensor, "lora")),
-    _passed("lora_config", "lora", Target("LoraConfig", "config", convert.tensor, "lora")),
+    _passed(
+        "lora_task_id",
+        "lora",
+        Target("LoraConfig", "task_id", convert.first, "lora"),
+        Target("LoRARequest", "lora_int_id", convert.first, "adapters"),
+    ),
+    _passed(
+        "lora_weights", "lora", Target("LoraConfig", "weights", convert.tensor, "lora"), _ADAPTERS_ARE_FILES
+    ),
+    _passed(
+        "lora_config", "lora", Target("LoraConfig", "config", convert.tensor, "lora"), _ADAPTERS_ARE_FILES
+    ),
     _passed(
         "context_phase_params",
         "context_phase",
@@ -381,7 +402,7 @@ FIELDS: tuple[Field, ...] = (
         Target("Request", "embedding_bias", convert.float_vector),
         Target("SamplingParams", "embedding_bias", convert.float_vector),
     ),
-    # KServe request parameters, not tensors; a host that has them passes them under these names.
+    # KServe request parameters, not tensors; the worker passes them under these names.
     _passed(
         "request_type",
         "context_phase",
@@ -435,6 +456,11 @@ ALSO: dict[Runtime, dict[str, tuple[tuple[str, str], ...]]] = {
     },
     "pytorch": {
         "beam_search": (("SamplingParams", "use_beam_search"),),
+        "lora": (
+            ("generate_async", "lora_request"),
+            ("LoRARequest", "lora_name"),
+            ("LoRARequest", "lora_path"),
+        ),
         "guided_decoding": (
             ("SamplingParams", "guided_decoding"),
             ("GuidedDecodingParams", "regex"),
@@ -481,7 +507,7 @@ def capabilities(runtime: Runtime, conditions: frozenset[str], off: frozenset[st
         if field.capability is None:
             continue
         target = field.target(runtime)
-        possible = target is None or (
+        possible = isinstance(target, Refusal | None) or (
             isinstance(target, Target) and (target.condition is None or target.condition in conditions)
         )
         had[field.capability] = had.get(field.capability, True) and possible

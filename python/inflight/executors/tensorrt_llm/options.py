@@ -76,11 +76,16 @@ class Options:
     participant_ids: list[int] | None = _option("ints")  # noqa: RUF009 -- a field
     num_nodes: int | None = _option("int", low=1)
     # LoRA.
-    lora_cache_optimal_adapter_size: int | None = _option("int", low=1)
-    lora_cache_max_adapter_size: int | None = _option("int", low=1)
-    lora_cache_gpu_memory_fraction: float | None = _option("fraction")
-    lora_cache_host_memory_bytes: int | None = _option("int")
+    lora_cache_optimal_adapter_size: int | None = _option("int", runtimes="both", low=1)
+    lora_cache_max_adapter_size: int | None = _option("int", runtimes="both", low=1)
+    lora_cache_gpu_memory_fraction: float | None = _option("fraction", runtimes="both")
+    lora_cache_host_memory_bytes: int | None = _option("int", runtimes="both")
+    #: Triton's layout: arrays by task id, read at start.
     lora_prefetch_dir: str | None = _option("str")
+    #: Hugging Face adapters by task id (`7/adapter_config.json`), read when a request asks for one.
+    lora_adapter_dir: str | None = _option("str", runtimes="pytorch")
+    lora_target_modules: list[str] | None = _option("strs", runtimes="pytorch")  # noqa: RUF009 -- a field
+    max_lora_rank: int | None = _option("int", runtimes="pytorch", low=1)
     # Decoding.
     decoding_mode: str | None = _option(
         "str",
@@ -209,6 +214,14 @@ def _parse_ints(value: Any) -> list[int]:
     return [int(item) for item in items]
 
 
+def _parse_strs(value: Any) -> list[str]:
+    items = value if isinstance(value, (list, tuple)) else str(value).split(",")
+    names = [str(item).strip() for item in items]
+    if not all(names):
+        raise ValueError(value)
+    return names
+
+
 def _parse_choices(value: Any) -> list[list[int]]:
     """Triton's brace lists (`{{0}, {0, 1}}`), JSON, or lists."""
     if isinstance(value, str):
@@ -224,6 +237,7 @@ _PARSERS: dict[str, Any] = {
     "fraction": _parse_fraction,
     "str": str,
     "ints": _parse_ints,
+    "strs": _parse_strs,
     "choices": _parse_choices,
 }
 _EXPECTED = {
@@ -232,6 +246,7 @@ _EXPECTED = {
     "fraction": "a number from 0 to 1",
     "str": "text",
     "ints": "whole numbers with commas between",
+    "strs": "names with commas between",
     "choices": "paths like `{{0}, {0, 0}, {1}}`",
 }
 

@@ -258,8 +258,8 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     """
     arguments = pytorch_config.llm_arguments(model_dir, options)
     sizes = pytorch_config.Sizes.read(model_dir, arguments)
-    single = all(arguments.get(name, 1) == 1 for name in ("tensor_parallel_size", "pipeline_parallel_size"))
-    wants_tap = single and options.batch_tap != "off"
+    adapters = pytorch_config.find_adapters(options, arguments)
+    wants_tap = pytorch_config.runs_in_one_process(arguments) and options.batch_tap != "off"
     # Before the import: TensorRT-LLM reads both when it is loaded or starts its worker.
     os.environ.setdefault(N_GREEDY, "1")
     if wants_tap:
@@ -269,6 +269,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     pytorch_config.check_arguments(arguments, find, version)
     tap = _tap_point() if wants_tap else None
     try:
+        pytorch_config.make_speculation(arguments, find)
         llm = find("LLM")(**arguments)
     except (ValueError, TypeError) as error:
         raise UserMistake(
@@ -282,6 +283,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         for condition, given in (
             ("beams", sizes.max_beam_width > 1),
             ("guided", arguments.get("guided_decoding_backend")),
+            ("adapters", adapters is not None),
             ("cache_transceiver", arguments.get("cache_transceiver_config")),
             ("trtllm_sampler", arguments.get("sampler_type") == "TRTLLMSampler"),
         )
@@ -298,7 +300,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         tokens_per_block=sizes.tokens_per_block,
         capabilities=fields.capabilities("pytorch", frozenset(conditions), frozenset(verified.off)),
     )
-    builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size)
+    builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters)
     reader = None if tap is None else ResultReader(bindings.FinishReason)
     executor = PyTorchExecutor(llm, builder, reader, info)
     if tap is not None:

@@ -1,19 +1,24 @@
-"""Options and a checkpoint's `config.json` into the arguments of `tensorrt_llm.LLM`. Owns which option feeds
-which argument; an argument that nothing was given for is not passed.
+"""Options, and what `inflight build` wrote, into the arguments of `tensorrt_llm.LLM`. Owns which option feeds
+which argument and who wins; an argument that nothing was given for is not passed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inflight.engine.pytorch import ARGUMENTS_FILE
+from inflight.engine.speculation import CLASSES as SPECULATION_CLASSES
 from inflight.errors import UserMistake
+from inflight.executors.tensorrt_llm.adapters import Adapters, read_adapters
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.verify import parameters
+
+LOG = logging.getLogger("inflight.tensorrt_llm")
 
 #: Defaults of TorchLlmArgs at 1.2.1, for what the worker must know (max_batch_size: of BuildConfig).
 _MAX_BATCH_SIZE, _MAX_NUM_TOKENS, _TOKENS_PER_BLOCK = 2048, 8192, 32
@@ -38,6 +43,12 @@ ARGUMENTS = {
     "enable_partial_reuse": "kv_cache_config.enable_partial_reuse",
     "event_buffer_max_size": "kv_cache_config.event_buffer_max_size",
     "kv_cache_dtype": "kv_cache_config.dtype",
+    "lora_cache_optimal_adapter_size": "peft_cache_config.optimal_adapter_size",
+    "lora_cache_max_adapter_size": "peft_cache_config.max_adapter_size",
+    "lora_cache_gpu_memory_fraction": "peft_cache_config.device_cache_percent",
+    "lora_cache_host_memory_bytes": "peft_cache_config.host_cache_size",
+    "lora_target_modules": "lora_config.lora_target_modules",
+    "max_lora_rank": "lora_config.max_lora_rank",
     "guided_decoding_backend": "guided_decoding_backend",
     "cache_transceiver_backend": "cache_transceiver_config.backend",
     "tensor_parallel_size": "tensor_parallel_size",
@@ -51,19 +62,23 @@ ARGUMENTS = {
     "disable_overlap_scheduler": "disable_overlap_scheduler",
     "disable_flashinfer_sampling": "disable_flashinfer_sampling",
 }
-#: Configuration argument -> its class in `tensorrt_llm.llmapi`.
+#: Configuration argument -> its class.
 _CLASSES = {
     "kv_cache_config": "KvCacheConfig",
     "scheduler_config": "SchedulerConfig",
     "cache_transceiver_config": "CacheTransceiverConfig",
+    "peft_cache_config": "PeftCacheConfig",
+    "lora_config": "LoraConfig",
 }
+#: The argument that one of several classes makes.
+SPECULATION = "speculative_config"
 #: Options whose values TensorRT-LLM's enumerations spell in capitals.
 _CAPITALS = frozenset({"batch_scheduler_policy", "context_chunking_policy"})
 
 
 def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
-    """The arguments: those that `inflight build` wrote, overridden by options; configurations as dicts,
-    which its argument classes validate.
+    """The arguments: those that `inflight build` wrote, replaced by options where both name one, which the
+    log says; configurations as dicts. Errors: `UserMistake` for a file or a draft model that is not whole.
     """
     arguments = _written(model_dir)
     for option, path in ARGUMENTS.items():
@@ -74,8 +89,19 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
             value = value.upper()
         outer, _, leaf = path.rpartition(".")
         target = arguments.setdefault(outer, {}) if outer else arguments
+        if target.get(leaf, value) != value:
+            LOG.warning(
+                "the option `%s` is `%s`, in place of `%s` in %s", option, value, target[leaf], ARGUMENTS_FILE
+            )
         target[leaf] = value
-    arguments.update(model=str(model_dir), skip_tokenizer_init=True, enable_iter_perf_stats=True)
+    draft = arguments.get(SPECULATION, {}).get("speculative_model")
+    if draft is not None and not Path(draft).is_dir():
+        raise UserMistake(
+            f"the draft model `{draft}` does not exist", "put it back, or build again with another"
+        )
+    # Prompts come as tokens; only guides need to know how those are spelled.
+    skip_tokenizer = not arguments.get("guided_decoding_backend")
+    arguments.update(model=str(model_dir), skip_tokenizer_init=skip_tokenizer, enable_iter_perf_stats=True)
     return arguments
 
 
@@ -87,11 +113,34 @@ def _written(model_dir: Path) -> dict[str, Any]:
         arguments = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(arguments, dict):
             raise ValueError("it is no JSON object")
+        for name in (*_CLASSES, SPECULATION):
+            if not isinstance(arguments.get(name, {}), dict):
+                raise ValueError(f"its {name} is no object")
     except (OSError, ValueError) as error:
         raise UserMistake(
             f"`{path}` cannot be read: {error}", "build it again with `inflight build --force`"
         ) from error
     return arguments
+
+
+def find_adapters(options: Options, arguments: dict[str, Any]) -> Adapters | None:
+    """The adapters that `lora_adapter_dir` names, checked; turns LoRA on where there are any."""
+    if options.lora_adapter_dir is None:
+        return None
+    config = arguments.get("lora_config", {})
+    if not config.get("lora_target_modules"):
+        raise UserMistake(
+            f"`lora_adapter_dir` is `{options.lora_adapter_dir}`, and no target modules are given",
+            "give `lora_target_modules=attn_q,attn_k,attn_v`, or build with `--lora-target-modules`",
+        )
+    arguments["enable_lora"] = True
+    return read_adapters(options.lora_adapter_dir, config.get("max_lora_rank"))
+
+
+def runs_in_one_process(arguments: dict[str, Any]) -> bool:
+    """Whether one GPU serves it, so that TensorRT-LLM's worker may run in this process."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+    return all(arguments.get(name, 1) == 1 for name in sizes)
 
 
 def check_arguments(arguments: dict[str, Any], find: Callable[[str], Any], version: str) -> None:
@@ -103,15 +152,40 @@ def check_arguments(arguments: dict[str, Any], find: Callable[[str], Any], versi
         if "enable_iter_perf_stats" not in taken:
             arguments.pop("enable_iter_perf_stats", None)
     for name, short in _CLASSES.items():
-        found = find(short)
+        # The bindings' class of that name is another.
+        found = None if name == "lora_config" else find(short)
         fields = parameters(found) if found is not None else None
         if fields is not None and isinstance(arguments.get(name), dict):
             missing += [f"{name}.{field}" for field in arguments[name] if field not in fields]
+    missing += _missing_speculation(arguments, find)
     if missing:
         raise UserMistake(
             f"TensorRT-LLM `{version}` has no argument {', '.join(f'`{name}`' for name in missing)}",
             "leave the options for it out, or install a version that has it",
         )
+
+
+def _missing_speculation(arguments: dict[str, Any], find: Callable[[str], Any]) -> list[str]:
+    config = arguments.get(SPECULATION)
+    if config is None:
+        return []
+    kind = config.get("decoding_type")
+    found = find(SPECULATION_CLASSES.get(kind, ""))
+    if found is None:
+        return [f"{SPECULATION}.decoding_type={kind}"]
+    fields = parameters(found)
+    if fields is None:
+        return []
+    return [f"{SPECULATION}.{name}" for name in config if name not in fields and name != "decoding_type"]
+
+
+def make_speculation(arguments: dict[str, Any], find: Callable[[str], Any]) -> None:
+    """Puts an object of its own class in place of the dict, whose `decoding_type` some versions refuse."""
+    config = arguments.get(SPECULATION)
+    if config is None:
+        return
+    keywords = {name: value for name, value in config.items() if name != "decoding_type"}
+    arguments[SPECULATION] = find(SPECULATION_CLASSES[config["decoding_type"]])(**keywords)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from inflight.executors.base import Request
 from inflight.executors.tensorrt_llm import convert
+from inflight.executors.tensorrt_llm.adapters import Adapters
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.engine_requests import (
     build_retention,
@@ -14,7 +15,7 @@ from inflight.executors.tensorrt_llm.engine_requests import (
     dense_bias,
     request_phase,
 )
-from inflight.executors.tensorrt_llm.fields import BY_TENSOR, FIELDS, Target
+from inflight.executors.tensorrt_llm.fields import BY_TENSOR, FIELDS, Refusal, Target
 
 #: The field of GuidedDecodingParams that takes a guide of this type.
 _GUIDES = {
@@ -30,7 +31,11 @@ _NO_END = -1
 class SamplingBuilder:
     """Builds calls with the classes of one installed version. `find`: a class by its name in the table."""
 
-    def __init__(self, find: Any, bindings: Any, torch: Any, vocab_size: int) -> None:
+    def __init__(
+        self, find: Any, bindings: Any, torch: Any, vocab_size: int, adapters: Adapters | None = None
+    ) -> None:
+        self._adapters = adapters
+        self._lora_request = find("LoRARequest")
         self._params = find("SamplingParams")
         self._guided = find("GuidedDecodingParams")
         self._disaggregated = find("DisaggregatedParams")
@@ -114,6 +119,8 @@ class SamplingBuilder:
         given: dict[str, Any] = {}
         for tensor in request.tensors:
             field = BY_TENSOR.get(tensor.name)
+            if field is not None and isinstance(field.pytorch, Refusal):
+                raise Refused(f"`{tensor.name}` cannot be taken: {field.pytorch.reason}")
             if field is None or not isinstance(field.pytorch, Target) or field.path is not None:
                 raise Refused(f"the input `{tensor.name}` means nothing to TensorRT-LLM's PyTorch runtime")
             given[tensor.name] = field.pytorch.convert(tensor, self._torch)
@@ -125,6 +132,15 @@ class SamplingBuilder:
             keywords["guided_decoding"] = self._guided(**wanted)
         elif "guided_decoding_guide" in given:
             raise Refused("`guided_decoding_guide` was sent without `guided_decoding_guide_type`; send both")
+        task_id = given.get("lora_task_id")
+        if task_id is not None:
+            if self._adapters is None:
+                raise Refused(
+                    "`lora_task_id` was sent, and the worker was started without `lora_adapter_dir`"
+                )
+            call["lora_request"] = self._lora_request(
+                lora_name=str(task_id), lora_int_id=task_id, lora_path=self._adapters.path(task_id)
+            )
         retention = build_retention(self._bindings, given)
         if retention is not None:
             call["kv_cache_retention_config"] = retention
