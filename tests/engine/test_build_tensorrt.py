@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from inflight.engine.named_files import fingerprint_named_files
+from inflight.engine.options import OPTIONS, Option, Values
 from inflight.errors import UserMistake
 from inflight.launch.model import find_model
 from support.processes import exists, wait_until
@@ -94,6 +96,48 @@ def test_other_weights_start_anew(double: Shell) -> None:
     (checkpoint / "model.safetensors").write_bytes(bytes(data))
     assert double("build", "gpt2", "--output", "engine").code == 0
     assert made_by(double).count("GPTForCausalLM.from_hugging_face") == 2
+
+
+def test_an_adapter_counts_by_its_content(double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    adapter = double.folder / "adapter"
+    adapter.mkdir()
+    weights = adapter / "adapter_model.safetensors"
+    weights.write_bytes(b"one")
+    (adapter / ".cache").mkdir()
+    command = ("build", "gpt2", "--output", "engine", "--lora-dir", "adapter", "--json")
+    assert double(*command).json()["status"] == "built"
+    first = (double.folder / "engine/inflight.json").read_bytes()
+    (adapter / ".cache/stamp").write_text("now")
+    assert double(*command).json()["status"] == "up to date"
+    weights.write_bytes(b"two")
+    told = double(*command)
+    assert told.code == 2
+    assert "holds a build of other inputs" in told.errors
+    assert double(*command, "--force").json()["status"] == "built"
+    assert (double.folder / "engine/inflight.json").read_bytes() != first
+    weights.write_bytes(b"one")
+    assert double(*command, "--force").json()["status"] == "built"
+    assert (double.folder / "engine/inflight.json").read_bytes() == first
+    adapter.rename(double.folder / "moved")
+    told = double(*command)
+    assert told.code == 2
+    assert "`--lora-dir` is `adapter`, which does not exist" in told.errors
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.reads], ids=lambda o: o.name)
+def test_every_option_that_names_files_is_fingerprinted(option: Option, tmp_path: Path) -> None:
+    path = tmp_path / "named"
+    path.write_text("one")
+    given = Values({option.name: (str(path),) if option.kind == "texts" else str(path)})
+    first = fingerprint_named_files(given)
+    path.write_text("two")
+    assert first[option.name][0].keys() == {"named"}
+    assert fingerprint_named_files(given) != first
+
+
+def test_a_data_set_may_be_a_name_and_no_path() -> None:
+    assert fingerprint_named_files(Values({"calib_dataset": "cnn_dailymail"})) == {}
 
 
 def test_ranks_convert_side_by_side_with_workers(tmp_path: Path) -> None:

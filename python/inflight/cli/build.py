@@ -81,6 +81,7 @@ def build(model_dir: str, **given: Any) -> None:
     from inflight.engine import manifest
     from inflight.engine.checkpoint import read_checkpoint
     from inflight.engine.installed import find_examples, find_installed
+    from inflight.engine.named_files import fingerprint_named_files
     from inflight.engine.options import Values
     from inflight.engine.plan import Inputs, make_plan
     from inflight.engine.run import build as run_build
@@ -104,7 +105,14 @@ def build(model_dir: str, **given: Any) -> None:
         click.echo(f"runtime {plan.runtime}: {plan.why}")
         for note in plan.notes:
             click.echo(f"note: {note}")
-    inputs = manifest.describe_inputs(plan, checkpoint, values, installed, manifest.source_record(checkpoint))
+    inputs = manifest.describe_inputs(
+        plan,
+        checkpoint,
+        values,
+        installed,
+        manifest.source_record(checkpoint),
+        fingerprint_named_files(values),
+    )
     output = Path(plan.layout.output)
     if not values["force"] and manifest.is_up_to_date(output, inputs):
         _say(as_json, {"output": str(output), "status": "up to date"}, f"`{output}` is up to date")

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from inflight.engine.checkpoint import TOKENIZER_FILES, Checkpoint
@@ -43,9 +44,17 @@ def source_record(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def describe_inputs(
-    plan: Plan, checkpoint: Checkpoint, values: Values, installed: Installed, source: Mapping[str, str]
+    plan: Plan,
+    checkpoint: Checkpoint,
+    values: Values,
+    installed: Installed,
+    source: Mapping[str, str],
+    named_files: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The part of the manifest that is known before the build; `input_hash` is over all of it."""
+    """The part of the manifest that is known before the build; `input_hash` is over all of it.
+
+    `named_files`: fingerprints of files that options name, absent where none does.
+    """
     on_gpu = plan.runtime == TENSORRT
     versions = (
         {}
@@ -67,6 +76,7 @@ def describe_inputs(
         "mapping": plan.mapping.record(),
         "versions": versions,
         "gpu_architecture": installed.gpu_architecture if on_gpu else None,
+        **({"named_files": dict(named_files)} if named_files else {}),
     }
     return {**inputs, "input_hash": _hash(inputs)}
 

@@ -61,7 +61,11 @@ def build(
             f"`{staging}` cannot be written: {error.strerror}", "choose another `--output`"
         ) from error
     with _locked(staging, output) as lock_descriptor:
-        source = {"source": inputs["source"]["hash"], "versions": inputs["versions"]}
+        source = {
+            "source": inputs["source"]["hash"],
+            "versions": inputs["versions"],
+            "named_files": inputs.get("named_files", {}),
+        }
         children = Children(lock_descriptor)
         try:
             _run_steps(plan, staging, source, report, workers, children)

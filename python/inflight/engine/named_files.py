@@ -1,0 +1,61 @@
+"""Files that options name by path: adapters, a draft model, configs of TensorRT-LLM. Owns their fingerprints,
+by which a build knows a changed one whatever its name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from inflight.engine.option import Option
+from inflight.engine.options import OPTIONS, Values
+from inflight.engine.shards import fingerprint_file
+from inflight.errors import UserMistake
+
+#: An adapter has a handful; more means that the path is another's.
+MAX_FILES = 10_000
+
+
+def fingerprint_named_files(values: Values) -> dict[str, list[dict[str, str]]]:
+    """For each option given: fingerprint by file name, one mapping a path, in the order of the paths.
+
+    Errors: `UserMistake` for a path that is not there or cannot be read.
+    """
+    found = {}
+    for option in OPTIONS:
+        if option.reads and values.is_given(option.name):
+            paths = [Path(path) for path in _several(values[option.name])]
+            # Text may be the name of a data set instead.
+            paths = [path for path in paths if option.kind != "text" or path.exists()]
+            if paths:
+                found[option.name] = [_fingerprint(option, path) for path in paths]
+    return found
+
+
+def _several(value: Any) -> tuple[str, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (str(value),)
+
+
+def _fingerprint(option: Option, path: Path) -> dict[str, str]:
+    if not path.exists():
+        raise UserMistake(f"`{option.flag}` is `{path}`, which does not exist", "give a path that does")
+    try:
+        if path.is_file():
+            return {path.name: fingerprint_file(path)}
+        files: dict[str, str] = {}
+        for inner in sorted(path.rglob("*")):
+            name = inner.relative_to(path)
+            # `.git`, `.cache` and the like shape nothing.
+            if any(part.startswith(".") for part in name.parts) or not inner.is_file():
+                continue
+            if len(files) == MAX_FILES:
+                raise UserMistake(
+                    f"`{option.flag}` is `{path}`, which holds more than `{MAX_FILES}` files",
+                    "give the directory that is meant, and nothing around it",
+                )
+            files[name.as_posix()] = fingerprint_file(inner)
+    except OSError as error:
+        raise UserMistake(
+            f"`{option.flag}` is `{path}`, which cannot be read: {error.strerror}", "check its permissions"
+        ) from error
+    return files
