@@ -1,6 +1,7 @@
 //! The accept loop: sockets, HTTP/1.1 and HTTP/2, limits of a connection, draining. Owns everything
 //! below a request; knows no route.
 
+pub mod delivery;
 pub mod socket;
 
 use std::net::SocketAddr;
@@ -8,13 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use self::delivery::{DeliveredBody, StreamExecutor};
 use self::socket::GuardedSocket;
 
 /// Limits of one connection.
@@ -24,7 +29,8 @@ pub struct ConnectionLimits {
     pub max_connections: usize,
     /// A request's head must be complete within this, idle time on a kept-alive connection included.
     pub header_timeout: Duration,
-    /// A write that makes no progress for this long ends the connection, and with it its requests.
+    /// A write that makes no progress for this long ends the connection, and with it its requests; a
+    /// response over HTTP/2 that makes none ends its stream.
     pub write_stall: Duration,
 }
 
@@ -48,7 +54,7 @@ pub async fn serve(
     interrupt: impl FnOnce(),
 ) {
     let graceful = GracefulShutdown::new();
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(StreamExecutor::new(limits.write_stall));
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -69,6 +75,14 @@ pub async fn serve(
     let permits = Arc::new(Semaphore::new(limits.max_connections));
     let mut connections = tokio::task::JoinSet::new();
     let service = TowerToHyperService::new(router);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = service.call(request);
+        async move {
+            answer
+                .await
+                .map(|response| response.map(DeliveredBody::new))
+        }
+    });
     tokio::pin!(shutdown);
 
     loop {

@@ -1,4 +1,4 @@
-//! Clients that leave or do not read, metrics that move, kept-alive connections, the shutdown.
+//! Clients that leave, metrics that move, kept-alive connections, the shutdown.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,9 @@ use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::FakeWorker;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Client, Gateway, PATIENCE, byte_model, chat, pair};
+use crate::support::{Client, Gateway, byte_model, chat, pair};
 
 const PATH: &str = "/v1/chat/completions";
 const TRACE_PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -102,56 +101,6 @@ async fn every_handle_of_several_prompts_is_stopped() {
         stopped.push(stop.handle);
     }
     assert_eq!(stopped, handles);
-}
-
-#[tokio::test]
-async fn a_client_that_reads_nothing_is_stopped_and_delays_no_other() {
-    let mut model = byte_model();
-    model.description.max_seq_len = 10_000_000;
-    model.description.max_input_len = 1_000;
-    let mut worker = FakeWorker::start(model).await;
-    let gateway = Gateway::start(&[worker.address], &["--slow-client-s", "1"])
-        .await
-        .ready()
-        .await;
-    let mut lazy = TcpStream::connect(gateway.address).await.unwrap();
-    let body = chat(json!({"stream": true})).to_string();
-    let head = format!(
-        "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    lazy.write_all(head.as_bytes()).await.unwrap();
-    let request = worker.next_request().await;
-    // More than the sockets' buffers hold: the gateway must keep reading from the worker all the same.
-    let piece = tokens(&"x".repeat(100_000));
-    for _ in 0..200 {
-        request.tokens(&piece).await;
-    }
-    let quick = chat(json!({}));
-    let serve = async {
-        worker
-            .next_request()
-            .await
-            .finish(&tokens("quick"), FinishReason::EndId)
-            .await;
-    };
-    let (answer, ()) = tokio::join!(gateway.post(PATH, &quick), serve);
-    assert_eq!(answer.json()["choices"][0]["message"]["content"], "quick");
-    // Rows go on coming while the client sleeps; then its request is stopped.
-    let stopped = async {
-        loop {
-            tokio::select! {
-                stop = worker.next_request() => break stop,
-                () = tokio::time::sleep(Duration::from_millis(50)) => request.tokens(&piece[..1]).await,
-            }
-        }
-    };
-    let stop = tokio::time::timeout(PATIENCE, stopped).await.unwrap();
-    assert_eq!((stop.stop, stop.handle), (true, request.handle));
-    // Never a clean end after a cut: there is no last chunk and no [DONE].
-    let mut all = Vec::new();
-    let _ = lazy.read_to_end(&mut all).await;
-    assert!(!all.ends_with(b"0\r\n\r\n"));
 }
 
 #[tokio::test]

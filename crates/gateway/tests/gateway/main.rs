@@ -10,4 +10,5 @@ mod completions;
 mod errors;
 mod lifecycle;
 mod support;
+mod unread;
 mod workers;
