@@ -2,6 +2,7 @@
 //! below a request; knows no route.
 
 pub mod delivery;
+pub mod hang_up;
 pub mod socket;
 
 use std::net::SocketAddr;
@@ -40,6 +41,9 @@ const MAX_HEADERS: usize = 128;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Concurrent requests on one HTTP/2 connection; a load generator uses one connection per process.
 const MAX_STREAMS: u32 = 1024;
+/// A connection whose peer has hung up gets this long to be read to its end; answers that need no wait
+/// still go out, for who asked and closed its side.
+const AFTER_HANG_UP: Duration = Duration::from_secs(1);
 
 /// Accepts until `shutdown` resolves, then lets open requests finish for at most `grace`.
 ///
@@ -95,13 +99,24 @@ pub async fn serve(
         let Some((stream, permit)) = accepted else {
             continue;
         };
+        let (stream, hang_up) = hang_up::watch(stream);
         let socket = GuardedSocket::new(stream, limits.header_timeout, limits.write_stall);
         let connection = builder.serve_connection(TokioIo::new(socket), service.clone());
         let watched = graceful.watch(connection.into_owned());
         connections.spawn(async move {
-            // Errors here are the peer's: a reset, a timeout, bytes that are not HTTP.
-            if let Err(error) = watched.await {
-                tracing::debug!(%error, "connection ended");
+            let left = async {
+                hang_up.noticed().await;
+                tokio::time::sleep(AFTER_HANG_UP).await;
+            };
+            tokio::select! {
+                biased;
+                result = watched => {
+                    // Errors here are the peer's: a reset, a timeout, bytes that are not HTTP.
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "connection ended");
+                    }
+                }
+                () = left => tracing::debug!("the peer hung up while its request was under way"),
             }
             drop(permit);
         });

@@ -11,9 +11,10 @@ use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::FakeWorker;
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::support::{Client, Gateway, byte_model, chat, pair};
+use crate::support::{Client, Gateway, PATIENCE, byte_model, chat, pair};
 
 const PATH: &str = "/v1/chat/completions";
 const TRACE_PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -59,6 +60,27 @@ async fn a_client_that_leaves_while_waiting_stops_its_work() {
                 "stream {stream}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_with_requests_behind_the_one_under_way_stops_its_work() {
+    let (mut worker, gateway) = pair().await;
+    for stream in [false, true] {
+        let mut client = TcpStream::connect(gateway.address).await.unwrap();
+        let body = chat(json!({"stream": stream})).to_string();
+        let pipelined = format!(
+            "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-length: {}\r\n\r\n{body}\
+             GET /health/live HTTP/1.1\r\nhost: gateway\r\n\r\n",
+            body.len()
+        );
+        client.write_all(pipelined.as_bytes()).await.unwrap();
+        let request = worker.next_request().await;
+        drop(client);
+        let stop = tokio::time::timeout(PATIENCE, worker.next_request())
+            .await
+            .expect("a stop in time");
+        assert_eq!((stop.stop, stop.handle), (true, request.handle));
     }
 }
 
