@@ -24,8 +24,12 @@ pub async fn retrieve_model(
     State(app): State<Arc<App>>,
     model: Result<Path<String>, PathRejection>,
 ) -> Response {
-    // A path that is not UTF-8 names no model.
-    let model = model.map_or_else(|_| String::new(), |Path(model)| model);
+    let Ok(Path(model)) = model else {
+        return error::response(&ApiError::invalid_request(
+            "model",
+            "The model's name in the path is not UTF-8 once its percent escapes are decoded.",
+        ));
+    };
     let models = app.table.models();
     match models.get(&model) {
         Some(entry) => Json(card(entry)).into_response(),

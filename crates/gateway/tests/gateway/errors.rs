@@ -206,6 +206,16 @@ async fn routes_and_methods_that_are_not_there_get_the_envelope() {
 }
 
 #[tokio::test]
+async fn a_model_path_that_no_name_can_have_says_so() {
+    let (_worker, gateway) = pair().await;
+    let answer = gateway.get("/v1/models/%ff").await;
+    assert_eq!(answer.status, 400);
+    let error = &answer.json()["error"];
+    assert_eq!(error["param"], "model");
+    assert!(error["message"].as_str().unwrap().contains("not UTF-8"));
+}
+
+#[tokio::test]
 async fn a_body_over_the_limit_is_413_even_while_it_is_being_sent() {
     let worker = FakeWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-body-bytes", "100000"]).await;
