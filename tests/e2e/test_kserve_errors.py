@@ -116,6 +116,22 @@ CASES: dict[str, tuple[Request, str]] = {
         ),
         "input_ids",
     ),
+    "an unknown request type": (
+        spoil(lambda made: made.parameters["request_type"].__setattr__("string_param", "prefill")),
+        "`prefill`, expected one of `context_and_generation`, `context_only`, `generation_only`",
+    ),
+    "a request type that the executor cannot do": (
+        spoil(lambda made: made.parameters["request_type"].__setattr__("string_param", "context_only")),
+        "context_phase",
+    ),
+    "a priority that the executor cannot do": (
+        spoil(lambda made: made.parameters["priority"].__setattr__("uint64_param", 1)),
+        "priority",
+    ),
+    "a priority beyond the last": (
+        spoil(lambda made: made.parameters["priority"].__setattr__("int64_param", 101)),
+        "`101`",
+    ),
     "what the executor cannot do": (
         message(lora_task_id=np.array([[7]], dtype=np.uint64)),
         "lora_task_id",

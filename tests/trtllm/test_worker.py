@@ -136,6 +136,33 @@ def test_a_stream_and_its_cancel(served: Served) -> None:
     stream.close(cancel=True)
 
 
+def test_request_parameters_reach_the_request(start: Start, tmp_path: Path) -> None:
+    environment = install(tmp_path / "site", "1.2.1")
+    process = run_worker(
+        start, engine_with_tokenizer(tmp_path / "engine"), environment, "cache_transceiver_backend=UCX"
+    )
+    served = Served(process, Path(environment["DOUBLES_LOG"]))
+    context = served.client.infer(
+        "tensorrt_llm", inputs([8, 16], 1), parameters={"request_type": "context_only"}, priority=1
+    )
+    held = served.last_request()
+    assert held["type"] == "REQUEST_TYPE_CONTEXT_ONLY"
+    assert held["priority"] == pytest.approx(0.99)
+    phase = context.as_numpy("context_phase_params")
+    following = [
+        *inputs([8, 16], 2, exclude_input_in_output=True),
+        tensor("context_phase_params", phase, "UINT8"),
+    ]
+    answer = served.client.infer("tensorrt_llm", following, parameters={"request_type": "generation_only"})
+    assert tokens(answer) == [17, 18]
+    held = served.last_request()
+    assert held["type"] == "REQUEST_TYPE_GENERATION_ONLY"
+    assert held["context_phase_params"]["first_gen_tokens"] == [17]
+    with pytest.raises(InferenceServerException, match="`request_type` is `generation_only` without"):
+        served.client.infer("tensorrt_llm", inputs([8], 1), parameters={"request_type": "generation_only"})
+    served.client.close()
+
+
 def test_an_errored_request_and_an_absent_capability(served: Served) -> None:
     with pytest.raises(InferenceServerException, match="LoRA task 7 not found"):
         served.client.infer("tensorrt_llm", inputs([simulation.ERROR, 1], 2))

@@ -27,3 +27,4 @@ pub const CONTEXT_PHASE: &str = "context_phase";
 pub const ENCODER: &str = "encoder";
 pub const MROPE: &str = "mrope";
 pub const CROSS_ATTENTION: &str = "cross_attention";
+pub const PRIORITY: &str = "priority";

@@ -15,6 +15,11 @@ pub(crate) use outputs::{OUTPUTS, OutputSet, output};
 pub const CORE_MODEL: &str = "tensorrt_llm";
 /// Its only version, as Triton numbers a repository's first.
 pub const CORE_MODEL_VERSION: &str = "1";
+/// Values of the request parameter `priority`, as Triton counts them: 1 goes first, the last goes last.
+/// Fine enough for an executor's scale of 0 to 1, and a whole number of them is its middle.
+pub(crate) const PRIORITY_LEVELS: u32 = 100;
+/// The level of a request that names none.
+pub(crate) const DEFAULT_PRIORITY_LEVEL: u32 = PRIORITY_LEVELS / 2;
 /// The models that Triton's repository has around it and this worker has not.
 pub(crate) const ABSENT_MODELS: [&str; 4] = [
     "preprocessing",

@@ -4,12 +4,13 @@
 
 mod build;
 mod error;
+mod parameters;
 mod tensors;
 mod words;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use inflight_kserve::inference::{ModelInferRequest, infer_parameter::ParameterChoice};
+use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::names;
 use inflight_kserve::tensor::Tensors;
 
@@ -64,6 +65,8 @@ pub(crate) struct PlainRequest {
     pub(crate) sequences: u32,
     pub(crate) beam_width: u32,
     pub(crate) streaming: bool,
+    /// The answer is the context phase: without `context_phase_params` it is none.
+    pub(crate) context_only: bool,
     pub(crate) return_num_input_tokens: bool,
     pub(crate) return_num_output_tokens: bool,
     /// Executor requests whose final row was not sent yet: the last one's response is final.
@@ -88,7 +91,7 @@ pub(crate) fn parse(
     if let Some(text) = model::unknown_model(&message.model_name, &message.model_version) {
         return Err(RequestError::UnknownModel(text));
     }
-    check_parameters(message)?;
+    let parameters = parameters::read(message, limits)?;
     let inputs = Tensors::inputs(message)?;
     let batch = tensors::Batch::new(&inputs)?;
     let flags = batch.flags(limits)?;
@@ -105,7 +108,9 @@ pub(crate) fn parse(
     let rows = batch.rows(limits.info.max_batch_size)?;
     let mut requests = Vec::with_capacity(rows);
     for row in 0..rows {
-        requests.push(build::row(&batch, row, &flags, streaming, limits)?);
+        let mut request = build::row(&batch, row, &flags, streaming, limits)?;
+        request.tensors.extend(parameters.tensors.iter().cloned());
+        requests.push(request);
     }
     let sampling = requests.first().map(|request| &request.sampling_config);
     let (sequences, beam_width) = sampling.map_or((1, 1), |config| {
@@ -115,6 +120,12 @@ pub(crate) fn parse(
         return Err(RequestError::StreamingBeams { beam_width });
     }
     if let Some(handle) = handle {
+        if parameters.context_only {
+            // Its answer is a tensor, which no step message carries.
+            return Err(RequestError::NotInStepBatching {
+                what: "`request_type` `context_only`",
+            });
+        }
         return step(handle, requests, &flags, outputs, beam_width);
     }
     let prompts = requests
@@ -137,6 +148,7 @@ pub(crate) fn parse(
             sequences,
             beam_width,
             streaming,
+            context_only: parameters.context_only,
             return_num_input_tokens: flags.return_num_input_tokens,
             return_num_output_tokens: flags.return_num_output_tokens,
             unfinished: AtomicU32::new(rows as u32),
@@ -208,36 +220,6 @@ fn requested_outputs(message: &ModelInferRequest) -> Result<Option<OutputSet>, R
         set.insert(place);
     }
     Ok(Some(set))
-}
-
-/// Request parameters that would change the answer and are not honoured are refused; parameters that
-/// no model reads (trace context, a client's own) pass.
-fn check_parameters(message: &ModelInferRequest) -> Result<(), RequestError> {
-    for (name, value) in &message.parameters {
-        let neutral = match (name.as_str(), &value.parameter_choice) {
-            ("request_type", Some(ParameterChoice::StringParam(kind))) => {
-                kind == "context_and_generation"
-            }
-            ("sequence_id" | "priority" | "timeout", Some(choice)) => match choice {
-                ParameterChoice::Int64Param(0) | ParameterChoice::Uint64Param(0) => true,
-                ParameterChoice::StringParam(text) => text.is_empty(),
-                _ => false,
-            },
-            ("sequence_start" | "sequence_end", Some(choice)) => {
-                matches!(choice, ParameterChoice::BoolParam(false))
-            }
-            (names::ENABLE_EMPTY_FINAL_RESPONSE, Some(choice)) => {
-                matches!(choice, ParameterChoice::BoolParam(_))
-            }
-            _ => true,
-        };
-        if !neutral {
-            return Err(RequestError::Parameter {
-                parameter: name.clone(),
-            });
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use inflight_kserve::inference::{
     InferParameter, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
 };
 use inflight_kserve::names;
-use inflight_kserve::step::{Row, RowError};
+use inflight_kserve::step::{FinishReason, Row, RowError};
 use inflight_kserve::tensor::{DataType, ResponseBuilder};
+use tonic::Code;
 
 use crate::executor::NamedTensor;
 use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
@@ -18,6 +19,8 @@ use crate::request::PlainRequest;
 
 /// Fills beams that are shorter than the longest, in ids and log probabilities, as Triton does.
 const PADDING: i32 = -1;
+/// What a `context_only` request is answered with: Triton's output, the executor's own bytes.
+const CONTEXT_PHASE_PARAMS: &str = "context_phase_params";
 
 /// Answers one executor request: one row of a batch.
 #[derive(Debug)]
@@ -84,6 +87,18 @@ impl Responder {
                 response,
             }));
         }
+        if self.lacks_context(row, tensors) {
+            return Err(Box::new(FailedRow {
+                error: RowError {
+                    row: 0,
+                    code: Code::Internal as i32,
+                    text: format!(
+                        "the executor ended a `context_only` request without `{CONTEXT_PHASE_PARAMS}`"
+                    ),
+                },
+                response: empty(&self.request.id, is_final),
+            }));
+        }
         let beam = self.beam(row);
         if self.request.beam_width > 1 {
             self.beams.push(beam);
@@ -99,6 +114,16 @@ impl Responder {
             tensors,
             is_final,
         )))
+    }
+
+    /// Whether a context phase ended of its own accord and left nothing to generate from.
+    fn lacks_context(&self, row: &Row<'_>, tensors: &[NamedTensor]) -> bool {
+        self.request.context_only
+            && row.is_final
+            && row.finish_reason != FinishReason::Cancelled
+            && !tensors
+                .iter()
+                .any(|tensor| tensor.name == CONTEXT_PHASE_PARAMS)
     }
 
     fn beam(&mut self, row: &Row<'_>) -> Beam {

@@ -1,13 +1,16 @@
 //! ModelMetadata and ModelConfig, read off the tables.
 
 use inflight_kserve::inference::{
-    ModelConfig, ModelInput, ModelInstanceGroup, ModelMetadataResponse, ModelOutput,
-    ModelTensorReshape, ModelTransactionPolicy, ModelVersionPolicy, model_instance_group,
-    model_metadata_response::TensorMetadata, model_version_policy,
+    ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelMetadataResponse,
+    ModelOutput, ModelTensorReshape, ModelTransactionPolicy, ModelVersionPolicy,
+    model_config::SchedulingChoice, model_instance_group, model_metadata_response::TensorMetadata,
+    model_version_policy,
 };
 
-use super::{CORE_MODEL, CORE_MODEL_VERSION, INPUTS, OUTPUTS};
-use crate::executor::ModelInfo;
+use super::{
+    CORE_MODEL, CORE_MODEL_VERSION, DEFAULT_PRIORITY_LEVEL, INPUTS, OUTPUTS, PRIORITY_LEVELS,
+};
+use crate::executor::{ModelInfo, capability};
 
 /// As Triton answers it: shapes with the batch dimension in front.
 pub(crate) fn metadata() -> ModelMetadataResponse {
@@ -71,7 +74,23 @@ pub(crate) fn config(info: &ModelInfo) -> ModelConfig {
             count: 1,
             ..ModelInstanceGroup::default()
         }],
+        scheduling_choice: priorities(info),
         model_transaction_policy: Some(ModelTransactionPolicy { decoupled: true }),
         ..ModelConfig::default()
     }
+}
+
+/// How a client learns that `priority` counts, and within which bounds.
+fn priorities(info: &ModelInfo) -> Option<SchedulingChoice> {
+    let honoured = info
+        .capabilities
+        .iter()
+        .any(|name| name == capability::PRIORITY);
+    honoured.then(|| {
+        SchedulingChoice::DynamicBatching(ModelDynamicBatching {
+            priority_levels: PRIORITY_LEVELS.into(),
+            default_priority_level: DEFAULT_PRIORITY_LEVEL.into(),
+            ..ModelDynamicBatching::default()
+        })
+    })
 }

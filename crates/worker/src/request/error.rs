@@ -26,6 +26,20 @@ pub(crate) enum RequestError {
         "request parameter `{parameter}` has a value that this worker does not support: leave it out"
     )]
     Parameter { parameter: String },
+    #[error("request parameter `{parameter}` is `{value}`, expected {expected}")]
+    ParameterValue {
+        parameter: &'static str,
+        value: String,
+        expected: String,
+    },
+    #[error(
+        "request parameter `{parameter}` needs `{capability}`, which executor `{executor}` does not have"
+    )]
+    ParameterCapability {
+        parameter: &'static str,
+        capability: &'static str,
+        executor: String,
+    },
     #[error("tensor `{tensor}` is required by model `tensorrt_llm` and missing")]
     Missing { tensor: &'static str },
     #[error("tensor `{tensor}` is {actual}, expected {expected}")]
@@ -113,6 +127,7 @@ impl RequestError {
             Self::UnknownModel(_) => Code::NotFound,
             Self::Capability { .. }
             | Self::Parameter { .. }
+            | Self::ParameterCapability { .. }
             | Self::OutputParameter { .. }
             | Self::StreamingBeams { .. }
             | Self::NotInStepBatching { .. }

@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::tensor::{DataType, RequestBuilder};
 use proptest::prelude::*;
 
@@ -22,7 +23,7 @@ fn limits(capabilities: &[&str]) -> Limits {
     }
 }
 
-const EVERYTHING: [&str; 25] = [
+const EVERYTHING: [&str; 26] = [
     capability::LOG_PROBS,
     capability::TOP_LOG_PROBS,
     capability::PROMPT_LOG_PROBS,
@@ -48,6 +49,7 @@ const EVERYTHING: [&str; 25] = [
     capability::ENCODER,
     capability::MROPE,
     capability::CROSS_ATTENTION,
+    capability::PRIORITY,
 ];
 
 fn base() -> RequestBuilder {
@@ -196,19 +198,8 @@ fn parameters_that_would_change_the_answer_are_refused() {
     for (name, value, taken) in [
         ("sequence_id", Int64Param(5), false),
         ("sequence_id", Int64Param(0), true),
-        ("priority", Int64Param(1), false),
         ("timeout", Int64Param(1000), false),
         ("sequence_start", BoolParam(true), false),
-        (
-            "request_type",
-            StringParam("context_only".to_owned()),
-            false,
-        ),
-        (
-            "request_type",
-            StringParam("context_and_generation".to_owned()),
-            true,
-        ),
         ("traceparent", StringParam("00-0-0-00".to_owned()), true),
     ] {
         let mut builder = base();
@@ -218,6 +209,113 @@ fn parameters_that_would_change_the_answer_are_refused() {
         if let Err(error) = parsed {
             assert!(error.to_string().contains(name), "{error}");
         }
+    }
+}
+
+/// What of a parameter reaches the executor: its tensors, as text and number.
+fn handed_over(
+    name: &str,
+    value: ParameterChoice,
+    capabilities: &[&str],
+) -> Result<Vec<(String, Vec<u8>)>, RequestError> {
+    let mut builder = base();
+    builder.parameter(name, value);
+    let Incoming::Plain { mut requests, .. } = parse(&builder.build(), &limits(capabilities))?
+    else {
+        panic!("a plain request");
+    };
+    let tensors = requests.remove(0).tensors;
+    Ok(tensors
+        .into_iter()
+        .map(|tensor| {
+            assert_eq!(tensor.name, name);
+            assert_eq!(tensor.shape, [1]);
+            (tensor.datatype, tensor.data.to_vec())
+        })
+        .collect())
+}
+
+#[test]
+fn a_priority_becomes_the_executors_scale() {
+    use ParameterChoice::{DoubleParam, Int64Param, StringParam, Uint64Param};
+    for (level, scaled) in [(1, 0.99_f32), (50, 0.5), (100, 0.0)] {
+        for value in [Int64Param(level), Uint64Param(level as u64)] {
+            assert_eq!(
+                handed_over("priority", value, &EVERYTHING),
+                Ok(vec![("FP32".to_owned(), scaled.to_le_bytes().to_vec())]),
+            );
+        }
+    }
+    for capabilities in [&[][..], &EVERYTHING] {
+        assert_eq!(
+            handed_over("priority", Int64Param(0), capabilities),
+            Ok(vec![])
+        );
+        for (value, shown) in [
+            (Int64Param(-1), "`-1`"),
+            (Uint64Param(101), "`101`"),
+            (Uint64Param(u64::MAX), "`18446744073709551615`"),
+            (DoubleParam(0.5), "`0.5`"),
+            (StringParam("high".to_owned()), "`high`"),
+        ] {
+            let error = handed_over("priority", value, capabilities).unwrap_err();
+            assert_eq!(error.code(), tonic::Code::InvalidArgument);
+            let text = error.to_string();
+            assert!(
+                text.contains("`priority`") && text.contains(shown),
+                "{text}"
+            );
+        }
+    }
+    let error = handed_over("priority", Int64Param(1), &[]).unwrap_err();
+    assert_eq!(error.code(), tonic::Code::Unimplemented);
+    assert!(error.to_string().contains("`priority`"), "{error}");
+}
+
+#[test]
+fn a_request_type_reaches_an_executor_that_can() {
+    use ParameterChoice::{Int64Param, StringParam};
+    for (kind, needs) in [
+        ("context_and_generation", false),
+        ("context_only", true),
+        ("generation_only", true),
+    ] {
+        let value = || StringParam(kind.to_owned());
+        let element = [&(kind.len() as u32).to_le_bytes(), kind.as_bytes()].concat();
+        assert_eq!(
+            handed_over("request_type", value(), &EVERYTHING),
+            Ok(vec![("BYTES".to_owned(), element)]),
+        );
+        match handed_over("request_type", value(), &[]) {
+            Ok(tensors) => assert!(!needs && tensors.is_empty(), "{kind}"),
+            Err(error) => {
+                assert!(
+                    needs && error.to_string().contains("`context_phase`"),
+                    "{error}"
+                );
+                assert_eq!(error.code(), tonic::Code::Unimplemented);
+            }
+        }
+    }
+    let long = "x".repeat(1000);
+    for (value, shown) in [
+        (StringParam("prefill".to_owned()), "`prefill`"),
+        (StringParam(String::new()), "``"),
+        (StringParam(long.clone()), &long[..64]),
+        (Int64Param(1), "`1`"),
+    ] {
+        let error = handed_over("request_type", value, &EVERYTHING).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        let text = error.to_string();
+        for word in [
+            shown,
+            "`context_and_generation`",
+            "`context_only`",
+            "`generation_only`",
+        ] {
+            assert!(text.contains(word), "{text}");
+        }
+        assert!(text.len() < 300);
     }
 }
 
@@ -240,6 +338,18 @@ fn what_does_not_fit_step_messages_is_refused_by_name() {
         let error = parse(&message, &limits(&EVERYTHING)).unwrap_err();
         assert!(error.to_string().contains(name), "{error}");
         assert_eq!(handle_of_malformed(&message), Some(5));
+    }
+    // Its answer is a tensor; what continues it is tokens.
+    for (kind, taken) in [("context_only", false), ("generation_only", true)] {
+        let mut builder = base();
+        builder.handle(5).parameter(
+            "request_type",
+            ParameterChoice::StringParam(kind.to_owned()),
+        );
+        match parse(&builder.build(), &limits(&EVERYTHING)) {
+            Ok(_) => assert!(taken, "{kind}"),
+            Err(error) => assert!(!taken && error.to_string().contains(kind), "{error}"),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests as any Triton client sends them: responses per request, shapes, final flags, stop.
 
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::inference::model_config::SchedulingChoice;
 use inflight_kserve::inference::{
     ModelConfigRequest, ModelInferResponse, ModelMetadataRequest, ModelStatisticsRequest,
     RepositoryIndexRequest, ServerMetadataRequest,
@@ -422,4 +423,59 @@ async fn the_empty_final_response_parameter_is_taken_by_its_type() {
         ParameterChoice::Int64Param(1),
     );
     assert!(worker.client.model_infer(builder.build()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_context_only_request_is_answered_with_its_context_phase() {
+    let (mut worker, script) = scripted(&["context_phase"]).await;
+    let mut stream = worker.stream().await;
+    for left in [true, false] {
+        let mut builder = request("a", &[1, 2], 1);
+        let kind = ParameterChoice::StringParam("context_only".to_owned());
+        builder.parameter("request_type", kind);
+        stream.send(builder.build()).await;
+        let asked = script.request().await;
+        assert_eq!(asked.tensors[0].name, "request_type");
+        let mut batch = rows(&[(asked.client_id, 0, &[5], FinishReason::Length, true)]);
+        if left {
+            let phase = NamedTensor {
+                name: "context_phase_params".to_owned(),
+                datatype: "UINT8".to_owned(),
+                shape: vec![3],
+                data: vec![7, 8, 9].into(),
+            };
+            batch.tensors.push((0, phase));
+        }
+        script.give(batch);
+        if left {
+            let response = stream.response().await;
+            let outputs = Tensors::outputs(&response).unwrap();
+            let phase: Option<Vec<u8>> = outputs.values("context_phase_params").unwrap();
+            assert_eq!(phase, Some(vec![7, 8, 9]));
+            assert!(is_final(&response));
+        } else {
+            let message = stream.next().await;
+            assert!(message.error_message.contains("`context_phase_params`"));
+            assert!(is_final(&message.infer_response.unwrap()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn priorities_are_announced_where_they_count() {
+    for (capabilities, levels) in [(&["priority"][..], Some((100, 50))), (&[], None)] {
+        let (mut worker, _script) = scripted(capabilities).await;
+        let asked = ModelConfigRequest {
+            name: "tensorrt_llm".to_owned(),
+            ..Default::default()
+        };
+        let config = worker.client.model_config(asked).await.unwrap();
+        let found = match config.into_inner().config.unwrap().scheduling_choice {
+            Some(SchedulingChoice::DynamicBatching(batching)) => {
+                Some((batching.priority_levels, batching.default_priority_level))
+            }
+            _ => None,
+        };
+        assert_eq!(found, levels);
+    }
 }

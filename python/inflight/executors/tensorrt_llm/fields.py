@@ -409,7 +409,7 @@ FIELDS: tuple[Field, ...] = (
         Target("Request", "type", convert.text, "cache_transceiver"),
         Target("DisaggregatedParams", "request_type", convert.text, "cache_transceiver"),
     ),
-    _passed("priority", None, Target("Request", "priority", convert.first)),
+    _passed("priority", "priority", Target("Request", "priority", convert.first)),
 )
 
 BY_TENSOR = {field.tensor: field for field in FIELDS}
@@ -488,9 +488,7 @@ def keywords(runtime: Runtime) -> Iterator[tuple[str, str, str | None]]:
     for field in FIELDS:
         target = field.target(runtime)
         if isinstance(target, Target):
-            # A parameter that no capability covers is refused where it is sent.
-            optional = field.capability or (field.tensor if field.tensor in PARAMETERS else None)
-            yield target.owner, target.keyword, optional
+            yield target.owner, target.keyword, field.capability
     for capability, pairs in ALSO[runtime].items():
         for owner, keyword in pairs:
             yield owner, keyword, capability
