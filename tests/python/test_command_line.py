@@ -88,6 +88,27 @@ def test_an_option_that_would_be_ignored_is_refused(executor: str, option: str, 
     assert f"--executor {other}" in output
 
 
+@pytest.mark.parametrize("command", ["serve", "worker"])
+@pytest.mark.parametrize(
+    ("executor", "given", "words"),
+    [
+        (
+            "reference",
+            "a=1",
+            ("`--executor-option` means nothing to the executor `reference`", "leave it out"),
+        ),
+        ("tensorrt_llm", "a", ("`--executor-option` is `a`", "give it as NAME=VALUE")),
+        ("tensorrt_llm", "=1", ("`--executor-option` is `=1`", "give it as NAME=VALUE")),
+    ],
+)
+def test_an_executors_own_option_must_be_one(
+    command: str, executor: str, given: str, words: tuple[str, ...]
+) -> None:
+    code, output = run(command, "--executor", executor, "--executor-option", given)
+    assert code == 2
+    assert all(one in output for one in words)
+
+
 def test_an_option_reaches_the_reference_executor() -> None:
     # Its own check answers, which names both values.
     code, output = run(

@@ -47,6 +47,16 @@ def test_every_option_reaches_its_owner() -> None:
     )
 
 
+def test_the_executors_own_options_are_handed_on_as_given() -> None:
+    given = ("max_tokens_in_paged_kv_cache=4096", "medusa_choices={{0}, {worker}}")
+    worker, _ = plan_serve(replace(OPTIONS, executor="tensorrt_llm", executor_options=given)).processes
+    arguments = worker.resolve({})
+    assert [one for one in arguments if one.startswith("--executor-option")] == [
+        "--executor-option=max_tokens_in_paged_kv_cache=4096",
+        "--executor-option=medusa_choices={{0}, {worker}}",
+    ]
+
+
 def test_without_a_model_the_worker_chooses_the_embedded_one() -> None:
     worker, _ = plan_serve(replace(OPTIONS, model=None)).processes
     assert worker.arguments[1] == "--served-model-name=tiny"

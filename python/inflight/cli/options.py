@@ -69,7 +69,36 @@ def model_options(command: Command) -> Command:
             show_default=True,
             help="Where the reference executor computes.",
         ),
+        click.option(
+            "--executor-option",
+            "executor_options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="An option by TensorRT-LLM's or Triton's name; docs/TENSORRT_LLM.md lists them."
+            "  (tensorrt_llm)",
+        ),
     )
     for decorator in reversed(decorators):
         command = decorator(command)
     return command
+
+
+def named_options(executor: str, given: tuple[str, ...]) -> dict[str, str]:
+    """The values of `--executor-option`; the executor knows their names and types.
+
+    Raises `UserMistake` for one that is no NAME=VALUE, or that the executor would ignore.
+    """
+    from inflight.errors import UserMistake
+
+    if given and executor != "tensorrt_llm":
+        raise UserMistake(
+            f"`--executor-option` means nothing to the executor `{executor}`",
+            "leave it out, or use `--executor tensorrt_llm`",
+        )
+    options = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UserMistake(f"`--executor-option` is `{text}`", "give it as NAME=VALUE")
+        options[name] = value
+    return options

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import click
 
-from inflight.cli.options import PORT, model_options
+from inflight.cli.options import PORT, model_options, named_options
 
 #: Colours of the log prefixes, by process.
 COLOURS = {"worker": "green", "gateway": "blue"}
@@ -97,13 +97,14 @@ def serve(
     grpc_port: int,
     metrics_port: int,
     executor: str,
+    executor_options: tuple[str, ...],
     api_key: str | None,
 ) -> None:
     """Serve a model: worker and gateway together.
 
     Behind the OpenAI API, until Ctrl-C.
-    MODEL is a Hugging Face checkpoint directory; without it, the embedded model is served as
-    `inflight-demo`.
+    MODEL is a Hugging Face checkpoint directory or a directory that `inflight build` wrote;
+    without it, the embedded model is served as `inflight-demo`.
     """
     from inflight import executors
     from inflight.launch.model import find_model
@@ -111,6 +112,8 @@ def serve(
     from inflight.launch.ports import require_free
     from inflight.launch.run import supervise
 
+    # The worker takes them as they are; a mistake is told before anything starts.
+    named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(
         model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
@@ -124,6 +127,7 @@ def serve(
             grpc_port=grpc_port,
             metrics_port=metrics_port,
             executor=executor,
+            executor_options=executor_options,
             device=device,
             api_key=api_key,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from inflight.cli.options import PORT, model_options, native_options
+from inflight.cli.options import PORT, model_options, named_options, native_options
 
 #: Option -> the executors that it means something to, its type and its help.
 EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
@@ -74,13 +74,6 @@ BOUNDS = {
     },
     note=" when simulated",
 )
-@click.option(
-    "--executor-option",
-    "executor_options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An option by TensorRT-LLM's or Triton's name; docs/TENSORRT_LLM.md lists them.  (tensorrt_llm)",
-)
 @click.pass_context
 def worker(
     ctx: click.Context,
@@ -94,7 +87,8 @@ def worker(
 ) -> None:
     """Run one worker: MODEL behind KServe gRPC.
 
-    MODEL is a Hugging Face checkpoint directory; without it, the embedded model is served.
+    MODEL is a Hugging Face checkpoint directory or a directory that `inflight build` wrote;
+    without it, the embedded model is served.
     The simulated executor takes only the tokenizer from it.
     """
     from inflight import _native, executors
@@ -104,7 +98,7 @@ def worker(
     chosen = {name: values.pop(name) for name in EXECUTOR_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     _refuse_foreign(executor, chosen)
-    chosen |= _named_options(executor, executor_options)
+    chosen |= named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(
         model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
@@ -140,24 +134,6 @@ def _require_readable(assets: dict[str, bytes], directory: str) -> None:
         raise UserMistake(
             f"the model `{directory}` cannot be served: {error}", "fetch the checkpoint again"
         ) from error
-
-
-def _named_options(executor: str, given: tuple[str, ...]) -> dict[str, str]:
-    """The options given as NAME=VALUE; the executor knows their types."""
-    from inflight.errors import UserMistake
-
-    if given and executor != "tensorrt_llm":
-        raise UserMistake(
-            f"`--executor-option` means nothing to the executor `{executor}`",
-            "leave it out, or use `--executor tensorrt_llm`",
-        )
-    options = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UserMistake(f"`--executor-option` is `{text}`", "give it as NAME=VALUE")
-        options[name] = value
-    return options
 
 
 def _refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:

@@ -70,6 +70,8 @@ class ServeOptions:
     executor: str
     device: str
     api_key: str | None = None
+    #: NAME=VALUE each, for the worker.
+    executor_options: tuple[str, ...] = ()
 
 
 def plan_serve(options: ServeOptions) -> Plan:
@@ -92,6 +94,7 @@ def plan_serve(options: ServeOptions) -> Plan:
             *([] if options.model is None else [options.model]),
             f"--served-model-name={options.served_model_name}",
             f"--executor={options.executor}",
+            *(f"--executor-option={option}" for option in options.executor_options),
             f"--device={options.device}",
             "--host=127.0.0.1",
             f"--grpc-port={options.grpc_port}",
