@@ -10,8 +10,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from inflight.cli.app import inflight
+from inflight.repository.create import tensors
 from inflight.repository.pbtxt import PbtxtError, parse
-from inflight.repository.tables import INPUTS, MODELS, OUTPUTS
+from inflight.repository.tables import MODELS
 
 
 def run(*arguments: object) -> Result:
@@ -26,22 +27,23 @@ def test_triton_reads_what_is_written(tmp_path: Path, model_directory: Path, bac
         text = (output / model / "config.pbtxt").read_text()
         assert "${" not in text
         config = text_format.Parse(text, model_config_pb2.ModelConfig())
-        assert [one.name for one in config.input] == [one.name for one in INPUTS[model]]
-        assert [one.name for one in config.output] == [one.name for one in OUTPUTS[model]]
+        declared, made = tensors(model, backend)
+        assert [one.name for one in config.input] == [one.name for one in declared]
+        assert [one.name for one in config.output] == [one.name for one in made]
         assert len(parse(text)["input"]) == len(config.input)
     assert run("check", output).exit_code == 0
 
 
 def test_check_names_every_problem_at_once(tmp_path: Path, model_directory: Path) -> None:
     output = tmp_path / "repository"
-    run("create", model_directory, "--output", output)
+    run("create", model_directory, "--output", output, "--set", "max_tokens_in_paged_kv_cache=4096")
     core = output / "tensorrt_llm" / "config.pbtxt"
     spoiled = core.read_text().replace("decoupled: true", "decoupled: false").replace("count: 1", "count: 3")
-    spoiled = spoiled.replace(str(model_directory), "/nowhere").replace('"0.9"', '"${fraction}"')
+    spoiled = spoiled.replace(str(model_directory), "/nowhere").replace('"4096"', '"${tokens}"')
     core.write_text(spoiled.replace('"end_id" data_type: TYPE_INT32', '"end_id" data_type: TYPE_INT64'))
     answer = run("check", output)
     assert answer.exit_code == 2
-    for part in ("`${fraction}`", "instance count is `3`", "`/nowhere`", "`decoupled`", "`end_id`"):
+    for part in ("`${tokens}`", "instance count is `3`", "`/nowhere`", "`decoupled`", "`end_id`"):
         assert part in answer.output
 
 

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from inflight.cli.app import inflight
 from support import real_triton
 from support.servers import Server
 from support.triton import MODEL, TritonStream, inputs, tensor, tokens
 
 PROMPT = "Hello! My favourite"
 MAX_TOKENS = 16
-
-pytestmark = pytest.mark.skipif(
-    real_triton.why_not() is not None, reason=real_triton.why_not() or "it can run"
-)
-
-
-@pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[real_triton.Triton]:
-    scratch = tmp_path_factory.mktemp("triton")
-    output = scratch / "repository"
-    made = CliRunner().invoke(
-        inflight, ["repository", "create", str(model_directory), "--output", str(output)]
-    )
-    assert made.exit_code == 0, made.output
-    server = real_triton.start(output, scratch)
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 def core_tokens(address: str, streaming: bool) -> list[int]:

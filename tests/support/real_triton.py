@@ -15,6 +15,7 @@ import sysconfig
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,8 +70,11 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
-def start(repository: Path, scratch: Path) -> Triton:
-    """Starts a server on `repository` and waits until it is ready; fails with its log."""
+def start(repository: Path, scratch: Path, models: Sequence[str] = ()) -> Triton:
+    """Starts a server on `repository` and waits until it is ready; fails with its log.
+
+    With `models`, only these are loaded, and others on demand (`POST v2/repository/models/NAME/load`).
+    """
     backends = scratch / "backends"
     # A copy: the stub belongs beside the backend, and the environment stays as installed. The libraries
     # are found relative to the binaries, so the package's layout is kept.
@@ -104,6 +108,8 @@ def start(repository: Path, scratch: Path) -> Triton:
                 "--allow-gpu-metrics=false",
                 "--disable-auto-complete-config",
                 f"--backend-config=python,shm-region-prefix-name=inflight{os.getpid()}",
+                *(["--model-control-mode=explicit"] if models else []),
+                *(f"--load-model={model}" for model in models),
             ],
             stdin=subprocess.DEVNULL,
             stdout=sink,

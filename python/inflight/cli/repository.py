@@ -92,7 +92,7 @@ def create(
             f"`{directory}` has no `tokenizer.json`", "give the tokenizer's with `--tokenizer-dir`"
         )
     given["tokenizer_dir"] = str(Path(given["tokenizer_dir"]).resolve())
-    writer.create(output, backend, writer.settings(given), force=force)
+    writer.create(output, backend, writer.settings(given, backend), force=force)
     click.echo(f"wrote {output}; start it with `tritonserver --model-repository={output}`")
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.repository.create import validated
+from inflight.repository import executor_options
+from inflight.repository.create import parameters, tensors, validated
 from inflight.repository.fill import PLACEHOLDER
 from inflight.repository.pbtxt import Message, PbtxtError, parse
-from inflight.repository.tables import DATA_TYPES, INPUTS, MODELS, OUTPUTS, PARAMETERS
+from inflight.repository.tables import DATA_TYPES, MODELS
 
 _PATHS = frozenset({"tokenizer_dir", "gpt_model_path", "encoder_model_path"})
 
@@ -101,16 +102,16 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
                 wrong.append(f"the {field} `{tensor}` has the unknown data type `{data_type}`")
     if name not in MODELS:
         return wrong
-    for field, table in (("input", INPUTS), ("output", OUTPUTS)):
+    for field, table in zip(("input", "output"), tensors(name, "python"), strict=True):
         declared = _types(config, field)
-        for known in table[name]:
+        for known in table:
             actual = declared.get(known.name)
             if actual is None or actual == "UNFILLED" or known.data_type.startswith("<"):
                 continue
             # Newer releases leave the type of prompt tables open.
             if actual != known.data_type:
                 wrong.append(f"the {field} `{known.name}` is `{actual}`, not `{known.data_type}`")
-    wrong += _values(name, config)
+    wrong += _values(name, config, folder)
     if name == "ensemble":
         return wrong
     backend = _one(config, "backend", "python")
@@ -130,12 +131,16 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
     return wrong
 
 
-def _values(name: str, config: Message) -> list[str]:
-    wrong, known = [], {parameter.key: parameter for parameter in PARAMETERS[name]}
+def _values(name: str, config: Message, folder: Path) -> list[str]:
+    wrong, known = [], {parameter.key: parameter for parameter in parameters(name, "python")}
     given = _parameters(config)
+    ours = name == "tensorrt_llm" and _is_inflights(folder)
+    if ours:
+        wrong += _executor(given)
     for key, value in given.items():
         if key not in known:
-            wrong.append(f"the parameter `{key}` is unknown")
+            if not ours:
+                wrong.append(f"the parameter `{key}` is unknown")
         elif value and value != "UNFILLED":
             try:
                 validated(known[key], value)
@@ -152,6 +157,24 @@ def _values(name: str, config: Message) -> list[str]:
     if key and not given.get(key) and not (name == "tensorrt_llm" and given.get("encoder_model_path")):
         wrong.append(f"the parameter `{key}` is not set")
     return wrong
+
+
+def _is_inflights(folder: Path) -> bool:
+    """Whether the model's code is this package's."""
+    for path in folder.glob("[1-9]*/model.py"):
+        try:
+            return "inflight.repository" in path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+    return False
+
+
+def _executor(given: dict[str, str]) -> list[str]:
+    """What the executor would not honour."""
+    executor = given.get("executor") or "reference"
+    set_ = {key: value for key, value in given.items() if value != "UNFILLED"}
+    runtime = executor_options.runtime(executor, given.get("gpt_model_path", ""))
+    return executor_options.choose(executor, set_, runtime=runtime).problems
 
 
 def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:

@@ -4,6 +4,7 @@ the facts are in `tables`.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -11,8 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inflight.errors import UserMistake
+from inflight.repository import executor_options
 from inflight.repository.pbtxt import quote
-from inflight.repository.tables import INPUTS, MODELS, OUTPUTS, PARAMETERS, SHAPE, STEPS, Parameter, Tensor
+from inflight.repository.tables import (
+    INFLIGHT_INPUTS,
+    INFLIGHT_OUTPUTS,
+    INPUTS,
+    MODELS,
+    OUTPUTS,
+    PARAMETERS,
+    SHAPE,
+    STEPS,
+    Parameter,
+    Tensor,
+)
 
 #: Inflight's class for each model that runs in Triton's Python backend.
 CLASSES = {
@@ -29,16 +42,37 @@ from inflight.repository.backend.{module} import TritonPythonModel
 __all__ = ["TritonPythonModel"]
 '''
 
+#: Parameters of the core model that only Inflight's class for it reads.
+INFLIGHTS = frozenset({"executor", "device"})
+
 BOOLEANS = {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"}
 
 
 def options() -> dict[str, Parameter]:
     """Every option by name; `engine_dir` and `tokenizer_dir` stand for all models that have them."""
     found = {parameter.option: parameter for parameter in SHAPE}
-    for parameters in PARAMETERS.values():
+    for parameters in (*PARAMETERS.values(), executor_options.parameters()):
         for parameter in parameters:
             found.setdefault(parameter.option, parameter)
     return found
+
+
+def parameters(model: str, backend: str) -> tuple[Parameter, ...]:
+    """The parameters of a model's config.pbtxt."""
+    if model != "tensorrt_llm":
+        return PARAMETERS[model]
+    if backend == "python":
+        return PARAMETERS[model] + executor_options.parameters()
+    return tuple(parameter for parameter in PARAMETERS[model] if parameter.key not in INFLIGHTS)
+
+
+def tensors(model: str, backend: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The inputs and outputs of a model's config.pbtxt."""
+    ours = model == "tensorrt_llm" and backend == "python"
+    return (
+        INPUTS[model] + (INFLIGHT_INPUTS if ours else ()),
+        OUTPUTS[model] + (INFLIGHT_OUTPUTS if ours else ()),
+    )
 
 
 def validated(parameter: Parameter, value: str) -> str:
@@ -56,13 +90,13 @@ def validated(parameter: Parameter, value: str) -> str:
         if not all(part.strip().isdecimal() for part in text.split(",")):
             raise ValueError("whole numbers with commas between")
         return text
-    if kind == "fraction":
+    if kind in ("float", "fraction"):
         try:
             number = float(text)
         except ValueError:
             number = -1.0
-        if not 0 <= number <= 1:
-            raise ValueError("a number from 0 to 1")
+        if not 0 <= number <= (1 if kind == "fraction" else math.inf):
+            raise ValueError("a number from 0 to 1" if kind == "fraction" else "a number from 0 on")
         return text
     if kind in ("text", "path"):
         if not text:
@@ -74,9 +108,10 @@ def validated(parameter: Parameter, value: str) -> str:
     return text
 
 
-def settings(given: Mapping[str, str]) -> dict[str, str | None]:
+def settings(given: Mapping[str, str], backend: str) -> dict[str, str | None]:
     """Defaults and what was given, validated. Raises `UserMistake` naming every problem."""
     known = options()
+    core = {parameter.option: parameter.key for parameter in parameters("tensorrt_llm", backend)}
     problems = [f"`{name}` is no option" for name in given if name not in known]
     values: dict[str, str | None] = {}
     for name, parameter in known.items():
@@ -86,6 +121,21 @@ def settings(given: Mapping[str, str]) -> dict[str, str | None]:
                 values[name] = validated(parameter, given[name])
             except ValueError as error:
                 problems.append(f"`{name}` is `{given[name]}`, but must be {error}")
+        elif backend == "python" and core.get(name, "") not in ("", *executor_options.OWN):
+            # An executor's defaults are its own; what stands in the file, it has to honour.
+            values[name] = None
+    if backend == "python":
+        written = {core[name]: value for name, value in values.items() if name in core and value is not None}
+        executor = str(values["executor"])
+        runtime = executor_options.runtime(executor, values.get("engine_dir") or "")
+        problems += executor_options.choose(executor, written, runtime=runtime).problems
+    else:
+        ours = {parameter.option for parameter in executor_options.parameters()} | INFLIGHTS
+        problems += [
+            f"`{name}` means nothing to the C++ backend; it is for `--backend python`"
+            for name in given
+            if name in ours
+        ]
     lookahead = [name for name in known if name.startswith("lookahead_")]
     if values["decoding_mode"] == "lookahead" and any(values[name] is None for name in lookahead):
         problems.append(
@@ -115,11 +165,11 @@ def render(model: str, backend: str, values: Mapping[str, str | None]) -> str:
             f"  default_queue_policy {{ max_queue_size: {values['max_queue_size']} }}",
             "}",
         ]
-    for field, tensors in (("input", INPUTS[model]), ("output", OUTPUTS[model])):
+    for field, declared in zip(("input", "output"), tensors(model, backend), strict=True):
         lines.append(f"{field} [")
-        lines.append(",\n".join(_tensor(tensor, values) for tensor in tensors))
+        lines.append(",\n".join(_tensor(tensor, values) for tensor in declared))
         lines.append("]")
-    for parameter in PARAMETERS[model]:
+    for parameter in parameters(model, backend):
         value = values[parameter.option]
         if value is None:
             lines.append(f"# {parameter.key} ({parameter.kind}) is not set: {parameter.meaning}")

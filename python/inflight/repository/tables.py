@@ -230,6 +230,25 @@ VISION_INPUT_ID INT32 -1
     "tensorrt_llm_bls": _tensors(_TEXT_OUT),
 }
 
+#: Inflight's own tensors of the core model (`crates/kserve/src/names.rs`), and one that NVIDIA's backend
+#: reads without declaring it.
+INFLIGHT_INPUTS = _tensors("""
+no_repeat_ngram_size INT32 1 opt squeeze
+inflight_min_p FP32 1 opt squeeze
+inflight_num_top_log_probs/inflight_num_prompt_log_probs INT32 1 opt squeeze
+inflight_logit_bias_ids INT32 -1 opt ragged
+inflight_logit_bias_values FP32 -1 opt ragged
+""")
+INFLIGHT_OUTPUTS = _tensors("""
+inflight_finish_reason INT32 -1
+inflight_cached_tokens INT32 1
+inflight_top_log_prob_ids INT32 -1,-1,-1
+inflight_top_log_probs FP32 -1,-1,-1
+inflight_prompt_log_probs FP32 -1
+inflight_prompt_top_log_prob_ids INT32 -1,-1
+inflight_prompt_top_log_probs FP32 -1,-1
+""")
+
 #: Options of a config that are no parameters of it.
 SHAPE = _parameters("""
 triton_max_batch_size; int; 8; largest batch that Triton sends
@@ -316,7 +335,42 @@ tokenizer_dir; path; -; for guided decoding in the Python backend
 guided_decoding_backend; xgrammar; -; guided decoding
 xgrammar_tokenizer_info_path; path; -; JSON, for guided decoding in the C++ backend
 executor; reference|tensorrt_llm|scripted; reference; Inflight's own: what runs under the Python backend
+device; auto|cpu|cuda; auto; Inflight's own: where the executor computes
 """),
+}
+
+#: Tensors of the text models that the core model takes as they are: theirs -> the core model's.
+FORWARDED: dict[str, str] = {
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "length_penalty": "len_penalty",
+    "stream": "streaming",
+    **{
+        name: name
+        for name in [
+            "num_return_sequences",
+            "temperature",
+            "repetition_penalty",
+            "min_tokens",
+            "presence_penalty",
+            "frequency_penalty",
+            "seed",
+            "return_log_probs",
+            "return_context_logits",
+            "return_generation_logits",
+            "return_perf_metrics",
+            "return_num_input_tokens",
+            "return_num_output_tokens",
+            "beam_width",
+            "prompt_embedding_table",
+            "prompt_vocab_size",
+            "lora_task_id",
+            "lora_weights",
+            "lora_config",
+            "guided_decoding_guide_type",
+            "guided_decoding_guide",
+        ]
+    },
 }
 
 #: Ensemble steps: model -> (its inputs to ensemble tensors, its outputs to ensemble tensors).
@@ -361,37 +415,8 @@ STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             "end_id": "_END_ID",
             "pad_id": "_PAD_ID",
             "prompt_table_extra_ids": "_PROMPT_TABLE_EXTRA_IDS",
-            "runtime_top_k": "top_k",
-            "runtime_top_p": "top_p",
-            "len_penalty": "length_penalty",
-            "streaming": "stream",
-            **{
-                name: name
-                for name in [
-                    "num_return_sequences",
-                    "exclude_input_in_output",
-                    "temperature",
-                    "repetition_penalty",
-                    "min_tokens",
-                    "presence_penalty",
-                    "frequency_penalty",
-                    "seed",
-                    "return_log_probs",
-                    "return_context_logits",
-                    "return_generation_logits",
-                    "return_perf_metrics",
-                    "return_num_input_tokens",
-                    "return_num_output_tokens",
-                    "beam_width",
-                    "prompt_embedding_table",
-                    "prompt_vocab_size",
-                    "lora_task_id",
-                    "lora_weights",
-                    "lora_config",
-                    "guided_decoding_guide_type",
-                    "guided_decoding_guide",
-                ]
-            },
+            "exclude_input_in_output": "exclude_input_in_output",
+            **{core: ours for ours, core in FORWARDED.items()},
         },
         {
             "output_ids": "_TOKENS_BATCH",

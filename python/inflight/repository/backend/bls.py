@@ -6,6 +6,8 @@ together are the whole text, and stop words are found wherever tokens begin and 
 
 from __future__ import annotations
 
+import json
+import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,50 +18,17 @@ import numpy as np
 from inflight._native import Detokenizer, StopMatcher
 from inflight.repository.backend.text import Text, pack_words, pad
 from inflight.repository.backend.triton import (
-    FINAL,
     BadRequest,
     Config,
     Inputs,
+    Reply,
     error,
     pb_utils,
     tensor,
     texts,
 )
+from inflight.repository.tables import FORWARDED
 
-#: Ours -> the core model's, where a tensor goes on as it is.
-_FORWARDED = {
-    "top_k": "runtime_top_k",
-    "top_p": "runtime_top_p",
-    "length_penalty": "len_penalty",
-    "max_tokens": "request_output_len",
-    "stream": "streaming",
-    **{
-        name: name
-        for name in [
-            "num_return_sequences",
-            "temperature",
-            "repetition_penalty",
-            "min_tokens",
-            "presence_penalty",
-            "frequency_penalty",
-            "seed",
-            "return_log_probs",
-            "return_context_logits",
-            "return_generation_logits",
-            "return_perf_metrics",
-            "return_num_input_tokens",
-            "return_num_output_tokens",
-            "beam_width",
-            "prompt_embedding_table",
-            "prompt_vocab_size",
-            "lora_task_id",
-            "lora_weights",
-            "lora_config",
-            "guided_decoding_guide_type",
-            "guided_decoding_guide",
-        ]
-    },
-}
 _ABSENT = [
     "decoder_text_input",
     "image_input",
@@ -72,6 +41,16 @@ _ABSENT = [
 ]
 #: Requests at once; each waits in a thread of its own.
 _THREADS = 64
+#: How often clients that left are looked for: as often as the core model does.
+_WATCH_S = 0.1
+
+
+class CoreError(Exception):
+    """The core model's refusal, which is this model's."""
+
+    def __init__(self, found: Any) -> None:
+        super().__init__(found.message())
+        self.error = found
 
 
 class Sequence_:
@@ -100,63 +79,104 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
+        self._config.refuse("tensorrt_llm_draft_model_name", "multimodal_encoders_name")
         self._text = Text(self._config.text("tokenizer_dir"))
         self._core = self._config.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._accumulate = self._config.flag("accumulate_tokens", False)
         self._exclude_input = self._config.flag("exclude_input_in_output", False)
         self._skip = self._config.flag("skip_special_tokens", True)
-        self._outputs = [name for name in self._config.output_names if name != "text_output"]
+        self._outputs = [name for name in self._config.outputs if name != "text_output"]
         self._pool = ThreadPoolExecutor(_THREADS, "bls")
+        #: What runs, by the id that the core model knows it by.
+        self._replies: dict[str, Reply] = {}
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._watcher = threading.Thread(target=self._watch, name="bls-watch", daemon=True)
+        self._watcher.start()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         if self._config.decoupled:
             for request in requests:
-                self._pool.submit(self._serve, request, request.get_response_sender())
+                self._pool.submit(self._serve, request, Reply(request, True))
             return None
         return [self._single(request) for request in requests]
 
     def finalize(self) -> None:
         self._pool.shutdown()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._watcher.join()
 
-    def _serve(self, request: Any, sender: Any) -> None:
+    def _serve(self, request: Any, reply: Reply) -> None:
+        core_id = str(uuid.uuid4())
+        with self._changed:
+            self._replies[core_id] = reply
+            self._changed.notify()
         try:
-            for response in self._answers(request, sender.is_cancelled):
-                sender.send(response)
-            sender.send(flags=FINAL)
-        except ValueError as problem:
-            sender.send(pb_utils.InferenceResponse(error=error(str(problem))), flags=FINAL)
+            for response in self._answers(request, core_id):
+                reply.send(response)
+            reply.end()
         except Exception as problem:
-            pb_utils.Logger.log_error(f"a request failed: {problem!r}")
-            sender.send(pb_utils.InferenceResponse(error=error(str(problem), 13)), flags=FINAL)
+            reply.end(self._failed(problem))
+        finally:
+            with self._changed:
+                self._replies.pop(core_id, None)
 
     def _single(self, request: Any) -> Any:
         try:
-            answers = list(self._answers(request, lambda: False))
-        except ValueError as problem:
-            return pb_utils.InferenceResponse(error=error(str(problem)))
-        if len(answers) != 1:
-            return pb_utils.InferenceResponse(
-                error=error("several responses need `decoupled_mode` to be true")
-            )
+            answers = list(self._answers(request, str(uuid.uuid4())))
+            if len(answers) != 1:
+                raise BadRequest("several responses need `decoupled_mode` to be true")
+        except Exception as problem:
+            return self._failed(problem)
         return answers[0]
 
-    def _answers(self, request: Any, is_cancelled: Any) -> Iterable[Any]:
+    @staticmethod
+    def _failed(problem: Exception) -> Any:
+        if isinstance(problem, CoreError):
+            return pb_utils.InferenceResponse(error=problem.error)
+        if isinstance(problem, ValueError):
+            status = problem.status if isinstance(problem, BadRequest) else 3
+            return pb_utils.InferenceResponse(error=error(str(problem), status))
+        pb_utils.Logger.log_error(f"a request failed: {problem!r}")
+        return pb_utils.InferenceResponse(error=error(str(problem), 13))
+
+    def _watch(self) -> None:
+        """Ends in the core model what nobody waits for any more."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._replies or self._stopping)
+                self._changed.wait_for(lambda: self._stopping, _WATCH_S)
+                if self._stopping:
+                    return
+                replies = list(self._replies.items())
+            for core_id, reply in replies:
+                if reply.is_abandoned():
+                    with self._changed:
+                        self._replies.pop(core_id, None)
+                    try:
+                        self._stop(core_id)
+                    except Exception as problem:
+                        pb_utils.Logger.log_error(f"a request could not be stopped: {problem!r}")
+
+    def _answers(self, request: Any, core_id: str) -> Iterable[Any]:
         inputs = Inputs(request, self._config.input_names)
         for name in _ABSENT:
             if name in inputs:
                 raise BadRequest(f"`{name}` is not supported by this model; send the request without it")
         stream = bool(inputs.scalar("stream", default=False))
-        rows = len(inputs.arrays["text_input"])
+        rows = len(inputs.required("text_input"))
+        inputs.required("max_tokens")
         exclude = stream or bool(inputs.scalar("exclude_input_in_output", default=self._exclude_input))
         before = ["" if exclude else "".join(inputs.texts("text_input", row)) for row in range(rows)]
         stops = [inputs.texts("stop_words", row) for row in range(rows)]
         wanted = frozenset(request.requested_output_names())
         sequences: dict[tuple[int, int, int], Sequence_] = {}
-        core_id = str(uuid.uuid4())
         stopped = False
-        for response in self._ask(inputs, rows, wanted, core_id):
+        for response in self._ask(inputs, rows, wanted, core_id, request.parameters()):
             if response.has_error():
-                raise BadRequest(response.error().message())
+                raise CoreError(response.error())
             outputs = {each.name(): each.as_numpy() for each in response.output_tensors()}
             if "output_ids" not in outputs:
                 continue
@@ -181,7 +201,7 @@ class TritonPythonModel:
                 yield self._response(shown, outputs, wanted)
             expected = rows * int(inputs.scalar("num_return_sequences", default=1))
             ended = len(sequences) >= expected and all(one.stopped for one in sequences.values())
-            if stream and not stopped and (ended or is_cancelled()):
+            if stream and ended and not stopped:
                 stopped = True
                 self._stop(core_id)
         if stream:
@@ -208,7 +228,7 @@ class TritonPythonModel:
                 made.append(pb_utils.Tensor(name, outputs[name]))
         return pb_utils.InferenceResponse(made)
 
-    def _ask(self, inputs: Inputs, rows: int, wanted: frozenset[str], core_id: str) -> Any:
+    def _ask(self, inputs: Inputs, rows: int, wanted: frozenset[str], core_id: str, parameters: str) -> Any:
         text = self._text
         prompts = [text.tokenizer.encode("".join(inputs.texts("text_input", row))) for row in range(rows)]
         made = [
@@ -236,14 +256,18 @@ class TritonPythonModel:
                 values = [] if weights is None else weights.reshape(-1).tolist()
                 bias.append(text.bias(inputs.texts("embedding_bias_words", row), values))
             made.append(tensor("embedding_bias", bias, np.float32))
-        for ours, theirs in _FORWARDED.items():
+        for ours, theirs in {"max_tokens": "request_output_len", **FORWARDED}.items():
             if ours in inputs:
                 value = inputs.arrays[ours]
                 made.append(pb_utils.Tensor(theirs, value if value.ndim > 1 else value.reshape(rows, 1)))
         outputs = {"output_ids", "sequence_length", "batch_index", "sequence_index"}
         names = [*outputs, *(wanted & set(self._outputs) - outputs)]
         asked = pb_utils.InferenceRequest(
-            request_id=core_id, model_name=self._core, requested_output_names=names, inputs=made
+            request_id=core_id,
+            model_name=self._core,
+            requested_output_names=names,
+            inputs=made,
+            parameters=json.loads(parameters or "{}"),
         )
         if self._config.decoupled:
             return asked.exec(decoupled=True)

@@ -1,55 +1,43 @@
 """`tensorrt_llm`: an Inflight executor behind the core model's tensors.
 
-Owns which Triton request a row belongs to, and that each gets its responses and one final flag. One
-thread awaits the executor and sends; Triton's thread enqueues. What the tensors mean is `requests`'s.
+Owns which Triton request a row belongs to, and that each gets its responses and one final flag. Triton's
+thread enqueues, one thread awaits the executor and sends, one looks for clients that left. What the
+tensors mean is `requests`'s and `responses`'s.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from inflight import executors
-from inflight.executors.base import Request, ResponseBatch
+from inflight.executors.base import ResponseBatch
+from inflight.repository import executor_options
 from inflight.repository.backend import requests as build_requests
-from inflight.repository.backend.triton import FINAL, BadRequest, Config, Inputs, error, pb_utils, tensor
+from inflight.repository.backend.responses import DTYPES, Asked, Columns, Responder
+from inflight.repository.backend.text import Text
+from inflight.repository.backend.triton import BadRequest, Config, Inputs, Reply, error, pb_utils
 
 #: How long one request may take where Triton wants its answer in return (a model that is not decoupled).
 ANSWER_TIMEOUT_S = 3600.0
+#: How long unloading waits for the rows of what it cancelled.
+FINALIZE_S = 10.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
     """A Triton request: a row or more of a batch, all of which end."""
 
-    request_id: str
-    #: `None` where the answer is returned and not sent.
-    sender: Any
-    wanted: frozenset[str]
-    batch_size: int
-    streaming: bool
-    with_prompt: bool
-    num_tokens: frozenset[str]
+    id: str
+    reply: Reply
+    #: Client ids of the rows that have not ended.
     live: set[int] = field(default_factory=set)
-    answer: Any = None
-    done: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass(slots=True)
-class Row:
-    """One executor request of a group."""
-
-    group: Group
-    batch_index: int
-    request: Request
-    #: Cumulative log probability by sequence.
-    cum_log_probs: dict[int, float] = field(default_factory=dict)
+    cancelled: bool = False
 
 
 class TritonPythonModel:
@@ -57,198 +45,186 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
-        directory = self._config.text("gpt_model_path")
-        if not directory:
-            raise ValueError("the parameter `gpt_model_path` is not set; give what the executor loads")
         self._exclude_input = self._config.flag("exclude_input_in_output", False)
         self._period_s = max(int(self._config.text("cancellation_check_period_ms", "100")), 1) / 1000
-        self._executor = executors.create(
-            self._config.text("executor", "reference"),
-            executors.ExecutorOptions(model_dir=Path(directory), device="auto"),
-        )
+        self._executor = self._create()
         self._info = self._executor.info()
+        for name, declared in self._config.outputs.items():
+            if declared.removeprefix("TYPE_") not in DTYPES and name in self._info.capabilities:
+                raise ValueError(f"the output `{name}` is `{declared}`, which cannot be sent; use TYPE_FP32")
         self._ids = itertools.count(1)
-        self._lock = threading.Lock()
-        self._rows: dict[int, Row] = {}
+        #: Guards what follows, and lets one thread at a time hand the executor something.
+        self._work = threading.Condition()
+        self._rows: dict[int, tuple[Group, Responder]] = {}
         self._failure: str | None = None
         self._stopping = False
-        self._work = threading.Condition(self._lock)
-        self._thread = threading.Thread(target=self._run, name="executor", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True)
+            for target in (self._run, self._watch)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _create(self) -> Any:
+        """The executor with its options. Raises `ValueError` naming every parameter that it would ignore."""
+        config = self._config
+        directory = config.text("gpt_model_path")
+        if not directory:
+            raise ValueError("the parameter `gpt_model_path` is not set; give what the executor loads")
+        name = config.text("executor", "reference")
+        chosen = executor_options.choose(
+            name, config.parameters, config.max_queue_size, executor_options.runtime(name, directory)
+        )
+        if chosen.problems:
+            raise ValueError("; ".join(chosen.problems))
+        given = ", ".join(f"{key}={value}" for key, value in chosen.values.items())
+        pb_utils.Logger.log_info(f"the executor `{name}` starts with {given or 'its own defaults'}")
+        vocab_size = None
+        if name not in executors.NEED_WEIGHTS:
+            vocab_size = Text(config.text("tokenizer_dir")).vocab_size
+        return executors.create(
+            name,
+            executors.ExecutorOptions(
+                model_dir=Path(directory),
+                device=config.text("device", "auto"),
+                vocab_size=vocab_size,
+                values=chosen.values,
+            ),
+        )
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         groups = [self._take(request) for request in requests]
         if self._config.decoupled:
             return None
         for group in groups:
-            if not group.done.wait(ANSWER_TIMEOUT_S):
-                group.answer = pb_utils.InferenceResponse(error=error("the executor gave no answer", 14))
-        return [group.answer for group in groups]
+            if not group.reply.wait(ANSWER_TIMEOUT_S):
+                group.reply.end(pb_utils.InferenceResponse(error=error("the executor gave no answer", 14)))
+        return [group.reply.last for group in groups]
 
     def finalize(self) -> None:
         with self._work:
             self._stopping = True
-            self._work.notify()
-        self._thread.join(10)
+            if self._failure is None:
+                self._executor.cancel(list(self._rows))
+            self._work.notify_all()
+        for thread in self._threads:
+            thread.join(FINALIZE_S)
         self._executor.shutdown()
 
     def _take(self, request: Any) -> Group:
-        sender = request.get_response_sender() if self._config.decoupled else None
-        group = Group(
-            request.request_id(),
-            sender,
-            frozenset(request.requested_output_names()),
-            1,
-            False,
-            False,
-            frozenset(),
-        )
+        group = Group(request.request_id(), Reply(request, self._config.decoupled))
         try:
             inputs = Inputs(request, self._config.input_names)
             if inputs.scalar("stop", default=False):
                 self._stop(group)
-                return group
-            self._start(group, inputs)
-        except ValueError as problem:
-            self._end(group, pb_utils.InferenceResponse(error=error(str(problem))))
+            else:
+                self._start(group, request, inputs)
+        except BadRequest as problem:
+            group.reply.end(pb_utils.InferenceResponse(error=error(str(problem), problem.status)))
+        except Exception as problem:
+            # The others of this batch go on; what is broken for all shows in each.
+            pb_utils.Logger.log_error(f"a request failed: {problem!r}")
+            group.reply.end(pb_utils.InferenceResponse(error=error(str(problem), 13)))
         return group
 
-    def _start(self, group: Group, inputs: Inputs) -> None:
-        group.batch_size = len(inputs.arrays["input_lengths"])
-        group.streaming = bool(inputs.scalar("streaming", default=False))
-        exclude = inputs.scalar("exclude_input_in_output", default=self._exclude_input)
-        group.with_prompt = not group.streaming and not exclude
-        group.num_tokens = frozenset(
-            name
-            for name in ("num_input_tokens", "num_output_tokens")
-            if inputs.scalar(f"return_{name}", default=False)
-        )
+    def _start(self, group: Group, request: Any, inputs: Inputs) -> None:
+        batch_size = len(inputs.required("input_lengths"))
+        parameters = json.loads(request.parameters() or "{}")
         made = [
-            build_requests.build(inputs, row, next(self._ids), group.streaming, self._info)
-            for row in range(group.batch_size)
+            build_requests.build(inputs, row, next(self._ids), self._info, parameters)
+            for row in range(batch_size)
         ]
-        if group.sender is None:
-            sequences = max((request.sampling_config.num_return_sequences for request in made), default=1)
-            if group.streaming or len(made) != 1 or sequences != 1:
-                raise BadRequest("streaming, batches and several sequences need `decoupled_mode` to be true")
+        streaming = any(one.streaming for one in made)
+        sequences = max((one.sampling_config.num_return_sequences for one in made), default=1)
+        if not self._config.decoupled and (streaming or len(made) != 1 or sequences != 1):
+            raise BadRequest("streaming, batches and several sequences need `decoupled_mode` to be true")
+        exclude = inputs.scalar("exclude_input_in_output", default=self._exclude_input)
+        asked = Asked(
+            outputs=frozenset(request.requested_output_names()),
+            batch_size=batch_size,
+            sequences=sequences,
+            with_prompt=not streaming and not exclude,
+            counts=frozenset(
+                name
+                for name in ("num_input_tokens", "num_output_tokens")
+                if inputs.scalar(f"return_{name}", default=False)
+            ),
+            types=self._config.outputs,
+        )
         with self._work:
             if self._failure is not None:
-                raise BadRequest(self._failure)
-            group.live = {request.client_id for request in made}
-            for row, request in enumerate(made):
-                self._rows[request.client_id] = Row(group, row, request)
+                raise BadRequest(self._failure, 14)
             # Under the lock: the awaiting thread must find the rows before their first response.
             self._executor.enqueue(made)
-            self._work.notify()
+            group.live = {one.client_id for one in made}
+            for row, one in enumerate(made):
+                self._rows[one.client_id] = (group, Responder(asked, row, one))
+            self._work.notify_all()
 
     def _stop(self, group: Group) -> None:
         """Cancels what runs under the same id; an unknown id may have ended and is no error."""
-        if not group.request_id:
+        if not group.id:
             raise BadRequest("a request with `stop` needs the id of the request to end")
-        with self._lock:
-            ids = [id for id, row in self._rows.items() if row.group.request_id == group.request_id]
-        if ids:
-            self._executor.cancel(ids)
-        self._end(group, None if group.sender is not None else pb_utils.InferenceResponse([]))
+        with self._work:
+            ids = [id for id, (one, _) in self._rows.items() if one.id == group.id]
+            if ids:
+                self._executor.cancel(ids)
+        group.reply.end(None if self._config.decoupled else pb_utils.InferenceResponse([]))
 
     def _run(self) -> None:
+        """Awaits the executor and sends what it gives."""
         try:
             while True:
                 with self._work:
-                    while not self._rows and not self._stopping:
-                        self._work.wait()
-                    if self._stopping:
+                    self._work.wait_for(lambda: self._rows or self._stopping)
+                    if not self._rows:
                         return
                 self._distribute(self._executor.await_responses(self._period_s))
-                self._cancel_abandoned()
         except Exception as problem:
             pb_utils.Logger.log_error(f"the executor failed: {problem!r}")
-            with self._lock:
+            with self._work:
                 self._failure = f"the executor failed: {problem}"
-                groups = {id(row.group): row.group for row in self._rows.values()}
+                groups = dict.fromkeys(group for group, _ in self._rows.values())
                 self._rows.clear()
-            for group in groups.values():
-                self._end(group, pb_utils.InferenceResponse(error=error(self._failure, 13)))
+            for group in groups:
+                group.reply.end(pb_utils.InferenceResponse(error=error(self._failure, 14)))
 
-    def _cancel_abandoned(self) -> None:
-        with self._lock:
-            rows = list(self._rows.items())
-        gone = [id for id, row in rows if row.group.sender is not None and row.group.sender.is_cancelled()]
-        if gone:
-            self._executor.cancel(gone)
+    def _watch(self) -> None:
+        """Cancels what nobody waits for any more."""
+        while True:
+            with self._work:
+                self._work.wait_for(lambda: self._rows or self._stopping)
+                self._work.wait_for(lambda: self._stopping, self._period_s)
+                if self._stopping:
+                    return
+                groups = dict.fromkeys(group for group, _ in self._rows.values() if not group.cancelled)
+            gone = [group for group in groups if group.reply.is_abandoned()]
+            with self._work:
+                for group in gone:
+                    group.cancelled = True
+                    self._executor.cancel(list(group.live))
 
     def _distribute(self, batch: ResponseBatch) -> None:
-        ids = np.frombuffer(batch.client_ids, np.uint64).tolist()
-        if not ids:
-            return
-        sequences = np.frombuffer(batch.sequence_index, np.int32).tolist()
-        offsets = np.frombuffer(batch.token_offsets, np.uint32).tolist()
-        tokens = np.frombuffer(batch.token_ids, np.int32)
-        finals = np.frombuffer(batch.finals, np.uint8).tolist()
-        errors = {row: (status, text) for row, status, text in batch.errors}
-        log_probs = self._log_probs(batch, offsets)
-        for place, client_id in enumerate(ids):
-            with self._lock:
-                row = self._rows.pop(client_id, None) if finals[place] else self._rows.get(client_id)
-            if row is None:
-                continue
-            if finals[place]:
-                row.group.live.discard(client_id)
-            if place in errors:
-                status, text = errors[place]
+        columns = Columns(batch)
+        found = []
+        with self._work:
+            for place, client_id in enumerate(columns.ids):
+                row = self._rows.get(client_id)
+                if row is None:
+                    continue
+                if columns.finals[place]:
+                    del self._rows[client_id]
+                    row[0].live.discard(client_id)
+                found.append((place, *row, not row[0].live))
+        for place, group, responder, is_last in found:
+            if place in columns.errors:
+                status, text = columns.errors[place]
                 response = pb_utils.InferenceResponse(error=error(text, status))
             else:
-                new = tokens[offsets[place] : offsets[place + 1]]
-                response = self._response(row, sequences[place], new, log_probs.get(place))
-            self._send(row.group, response)
-
-    @staticmethod
-    def _log_probs(batch: ResponseBatch, offsets: list[int]) -> dict[int, np.ndarray[Any, Any]]:
-        values, found, at = np.frombuffer(batch.log_probs, np.float32), {}, 0
-        for row in np.frombuffer(batch.log_prob_rows, np.uint32).tolist():
-            count = offsets[row + 1] - offsets[row]
-            found[row] = values[at : at + count]
-            at += count
-        return found
-
-    def _response(
-        self, row: Row, sequence: int, new: np.ndarray[Any, Any], log_probs: np.ndarray[Any, Any] | None
-    ) -> Any:
-        group = row.group
-        prompt = row.request.input_token_ids if group.with_prompt else []
-        ids = np.concatenate([np.asarray(prompt, np.int32), new])
-        outputs: dict[str, tuple[Any, Any]] = {
-            "output_ids": (ids[None, None], np.int32),
-            "sequence_length": ([[len(ids)]], np.int32),
-        }
-        if log_probs is not None:
-            total = row.cum_log_probs.get(sequence, 0.0) + float(log_probs.sum())
-            row.cum_log_probs[sequence] = total
-            outputs["cum_log_probs"] = ([[total]], np.float32)
-            outputs["output_log_probs"] = (log_probs[None, None], np.float32)
-        if group.batch_size > 1:
-            outputs["batch_index"] = ([[row.batch_index]], np.int32)
-        if row.request.sampling_config.num_return_sequences > 1:
-            outputs["sequence_index"] = ([[sequence]], np.int32)
-        counts = {"num_input_tokens": len(row.request.input_token_ids), "num_output_tokens": len(new)}
-        for name in group.num_tokens:
-            outputs[name] = ([[counts[name]]], np.int32)
-        made = [tensor(name, *value) for name, value in outputs.items() if name in group.wanted]
-        return pb_utils.InferenceResponse(made)
-
-    def _send(self, group: Group, response: Any) -> None:
-        if not group.live:
-            self._end(group, response)
-        elif group.sender is not None:
-            group.sender.send(response)
-
-    @staticmethod
-    def _end(group: Group, response: Any) -> None:
-        """The last response, with the final flag on it."""
-        group.answer = response
-        if group.sender is not None:
-            if response is None:
-                group.sender.send(flags=FINAL)
-            else:
-                group.sender.send(response, flags=FINAL)
-        group.done.set()
+                response = responder.respond(columns, place)
+            if is_last:
+                group.reply.end(response)
+                if group.cancelled:
+                    pb_utils.Logger.log_info(f"request `{group.id}` is cancelled: its client left")
+            elif response is not None:
+                group.reply.send(response)

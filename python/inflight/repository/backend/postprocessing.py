@@ -28,8 +28,8 @@ class TritonPythonModel:
         try:
             inputs = Inputs(request, self._config.input_names)
             decoded = []
-            for row, beams in enumerate(inputs.arrays["TOKENS_BATCH"]):
-                lengths = inputs.arrays["SEQUENCE_LENGTH"][row]
+            for row, beams in enumerate(inputs.required("TOKENS_BATCH")):
+                lengths = inputs.required("SEQUENCE_LENGTH")[row]
                 decoded.append(
                     [
                         # Ids below 0 are padding of beams that ended earlier.

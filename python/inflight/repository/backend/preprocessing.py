@@ -18,6 +18,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
+        self._config.refuse("multimodal_model_path", "max_num_images", "hf_model_path")
         self._text = Text(self._config.text("tokenizer_dir"))
         self._add_special_tokens = self._config.flag("add_special_tokens", True)
 
@@ -36,7 +37,7 @@ class TritonPythonModel:
             if name in inputs:
                 raise BadRequest(f"`{name}` is not supported: this model takes text")
         text = self._text
-        rows = range(len(inputs.arrays["QUERY"]))
+        rows = range(len(inputs.required("QUERY")))
         prompts = [self._encode(inputs, "QUERY", row) for row in rows]
         decoder = [self._encode(inputs, "DECODER_QUERY", row) or [max(text.pad_id, 0)] for row in rows]
         stops = []
@@ -62,7 +63,7 @@ class TritonPythonModel:
             tensor("REQUEST_INPUT_LEN", [[len(ids)] for ids in prompts], np.int32),
             tensor("DECODER_INPUT_ID", pad(decoder, max(text.pad_id, 0)), np.int32),
             tensor("REQUEST_DECODER_INPUT_LEN", [[len(ids)] for ids in decoder], np.int32),
-            tensor("REQUEST_OUTPUT_LEN", inputs.arrays["REQUEST_OUTPUT_LEN"], np.int32),
+            tensor("REQUEST_OUTPUT_LEN", inputs.required("REQUEST_OUTPUT_LEN"), np.int32),
             tensor("STOP_WORDS_IDS", pack_words(stops), np.int32),
             tensor("BAD_WORDS_IDS", pack_words(bad), np.int32),
             tensor("EMBEDDING_BIAS", bias, np.float32),

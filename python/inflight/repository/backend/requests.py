@@ -1,40 +1,70 @@
-"""One row of the core model's tensors to one executor request. Pure; owns which tensor feeds which field.
+"""One row of the core model's tensors to one executor request, every value within the model's limits.
 
-The Rust twin is `crates/worker/src/request/build.rs`. What an executor cannot do it refuses itself.
+Pure; owns which tensor feeds which field, and the bounds of its values. The Rust twin is
+`crates/worker/src/request/build.rs`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from inflight.executors.base import ModelInfo, NamedTensor, OutputConfig, Request, SamplingConfig
-from inflight.repository.backend.text import unpack_words
+from inflight.executors.base import (
+    ModelInfo,
+    NamedTensor,
+    OutputConfig,
+    Request,
+    SamplingConfig,
+    StatusCode,
+)
+from inflight.repository.backend.rows import ABOVE_ZERO, Row, named
 from inflight.repository.backend.triton import BadRequest, Inputs
 
-#: Scalar tensor -> field of SamplingConfig.
+#: Sequences of one prompt at most, as the worker has it.
+MAX_SEQUENCES = 128
+#: Alternatives reported for each token at most, as the worker has it.
+MAX_TOP_LOG_PROBS = 100
+#: Token ids with a bias at most, as the worker has it.
+MAX_LOGIT_BIAS = 4096
+#: A gRPC message's length is a signed 32-bit number.
+MAX_OUTPUT_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Number:
+    """A scalar of the sampling configuration and its bounds; both belong to it."""
+
+    field: str
+    low: float = -math.inf
+    high: float = math.inf
+
+
 _SAMPLING = {
-    "beam_width": "beam_width",
-    "num_return_sequences": "num_return_sequences",
-    "temperature": "temperature",
-    "runtime_top_k": "top_k",
-    "runtime_top_p": "top_p",
-    "runtime_top_p_min": "top_p_min",
-    "runtime_top_p_decay": "top_p_decay",
-    "runtime_top_p_reset_ids": "top_p_reset_ids",
-    "len_penalty": "length_penalty",
-    "early_stopping": "early_stopping",
-    "repetition_penalty": "repetition_penalty",
-    "min_tokens": "min_tokens",
-    "beam_search_diversity_rate": "beam_search_diversity_rate",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
+    "beam_width": Number("beam_width", 1),
+    "num_return_sequences": Number("num_return_sequences", 1, MAX_SEQUENCES),
+    "temperature": Number("temperature", 0),
+    "runtime_top_k": Number("top_k", 0),
+    "runtime_top_p": Number("top_p", high=1),
+    "runtime_top_p_min": Number("top_p_min", 0, 1),
+    "runtime_top_p_decay": Number("top_p_decay", 0, 1),
+    "len_penalty": Number("length_penalty"),
+    "early_stopping": Number("early_stopping", 0, 1),
+    "repetition_penalty": Number("repetition_penalty", ABOVE_ZERO),
+    "min_tokens": Number("min_tokens", 0),
+    "beam_search_diversity_rate": Number("beam_search_diversity_rate", 0),
+    "presence_penalty": Number("presence_penalty"),
+    "frequency_penalty": Number("frequency_penalty"),
+    "seed": Number("seed", 0),
+    "no_repeat_ngram_size": Number("no_repeat_ngram_size", 0),
+    "inflight_min_p": Number("min_p", 0, 1),
 }
 _OUTPUT = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
-#: Handled here or in the model; everything else goes to the executor as it is.
-_HANDLED = frozenset(
+#: Read below or by the model; everything else goes to the executor as it is.
+_READ = frozenset(
     [
         "input_ids",
         "input_lengths",
@@ -44,122 +74,148 @@ _HANDLED = frozenset(
         "stop_words_list",
         "bad_words_list",
         "embedding_bias",
+        "runtime_top_p_reset_ids",
+        "inflight_num_top_log_probs",
+        "inflight_num_prompt_log_probs",
+        "inflight_logit_bias_ids",
+        "inflight_logit_bias_values",
         "exclude_input_in_output",
         "stop",
         "streaming",
         "return_num_input_tokens",
         "return_num_output_tokens",
+        *_SAMPLING,
+        *_OUTPUT,
     ]
 )
-_DATATYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "int32": "INT32",
-    "int64": "INT64",
-    "uint64": "UINT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "object": "BYTES",
-}
 
 
-def build(inputs: Inputs, row: int, client_id: int, streaming: bool, info: ModelInfo) -> Request:
-    """The request of a row. Raises `ValueError` naming the tensor that is wrong."""
+def build(
+    inputs: Inputs, number: int, client_id: int, info: ModelInfo, parameters: Mapping[str, Any]
+) -> Request:
+    """The request of a row. `parameters` are those of the KServe request.
+
+    Raises `BadRequest` naming the tensor that is wrong or beyond the executor.
+    """
+    inputs.required("request_output_len")
+    row = Row(inputs, number, info)
     request = Request(
         client_id=client_id,
-        input_token_ids=_prompt(inputs, row, info),
-        max_tokens=int(inputs.scalar("request_output_len", row, 0)),
-        streaming=streaming,
+        input_token_ids=_prompt(row, info),
+        max_tokens=int(row.number("request_output_len", 1) or 0),
+        # Switches hold for the whole batch, as the first row has them.
+        streaming=bool(inputs.scalar("streaming", 0, False)),
         sampling_config=SamplingConfig(),
-        output_config=OutputConfig(**{name: bool(inputs.scalar(name, row, False)) for name in _OUTPUT}),
-        end_id=_token(inputs, "end_id", row, info),
-        pad_id=_token(inputs, "pad_id", row, info),
-        stop_words=_words(inputs, "stop_words_list", row, info),
-        bad_words=_words(inputs, "bad_words_list", row, info),
+        output_config=OutputConfig(**{name: bool(inputs.scalar(name, 0, False)) for name in _OUTPUT}),
+        end_id=row.token("end_id"),
+        pad_id=row.token("pad_id"),
+        stop_words=row.words("stop_words_list"),
+        bad_words=row.words("bad_words_list"),
     )
-    if request.max_tokens < 1:
-        raise BadRequest(f"`request_output_len` is `{request.max_tokens}`; it must be at least 1")
-    total = len(request.input_token_ids) + request.max_tokens
-    if total > info.max_seq_len:
-        raise BadRequest(
-            f"`{len(request.input_token_ids)}` prompt tokens and `{request.max_tokens}` to generate are more "
-            f"than the `{info.max_seq_len}` that fit a sequence"
-        )
-    for name, field in _SAMPLING.items():
-        value = inputs.scalar(name, row)
+    config = request.sampling_config
+    for name, bounds in _SAMPLING.items():
+        value = row.number(name, bounds.low, bounds.high)
         # NVIDIA's backend takes a top-p of 0 or less for "not set".
         if value is not None and not (name == "runtime_top_p" and value <= 0):
-            setattr(request.sampling_config, field, int(value) if isinstance(value, bool) else value)
-    bias = inputs.row("embedding_bias", row)
-    if bias is not None and bias.size:
-        if bias.size != info.vocab_size:
-            raise BadRequest(f"`embedding_bias` has `{bias.size}` values, not `{info.vocab_size}`")
-        request.embedding_bias = np.ascontiguousarray(bias, np.float32).tobytes()
-    request.tensors = _passed(inputs, row, info)
+            setattr(config, bounds.field, value)
+    config.top_p_reset_ids = row.token("runtime_top_p_reset_ids")
+    if config.beam_width > info.max_beam_width:
+        raise BadRequest(f"`beam_width` is `{config.beam_width}`; it must be 1 to {info.max_beam_width}")
+    if request.streaming and config.beam_width > 1:
+        raise BadRequest(
+            f"streaming is not supported with a `beam_width` of `{config.beam_width}`",
+            StatusCode.UNIMPLEMENTED,
+        )
+    output = request.output_config
+    output.num_top_log_probs = int(row.number("inflight_num_top_log_probs", 0, MAX_TOP_LOG_PROBS) or 0)
+    output.num_prompt_log_probs = row.number("inflight_num_prompt_log_probs", 0, MAX_TOP_LOG_PROBS)
+    _bias(row, request, info)
+    request.tensors = row.others(_READ) + _parameters(parameters, info)
+    _lengths(request, info)
     return request
 
 
-def _prompt(inputs: Inputs, row: int, info: ModelInfo) -> list[int]:
-    ids = inputs.row("input_ids", row)
-    length = int(inputs.scalar("input_lengths", row, 0))
-    if ids is None or not 0 < length <= ids.size:
-        raise BadRequest(
-            f"`input_lengths` is `{length}` and `input_ids` has `{0 if ids is None else ids.size}`"
-        )
-    prompt: list[int] = ids.reshape(-1)[:length].tolist()
+def _prompt(row: Row, info: ModelInfo) -> list[int]:
+    ids = row.array("input_ids")
+    length = int(row.number("input_lengths") or 0)
+    held = 0 if ids is None else ids.size
+    if not 0 <= length <= held:
+        raise BadRequest(f"`input_lengths` is `{length}` and `input_ids` has `{held}`")
     if length > min(info.max_input_len, info.max_seq_len):
         raise BadRequest(f"the prompt has `{length}` tokens; `{info.max_input_len}` fit")
-    last = 2**31 if "prompt_embedding_table" in inputs else info.vocab_size
-    bad = next((id for id in prompt if not 0 <= id < last), None)
-    if bad is not None:
-        raise BadRequest(f"`input_ids` holds `{bad}`, which is outside the vocabulary of `{info.vocab_size}`")
+    if ids is None or not length:
+        if row.array("encoder_input_features") is None:
+            raise BadRequest("the prompt in `input_ids` is empty; send at least one token")
+        return []
+    prompt: list[int] = ids.reshape(-1)[:length].tolist()
+    # A prompt table's virtual tokens have ids from the vocabulary's size on.
+    if row.array("prompt_embedding_table") is None or min(prompt) < 0:
+        row.within_vocabulary("input_ids", prompt)
     return prompt
 
 
-def _token(inputs: Inputs, name: str, row: int, info: ModelInfo) -> int | None:
-    id = inputs.scalar(name, row)
-    if id is None or id < 0:
-        return None
-    if id >= info.vocab_size:
-        raise BadRequest(f"`{name}` is `{id}`, which is outside the vocabulary of `{info.vocab_size}`")
-    return int(id)
+def _bias(row: Row, request: Request, info: ModelInfo) -> None:
+    dense = row.array("embedding_bias")
+    if dense is not None:
+        if dense.size != info.vocab_size:
+            raise BadRequest(f"`embedding_bias` has `{dense.size}` values, not `{info.vocab_size}`")
+        # Minus infinity bans a token; not-a-number would spoil every one.
+        if np.isnan(dense).any():
+            raise BadRequest("`embedding_bias` holds a value that is no number")
+        request.embedding_bias = np.ascontiguousarray(dense, np.float32).tobytes()
+    ids, values = row.array("inflight_logit_bias_ids"), row.array("inflight_logit_bias_values")
+    counts = [0 if one is None else one.size for one in (ids, values)]
+    if counts[0] != counts[1] or counts[0] > MAX_LOGIT_BIAS:
+        raise BadRequest(
+            f"`inflight_logit_bias_ids` has `{counts[0]}` ids and `inflight_logit_bias_values` `{counts[1]}` "
+            f"values; send as many of each, at most {MAX_LOGIT_BIAS}"
+        )
+    if ids is not None and values is not None:
+        if np.isnan(values).any():
+            raise BadRequest("`inflight_logit_bias_values` holds a value that is no number")
+        row.within_vocabulary("inflight_logit_bias_ids", ids.reshape(-1).tolist())
+        request.logit_bias = list(zip(ids.reshape(-1).tolist(), values.reshape(-1).tolist(), strict=True))
 
 
-def _words(inputs: Inputs, name: str, row: int, info: ModelInfo) -> list[list[int]]:
-    packed = inputs.row(name, row)
-    if packed is None or packed.size == 0:
-        return []
-    if packed.ndim != 2 or packed.shape[0] != 2:
-        raise BadRequest(f"`{name}` has shape `{packed.shape}`, not [2, n]")
-    try:
-        words = unpack_words(packed)
-    except ValueError as problem:
-        raise BadRequest(f"`{name}`: {problem}") from problem
-    bad = next((id for word in words for id in word if not 0 <= id < info.vocab_size), None)
-    if bad is not None:
-        raise BadRequest(f"`{name}` holds `{bad}`, which is outside the vocabulary of `{info.vocab_size}`")
-    return words
+def _parameters(parameters: Mapping[str, Any], info: ModelInfo) -> list[NamedTensor]:
+    """The KServe parameters that an executor knows, under the names that it knows them by."""
+    passed = []
+    kind = parameters.get("request_type", "context_and_generation")
+    if kind != "context_and_generation":
+        if "context_phase" not in info.capabilities:
+            raise BadRequest(
+                f"the parameter `request_type` is `{kind}`, which needs `context_phase`; "
+                f"the executor `{info.executor}` does not have it",
+                StatusCode.UNIMPLEMENTED,
+            )
+        passed.append(named("request_type", np.array([str(kind).encode()], np.object_)))
+    # Triton's own scheduler takes a gRPC request's priority away; over HTTP it comes here.
+    priority = parameters.get("priority", 0)
+    if priority:
+        try:
+            number = float(priority)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0 <= number <= 1:
+            raise BadRequest(f"the parameter `priority` is `{priority}`; it must be a number from 0 to 1")
+        passed.append(named("priority", np.array([number], np.float32)))
+    return passed
 
 
-def _passed(inputs: Inputs, row: int, info: ModelInfo) -> list[NamedTensor]:
-    tensors = []
-    for name in inputs.arrays:
-        if name in _HANDLED or name in _SAMPLING or name in _OUTPUT:
-            continue
-        # Preprocessing always makes decoder ids; without an encoder they mean nothing.
-        if name.startswith("decoder_input_") and "encoder" not in info.capabilities:
-            continue
-        value = inputs.row(name, row)
-        if value is None or value.size == 0:
-            continue
-        tensors.append(_named(name, value))
-    return tensors
-
-
-def _named(name: str, value: np.ndarray[Any, Any]) -> NamedTensor:
-    if value.dtype == np.object_:
-        parts = [bytes(item) for item in value.reshape(-1)]
-        data = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
-    else:
-        data = np.ascontiguousarray(value).tobytes()
-    return NamedTensor(name, _DATATYPES.get(str(value.dtype), str(value.dtype)), value.shape or (1,), data)
+def _lengths(request: Request, info: ModelInfo) -> None:
+    """Raises `BadRequest` for a sequence or an output that is too long."""
+    prompt = len(request.input_token_ids)
+    if prompt + request.max_tokens > info.max_seq_len:
+        raise BadRequest(
+            f"`{prompt}` prompt tokens and `{request.max_tokens}` to generate are more than the "
+            f"`{info.max_seq_len}` that fit a sequence"
+        )
+    generated = (1 if request.streaming else request.max_tokens) * request.sampling_config.beam_width
+    output = request.output_config
+    for wanted, name, tokens in (
+        (output.return_context_logits, "context_logits", prompt),
+        (output.return_generation_logits, "generation_logits", generated),
+    ):
+        size = tokens * info.vocab_size * 4
+        if wanted and size > MAX_OUTPUT_BYTES:
+            raise BadRequest(f"`{name}` would take `{size}` bytes; a response holds {MAX_OUTPUT_BYTES}")

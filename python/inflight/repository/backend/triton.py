@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -20,7 +21,11 @@ _CODES = {3: "INVALID_ARG", 8: "UNAVAILABLE", 12: "UNSUPPORTED", 14: "UNAVAILABL
 
 
 class BadRequest(ValueError):
-    """A request that this model cannot answer."""
+    """A request that this model cannot answer, with the gRPC status that says whose turn it is."""
+
+    def __init__(self, text: str, status: int = 3) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 def error(text: str, status: int = 3) -> Any:
@@ -59,17 +64,77 @@ class Config:
         return [entry["name"] for entry in self._config["input"]]
 
     @property
-    def output_names(self) -> list[str]:
-        return [entry["name"] for entry in self._config["output"]]
+    def outputs(self) -> dict[str, str]:
+        """Name -> data type, such as `TYPE_FP32`."""
+        return {entry["name"]: entry["data_type"] for entry in self._config["output"]}
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {
+            key: str(value.get("string_value", ""))
+            for key, value in self._config.get("parameters", {}).items()
+        }
+
+    @property
+    def max_queue_size(self) -> int:
+        """Bound of the dynamic batcher's queue; 0: none."""
+        policy = self._config.get("dynamic_batching", {}).get("default_queue_policy", {})
+        return int(policy.get("max_queue_size", 0))
 
     def text(self, key: str, default: str = "") -> str:
-        return str(self._config.get("parameters", {}).get(key, {}).get("string_value", default)) or default
+        """A parameter; one that is empty or was never filled is not set."""
+        value = self.parameters.get(key, "")
+        return default if not value or value.startswith("${") else value
+
+    def refuse(self, *keys: str) -> None:
+        """Raises `ValueError` for parameters that are set and that this model would ignore."""
+        given = [key for key in keys if self.text(key)]
+        if given:
+            names = ", ".join(f"`{key}`" for key in given)
+            raise ValueError(f"this model cannot honour the parameters {names}; leave them out")
 
     def flag(self, key: str, default: bool) -> bool:
         """A boolean; a value that is none takes the default, as NVIDIA's models do."""
         known = {**dict.fromkeys(("true", "1", "t", "y", "yes"), True)}
         known |= dict.fromkeys(("false", "0", "f", "n", "no"), False)
         return known.get(self.text(key).lower(), default)
+
+
+class Reply:
+    """Where the responses of one request go; any thread may send, end, or ask whether the client left."""
+
+    def __init__(self, request: Any, decoupled: bool) -> None:
+        self._sender: Any = request.get_response_sender() if decoupled else None
+        # Of a request that has a sender nothing is kept: its inputs would stay in shared memory.
+        self._asked: Any = request if self._sender is None else self._sender
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        #: The response of a model that is not decoupled; the last one sent of the others.
+        self.last: Any = None
+
+    def send(self, response: Any) -> None:
+        """One of several responses; models that are not decoupled have none."""
+        if self._sender is not None:
+            self._sender.send(response)
+
+    def end(self, response: Any = None) -> None:
+        """The last response, with the final flag on it; `None` is the flag alone."""
+        with self._lock:
+            self.last = response
+            if self._sender is not None and response is None:
+                self._sender.send(flags=FINAL)
+            elif self._sender is not None:
+                self._sender.send(response, flags=FINAL)
+            self._ended.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended in that time."""
+        return self._ended.wait(timeout_s)
+
+    def is_abandoned(self) -> bool:
+        """Whether the client left; asks Triton, which knows no request that has ended."""
+        with self._lock:
+            return not self._ended.is_set() and bool(self._asked.is_cancelled())
 
 
 class Inputs:
@@ -81,6 +146,12 @@ class Inputs:
             found = pb_utils.get_input_tensor_by_name(request, name)
             if found is not None:
                 self.arrays[name] = found.as_numpy()
+
+    def required(self, name: str) -> np.ndarray[Any, Any]:
+        """All rows of an input. Triton counts required inputs and does not look which ones were sent."""
+        if name not in self.arrays:
+            raise BadRequest(f"`{name}` is required and missing")
+        return self.arrays[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self.arrays

@@ -1,0 +1,142 @@
+"""The executors' options as parameters of the core model (`--backend python`).
+
+Owns which parameters an executor takes, which the model itself reads, and what becomes of the others: one
+that asks for what happens anyway passes, every other one is named. The options are the executors' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import UserMistake
+from inflight.repository.tables import PARAMETERS, SHAPE, Parameter
+
+#: What the core model reads itself; `tokenizer_dir` is for an executor without a model to ask.
+OWN = frozenset(
+    {
+        "FORCE_CPU_ONLY_INPUT_TENSORS",
+        "cancellation_check_period_ms",
+        "device",
+        "exclude_input_in_output",
+        "executor",
+        "gpt_model_path",
+        "tokenizer_dir",
+    }
+)
+_KINDS = {"str": "text", "choices": "text"}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What an executor is created with, and the parameters that nobody would honour."""
+
+    values: dict[str, Any]
+    problems: list[str]
+
+
+def parameters() -> tuple[Parameter, ...]:
+    """The options that are neither parameters of NVIDIA's backend nor set by another field of its config."""
+    table = {parameter.key for parameter in PARAMETERS["tensorrt_llm"]} | {one.option for one in SHAPE}
+    found: dict[str, tuple[str, list[str]]] = {}
+    for executor in ("reference", "tensorrt_llm", "scripted"):
+        for name, kind in _kinds(executor, None).items():
+            if name not in table:
+                found.setdefault(name, (kind, []))[1].append(executor)
+    return tuple(
+        Parameter(name, name, kind, None, f"option of the executor {' or '.join(executors)}")
+        for name, (kind, executors) in found.items()
+    )
+
+
+def choose(
+    executor: str, given: Mapping[str, str], max_queue_size: int = 0, runtime: str | None = None
+) -> Chosen:
+    """The executor's options among the parameters `given`; those that are empty or unfilled are not set.
+
+    `max_queue_size` is the bound of Triton's own queue, which holds for the executor's as well, as in
+    NVIDIA's backend (0: none). `runtime` is `engines` or `pytorch` for the executor `tensorrt_llm`, where
+    known.
+    """
+    kinds = _kinds(executor, runtime)
+    table = {parameter.key: parameter for parameter in PARAMETERS["tensorrt_llm"]}
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    if max_queue_size > 0 and "max_queue_size" in kinds:
+        values["max_queue_size"] = max_queue_size
+    for key, text in given.items():
+        if key in OWN or not text or text.startswith("${"):
+            continue
+        if key in kinds:
+            try:
+                values[key] = _value(executor, kinds[key], text)
+            except ValueError:
+                problems.append(f"the parameter `{key}` is `{text}`, which is no number")
+        elif key not in table or not _is_default(table[key], text):
+            problems.append(
+                f"the parameter `{key}` is `{text}`, which means nothing to the executor `{executor}`"
+                f"{_words(runtime)}; leave it out"
+            )
+    return Chosen(values, problems)
+
+
+def runtime(executor: str, directory: str) -> str | None:
+    """What the executor `tensorrt_llm` runs the directory with: `engines` or `pytorch`, where it is one."""
+    if executor != "tensorrt_llm" or not directory:
+        return None
+    from inflight.executors.tensorrt_llm import find_runtime
+
+    try:
+        return find_runtime(Path(directory))
+    except UserMistake:
+        return None
+
+
+def _words(runtime: str | None) -> str:
+    return {"engines": " with an engine", "pytorch": " with a checkpoint"}.get(runtime or "", "")
+
+
+def _is_default(parameter: Parameter, text: str) -> bool:
+    """Whether the value is what NVIDIA's backend does without it."""
+    default = parameter.default
+    if default is None:
+        return False
+    if parameter.key == "gpt_model_type":
+        # Two names of the same.
+        return text in ("inflight_batching", default)
+    try:
+        return float(text) == float(default)
+    except ValueError:
+        return text.lower() == default.lower()
+
+
+def _kinds(executor: str, runtime: str | None) -> dict[str, str]:
+    """The executor's options with their kinds in the words of `tables.Parameter`."""
+    if executor == "tensorrt_llm":
+        from inflight.executors.tensorrt_llm.options import Options
+
+        return {
+            option.name: _kind(option)
+            for option in fields(Options)
+            if runtime is None or option.metadata["runtimes"] in ("both", runtime)
+        }
+    if executor == "reference":
+        from inflight.executors.reference.options import Options as ReferenceOptions
+
+        return {option.name: "int" for option in fields(ReferenceOptions)}
+    return {"step_us": "float"}
+
+
+def _kind(option: Field[Any]) -> str:
+    if option.metadata["choices"]:
+        return "|".join(option.metadata["choices"])
+    return str(_KINDS.get(option.metadata["kind"], option.metadata["kind"]))
+
+
+def _value(executor: str, kind: str, text: str) -> Any:
+    if executor == "tensorrt_llm":
+        # Its options take text, from a command line as from here.
+        return text
+    return float(text) if kind == "float" else int(text)

@@ -1,0 +1,60 @@
+"""One real Triton for the tests of this directory, with the created models and variants of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from inflight.cli.app import inflight
+from inflight.repository.tables import MODELS
+from support import real_triton
+
+#: Variant -> the model it is made of, and the options of its repository.
+VARIANTS = {
+    # One sequence at a time, and few that wait.
+    "narrow": ("tensorrt_llm", ["--set", "max_batch_size=1", "--set", "max_queue_size=4"]),
+    # Answers return, and are not sent.
+    "single": ("tensorrt_llm", ["--decoupled", "false"]),
+    "single_bls": ("tensorrt_llm_bls", ["--decoupled", "false", "--set", "tensorrt_llm_model_name=single"]),
+    "accumulating": ("tensorrt_llm_bls", ["--set", "accumulate_tokens=true"]),
+    # Never ready: see `test_a_parameter_that_the_executor_lacks_is_refused_at_load`.
+    "ignored": ("tensorrt_llm", []),
+}
+
+
+@pytest.fixture(scope="package")
+def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[real_triton.Triton]:
+    """tritonserver, ready with the five models and the variants."""
+    why_not = real_triton.why_not()
+    if why_not is not None:
+        pytest.skip(why_not)
+    scratch = tmp_path_factory.mktemp("triton")
+    repository = scratch / "repository"
+    create(model_directory, repository)
+    for name, (model, options) in VARIANTS.items():
+        other = scratch / name
+        create(model_directory, other, *options)
+        config = other / model / "config.pbtxt"
+        config.write_text(re.sub(r"^name: .*", f'name: "{name}"', config.read_text()))
+        shutil.move(other / model, repository / name)
+    ignored = repository / "ignored" / "config.pbtxt"
+    with ignored.open("a") as file:
+        for key, value in (("max_beam_width", "4"), ("enable_kv_cache_reuse", "false"), ("unknown", "1")):
+            file.write(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
+    server = real_triton.start(repository, scratch, [*MODELS, *(VARIANTS.keys() - {"ignored"})])
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def create(model_directory: Path, output: Path, *options: str) -> None:
+    """`inflight repository create` for the Python backend."""
+    arguments = ["repository", "create", str(model_directory), "--output", str(output), *options]
+    made = CliRunner().invoke(inflight, arguments)
+    assert made.exit_code == 0, made.output

@@ -1,0 +1,282 @@
+"""`tensorrt_llm` of a created repository on a real Triton: answers, what it refuses, and how work ends."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support import real_triton
+from support.asking import Asking, curl, generate, generate_stream, listed, log_lines, one
+from support.triton import inputs, is_final, tensor, tokens
+
+PROMPT = [40, 41, 42]
+BODY = {"input_ids": PROMPT, "input_lengths": len(PROMPT), "request_output_len": 8}
+#: Steps of a real generation that no test waits for.
+LONG = 1900
+
+
+@pytest.fixture(scope="module")
+def expected(triton: real_triton.Triton) -> list[int]:
+    """What the prompt is continued with, greedily."""
+    ids = listed(generate(triton, "tensorrt_llm", {**BODY, "exclude_input_in_output": True})["output_ids"])
+    assert len(ids) == BODY["request_output_len"]
+    return [int(id) for id in ids]
+
+
+def test_generate_repeats_the_prompt_unless_told_not_to(
+    triton: real_triton.Triton, expected: list[int]
+) -> None:
+    answer = generate(triton, "tensorrt_llm", BODY)
+    assert answer["output_ids"] == PROMPT + expected
+    assert answer["sequence_length"] == len(PROMPT) + len(expected)
+
+
+def test_generate_stream_has_a_step_an_event(triton: real_triton.Triton, expected: list[int]) -> None:
+    events = generate_stream(triton, "tensorrt_llm", {**BODY, "streaming": True})
+    assert [id for event in events for id in listed(event["output_ids"])] == expected
+    assert len(events) == len(expected)
+
+
+def test_generate_takes_one_response_only(triton: real_triton.Triton) -> None:
+    _, text = curl(triton, "models/tensorrt_llm/generate", {**BODY, "streaming": True})
+    assert "exactly 1 response" in text
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_batch_of_several_sequences(
+    triton: real_triton.Triton, expected: list[int], streaming: bool
+) -> None:
+    rows, sequences = 2, 3
+    stream = Asking(triton, "tensorrt_llm")
+    try:
+        stream.ask(
+            "batch",
+            [
+                tensor("input_ids", [PROMPT, [50, 51, 0]], "INT32"),
+                tensor("input_lengths", [[3], [2]], "INT32"),
+                tensor("request_output_len", [[8], [4]], "INT32"),
+                tensor("num_return_sequences", [[sequences]] * rows, "INT32"),
+                tensor("streaming", [[streaming]] * rows, "BOOL"),
+                tensor("exclude_input_in_output", [[True]] * rows, "BOOL"),
+            ],
+        )
+        results = stream.answers()["batch"]
+    finally:
+        stream.close()
+    found: dict[tuple[int, int], list[int]] = {}
+    for result in results:
+        key = (one(result, "batch_index"), one(result, "sequence_index"))
+        found.setdefault(key, []).extend(tokens(result))
+    assert sorted(found) == [(row, index) for row in range(rows) for index in range(sequences)]
+    for (row, _), ids in found.items():
+        assert len(ids) <= (8, 4)[row]
+        if row == 0:
+            assert ids == expected
+    assert [is_final(result) for result in results] == [False] * (len(results) - 1) + [True]
+
+
+def test_outputs_are_sent_when_they_are_asked_for(triton: real_triton.Triton) -> None:
+    wanted = {
+        "return_log_probs": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        "inflight_num_top_log_probs": 2,
+        "inflight_num_prompt_log_probs": 1,
+        "exclude_input_in_output": True,
+    }
+    made = [
+        *inputs(PROMPT, 4),
+        *(
+            tensor(name, [[value]], "BOOL" if isinstance(value, bool) else "INT32")
+            for name, value in wanted.items()
+        ),
+    ]
+    stream = Asking(triton, "tensorrt_llm")
+    try:
+        stream.ask("all", made)
+        (result,) = stream.answers()["all"]
+        stream.ask("few", made, ["output_ids", "inflight_finish_reason"])
+        (few,) = stream.answers()["few"]
+    finally:
+        stream.close()
+    log_probs, top = result.as_numpy("output_log_probs"), result.as_numpy("inflight_top_log_probs")
+    assert log_probs.shape == (1, 1, 4)
+    assert top.shape == (1, 1, 4, 2)
+    np.testing.assert_allclose(result.as_numpy("cum_log_probs"), [[log_probs.sum()]], rtol=1e-5)
+    # Greedy: what was taken is the likeliest.
+    np.testing.assert_allclose(top[..., 0], log_probs, rtol=1e-5)
+    assert result.as_numpy("inflight_top_log_prob_ids")[0, 0, :, 0].tolist() == tokens(result)
+    prompt = result.as_numpy("inflight_prompt_log_probs")
+    assert prompt.shape == (1, len(PROMPT))
+    assert np.isnan(prompt[0, 0])
+    assert (prompt[0, 1:] < 0).all()
+    assert result.as_numpy("inflight_prompt_top_log_prob_ids").shape == (1, len(PROMPT), 1)
+    assert (one(result, "num_input_tokens"), one(result, "num_output_tokens")) == (len(PROMPT), 4)
+    assert one(result, "inflight_finish_reason") == 3
+    assert {output.name for output in few.get_response().outputs} == {"output_ids", "inflight_finish_reason"}
+
+
+#: Inputs besides a good request's -> what the refusal says.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"return_context_logits": True}, "`return_context_logits` needs `context_logits`"),
+    ({"return_generation_logits": True}, "`return_generation_logits` needs `generation_logits`"),
+    ({"return_perf_metrics": True}, "`return_perf_metrics` needs `perf_metrics`"),
+    ({"beam_width": 2}, "`beam_width` needs `beam_search`"),
+    ({"lora_task_id": 1}, "`lora_task_id` needs `lora`"),
+    ({"draft_input_ids": [5, 6]}, "`draft_input_ids` needs `draft_tokens`"),
+    ({"retention_decode_priority": 50}, "`retention_decode_priority` needs `kv_cache_retention`"),
+    ({"no_repeat_ngram_size": 2}, "`no_repeat_ngram_size` needs `no_repeat_ngram_size`"),
+    ({"request_type": "context_only"}, "`request_type` is `context_only`"),
+    ({"priority": 0.7}, "`priority`"),
+    ({"priority": 7}, "`priority` is `7`"),
+    ({"temperature": -1.0}, "`temperature` is `-1.0`; it must be at least 0"),
+    ({"runtime_top_p": 1.5}, "`runtime_top_p` is `1.5`; it must be at most 1"),
+    ({"repetition_penalty": 0.0}, "`repetition_penalty` is `0.0`; it must be above 0"),
+    ({"num_return_sequences": 999}, "`num_return_sequences` is `999`"),
+    ({"end_id": 10**6}, "`end_id` holds `1000000`"),
+    ({"embedding_bias": [1.0, 2.0]}, "`embedding_bias` has `2` values"),
+    ({"bad_words_list": [5, 6, 2, 1]}, "`bad_words_list`: offset `1` after `2`"),
+    ({"input_lengths": 4}, "`input_lengths` is `4` and `input_ids` has `3`"),
+    ({"input_ids": [40, -41, 42]}, "`input_ids` holds `-41`"),
+    ({"input_lengths": 0}, "the prompt in `input_ids` is empty"),
+    ({"request_output_len": 0}, "`request_output_len` is `0`"),
+    ({"request_output_len": 10**6}, "that fit a sequence"),
+    ({"request_output_len": None}, "`request_output_len` is required and missing"),
+    ({"stop": True}, "needs the id"),
+    # Triton's own checks.
+    ({"request_output_len": "many"}, "Unable to parse"),
+    ({"stop_words_list": [1, 2, 3]}, "can not convert input 'stop_words_list'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=[str(changes) for changes, _ in REFUSED])
+def test_what_cannot_be_honoured_is_refused_by_name(
+    triton: real_triton.Triton, changes: dict[str, Any], reason: str
+) -> None:
+    body = {name: value for name, value in {**BODY, **changes}.items() if value is not None}
+    status, text = curl(triton, "models/tensorrt_llm/generate", body)
+    assert status in (400, 500), text
+    assert reason in text
+
+
+def test_values_that_ask_for_nothing_are_taken(triton: real_triton.Triton, expected: list[int]) -> None:
+    neutral = {
+        "beam_width": 1,
+        "len_penalty": 1.0,
+        "return_context_logits": False,
+        "return_perf_metrics": False,
+        "runtime_top_p_decay": 1.0,
+        "prompt_vocab_size": 0,
+        "request_type": "context_and_generation",
+        "priority": 0,
+    }
+    assert generate(triton, "tensorrt_llm", {**BODY, **neutral})["output_ids"] == PROMPT + expected
+
+
+def test_unknown_and_mistyped_tensors_are_refused_on_a_stream(triton: real_triton.Triton) -> None:
+    stream = Asking(triton, "tensorrt_llm")
+    try:
+        for bad, reason in (
+            (tensor("no_such_input", [[1]], "INT32"), "no_such_input"),
+            (tensor("temperature", [[1]], "INT32"), "temperature"),
+            (tensor("end_id", [[1], [1]], "INT32"), "batch size does not match"),
+        ):
+            stream.ask("bad", [*inputs(PROMPT, 2), bad])
+            assert reason in stream.refusal()
+    finally:
+        stream.close()
+
+
+def test_a_refusal_of_the_executor_leaves_the_others(triton: real_triton.Triton) -> None:
+    """The executor of `narrow` queues four sequences and refuses the request with more."""
+    stream = Asking(triton, "narrow")
+    try:
+        stream.ask("good", inputs(PROMPT, 64, streaming=True))
+        first, _ = stream.next()
+        stream.ask("bad", inputs(PROMPT, 4, num_return_sequences=16))
+        results, errors = [first], []
+        while not is_final(results[-1]):
+            result, error = stream.next()
+            if error is None:
+                results.append(result)
+            else:
+                errors.append(str(error))
+    finally:
+        stream.close()
+    assert len(errors) == 1
+    assert "the queue holds 4" in errors[0]
+    assert sum(len(tokens(result)) for result in results) == 64
+
+
+def test_a_stop_request_ends_the_work(triton: real_triton.Triton) -> None:
+    stream = Asking(triton, "tensorrt_llm")
+    try:
+        # No end id: only the length or a cancel ends it.
+        stream.ask("long", inputs(PROMPT, LONG, streaming=True))
+        first, error = stream.next()
+        assert error is None
+        stream.ask("long", inputs([0], 0, stop=True))
+        last, generated = None, len(tokens(first))
+        finals = 0
+        while finals < 2:
+            result, error = stream.next()
+            assert error is None
+            finals += is_final(result)
+            generated += len(tokens(result))
+            if one(result, "inflight_finish_reason"):
+                last = result
+    finally:
+        stream.close()
+    assert last is not None
+    # TensorRT-LLM's number of a cancelled sequence, which only the executor gives.
+    assert one(last, "inflight_finish_reason") == 5
+    assert generated < LONG
+
+
+def test_closing_the_stream_ends_the_work(triton: real_triton.Triton) -> None:
+    """`narrow` runs one sequence at a time: the second is answered because the first has ended."""
+    leaving, staying = Asking(triton, "narrow"), Asking(triton, "narrow")
+    try:
+        leaving.ask("leaving", inputs(PROMPT, LONG, streaming=True))
+        _, error = leaving.next()
+        assert error is None
+        staying.ask("staying", inputs(PROMPT, 4, exclude_input_in_output=True))
+        leaving.close(cancel=True)
+        (result,) = staying.answers()["staying"]
+        assert len(tokens(result)) == 4
+    finally:
+        staying.close()
+    # Written once the executor's final row of it is there, and only for a client that left.
+    wait_for_line(triton, "request `leaving` is cancelled")
+
+
+def wait_for_line(triton: real_triton.Triton, part: str) -> None:
+    """Triton writes its log from another process."""
+    deadline = time.monotonic() + 30
+    while not any(log_lines(triton, part)):
+        assert time.monotonic() < deadline, part
+        time.sleep(0.05)
+
+
+def test_parameters_reach_the_executor(triton: real_triton.Triton) -> None:
+    starts = list(log_lines(triton, "the executor `reference` starts with"))
+    assert sum("max_queue_size=4, max_batch_size=1" in line for line in starts) == 1
+    assert sum("its own defaults" in line for line in starts) == 2
+
+
+def test_a_parameter_that_the_executor_lacks_is_refused_at_load(triton: real_triton.Triton) -> None:
+    status, text = curl(triton, "repository/models/ignored/load")
+    assert status == 400
+    for part in ("`max_beam_width` is `4`", "`enable_kv_cache_reuse` is `false`", "`unknown` is `1`"):
+        assert part in text
+
+
+def test_without_decoupling_one_answer_returns(triton: real_triton.Triton, expected: list[int]) -> None:
+    assert generate(triton, "single", BODY)["output_ids"] == PROMPT + expected
+    for changes in ({"streaming": True}, {"num_return_sequences": 2}):
+        status, text = curl(triton, "models/single/generate", {**BODY, **changes})
+        assert status == 400
+        assert "need `decoupled_mode` to be true" in text
