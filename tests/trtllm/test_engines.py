@@ -1,11 +1,9 @@
-"""The engines' adapter over the doubles: every input to its exact field, rows back, failures."""
+"""The engines' adapter over the doubles: rows back, what an engine was built for, failures."""
 
 from __future__ import annotations
 
 import json
 import struct
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,509 +13,27 @@ import pytest
 from inflight.errors import UserMistake
 from inflight.executors.base import (
     FinishReason,
-    NamedTensor,
     OutputConfig,
     Request,
     ResponseBatch,
     SamplingConfig,
     StatusCode,
 )
-from inflight.executors.tensorrt_llm import convert, fields
-from inflight.executors.tensorrt_llm.engine_config import EngineDirectory
+from inflight.executors.tensorrt_llm import find_runtime
 from inflight.executors.tensorrt_llm.engines import create_engines
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
 from trtllm import doubles, simulation
-
-BUILD = {
-    "max_seq_len": 128,
-    "max_input_len": 100,
-    "max_batch_size": 8,
-    "max_num_tokens": 256,
-    "max_beam_width": 2,
-    "gather_context_logits": True,
-    "max_prompt_embedding_table_size": 4,
-    "max_draft_len": 4,
-    "use_mrope": True,
-    "plugin_config": {"lora_plugin": "auto", "tokens_per_block": 64},
-}
-
-
-def write_engine(directory: Path, ranks: int = 1, **build: Any) -> Path:
-    directory.mkdir(exist_ok=True)
-    config = {
-        "version": "1.2.1",
-        "pretrained_config": {"vocab_size": simulation.VOCAB, "mapping": {"world_size": ranks}},
-        "build_config": BUILD | build,
-    }
-    (directory / "config.json").write_text(json.dumps(config))
-    for rank in range(ranks):
-        (directory / f"rank{rank}.engine").write_bytes(b"engine")
-    return directory
-
-
-OPTIONS = {
-    "max_beam_width": 2,
-    "guided_decoding_backend": "xgrammar",
-    "gather_generation_logits": True,
-    "decoding_mode": "lookahead",
-    "lookahead_window_size": 4,
-    "lookahead_ngram_size": 4,
-    "lookahead_verification_set_size": 4,
-    "cache_transceiver_backend": "MPI",
-}
-
-
-def start(tmp_path: Path, **options: Any) -> Any:
-    directory = EngineDirectory.read(write_engine(tmp_path / "engine"))
-    return create_engines(directory, parse(OPTIONS | options, "engines", {}), "1.2.1")
-
-
-@pytest.fixture
-def executor(tmp_path: Path) -> Iterator[Any]:
-    with doubles.installed():
-        made = start(tmp_path)
-        yield made
-        made.shutdown()
-
-
-def request_of(given: dict[str, Any]) -> Request:
-    """A small request with what a case is about."""
-    fields_: dict[str, Any] = {"client_id": 9, "input_token_ids": [10, 11, 12], "max_tokens": 3}
-    return Request(**(fields_ | given))
-
-
-class Row:
-    def __init__(self, batch: ResponseBatch, row: int) -> None:
-        begin, end = struct.unpack_from("<2I", batch.token_offsets, 4 * row)
-        self.client_id = struct.unpack_from("<Q", batch.client_ids, 8 * row)[0]
-        self.sequence = struct.unpack_from("<i", batch.sequence_index, 4 * row)[0]
-        self.tokens = list(np.frombuffer(batch.token_ids, "<i4")[begin:end])
-        self.reason = FinishReason(batch.finish_reasons[row])
-        self.final = bool(batch.finals[row])
-        self.errors = [(code, text) for at, code, text in batch.errors if at == row]
-        self.tensors = {tensor.name: tensor for at, tensor in batch.tensors if at == row}
-        self.prompt = [entry[1:] for entry in batch.prompt_log_probs if entry[0] == row]
-        self.cached = [tokens for at, tokens in batch.cached_tokens if at == row]
-        self.log_probs: list[float] = []
-        taken = 0
-        for at in np.frombuffer(batch.log_prob_rows, "<u4"):
-            size = int(np.diff(np.frombuffer(batch.token_offsets, "<u4"))[at])
-            if at == row:
-                self.log_probs = np.frombuffer(batch.log_probs, "<f4")[taken : taken + size].tolist()
-            taken += size
-
-
-def collect(executor: Any, *client_ids: int, patience_s: float = 10.0) -> dict[int, list[Row]]:
-    """The rows of these requests up to their finals."""
-    found: dict[int, list[Row]] = {client_id: [] for client_id in client_ids}
-    deadline = time.monotonic() + patience_s
-    while not all(rows and rows[-1].final for rows in found.values()):
-        assert time.monotonic() < deadline, f"no final row: {found}"
-        batch = executor.await_responses(0.5)
-        for row in range(len(batch.finals)):
-            one = Row(batch, row)
-            found[one.client_id].append(one)
-    return found
-
-
-def await_until_broken(executor: Any) -> None:
-    """Awaits until that raises, for ten seconds at most."""
-    for _ in range(100):
-        executor.await_responses(0.1)
-
-
-def passed(name: str, datatype: str, shape: tuple[int, ...], *values: Any) -> NamedTensor:
-    if datatype == "BYTES":
-        data = values[0].encode()
-        return NamedTensor(name, datatype, shape, struct.pack("<I", len(data)) + data)
-    kinds = {
-        "FP16": "<f2",
-        "FP32": "<f4",
-        "INT32": "<i4",
-        "INT64": "<i8",
-        "UINT64": "<u8",
-        "BOOL": "?",
-        "UINT8": "u1",
-    }
-    return NamedTensor(name, datatype, shape, np.array(values, dtype=kinds[datatype]).tobytes())
-
-
-def tensor(dtype: str, *values: Any) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(np.array(values).shape), "values": list(values)}
-
-
-RETENTION = [
-    passed("retention_token_range_starts", "INT32", (2,), 0, 3),
-    passed("retention_token_range_ends", "INT32", (2,), 3, -1),
-    passed("retention_token_range_priorities", "INT32", (2,), 90, 10),
-    passed("retention_token_range_durations_ms", "INT32", (2,), 500, -1),
-    passed("retention_decode_priority", "INT32", (1,), 5),
-    passed("retention_decode_duration_ms", "INT32", (1,), 250),
-]
-PHASE = convert.pack_context_phase([5], 77, b"\x01\x02", [6])
-PHASE_TENSOR = NamedTensor("context_phase_params", "UINT8", (len(PHASE),), PHASE)
-BIAS = np.zeros(simulation.VOCAB, dtype="<f4")
-BIAS[3] = 1.5
-
-#: Inputs that the case is about, what the worker makes of them, what the double's Request must hold.
-CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
-    (
-        {
-            "input_ids",
-            "request_output_len",
-            "end_id",
-            "pad_id",
-            "streaming",
-            "stop_words_list",
-            "bad_words_list",
-        },
-        {"end_id": 2, "pad_id": 1, "stop_words": [[40, 41], [50]], "bad_words": [[60]]},
-        {
-            "input_token_ids": [10, 11, 12],
-            "max_tokens": 3,
-            "streaming": True,
-            "end_id": 2,
-            "pad_id": 1,
-            "stop_words": [[40, 41], [50]],
-            "bad_words": [[60]],
-        },
-    ),
-    (
-        {
-            "temperature",
-            "runtime_top_k",
-            "runtime_top_p",
-            "runtime_top_p_min",
-            "runtime_top_p_decay",
-            "runtime_top_p_reset_ids",
-            "len_penalty",
-            "early_stopping",
-            "repetition_penalty",
-            "min_tokens",
-            "beam_search_diversity_rate",
-            "presence_penalty",
-            "frequency_penalty",
-            "seed",
-            "no_repeat_ngram_size",
-            "inflight_min_p",
-            "num_return_sequences",
-        },
-        {
-            "sampling_config": SamplingConfig(
-                num_return_sequences=2,
-                top_k=4,
-                top_p=0.5,
-                top_p_min=0.25,
-                top_p_decay=0.75,
-                top_p_reset_ids=3,
-                min_p=0.1,
-                seed=2**63 + 1,
-                temperature=0.25,
-                min_tokens=2,
-                beam_search_diversity_rate=0.5,
-                repetition_penalty=1.5,
-                presence_penalty=0.5,
-                frequency_penalty=-0.5,
-                length_penalty=1.25,
-                early_stopping=1,
-                no_repeat_ngram_size=3,
-            )
-        },
-        {
-            "sampling_config": {
-                "class": "SamplingConfig",
-                "beam_width": 1,
-                "num_return_sequences": 2,
-                "top_k": 4,
-                "top_p": 0.5,
-                "top_p_min": 0.25,
-                "top_p_decay": 0.75,
-                "top_p_reset_ids": 3,
-                "min_p": 0.1,
-                "seed": 2**63 + 1,
-                "temperature": 0.25,
-                "min_tokens": 2,
-                "beam_search_diversity_rate": 0.5,
-                "repetition_penalty": 1.5,
-                "presence_penalty": 0.5,
-                "frequency_penalty": -0.5,
-                "length_penalty": 1.25,
-                "early_stopping": 1,
-                "no_repeat_ngram_size": 3,
-            }
-        },
-    ),
-    (
-        {"beam_width"},
-        {"sampling_config": SamplingConfig(beam_width=2), "streaming": False},
-        {"sampling_config": {"class": "SamplingConfig", "beam_width": 2}},
-    ),
-    (
-        {"return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics"},
-        {"output_config": OutputConfig(True, True, True, True)},
-        {
-            "output_config": {
-                "class": "OutputConfig",
-                "return_log_probs": True,
-                "return_context_logits": True,
-                "return_generation_logits": True,
-                "return_perf_metrics": True,
-                "exclude_input_from_output": True,
-            }
-        },
-    ),
-    (
-        {"inflight_num_top_log_probs"},
-        {"output_config": OutputConfig(num_top_log_probs=2)},
-        {
-            "output_config": {
-                "class": "OutputConfig",
-                "return_generation_logits": True,
-                "exclude_input_from_output": True,
-            }
-        },
-    ),
-    (
-        {"inflight_num_prompt_log_probs"},
-        {"output_config": OutputConfig(num_prompt_log_probs=0)},
-        {
-            "output_config": {
-                "class": "OutputConfig",
-                "return_context_logits": True,
-                "exclude_input_from_output": True,
-            }
-        },
-    ),
-    (
-        {"embedding_bias", "inflight_logit_bias_ids", "inflight_logit_bias_values"},
-        {"embedding_bias": BIAS.tobytes(), "logit_bias": [(3, 0.5), (4, -1.0)]},
-        {
-            "embedding_bias": tensor(
-                "float32", *(BIAS + np.eye(1, 96, 3)[0] * 0.5 - np.eye(1, 96, 4)[0]).tolist()
-            )
-        },
-    ),
-    (
-        {"draft_input_ids", "draft_logits", "draft_acceptance_threshold"},
-        {
-            "tensors": [
-                passed("draft_input_ids", "INT32", (2,), 13, 14),
-                passed("draft_logits", "FP32", (2, 1), 0.5, 1.5),
-                passed("draft_acceptance_threshold", "FP32", (1,), 0.5),
-            ]
-        },
-        {
-            "external_draft_tokens_config": {
-                "class": "ExternalDraftTokensConfig",
-                "tokens": [13, 14],
-                "logits": tensor("float32", [0.5], [1.5]),
-                "acceptance_threshold": 0.5,
-            }
-        },
-    ),
-    (
-        {"prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size"},
-        {
-            "tensors": [
-                passed("prompt_embedding_table", "FP16", (1, 2), 0.5, 2.0),
-                passed("prompt_table_extra_ids", "UINT64", (3,), 1, 2, 3),
-                passed("prompt_vocab_size", "INT32", (1,), 1),
-            ]
-        },
-        {
-            "prompt_tuning_config": {
-                "class": "PromptTuningConfig",
-                "embedding_table": tensor("float16", [0.5, 2.0]),
-                "input_token_extra_ids": [1, 2, 3],
-            }
-        },
-    ),
-    (
-        {"lora_task_id", "lora_weights", "lora_config"},
-        {
-            "tensors": [
-                passed("lora_task_id", "UINT64", (1,), 2**40),
-                passed("lora_weights", "FP16", (1, 2), 1.0, 2.0),
-                passed("lora_config", "INT32", (1, 3), 0, 1, 8),
-            ]
-        },
-        {
-            "lora_config": {
-                "class": "LoraConfig",
-                "task_id": 2**40,
-                "weights": tensor("float16", [1.0, 2.0]),
-                "config": tensor("int32", [0, 1, 8]),
-            }
-        },
-    ),
-    (
-        {"lora_task_id"},
-        {"tensors": [passed("lora_task_id", "UINT64", (1,), 7)]},
-        {"lora_config": {"class": "LoraConfig", "task_id": 7}},
-    ),
-    (
-        {"mrope_rotary_cos_sin", "mrope_position_deltas"},
-        {
-            "tensors": [
-                passed("mrope_rotary_cos_sin", "FP32", (2,), 0.5, 0.25),
-                passed("mrope_position_deltas", "INT64", (1,), -3),
-            ]
-        },
-        {
-            "mrope_config": {
-                "class": "MropeConfig",
-                "mrope_rotary_cos_sin": tensor("float32", 0.5, 0.25),
-                "mrope_position_deltas": -3,
-            }
-        },
-    ),
-    (
-        {tensor.name for tensor in RETENTION},
-        {"tensors": RETENTION},
-        {
-            "kv_cache_retention_config": {
-                "class": "KvCacheRetentionConfig",
-                "token_range_retention_configs": [
-                    {
-                        "class": "TokenRangeRetentionConfig",
-                        "token_start": 0,
-                        "token_end": 3,
-                        "priority": 90,
-                        "duration_ms": {"ms": 500.0},
-                    },
-                    {
-                        "class": "TokenRangeRetentionConfig",
-                        "token_start": 3,
-                        "token_end": None,
-                        "priority": 10,
-                        "duration_ms": None,
-                    },
-                ],
-                "decode_retention_priority": 5,
-                "decode_duration_ms": {"ms": 250.0},
-            }
-        },
-    ),
-    *(
-        (
-            {"guided_decoding_guide_type", "guided_decoding_guide"},
-            {
-                "tensors": [
-                    passed("guided_decoding_guide_type", "BYTES", (1,), wire),
-                    passed("guided_decoding_guide", "BYTES", (1,), "a+é"),
-                ]
-            },
-            {
-                "guided_decoding_params": {
-                    "class": "GuidedDecodingParams",
-                    "guide_type": member,
-                    "guide": "a+é",
-                }
-            },
-        )
-        for wire, member in (
-            ("json_schema", "JSON_SCHEMA"),
-            ("regex", "REGEX"),
-            ("ebnf_grammar", "EBNF_GRAMMAR"),
-            ("structural_tag", "STRUCTURAL_TAG"),
-        )
-    ),
-    (
-        {"guided_decoding_guide_type"},
-        {"tensors": [passed("guided_decoding_guide_type", "BYTES", (1,), "json")]},
-        {"guided_decoding_params": {"class": "GuidedDecodingParams", "guide_type": "JSON"}},
-    ),
-    (
-        {"lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"},
-        {
-            "tensors": [
-                passed("lookahead_window_size", "INT32", (1,), 3),
-                passed("lookahead_ngram_size", "INT32", (1,), 2),
-                passed("lookahead_verification_set_size", "INT32", (1,), 1),
-            ]
-        },
-        {
-            "lookahead_config": {
-                "class": "LookaheadDecodingConfig",
-                "max_window_size": 3,
-                "max_ngram_size": 2,
-                "max_verification_set_size": 1,
-            }
-        },
-    ),
-    (
-        {"context_phase_params"},
-        {"tensors": [PHASE_TENSOR]},
-        {
-            "context_phase_params": {
-                "class": "ContextPhaseParams",
-                "first_gen_tokens": [5],
-                "req_id": 77,
-                "opaque_state": "0102",
-                "draft_tokens": [6],
-            },
-            "type": "REQUEST_TYPE_GENERATION_ONLY",
-        },
-    ),
-    (
-        {"request_type"},
-        {"tensors": [passed("request_type", "BYTES", (1,), "context_only")]},
-        {"type": "REQUEST_TYPE_CONTEXT_ONLY"},
-    ),
-    ({"priority"}, {"tensors": [passed("priority", "FP32", (1,), 0.75)]}, {"priority": 0.75}),
-    (
-        {
-            "decoder_input_ids",
-            "decoder_input_lengths",
-            "encoder_input_features",
-            "encoder_output_lengths",
-            "cross_attention_mask",
-            "skip_cross_attn_blocks",
-        },
-        {
-            "tensors": [
-                passed("decoder_input_ids", "INT32", (3,), 1, 2, 0),
-                passed("decoder_input_lengths", "INT32", (1,), 2),
-                passed("encoder_input_features", "FP16", (1, 2), 0.5, 1.0),
-                passed("encoder_output_lengths", "INT32", (1,), 9),
-                passed("cross_attention_mask", "BOOL", (1, 2), True, False),
-                passed("skip_cross_attn_blocks", "BOOL", (1,), True),
-            ]
-        },
-        {
-            "input_token_ids": [1, 2],
-            "encoder_input_token_ids": [10, 11, 12],
-            "encoder_input_features": tensor("float16", [0.5, 1.0]),
-            "encoder_output_length": 9,
-            "cross_attention_mask": tensor("bool", [True, False]),
-            "skip_cross_attn_blocks": tensor("bool", True),
-        },
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("about", "given", "expected"), CASES, ids=lambda value: "-".join(sorted(value))[:60]
+from trtllm.harness import (
+    Row,
+    await_until_broken,
+    collect,
+    passed,
+    request_of,
+    start_engines,
+    write_engine,
+    write_tokenizer,
 )
-def test_every_input_reaches_its_field(
-    executor: Any, about: set[str], given: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    executor.enqueue([request_of(given)])
-    rows = collect(executor, 9)[9]
-    assert not rows[-1].errors
-    held = simulation.REQUESTS[-1].dump()
-    for name, value in expected.items():
-        assert held[name] == value, name
-    # Nothing else arrives.
-    usual = {"client_id", "input_token_ids", "max_tokens", "streaming", "sampling_config", "output_config"}
-    assert set(held) - usual == set(expected) - usual
-
-
-def test_the_cases_cover_the_table() -> None:
-    covered = set().union(*(about for about, _, _ in CASES))
-    worker = {field.tensor for field in fields.FIELDS if field.engines is None}
-    assert covered | worker == {field.tensor for field in fields.FIELDS}
 
 
 def test_streaming_rows_are_deltas_and_end_once(executor: Any) -> None:
@@ -631,24 +147,6 @@ def test_one_refusal_leaves_the_others_alone(executor: Any) -> None:
     assert rows[4][0].errors[0][0] == StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize(
-    ("tensors", "words"),
-    [
-        ([passed("lora_weights", "FP16", (1, 1), 1.0)], "`lora_weights` was sent without `lora_config`"),
-        (RETENTION[:1], "`retention_token_range_*` inputs differ in length"),
-        ([passed("lookahead_ngram_size", "INT32", (1,), 1)], "without `lookahead_window_size`"),
-        ([NamedTensor("context_phase_params", "UINT8", (3,), b"abc")], "`context_phase_params`"),
-        ([passed("lora_task_id", "UINT64", (2,), 1, 2)], "`lora_task_id` has `2` values"),
-        ([NamedTensor("guided_decoding_guide_type", "BYTES", (1,), b"\xff")], "is not one string"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_refused(executor: Any, tensors: list[NamedTensor], words: str) -> None:
-    executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=1, tensors=tensors)])
-    [row] = collect(executor, 1)[1]
-    assert row.errors[0][0] == StatusCode.INVALID_ARGUMENT
-    assert words in row.errors[0][1]
-
-
 def test_a_broken_engine_raises_with_its_reason(executor: Any) -> None:
     executor.enqueue([Request(client_id=1, input_token_ids=[simulation.CRASH], max_tokens=1)])
     with pytest.raises(EngineFailed, match=r"giving responses: RuntimeError.*illegal memory access$"):
@@ -674,7 +172,7 @@ def test_an_optional_name_that_is_missing_turns_its_capability_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with doubles.installed({"LoraConfig", "SamplingConfig(min_p)", "Result.generation_logits"}):
-        made = start(tmp_path)
+        made = start_engines(tmp_path)
         capabilities = made.info().capabilities
         made.shutdown()
     assert "lora" not in capabilities
@@ -695,16 +193,120 @@ def test_an_optional_name_that_is_missing_turns_its_capability_off(
 )
 def test_a_needed_name_that_is_missing_is_a_refusal(tmp_path: Path, missing: str) -> None:
     with doubles.installed({missing}), pytest.raises(UserMistake) as raised:
-        start(tmp_path)
+        start_engines(tmp_path)
     assert f"`{missing}`" in raised.value.what
 
 
 def test_ranks_above_zero_stay_until_the_leader_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
-    directory = EngineDirectory.read(write_engine(tmp_path / "engine", ranks=2))
+    directory = write_engine(tmp_path / "engine", ranks=2)
     with doubles.installed(), pytest.raises(SystemExit) as raised:
         create_engines(directory, parse({}, "engines", {}), "1.2.1")
     assert raised.value.code == 0
     # It was built, and left through the engine's own shutdown.
     assert simulation.ENGINES[-1]._sim.stopped
+
+
+def write_encoder_decoder(directory: Path) -> Path:
+    directory.mkdir()
+    write_engine(directory / "encoder", max_seq_len=None, max_input_len=40)
+    write_engine(directory / "decoder", max_seq_len=20, max_input_len=1)
+    (directory / "generation_config.json").write_text(json.dumps({"decoder_start_token_id": 5}))
+    return directory
+
+
+def test_an_encoder_decoder_is_served_from_its_one_directory(tmp_path: Path) -> None:
+    directory = write_encoder_decoder(tmp_path / "t5")
+    assert find_runtime(directory) == "engines"
+    with doubles.installed():
+        made = create_engines(directory, parse({}, "engines", {}), "1.2.1")
+        engine = simulation.ENGINES[-1].dump()
+        made.enqueue([request_of({"input_token_ids": list(range(30)), "max_tokens": 3})])
+        rows = collect(made, 9)[9]
+        held = simulation.REQUESTS[-1].dump()
+        info = made.info()
+        made.shutdown()
+    assert engine["encoder_model_path"] == str(directory / "encoder")
+    assert engine["decoder_model_path"] == str(directory / "decoder")
+    assert engine["model_type"] == "ENCODER_DECODER"
+    # The prompt is the encoder's; the decoder starts with the token of its own.
+    assert (held["encoder_input_token_ids"], held["input_token_ids"]) == (list(range(30)), [5])
+    assert [token for row in rows for token in row.tokens] == [6, 7, 8]
+    assert (info.max_input_len, info.max_seq_len) == (40, 60)
+    assert {"encoder", "cross_attention"} <= set(info.capabilities)
+
+
+@pytest.mark.parametrize(
+    ("build", "given"),
+    [
+        ({"max_draft_len": 4}, True),
+        ({"max_draft_len": 4, "speculative_decoding_mode": 2}, True),
+        ({"max_draft_len": 4, "speculative_decoding_mode": 4}, False),
+        ({"max_draft_len": 0}, False),
+    ],
+)
+def test_draft_tokens_are_taken_by_engines_that_do_not_draft_themselves(
+    tmp_path: Path, build: dict[str, Any], given: bool
+) -> None:
+    with doubles.installed():
+        made = start_engines(tmp_path, build)
+        capabilities = made.info().capabilities
+        made.shutdown()
+    assert ("draft_tokens" in capabilities) is given
+
+
+def test_draft_logits_travel_between_gpus_where_asked(tmp_path: Path) -> None:
+    drafts = [passed("draft_input_ids", "INT32", (2,), 13, 14)]
+    with doubles.installed():
+        made = start_engines(tmp_path, speculative_decoding_fast_logits=True)
+        made.enqueue([request_of({"tensors": drafts})])
+        collect(made, 9)
+        held = simulation.REQUESTS[-1].dump()
+        made.shutdown()
+    assert held["external_draft_tokens_config"] == {
+        "class": "ExternalDraftTokensConfig",
+        "tokens": [13, 14],
+        "fast_logits": True,
+    }
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["tokenizer", "file"])
+def test_guides_know_how_tokens_are_spelled(tmp_path: Path, given: bool) -> None:
+    more: dict[str, Any] = {}
+    expected = {
+        "encoded_vocab": ["a", "b", "", "</s>"],
+        "tokenizer_str": (write_tokenizer(tmp_path) / "tokenizer.json").read_text(),
+        "stop_token_ids": [3],
+    }
+    if given:
+        expected = {"encoded_vocab": ["x"], "tokenizer_str": "{}", "stop_token_ids": [7]}
+        path = tmp_path / "info.json"
+        path.write_text(json.dumps(expected))
+        more = {"xgrammar_tokenizer_info_path": str(path)}
+    with doubles.installed():
+        start_engines(tmp_path, **more).shutdown()
+        config = simulation.ENGINES[-1].dump()["executor_config"]
+    assert config["guided_decoding_config"] == {
+        "class": "GuidedDecodingConfig",
+        "backend": "XGRAMMAR",
+        **expected,
+    }
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "words"),
+    [
+        ("{}", "does not tell xgrammar"),
+        ('{"model": {"vocab": {}}}', "does not tell xgrammar"),
+        ('{"model": {"vocab": {"a": 1000000}}}', "its ids are odd"),
+        ('{"model": {"vocab": [["a", 0.5]]}}', "which token ends a text"),
+    ],
+)
+def test_a_tokenizer_that_guides_cannot_use_is_told(tmp_path: Path, tokenizer: str, words: str) -> None:
+    engine = write_engine(tmp_path / "engine")
+    (engine / "tokenizer.json").write_text(tokenizer)
+    options = parse({"guided_decoding_backend": "xgrammar"}, "engines", {})
+    with doubles.installed(), pytest.raises(UserMistake) as raised:
+        create_engines(engine, options, "1.2.1")
+    assert words in raised.value.what

@@ -19,7 +19,7 @@ from inflight.executors.tensorrt_llm.fields import Target
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
 from trtllm import doubles, simulation
-from trtllm.test_engines import (
+from trtllm.harness import (
     BIAS,
     PHASE_TENSOR,
     RETENTION,

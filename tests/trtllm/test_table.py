@@ -171,6 +171,7 @@ def test_an_option_whose_keyword_is_missing_is_refused() -> None:
         ({"decoding_mode": "lookahead"}, "engines", "needs three sizes"),
         ({"enable_batch_size_tuning": True}, "engines", "needs three options"),
         ({"medusa_choices": "{{0"}, "engines", "`medusa_choices`"),
+        ({"guided_decoding_backend": "llguidance"}, "engines", "which engines do not have"),
         ({"sampler_type": "auto"}, "engines", "means nothing to engines"),
         ({"gpu_weights_percent": 1}, "pytorch", "means nothing to the PyTorch runtime"),
     ],

@@ -21,7 +21,7 @@ from support.processes import InflightProcess
 from support.servers import Start
 from support.triton import TritonStream, inputs, tensor, tokens
 from trtllm import simulation
-from trtllm.test_engines import BIAS, write_engine
+from trtllm.harness import BIAS, write_engine
 from trtllm.test_pytorch import write_checkpoint
 
 TESTS = Path(__file__).resolve().parent.parent

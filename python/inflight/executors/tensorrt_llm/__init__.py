@@ -4,7 +4,7 @@
     convert   values of the wire as what fields take     options   what it is started with
     rows      columns of a response batch                verify    the installed names, at start
     document  the tables of docs/TENSORRT_LLM.md         health    why it is broken
-    engines, engine_config, engine_requests, results, ranks: the engines
+    engines, engine_directory, engine_config, engine_requests, guides, results, ranks: the engines
     pytorch, pytorch_config, pytorch_requests, pytorch_results, adapters: the PyTorch runtime
 
 This file looks at directories and package metadata only; TensorRT-LLM is imported once a model is to be
@@ -45,7 +45,11 @@ def require() -> str:
 
 def find_runtime(model_dir: Path) -> str:
     """`engines` or `pytorch`: what the directory is. Errors: `UserMistake` where it is neither."""
+    from inflight.executors.tensorrt_llm.engine_directory import is_encoder_decoder
+
     path = model_dir / "config.json"
+    if not path.exists() and is_encoder_decoder(model_dir):
+        return "engines"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -94,23 +98,14 @@ def _create(model_dir: Path, device: str, options: dict[str, Any]) -> Executor:
     runtime = find_runtime(model_dir)
     parsed = parse(options, runtime)
     if runtime == "engines":
-        from inflight.executors.tensorrt_llm.engine_config import EngineDirectory
-
         if not installed.has_engines(version):
             raise UserMistake(
                 f"`{model_dir}` is an engine, and TensorRT-LLM `{version}` no longer runs engines",
                 f"install {installed.WRITTEN_AGAINST}, or serve the checkpoint itself",
             )
-        directory = EngineDirectory.read(model_dir)
-        if directory.version is not None and directory.version != version:
-            raise UserMistake(
-                f"the engine `{model_dir}` was built by TensorRT-LLM `{directory.version}`, "
-                f"and `{version}` is installed",
-                "build it again with `inflight build --force`, or install the version that built it",
-            )
         from inflight.executors.tensorrt_llm.engines import create_engines
 
-        return create_engines(directory, parsed, version)
+        return create_engines(model_dir, parsed, version)
     from inflight.executors.tensorrt_llm.pytorch import create_pytorch
 
     return create_pytorch(model_dir, parsed, version)

@@ -1,13 +1,11 @@
-"""Options and an engine's `config.json` into `ExecutorConfig`. Owns which option feeds which class and
-keyword; a keyword whose option was not given is not passed, so that TensorRT-LLM's default holds.
+"""Options into `ExecutorConfig`. Owns which option feeds which class and keyword; a keyword whose option was
+not given is not passed, so that TensorRT-LLM's default holds.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
@@ -202,83 +200,3 @@ def _lacks(knob: Knob, version: str) -> UserMistake:
         f"TensorRT-LLM `{version}` has no `{knob.owner}({knob.keyword})` for the option `{knob.option}`",
         "leave the option out, or install a version that has it",
     )
-
-
-@dataclass(frozen=True)
-class EngineDirectory:
-    """What an engine's `config.json` says of it."""
-
-    directory: Path
-    version: str | None
-    vocab_size: int
-    max_seq_len: int
-    max_input_len: int
-    max_batch_size: int
-    max_num_tokens: int
-    max_beam_width: int
-    tokens_per_block: int
-    world_size: int
-    #: Conditions of `fields.CONDITIONS` that the engine was built for.
-    conditions: frozenset[str]
-
-    @classmethod
-    def read(cls, directory: Path) -> EngineDirectory:
-        """Reads it. Errors: `UserMistake` for a file that is no engine's, or ranks that are missing."""
-        path = directory / "config.json"
-        remedy = "build the engine again with `inflight build --force`"
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-            model, build = config["pretrained_config"], config["build_config"]
-            max_seq_len = int(build["max_seq_len"])
-            read = cls(
-                directory=directory,
-                version=config.get("version"),
-                vocab_size=int(model["vocab_size"]),
-                max_seq_len=max_seq_len,
-                max_input_len=int(build.get("max_input_len") or max_seq_len - 1),
-                max_batch_size=int(build["max_batch_size"]),
-                max_num_tokens=int(build.get("max_num_tokens") or max_seq_len),
-                max_beam_width=int(build.get("max_beam_width") or 1),
-                tokens_per_block=int((build.get("plugin_config") or {}).get("tokens_per_block") or 32),
-                world_size=int((model.get("mapping") or {}).get("world_size") or 1),
-                conditions=frozenset(_built_for(build)),
-            )
-        except (OSError, ValueError) as error:
-            raise UserMistake(f"`{path}` cannot be read: {error}", remedy) from error
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserMistake(f"`{path}` is not an engine's: {error!r} is missing or odd", remedy) from error
-        for rank in range(read.world_size):
-            engine = directory / f"rank{rank}.engine"
-            if not engine.is_file() or not engine.stat().st_size:
-                raise UserMistake(f"the engine `{engine}` is missing or empty", remedy)
-        return read
-
-
-def _built_for(build: dict[str, Any]) -> Iterator[str]:
-    plugins = build.get("plugin_config") or {}
-    if build.get("gather_context_logits"):
-        yield "gather_context_logits"
-    if build.get("gather_generation_logits"):
-        yield "gather_generation_logits"
-    if build.get("max_prompt_embedding_table_size"):
-        yield "prompt_table"
-    if plugins.get("lora_plugin"):
-        yield "lora"
-    if build.get("max_draft_len"):
-        yield "draft"
-    if build.get("use_mrope"):
-        yield "mrope"
-
-
-def read_tokenizer_info(path: str | None) -> dict[str, Any] | None:
-    """The file of `xgrammar_tokenizer_info_path`, as keywords of `GuidedDecodingConfig`."""
-    if path is None:
-        return None
-    try:
-        info = json.loads(Path(path).read_text(encoding="utf-8"))
-        return {name: info[name] for name in ("encoded_vocab", "tokenizer_str", "stop_token_ids")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserMistake(
-            f"`xgrammar_tokenizer_info_path` is `{path}`, which cannot be used: {error!r}",
-            "give a JSON file with `encoded_vocab`, `tokenizer_str` and `stop_token_ids`",
-        ) from error

@@ -66,8 +66,19 @@ def dense_bias(request: Request, vocab_size: int) -> bytes:
 class RequestBuilder:
     """Builds requests with the classes of one `tensorrt_llm.bindings.executor`."""
 
-    def __init__(self, api: Any, torch: Any, vocab_size: int, encoder_decoder: bool = False) -> None:
+    def __init__(
+        self,
+        api: Any,
+        torch: Any,
+        vocab_size: int,
+        *,
+        encoder_decoder: bool = False,
+        decoder_start: int | None = None,
+        fast_logits: bool = False,
+    ) -> None:
         self._api = api
+        self._decoder_start = decoder_start
+        self._fast_logits = fast_logits
         self._torch = torch
         self._vocab_size = vocab_size
         self._encoder_decoder = encoder_decoder
@@ -88,7 +99,7 @@ class RequestBuilder:
             bias = dense_bias(request, self._vocab_size)
             keywords["Request"]["embedding_bias"] = convert.float_vector(bias, self._torch)
         keywords["Request"]["input_token_ids"] = request.input_token_ids
-        if request.tensors:
+        if request.tensors or self._encoder_decoder:
             self._tensors(request, keywords)
         for owner, (parent, keyword) in PARENTS["engines"].items():
             if owner in keywords:
@@ -136,6 +147,8 @@ class RequestBuilder:
         for name in _LOOKAHEAD:
             for other in _LOOKAHEAD:
                 _require(given, name, other)
+        if self._fast_logits and "ExternalDraftTokensConfig" in keywords:
+            keywords["ExternalDraftTokensConfig"]["fast_logits"] = True
         self._guide(given, keywords)
         self._phase(given, keywords)
         self._decoder(given, request, keywords)
@@ -179,8 +192,9 @@ class RequestBuilder:
         if decoder is None and not self._encoder_decoder:
             return
         if not decoder:
-            # Triton's own default.
-            decoder = [] if request.pad_id is None else [request.pad_id]
+            # The model's own first token; else Triton's default.
+            start = request.pad_id if self._decoder_start is None else self._decoder_start
+            decoder = [] if start is None else [start]
         keywords["Request"]["input_token_ids"] = decoder
         if request.input_token_ids:
             keywords["Request"]["encoder_input_token_ids"] = request.input_token_ids

@@ -21,8 +21,10 @@ from inflight.errors import UserMistake
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
 from inflight.executors.tensorrt_llm import fields, ranks
 from inflight.executors.tensorrt_llm.convert import Refused
-from inflight.executors.tensorrt_llm.engine_config import EngineDirectory, build_config, read_tokenizer_info
+from inflight.executors.tensorrt_llm.engine_config import build_config
+from inflight.executors.tensorrt_llm.engine_directory import EngineDirectory
 from inflight.executors.tensorrt_llm.engine_requests import RequestBuilder
+from inflight.executors.tensorrt_llm.guides import read_tokenizer_info
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
@@ -191,24 +193,36 @@ class EnginesExecutor:
             self._engine.shutdown()
 
 
-def create_engines(directory: EngineDirectory, options: Options, version: str) -> EnginesExecutor:
-    """Loads the engine on this rank. Imports TensorRT-LLM.
+def create_engines(model_dir: Path, options: Options, version: str) -> EnginesExecutor:
+    """Loads the engine in `model_dir` on this rank. Imports TensorRT-LLM.
 
     On ranks above 0 it stays inside until the leader ends, then raises `SystemExit`. Errors: `UserMistake`
     where the installed version cannot do what is asked; `EngineFailed` where the engine does not load.
     """
+    encoder_path = None if options.encoder_model_path is None else Path(options.encoder_model_path)
+    directory = EngineDirectory.read(model_dir, encoder_path)
+    if directory.version is not None and directory.version != version:
+        raise UserMistake(
+            f"the engine `{model_dir}` was built by TensorRT-LLM `{directory.version}`, "
+            f"and `{version}` is installed",
+            "build it again with `inflight build --force`, or install the version that built it",
+        )
+    tokenizer_info = None
+    if options.guided_decoding_backend is not None:
+        tokenizer_info = read_tokenizer_info(model_dir, options.xgrammar_tokenizer_info_path)
     rank = ranks.check(directory.world_size, options.communication_mode == "orchestrator")
     api, torch = _import(version)
-    verified = verify("engines", version, lambda name: _find(api, name))
-    tokenizer_info = read_tokenizer_info(options.xgrammar_tokenizer_info_path)
+    fast_logits = bool(options.speculative_decoding_fast_logits)
+    extra = [("ExternalDraftTokensConfig", "fast_logits", "draft_tokens")] if fast_logits else []
+    verified = verify("engines", version, lambda name: _find(api, name), extra)
     config = build_config(api, options, tokenizer_info, version)
-    encoder = options.encoder_model_path
+    encoder = directory.encoder
     try:
         if encoder is None:
             engine = api.Executor(str(directory.directory), api.ModelType.DECODER_ONLY, config)
         else:
             engine = api.Executor(
-                str(Path(encoder)), str(directory.directory), api.ModelType.ENCODER_DECODER, config
+                str(encoder), str(directory.directory), api.ModelType.ENCODER_DECODER, config
             )
     except Exception as error:
         raise EngineFailed(f"the engine `{directory.directory}` did not load: {describe(error)}") from error
@@ -241,7 +255,14 @@ def create_engines(directory: EngineDirectory, options: Options, version: str) -
         tokens_per_block=directory.tokens_per_block,
         capabilities=fields.capabilities("engines", frozenset(conditions), frozenset(verified.off)),
     )
-    builder = RequestBuilder(api, torch, directory.vocab_size, encoder is not None)
+    builder = RequestBuilder(
+        api,
+        torch,
+        directory.vocab_size,
+        encoder_decoder=encoder is not None,
+        decoder_start=directory.decoder_start,
+        fast_logits=fast_logits,
+    )
     return EnginesExecutor(engine, builder, ResultReader(api.FinishReason), info)
 
 

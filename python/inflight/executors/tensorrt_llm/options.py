@@ -169,6 +169,10 @@ def parse(values: Mapping[str, Any], runtime: str, environment: Mapping[str, str
     if parsed.get("communication_mode") == "orchestrator" and "spawn_processes" not in parsed:
         parsed["spawn_processes"] = environment.get("TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES", "1") != "0"
     options = Options(**parsed)
+    if runtime == "engines" and options.guided_decoding_backend == "llguidance":
+        raise UserMistake(
+            "`guided_decoding_backend` is `llguidance`, which engines do not have", "give `xgrammar`"
+        )
     _check_together(options)
     return options
 

@@ -57,6 +57,25 @@ OPTIONAL_MEMBERS: dict[Runtime, tuple[tuple[str, str, str], ...]] = {
 }
 
 
+#: (class, field, capability) of what results hold; None: every request reads it.
+RESULT_FIELDS: dict[Runtime, tuple[tuple[str, str, str | None], ...]] = {
+    # The bindings' results have attributes, above.
+    "engines": (),
+    "pytorch": (
+        ("CompletionOutput", "index", None),
+        ("CompletionOutput", "token_ids", None),
+        ("CompletionOutput", "finish_reason", None),
+        ("CompletionOutput", "stop_reason", None),
+        ("CompletionOutput", "logprobs", "log_probs"),
+        ("CompletionOutput", "logprobs", "top_log_probs"),
+        ("CompletionOutput", "prompt_logprobs", "prompt_log_probs"),
+        ("CompletionOutput", "generation_logits", "generation_logits"),
+        ("CompletionOutput", "request_perf_metrics", "perf_metrics"),
+        ("CompletionOutput", "disaggregated_params", "context_phase"),
+    ),
+}
+
+
 @dataclass
 class Verified:
     """What the installed version has not."""
@@ -143,7 +162,7 @@ def verify(
         elif what not in verified.off.setdefault(capability, []):
             verified.off[capability].append(what)
 
-    for owner, keyword, capability in (*keywords(runtime), *extra):
+    for owner, keyword, capability in (*keywords(runtime), *RESULT_FIELDS[runtime], *extra):
         if owner not in objects:
             objects[owner] = find(owner)
             names[owner] = None if objects[owner] is None else parameters(objects[owner])

@@ -1,0 +1,137 @@
+"""What an engine's directory says of it: one engine, or the two of an encoder-decoder. Reads configs only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import UserMistake
+
+#: Below the directory of an encoder-decoder, as `inflight build` and the walk-throughs write it.
+ENCODER, DECODER = "encoder", "decoder"
+
+#: Where checkpoints say which token a decoder starts with, beside an engine.
+_START_FILES = ("generation_config.json", "checkpoint_config.json")
+
+#: `SpeculativeDecodingMode.DRAFT_TOKENS_EXTERNAL`, as builds write it; None: written before there were modes.
+_EXTERNAL_DRAFTS = (None, 2)
+
+_REMEDY = "build the engine again with `inflight build --force`"
+
+
+def is_encoder_decoder(directory: Path) -> bool:
+    """Whether the directory holds the two engines of an encoder-decoder."""
+    return all((directory / part / "config.json").is_file() for part in (ENCODER, DECODER))
+
+
+@dataclass(frozen=True)
+class EngineDirectory:
+    """What an engine's `config.json` says of it."""
+
+    directory: Path
+    version: str | None
+    vocab_size: int
+    max_seq_len: int
+    max_input_len: int
+    max_batch_size: int
+    max_num_tokens: int
+    max_beam_width: int
+    tokens_per_block: int
+    world_size: int
+    #: Conditions of `fields.CONDITIONS` that the engine was built for.
+    conditions: frozenset[str]
+    #: The engine that takes the prompt, where this one is a decoder's.
+    encoder: Path | None = None
+    #: The token that such a decoder starts with.
+    decoder_start: int | None = None
+
+    @classmethod
+    def read(cls, directory: Path, encoder: Path | None = None) -> EngineDirectory:
+        """Reads it. `encoder`: the engine of the encoder, where that is elsewhere.
+
+        Errors: `UserMistake` for a file that is no engine's, or ranks that are missing.
+        """
+        start = _decoder_start(directory)
+        if is_encoder_decoder(directory):
+            encoder, directory = encoder or directory / ENCODER, directory / DECODER
+        decoder = _read(directory)
+        if decoder.vocab_size < 1:
+            raise UserMistake(f"`{directory}/config.json` has no `vocab_size`", _REMEDY)
+        if encoder is None:
+            return decoder
+        taken = _read(encoder)
+        return replace(
+            decoder,
+            encoder=encoder,
+            decoder_start=start,
+            max_input_len=taken.max_input_len,
+            # The worker counts prompt and output together; the prompt is no part of the decoder's sequence.
+            max_seq_len=taken.max_input_len + decoder.max_seq_len,
+            max_num_tokens=min(taken.max_num_tokens, decoder.max_num_tokens),
+            max_batch_size=min(taken.max_batch_size, decoder.max_batch_size),
+        )
+
+
+def _decoder_start(directory: Path) -> int | None:
+    for name in _START_FILES:
+        try:
+            config = json.loads((directory / name).read_text(encoding="utf-8"))
+            start = config.get("decoder_start_token_id")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(start, int):
+            return start
+    return None
+
+
+def _read(directory: Path) -> EngineDirectory:
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        model, build = config["pretrained_config"], config["build_config"]
+        max_input_len = build.get("max_input_len")
+        # An encoder makes no tokens: its sequence is its input.
+        max_seq_len = int(build.get("max_seq_len") or max_input_len)
+        read = EngineDirectory(
+            directory=directory,
+            version=config.get("version"),
+            # An encoder of features has none.
+            vocab_size=int(model.get("vocab_size") or 0),
+            max_seq_len=max_seq_len,
+            max_input_len=int(max_input_len or max_seq_len - 1),
+            max_batch_size=int(build["max_batch_size"]),
+            max_num_tokens=int(build.get("max_num_tokens") or max_seq_len),
+            max_beam_width=int(build.get("max_beam_width") or 1),
+            tokens_per_block=int((build.get("plugin_config") or {}).get("tokens_per_block") or 32),
+            world_size=int((model.get("mapping") or {}).get("world_size") or 1),
+            conditions=frozenset(_built_for(build)),
+        )
+    except (OSError, ValueError) as error:
+        raise UserMistake(f"`{path}` cannot be read: {error}", _REMEDY) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserMistake(f"`{path}` is not an engine's: {error!r} is missing or odd", _REMEDY) from error
+    for rank in range(read.world_size):
+        engine = directory / f"rank{rank}.engine"
+        if not engine.is_file() or not engine.stat().st_size:
+            raise UserMistake(f"the engine `{engine}` is missing or empty", _REMEDY)
+    return read
+
+
+def _built_for(build: dict[str, Any]) -> Iterator[str]:
+    plugins = build.get("plugin_config") or {}
+    if build.get("gather_context_logits"):
+        yield "gather_context_logits"
+    if build.get("gather_generation_logits"):
+        yield "gather_generation_logits"
+    if build.get("max_prompt_embedding_table_size"):
+        yield "prompt_table"
+    if plugins.get("lora_plugin"):
+        yield "lora"
+    # Medusa, Eagle and their like have a draft length too, and draft by themselves.
+    if build.get("max_draft_len") and build.get("speculative_decoding_mode") in _EXTERNAL_DRAFTS:
+        yield "draft"
+    if build.get("use_mrope"):
+        yield "mrope"
