@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-#: First prompt tokens: an error of this request; a broken engine; no answer ever; a refusal at enqueue.
-ERROR, CRASH, SILENCE, REFUSE = 90, 91, 92, 93
+#: First prompt tokens: an error of this request; a broken engine; no answer ever; a refusal at enqueue; the
+#: death of a rank, after which the others answer nothing and take nothing.
+ERROR, CRASH, SILENCE, REFUSE, DEATH = 90, 91, 92, 93, 94
 VOCAB = 96
 STEP_S = 0.002
 
@@ -125,6 +126,10 @@ class Simulator:
 
     def step(self, job: Job) -> Iterator[Any]:
         if job.prompt[0] == SILENCE:
+            return
+        if job.prompt[0] == DEATH:
+            self.stopped = True
+            self.changed.notify_all()
             return
         if job.prompt[0] == CRASH:
             self.broken = True

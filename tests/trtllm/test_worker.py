@@ -60,6 +60,13 @@ def engine_with_tokenizer(directory: Path, **build: Any) -> Path:
     return directory
 
 
+def checkpoint_with_tokenizer(directory: Path) -> Path:
+    write_checkpoint(directory)
+    (directory / "model.safetensors").write_bytes(b"weights")
+    shutil.copy(DEMO_DIRECTORY / "tokenizer.json", directory / "tokenizer.json")
+    return directory
+
+
 def run_worker(start: Start, model: Path, environment: dict[str, str], *options: str) -> InflightProcess:
     arguments = [f"--executor-option={option}" for option in options]
     return start(
@@ -173,17 +180,8 @@ def test_an_errored_request_and_an_absent_capability(served: Served) -> None:
     assert tokens(served.client.infer("tensorrt_llm", inputs([8], 1)))[-1] == 9
 
 
-def test_a_broken_engine_ends_the_worker_with_its_own_code(served: Served) -> None:
-    with pytest.raises(InferenceServerException):
-        served.client.infer("tensorrt_llm", inputs([simulation.CRASH, 1], 2))
-    assert served.process.wait() == 3
-    assert "illegal memory access" in served.process.log
-
-
 def test_a_checkpoint_is_served_by_the_pytorch_runtime(start: Start, tmp_path: Path) -> None:
-    directory = write_checkpoint(tmp_path / "model")
-    (directory / "model.safetensors").write_bytes(b"weights")
-    shutil.copy(DEMO_DIRECTORY / "tokenizer.json", directory / "tokenizer.json")
+    directory = checkpoint_with_tokenizer(tmp_path / "model")
     environment = install(tmp_path / "site", "1.2.1")
     served = Served(run_worker(start, directory, environment, "max_seq_len=64"), tmp_path)
     made = inputs([8, 16], 3, temperature=0.5, end_id=20, return_log_probs=True, exclude_input_in_output=True)
@@ -196,23 +194,40 @@ def test_a_checkpoint_is_served_by_the_pytorch_runtime(start: Start, tmp_path: P
     stream.close()
     with pytest.raises(InferenceServerException, match="penalties"):
         served.client.infer("tensorrt_llm", [*inputs([8], 1), tensor("presence_penalty", [[0.5]], "FP32")])
-    with pytest.raises(InferenceServerException):
-        served.client.infer("tensorrt_llm", inputs([simulation.CRASH, 1], 2))
-    assert served.process.wait() == 3
-    assert "no longer takes requests" in served.process.log
     served.client.close()
 
 
-def test_silence_ends_the_worker_with_its_own_code(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", ["engines", "pytorch"])
+@pytest.mark.parametrize(
+    ("prompt", "reasons"),
+    [
+        (simulation.CRASH, {"engines": "CUDA error: an illegal memory access", "pytorch": "has died"}),
+        (simulation.DEATH, {"engines": "one of its ranks has died", "pytorch": "one of its ranks has died"}),
+        (simulation.SILENCE, {"engines": "no progress", "pytorch": "no progress"}),
+    ],
+    ids=["fatal error", "dead rank", "no progress"],
+)
+def test_an_engine_that_cannot_go_on_ends_the_worker_with_its_own_code_and_the_reason(
+    start: Start, tmp_path: Path, runtime: str, prompt: int, reasons: dict[str, str]
+) -> None:
     environment = install(tmp_path / "site", "1.2.1")
+    if runtime == "engines":
+        model = engine_with_tokenizer(tmp_path / "model")
+    else:
+        model = checkpoint_with_tokenizer(tmp_path / "model")
+    # Longer than the question whether the engine lives, which is asked once a second.
+    patience = "0.5" if prompt == simulation.SILENCE else "30"
     process = start(
-        "worker", str(engine_with_tokenizer(tmp_path / "engine")), "--executor=tensorrt_llm", "--grpc-port=0",
-        "--metrics-port=0", "--progress-timeout-s=0.5", environment=environment,
+        "worker", str(model), "--executor=tensorrt_llm", "--grpc-port=0", "--metrics-port=0",
+        f"--progress-timeout-s={patience}", environment=environment,
     )  # fmt: skip
     served = Served(process, Path(environment["DOUBLES_LOG"]))
     with pytest.raises(InferenceServerException):
-        served.client.infer("tensorrt_llm", inputs([simulation.SILENCE, 1], 2))
-    assert process.wait() == 3
+        served.client.infer("tensorrt_llm", inputs([prompt, 1], 2))
+    assert process.wait() == 3, process.log
+    *_, last, status = process.log.splitlines()
+    assert status == "[exit status 3]"
+    assert reasons[runtime] in last, process.log
     served.client.close()
 
 
