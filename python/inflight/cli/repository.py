@@ -113,9 +113,10 @@ def check(ctx: click.Context, directory: Path) -> None:
     """Name every problem of the repository in DIRECTORY; exit status 2 if there is one."""
     from inflight.repository.check import check as find
 
-    problems = find(directory)
-    for problem in problems:
-        click.echo(f"{problem.where}: {problem.what}", err=True)
+    found = find(directory)
+    for one in found:
+        click.echo(f"{one.where}: {'note: ' if one.is_note else ''}{one.what}", err=True)
+    problems = [one for one in found if not one.is_note]
     if problems:
         click.echo(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}", err=True)
         ctx.exit(UserMistake.exit_code)
@@ -135,10 +136,15 @@ def fill(file: Path, substitutions: str, in_place: bool) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UserMistake(f"`{file}` cannot be read: {error}", "give a config.pbtxt template") from error
     filled = filler.fill(template, filler.substitutions(substitutions))
+    for key in filled.unused:
+        click.echo(f"note: `{file}` has no place for `{key}`", err=True)
+    if filled.unset:
+        names = ", ".join(f"`{key}`" for key in filled.unset)
+        click.echo(f"note: not set, the backend takes its own defaults: {names}", err=True)
     if in_place:
-        file.write_text(filled, encoding="utf-8")
+        file.write_text(filled.text, encoding="utf-8")
     else:
-        click.echo(filled, nl=False)
+        click.echo(filled.text, nl=False)
 
 
 def _from_file(file: Path) -> dict[str, str]:

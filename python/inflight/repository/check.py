@@ -10,11 +10,15 @@ from typing import Any
 from inflight.errors import UserMistake
 from inflight.repository import executor_options
 from inflight.repository.create import parameters, tensors, validated
-from inflight.repository.fill import PLACEHOLDER
+from inflight.repository.fill import PLACEHOLDER, is_optional
 from inflight.repository.pbtxt import Message, PbtxtError, parse
 from inflight.repository.tables import DATA_TYPES, MODELS
 
 _PATHS = frozenset({"tokenizer_dir", "gpt_model_path", "encoder_model_path"})
+
+
+#: What a value that was not filled is read as, so that what is around it is checked as well.
+UNFILLED = "UNFILLED"
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Problem:
 
     where: str
     what: str
+    #: Worth knowing, and nothing that keeps the repository from working.
+    is_note: bool = False
 
 
 def check(directory: Path) -> list[Problem]:
@@ -54,11 +60,15 @@ def _read(name: str, path: Path, problems: list[Problem]) -> Message | None:
         problems.append(Problem(name, f"config.pbtxt cannot be read: {error}"))
         return None
     for number, line in enumerate(text.splitlines(), 1):
-        for key in PLACEHOLDER.findall(line.partition("#")[0]):
-            problems.append(Problem(name, f"line {number}: the placeholder `${{{key}}}` is not filled"))
-    # Filled with a word, so that what is around placeholders is checked as well.
+        code = line.partition("#")[0]
+        for match in PLACEHOLDER.finditer(code):
+            what = f"line {number}: the placeholder `{match[0]}` is not filled"
+            if is_optional(code, match):
+                problems.append(Problem(name, what + "; the backend takes its own default", is_note=True))
+            else:
+                problems.append(Problem(name, what))
     try:
-        return parse(re.sub(r"\$\{[^}\n]*\}", "UNFILLED", text))
+        return parse(re.sub(r"\$\{[^}\n]*\}", UNFILLED, text))
     except PbtxtError as error:
         problems.append(Problem(name, str(error)))
         return None
@@ -98,7 +108,7 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
         wrong.append(f"`name` is `{_one(config, 'name')}`, but its directory is `{name}`")
     for field in ("input", "output"):
         for tensor, data_type in _types(config, field).items():
-            if data_type not in DATA_TYPES and data_type != "UNFILLED":
+            if data_type not in DATA_TYPES and data_type != UNFILLED:
                 wrong.append(f"the {field} `{tensor}` has the unknown data type `{data_type}`")
     if name not in MODELS:
         return wrong
@@ -106,7 +116,7 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
         declared = _types(config, field)
         for known in table:
             actual = declared.get(known.name)
-            if actual is None or actual == "UNFILLED" or known.data_type.startswith("<"):
+            if actual is None or actual == UNFILLED or known.data_type.startswith("<"):
                 continue
             # Newer releases leave the type of prompt tables open.
             if actual != known.data_type:
@@ -116,13 +126,13 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
         return wrong
     backend = _one(config, "backend", "python")
     allowed = ("tensorrtllm", "python") if name == "tensorrt_llm" else ("python",)
-    if backend not in allowed and backend != "UNFILLED":
+    if backend not in allowed and backend != UNFILLED:
         wrong.append(f"`backend` is `{backend}`, not " + " or ".join(f"`{one}`" for one in allowed))
     if backend == "python" and not any(folder.glob("[1-9]*/model.py")):
         wrong.append("there is no `1/model.py`, which the backend `python` needs")
     for group in _messages(config, "instance_group"):
         count = _one(group, "count", 1)
-        if count == "UNFILLED":
+        if count == UNFILLED:
             continue
         if not isinstance(count, int) or count < 1:
             wrong.append(f"the instance count is `{count}`; it must be at least 1")
@@ -141,22 +151,30 @@ def _values(name: str, config: Message, folder: Path) -> list[str]:
         if key not in known:
             if not ours:
                 wrong.append(f"the parameter `{key}` is unknown")
-        elif value and value != "UNFILLED":
+        elif value and value != UNFILLED:
             try:
                 validated(known[key], value)
             except ValueError as error:
                 wrong.append(f"the parameter `{key}` is `{value}`, but must be {error}")
             if key in _PATHS and not Path(value).is_dir():
                 wrong.append(f"the parameter `{key}` is `{value}`, which is no directory")
-    needed = {
-        "preprocessing": "tokenizer_dir",
-        "postprocessing": "tokenizer_dir",
-        "tensorrt_llm": "gpt_model_path",
-    }
-    key = needed.get(name, "")
-    if key and not given.get(key) and not (name == "tensorrt_llm" and given.get("encoder_model_path")):
-        wrong.append(f"the parameter `{key}` is not set")
+    for key in _needed(name, config, folder):
+        if given.get(key, UNFILLED) in ("", UNFILLED):
+            wrong.append(f"the parameter `{key}` is not set")
     return wrong
+
+
+def _needed(name: str, config: Message, folder: Path) -> list[str]:
+    """Parameters that have no default."""
+    if name in ("preprocessing", "postprocessing"):
+        return ["tokenizer_dir"]
+    if name == "tensorrt_llm_bls":
+        return ["tokenizer_dir"] if _is_inflights(folder) else []
+    if name != "tensorrt_llm":
+        return []
+    encoder = _parameters(config).get("encoder_model_path", UNFILLED)
+    needed = [] if encoder not in ("", UNFILLED) else ["gpt_model_path"]
+    return needed + (["gpt_model_type"] if _one(config, "backend") == "tensorrtllm" else [])
 
 
 def _is_inflights(folder: Path) -> bool:
@@ -172,7 +190,7 @@ def _is_inflights(folder: Path) -> bool:
 def _executor(given: dict[str, str]) -> list[str]:
     """What the executor would not honour."""
     executor = given.get("executor") or "reference"
-    set_ = {key: value for key, value in given.items() if value != "UNFILLED"}
+    set_ = {key: value for key, value in given.items() if value != UNFILLED}
     runtime = executor_options.runtime(executor, given.get("gpt_model_path", ""))
     return executor_options.choose(executor, set_, runtime=runtime).problems
 
@@ -201,14 +219,14 @@ def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:
                     wrong.append(f"`{model}` has no {types} `{key}`")
                 elif (
                     name in made
-                    and "UNFILLED" not in (made[name], declared[key])
+                    and UNFILLED not in (made[name], declared[key])
                     and made[name] != declared[key]
                 ):
                     wrong.append(f"`{name}` is `{made[name]}`, but `{key}` of `{model}` is `{declared[key]}`")
                 elif types == "output":
                     made[name] = declared[key]
     for name, data_type in _types(config, "output").items():
-        if name in made and "UNFILLED" not in (made[name], data_type) and made[name] != data_type:
+        if name in made and UNFILLED not in (made[name], data_type) and made[name] != data_type:
             wrong.append(f"the output `{name}` is `{data_type}`, but is made as `{made[name]}`")
     return wrong
 
@@ -217,11 +235,12 @@ def _bls(models: dict[str, Message], present: set[str]) -> list[str]:
     bls = models.get("tensorrt_llm_bls")
     if bls is None:
         return []
-    core_name = _parameters(bls).get("tensorrt_llm_model_name") or "tensorrt_llm"
+    core_name = _parameters(bls).get("tensorrt_llm_model_name", "")
+    if core_name in ("", UNFILLED):
+        core_name = "tensorrt_llm"
     core = models.get(core_name)
     if core is None:
-        unknown = core_name not in present and core_name != "UNFILLED"
-        return [f"the core model `{core_name}` is not there"] if unknown else []
+        return [] if core_name in present else [f"the core model `{core_name}` is not there"]
     if _decoupled(bls) != _decoupled(core):
         return [f"`decoupled` is `{str(_decoupled(bls)).lower()}` here and the opposite in `{core_name}`"]
     return []

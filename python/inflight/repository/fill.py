@@ -1,4 +1,5 @@
-"""Fills `${placeholders}`, as NVIDIA's fill_template does, but refuses unknown and missing keys.
+"""Fills `${placeholders}`, as NVIDIA's fill_template does, but refuses unknown keys and missing ones that a
+config cannot be read without. Values of parameters may be missing: the backend takes its own default.
 
 Owns the syntax of substitutions: `key:value,key:value`, with a backslash before a comma or colon that
 belongs to a value.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from inflight.errors import UserMistake
 
@@ -32,14 +34,35 @@ def substitutions(text: str) -> dict[str, str]:
     return pairs
 
 
-def fill(template: str, pairs: Mapping[str, str]) -> str:
-    """The template with every placeholder filled. Raises `UserMistake` naming unknown and missing keys."""
-    wanted = dict.fromkeys(PLACEHOLDER.findall(template))
+def is_optional(text: str, match: re.Match[str]) -> bool:
+    """Whether a placeholder is a whole quoted value; a backend takes one that is unfilled for not set."""
+    return text[match.start() - 1 : match.start()] == text[match.end() : match.end() + 1] == '"'
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A filled template, and what the caller should know of it."""
+
+    text: str
+    #: Placeholders that stayed.
+    unset: list[str]
+    #: Keys that the file has no place for, and that fill_template sets anyway.
+    unused: list[str]
+
+
+def fill(template: str, pairs: Mapping[str, str]) -> Filled:
+    """Fills what has a value. Raises `UserMistake` naming unknown keys and those that must have a value."""
+    found = list(PLACEHOLDER.finditer(template))
+    wanted = dict.fromkeys(match[1] for match in found)
+    needed = {match[1] for match in found if not is_optional(template, match)}
     values = {**PRESET, **pairs}
-    unknown = [f"`{key}` is no placeholder of the file" for key in pairs if key not in wanted]
-    missing = [f"`{key}` has no value" for key in wanted if key not in values]
+    absent = [key for key in pairs if key not in wanted]
+    unknown = [f"`{key}` is no placeholder of the file" for key in absent if key not in PRESET]
+    unset = [key for key in wanted if key not in values]
+    missing = [f"`{key}` has no value" for key in unset if key in needed]
     if unknown or missing:
         listed = ", ".join(f"`{key}`" for key in wanted) or "none"
         raise UserMistake("; ".join(unknown + missing), f"the file's placeholders are: {listed}")
     # A function, so that a backslash in a value stays one.
-    return PLACEHOLDER.sub(lambda match: values[match[1]], template)
+    text = PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template)
+    return Filled(text, unset, [key for key in absent if key in PRESET])

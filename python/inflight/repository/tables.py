@@ -319,7 +319,7 @@ lora_cache_gpu_memory_fraction; fraction; 0.05; of what is left
 lora_cache_host_memory_bytes; int; 1073741824; 1 GiB
 lora_prefetch_dir; path; -; adapters to load at start
 decoding_mode; auto|top_k|top_p|top_k_top_p|beam_search|medusa|redrafter|lookahead|eagle; -; by beam width
-executor_worker_path; path; -; trtllmExecutorWorker, in orchestrator mode
+executor_worker_path; path; /opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker; in orchestrator mode
 lookahead_window_size; int; -; all three, when decoding_mode is lookahead
 lookahead_ngram_size; int; -; likewise
 lookahead_verification_set_size; int; -; likewise
