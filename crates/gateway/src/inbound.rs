@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use inflight_openai::ApiError;
 use tokio::sync::OwnedSemaphorePermit;
@@ -77,7 +78,11 @@ async fn collect(
         if total > limit {
             return Err(ApiError::payload_too_large(limit as u64));
         }
-        admission.hold(&mut held, total)?;
+        // What is whole in its first frame, as most bodies are, holds none of the memory that slow bodies
+        // may have taken: a frame is small, and the limit on requests comes next.
+        if total > data.len() || !body.is_end_stream() {
+            admission.hold(&mut held, total)?;
+        }
         // Most bodies are one frame and are never copied.
         if first.is_empty() && rest.is_empty() {
             first = data;
@@ -137,6 +142,19 @@ mod tests {
                 .await
                 .unwrap();
             assert_eq!(read.bytes, "abcdef");
+        }
+    }
+
+    #[tokio::test]
+    async fn slow_bodies_that_hold_all_memory_keep_no_small_one_out() {
+        let admission = Admission::new(1, 1, 1);
+        let mut slow = None;
+        admission.hold(&mut slow, 1).unwrap();
+        let read_all = async |body| read(&HeaderMap::new(), body, 6, &admission).await;
+        assert_eq!(read_all(Body::from("abc")).await.unwrap().bytes, "abc");
+        for parts in [&["abc"][..], &["", "abc"], &["a", "bc"]] {
+            let refused = read_all(chunks(parts)).await.unwrap_err();
+            assert_eq!(refused.status(), 503, "{parts:?}: more may come");
         }
     }
 
