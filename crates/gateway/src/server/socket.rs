@@ -1,5 +1,8 @@
-//! A socket that does not wait for ever: its first byte must come in time, and a write that makes no
-//! progress for too long fails. Owns these two timers; knows nothing of HTTP.
+//! A socket that does not wait for ever: it must be told in time which protocol it speaks, and a write
+//! that makes no progress for too long fails. Owns these two timers; of HTTP it knows the one greeting.
+//!
+//! Whoever reads the greeting of HTTP/2 to tell the versions apart waits for the rest of it as long as it
+//! may be one; all timers of HTTP itself run afterwards only.
 //!
 //! A client that stopped reading keeps its response body from being polled, so no timer in the body
 //! could see it; the socket can.
@@ -12,12 +15,17 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+/// What an HTTP/2 client says first.
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 /// A stream with the two timers.
 #[derive(Debug)]
 pub struct GuardedSocket<S> {
     inner: S,
-    /// Until the first byte; `None` afterwards.
-    first_byte: Option<Pin<Box<Sleep>>>,
+    /// Until the protocol is known; `None` afterwards.
+    protocol: Option<Pin<Box<Sleep>>>,
+    /// Bytes of the greeting that have come.
+    greeted: usize,
     write_stall: Duration,
     /// Armed while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -26,11 +34,12 @@ pub struct GuardedSocket<S> {
 
 impl<S> GuardedSocket<S> {
     /// Guards `inner` from now on.
-    pub fn new(inner: S, first_byte: Duration, write_stall: Duration) -> Self {
-        let first_byte = Some(Box::pin(tokio::time::sleep(first_byte)));
+    pub fn new(inner: S, protocol: Duration, write_stall: Duration) -> Self {
+        let protocol = Some(Box::pin(tokio::time::sleep(protocol)));
         Self {
             inner,
-            first_byte,
+            protocol,
+            greeted: 0,
             write_stall,
             stalled: None,
             write_waits: false,
@@ -68,13 +77,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedSocket<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.inner).poll_read(context, buffer);
-        if let Some(timer) = &mut self.first_byte {
-            if result.is_ready() {
-                self.first_byte = None;
-            } else if timer.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let socket = &mut *self;
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut socket.inner).poll_read(context, buffer);
+        let Some(timer) = &mut socket.protocol else {
+            return result;
+        };
+        if result.is_ready() {
+            let came = buffer.filled().get(before..).unwrap_or_default();
+            let rest = GREETING.get(socket.greeted..).unwrap_or_default();
+            socket.greeted += came.len();
+            if came.is_empty() || came.len() >= rest.len() || !rest.starts_with(came) {
+                socket.protocol = None;
             }
+        } else if timer.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         result
     }
@@ -131,13 +148,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_has_spoken_may_be_silent() {
-        let (mut peer, inner) = tokio::io::duplex(16);
-        let mut socket = GuardedSocket::new(inner, FIRST, STALL);
-        peer.write_all(b"a").await.unwrap();
-        socket.read_u8().await.unwrap();
-        let waited = tokio::time::timeout(FIRST * 3, socket.read_u8()).await;
-        assert!(waited.is_err(), "still waiting, not failed");
+    async fn a_peer_may_be_silent_once_it_is_known_what_it_speaks() {
+        let half = GREETING.split_at(GREETING.len() / 2);
+        for (pieces, known) in [
+            (&[&b"a"[..]][..], true),
+            (&[b"PUT"], true),
+            (&[b"PRI", b"X"], true),
+            (&[GREETING], true),
+            (&[half.0, half.1], true),
+            (&[GREETING, b"a"], true),
+            (&[b"P"], false),
+            (&[b"P", b"R"], false),
+            (&[half.0], false),
+        ] {
+            let (mut peer, inner) = tokio::io::duplex(64);
+            let mut socket = GuardedSocket::new(inner, FIRST, STALL);
+            for piece in pieces {
+                peer.write_all(piece).await.unwrap();
+                let mut read = vec![0; piece.len()];
+                socket.read_exact(&mut read).await.unwrap();
+            }
+            let waited = tokio::time::timeout(FIRST * 3, socket.read_u8()).await;
+            assert_eq!(waited.is_err(), known, "{pieces:?}: still waiting");
+        }
     }
 
     #[tokio::test]
