@@ -255,7 +255,8 @@ def test_an_encoder_decoder_becomes_two_engines(double: Shell) -> None:
     assert (engine / "encoder/rank1.engine").is_file()
     assert (engine / "decoder/rank1.engine").is_file()
     assert not (engine / "config.json").exists()
-    found = double("inspect", "engine", "--json").json()
+    two = Shell(double.folder, write_double(double.folder / "two", gpus=2))
+    found = two("inspect", "engine", "--json").json()
     assert found["model"]["architecture"] == "T5ForConditionalGeneration"
     assert found["runtimes"][0]["can_serve"]
 

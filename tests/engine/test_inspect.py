@@ -115,8 +115,11 @@ def test_a_build_is_shown_with_what_it_was_built_for(double: Shell) -> None:
     found = double("inspect", "engine", "--json").json()
     assert found["kind"] == "a TensorRT engine, built with TensorRT-LLM 1.2.1"
     assert found["needs"]["tp_size"] == 2
-    assert found["runtimes"] == [{"runtime": "tensorrt", "can_serve": True, "verdict": "yes"}]
+    split = "no: it is split over `2` GPUs, and this machine has `1`"
+    assert found["runtimes"] == [{"runtime": "tensorrt", "can_serve": False, "verdict": split}]
     assert found["fits"][0]["memory_bytes"] == 81559 << 20
+    larger = Shell(double.folder, write_double(double.folder / "larger", gpus=2))
+    assert larger("inspect", "engine", "--json").json()["runtimes"][0]["verdict"] == "yes"
     (double.folder / "engine/rank1.engine").write_bytes(b"")
     found = double("inspect", "engine", "--json").json()
     assert not found["runtimes"][0]["can_serve"]
@@ -161,6 +164,56 @@ def test_an_engine_without_a_manifest_is_read_from_its_own_config(shell: Shell) 
     assert found["kind"] == "a TensorRT engine of TensorRT-LLM 1.2.1, without a manifest"
     assert found["needs"]["tp_size"] == 2
     assert found["fits"][0]["length"] == 512
+
+
+def test_weights_that_do_not_fit_are_a_reason_against_serving(double: Shell) -> None:
+    checkpoint_of("llama-2-70b", double.folder / "llama")
+    verdicts = {
+        entry["runtime"]: entry["verdict"]
+        for entry in double("inspect", "llama", "--json").json()["runtimes"]
+    }
+    assert verdicts["pytorch"] == (
+        "no: its weights take `128.5 GiB` of a GPU, and `NVIDIA H100 80GB HBM3` has `79.6 GiB`"
+    )
+    assert verdicts["tensorrt"].startswith("no: it is not built")
+    found = double("inspect", "llama", "--quantization", "int4_awq", "--json").json()
+    assert [entry["verdict"] for entry in found["runtimes"] if entry["runtime"] == "pytorch"] == ["yes"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "bytes_of_a_weight"),
+    [("FP8", 1), ("W8A8_SQ_PER_CHANNEL", 1), ("W4A16_AWQ", 0.5), ("W4A16", 0.5), ("MIXED_PRECISION", 2)],
+)
+def test_an_engine_of_others_is_reckoned_with_its_own_formats(
+    double: Shell, algorithm: str, bytes_of_a_weight: float
+) -> None:
+    facts = read_checkpoint(CONFIGS / "codellama-13b").facts
+    engine = double.folder / "engine"
+    engine.mkdir()
+    (engine / "rank0.engine").write_bytes(b"engine")
+    shutil.copyfile(DEMO_DIRECTORY / "tokenizer.json", engine / "tokenizer.json")
+    pretrained = {
+        **json.loads((CONFIGS / "codellama-13b/config.json").read_text()),
+        "architecture": facts.architecture,
+        "dtype": "float16",
+        "quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": "INT8"},
+    }
+    config = {
+        "version": "1.2.1",
+        "pretrained_config": pretrained,
+        "build_config": {"max_seq_len": 512, "plugin_config": {"tokens_per_block": 64}},
+    }
+    (engine / "config.json").write_text(json.dumps(config))
+    found = double("inspect", "engine", "--json").json()
+    embeddings = 2 * facts.vocab_size * facts.hidden_size
+    layers = count_parameters(facts) - embeddings
+    assert found["needs"]["weight_bytes"] == pytest.approx(embeddings * 2 + layers * bytes_of_a_weight)
+    assert found["needs"]["kv_bytes_per_token"] == 2 * 40 * 40 * 128
+    assert found["needs"]["tokens_per_block"] == 64
+    assert found["runtimes"][0]["verdict"] == "yes"
+    elsewhere = Shell(double.folder, write_double(double.folder / "elsewhere", version="1.2.0"))
+    verdict = elsewhere("inspect", "engine", "--json").json()["runtimes"][0]["verdict"]
+    assert verdict == "no: it was built with TensorRT-LLM `1.2.1`, and `1.2.0` is installed"
 
 
 def test_what_is_nothing_is_refused(shell: Shell, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Reads configs, headers and the manifest; no weights. Owns no table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from inflight.engine import manifest as manifests
 from inflight.engine.checkpoint import TOKENIZERS, ModelFacts, parse_config, read_checkpoint, read_json
 from inflight.engine.families import runtimes_of
 from inflight.engine.files import CHECKPOINT_CONFIG
+from inflight.engine.foreign import foreign_engine, formats_of_checkpoint, read_foreign_engine
 from inflight.engine.installed import Installed, has_engines, has_pytorch
 from inflight.engine.options import PYTORCH, REFERENCE, RUNTIMES, TENSORRT
-from inflight.engine.sizes import FREE_MEMORY_FRACTION, needs
+from inflight.engine.sizes import FREE_MEMORY_FRACTION, Needs, human_bytes, needs
 from inflight.errors import UserMistake
 
 #: GPUs that people ask about, where this machine has none: 24, 48, 80 and 141 GB cards.
@@ -40,11 +41,12 @@ def inspect(
             f"the directory `{directory}` does not exist", "give a checkpoint, or what `inflight build` wrote"
         )
     manifest = manifests.read(directory)
-    if manifest is None and (directory / "rank0.engine").is_file():
-        facts, settings, kind, files = _foreign_engine(directory)
+    engine = foreign_engine(directory) if manifest is None else None
+    if engine is not None:
+        facts, settings, kind, files = read_foreign_engine(engine)
     elif manifest is None:
         checkpoint = read_checkpoint(directory)
-        facts, settings = checkpoint.facts, {}
+        facts, settings = checkpoint.facts, formats_of_checkpoint(checkpoint.facts.quantized)
         kind = "a Hugging Face checkpoint" + (f", quantized ({facts.quantized})" if facts.quantized else "")
         files = (
             f"{len(checkpoint.shards)} weight files, {checkpoint.weight_bytes} bytes"
@@ -55,14 +57,26 @@ def inspect(
         facts, settings, kind, files = _build_of(directory, manifest)
     settings = {**settings, **overrides}
     longest = settings.get("max_seq_len") or facts.max_position_embeddings or USUAL_LENGTH
+    needed = _needs(facts, settings)
+    ranks = settings.get("tp_size", 1) * settings.get("pp_size", 1) * settings.get("cp_size", 1)
     return {
         "directory": str(directory),
         "kind": kind,
         "files": files,
         "model": asdict(facts),
-        **_reckon(facts, settings, installed, gpu_memory_bytes, length or longest),
+        "needs": {
+            "tp_size": settings.get("tp_size", 1),
+            "pp_size": settings.get("pp_size", 1),
+            "gpus": ranks,
+            **asdict(needed),
+            "kv_bytes_per_block": needed.kv_bytes_per_block,
+        },
+        "fits": _fits(needed, installed, gpu_memory_bytes, length or longest),
         "runtimes": [
-            {"runtime": runtime, **_verdict(directory, runtime, facts, manifest, installed)}
+            {
+                "runtime": runtime,
+                **_verdict(_Asked(directory, runtime, facts, manifest, installed, needed, ranks)),
+            }
             for runtime in RUNTIMES
             if manifest is None or runtime == manifest["runtime"]
         ],
@@ -89,48 +103,25 @@ def _build_of(directory: Path, manifest: Mapping[str, Any]) -> tuple[ModelFacts,
     version = manifest["versions"].get("tensorrt_llm")
     kind = kinds[runtime] + (f", built with TensorRT-LLM {version}" if version else "")
     size = sum(entry["bytes"] for entry in manifest["files"].values())
-    settings = {**manifest["settings"], **manifest["mapping"]}
+    settings = {**manifest["settings"], **manifest["mapping"], **formats_of_checkpoint(facts.quantized)}
     return facts, settings, kind, f"{len(manifest['files'])} files, {size} bytes"
 
 
-def _foreign_engine(directory: Path) -> tuple[ModelFacts, dict[str, Any], str, str]:
-    """An engine that trtllm-build wrote without us; its own config has everything."""
-    config = read_json(directory / "config.json")
-    pretrained, build = config.get("pretrained_config"), config.get("build_config")
-    if not isinstance(pretrained, dict) or not isinstance(build, dict):
-        raise UserMistake(
-            f"`{directory / 'config.json'}` is not the config of an engine", "build the engine again"
-        )
-    named = {**pretrained, "architectures": [pretrained.get("architecture", "unknown")]}
-    mapping = pretrained.get("mapping")
-    settings = {name: build[name] for name in ("max_seq_len",) if isinstance(build.get(name), int)}
-    if isinstance(mapping, dict):
-        settings |= {
-            name: mapping[name] for name in ("tp_size", "pp_size") if isinstance(mapping.get(name), int)
-        }
-    engines = sorted(directory.glob("rank*.engine"))
-    size = sum(path.stat().st_size for path in engines)
-    kind = f"a TensorRT engine of TensorRT-LLM {config.get('version', 'unknown')}, without a manifest"
-    return parse_config(named), settings, kind, f"{len(engines)} engines, {size} bytes"
-
-
-def _reckon(
-    facts: ModelFacts,
-    settings: Mapping[str, Any],
-    installed: Installed,
-    gpu_memory_bytes: int | None,
-    length: int,
-) -> dict[str, Any]:
-    tp_size, pp_size = settings.get("tp_size", 1), settings.get("pp_size", 1)
-    needed = needs(
+def _needs(facts: ModelFacts, settings: Mapping[str, Any]) -> Needs:
+    return needs(
         facts,
-        tp_size=tp_size,
-        pp_size=pp_size,
-        dtype=settings.get("dtype"),
+        tp_size=settings.get("tp_size", 1),
+        pp_size=settings.get("pp_size", 1),
+        dtype=None if settings.get("dtype") == "auto" else settings.get("dtype"),
         quantization=settings.get("quantization", "none"),
         kv_cache_dtype=settings.get("kv_cache_dtype", "auto"),
         tokens_per_block=settings.get("tokens_per_block", 32),
     )
+
+
+def _fits(
+    needed: Needs, installed: Installed, gpu_memory_bytes: int | None, length: int
+) -> list[dict[str, Any]]:
     if gpu_memory_bytes is not None:
         memories: tuple[int, ...] = (gpu_memory_bytes,)
     else:
@@ -147,37 +138,31 @@ def _reckon(
                 "max_batch_size": needed.batch(blocks, length),
             }
         )
-    return {
-        "needs": {
-            "tp_size": tp_size,
-            "pp_size": pp_size,
-            **asdict(needed),
-            "kv_bytes_per_block": needed.kv_bytes_per_block,
-        },
-        "fits": fits,
-    }
+    return fits
 
 
-def _verdict(
-    directory: Path,
-    runtime: str,
-    facts: ModelFacts,
-    manifest: Mapping[str, Any] | None,
-    installed: Installed,
-) -> dict[str, Any]:
-    """Whether `runtime` serves it here, and the first reason against it."""
-    reason = _reason_against(directory, runtime, facts, manifest, installed)
+@dataclass(frozen=True)
+class _Asked:
+    """Whether `runtime` serves this on that machine."""
+
+    directory: Path
+    runtime: str
+    facts: ModelFacts
+    manifest: Mapping[str, Any] | None
+    installed: Installed
+    needed: Needs
+    ranks: int
+
+
+def _verdict(asked: _Asked) -> dict[str, Any]:
+    """Whether the runtime serves it here, and the first reason against it."""
+    reason = _reason_against(asked)
     return {"can_serve": reason is None, "verdict": f"no: {reason}" if reason else "yes"}
 
 
-def _reason_against(
-    directory: Path,
-    runtime: str,
-    facts: ModelFacts,
-    manifest: Mapping[str, Any] | None,
-    installed: Installed,
-) -> str | None:
-    if manifest is not None:
+def _reason_against(asked: _Asked) -> str | None:
+    directory, runtime, facts = asked.directory, asked.runtime, asked.facts
+    if asked.manifest is not None:
         try:
             manifests.check(directory, manifests.EXECUTORS[runtime])
         except UserMistake as error:
@@ -190,17 +175,41 @@ def _reason_against(
         if not any(directory.glob("*.safetensors")):
             return "there are no safetensors weights"
     else:
-        version = installed.tensorrt_llm
-        if version is None:
-            return "TensorRT-LLM is not installed"
-        if runtime == TENSORRT and not has_engines(version):
-            return f"TensorRT-LLM {version} has no engines"
-        if runtime == PYTORCH and not has_pytorch(version):
-            return f"TensorRT-LLM {version} has no PyTorch runtime"
-        if not installed.gpus:
-            return "no NVIDIA GPU is visible"
-        if runtime == TENSORRT and manifest is None and not (directory / "rank0.engine").is_file():
-            return "it is not built: `inflight build` makes an engine of it"
+        reason = _reason_of_tensorrt_llm(asked) or _reason_of_gpus(asked)
+        if reason is not None:
+            return reason
     if not any((directory / name).is_file() for name in TOKENIZERS):
         return "there is no tokenizer"
+    return None
+
+
+def _reason_of_tensorrt_llm(asked: _Asked) -> str | None:
+    version = asked.installed.tensorrt_llm
+    if version is None:
+        return "TensorRT-LLM is not installed"
+    if asked.runtime == PYTORCH:
+        return None if has_pytorch(version) else f"TensorRT-LLM {version} has no PyTorch runtime"
+    if not has_engines(version):
+        return f"TensorRT-LLM {version} has no engines"
+    if asked.manifest is not None:
+        return None
+    engine = foreign_engine(asked.directory)
+    if engine is None:
+        return "it is not built: `inflight build` makes an engine of it"
+    built = read_json(engine / "config.json").get("version")
+    if built not in (None, version):
+        return f"it was built with TensorRT-LLM `{built}`, and `{version}` is installed"
+    return None
+
+
+def _reason_of_gpus(asked: _Asked) -> str | None:
+    gpus = asked.installed.gpus
+    if not gpus:
+        return "no NVIDIA GPU is visible"
+    if asked.ranks > len(gpus):
+        return f"it is split over `{asked.ranks}` GPUs, and this machine has `{len(gpus)}`"
+    smallest = min(gpus, key=lambda gpu: gpu.memory_bytes)
+    if not asked.needed.blocks(smallest.memory_bytes):
+        weights, memory = human_bytes(asked.needed.weight_bytes), human_bytes(smallest.memory_bytes)
+        return f"its weights take `{weights}` of a GPU, and `{smallest.name}` has `{memory}`"
     return None
