@@ -67,6 +67,46 @@ def test_the_plan_of_an_example_is_the_reviewed_one(example: str, as_json: bool,
     assert not list(shell.folder.glob("**/.*.building"))
 
 
+#: Example -> the command of its walk-through for a builder before 0.8, as it is typed there.
+EARLIER = {
+    "baichuan2-13b": (
+        "--model_version v2_13b --dtype float16 --max_input_len 4096 --max_output_len 1024"
+        " --remove_input_padding --use_gpt_attention_plugin float16 --enable_context_fmha"
+        " --use_gemm_plugin float16 --output_dir baichuan_v2_13b/fp16/1-gpu --paged_kv_cache"
+        " --max_batch_size 64 --trust_remote_code"
+    ),
+    "codellama-13b": (
+        "--dtype float16 --max_input_len 4096 --max_output_len 1024 --remove_input_padding"
+        " --use_gpt_attention_plugin float16 --enable_context_fmha --use_gemm_plugin float16"
+        " --output_dir codellama_13b/fp16/1-gpu --paged_kv_cache --max_batch_size 64 --use_inflight_batching"
+    ),
+}
+
+
+@pytest.mark.parametrize("example", EARLIER)
+def test_the_flags_of_earlier_builders_make_the_same_plan(example: str, shell: Shell) -> None:
+    shutil.copytree(CONFIGS / example, shell.folder / example)
+    plans = [
+        shell("build", example, "--runtime", "tensorrt", "--dry-run", "--json", *flags.split()).json()
+        for flags in (EXAMPLES[example], EARLIER[example])
+    ]
+    assert plans[0]["steps"] == plans[1]["steps"]
+    assert plans[0]["settings"] == plans[1]["settings"]
+
+
+def test_a_world_size_of_earlier_builders_is_tensor_parallelism(shell: Shell) -> None:
+    shutil.copytree(CONFIGS / "baichuan2-13b", shell.folder / "baichuan")
+    told = shell(
+        *("build", "baichuan", "--runtime", "tensorrt", "--dry-run", "--json", "--world_size", "2"),
+        *("--use_gpt_attention_plugin", "--use_gemm_plugin", "--output_dir", "out", "--trust_remote_code"),
+    )
+    plan = told.json()
+    assert (plan["settings"]["world_size"], plan["settings"]["tp_size"]) == (2, 2)
+    build = next(step["argv"] for step in plan["steps"] if step["name"] == "build")
+    assert build[build.index("--gpt_attention_plugin") + 1] == "auto"
+    assert not {"--world_size", "--use_inflight_batching", "--model_version"} & set(build)
+
+
 def test_an_example_without_weights_stops_only_when_run(shell: Shell) -> None:
     shutil.copytree(CONFIGS / "llama-2-70b", shell.folder / "llama")
     told = shell("build", "llama", "--output", "out", "--runtime", "tensorrt")

@@ -180,6 +180,6 @@ def test_both_spellings_are_taken_and_unknown_ones_are_not(tmp_path: Any) -> Non
     for flag in ("--tp-size", "--tp_size"):
         result = runner.invoke(inflight, ["build", missing, "--output", "x", flag, "2"])
         assert "does not exist" in result.output
-    result = runner.invoke(inflight, ["build", missing, "--output", "x", "--world-size", "2"])
+    result = runner.invoke(inflight, ["build", missing, "--output", "x", "--no-such-size", "2"])
     assert result.exit_code == 2
     assert "No such option" in result.output

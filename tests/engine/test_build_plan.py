@@ -52,6 +52,9 @@ def build_argv(made: Plan) -> list[str]:
 REFUSALS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("llama-2-70b", {"tp_size": 3}, ("`--tp-size 3`", "`64` attention heads")),
     ("llama-2-70b", {"tp_size": 16, "pp_size": 100}, ("`--pp-size 100`", "`80` layers")),
+    ("llama-2-70b", {"world_size": 8, "tp_size": 2}, ("`--world-size 8`", "`--tp-size 2`")),
+    ("llama-2-70b", {"world_size": 3, "pp_size": 2}, ("`--world-size 3`", "`--pp-size 2`")),
+    ("llama-2-70b", {"use_inflight_batching": True, "paged_kv_cache": "disable"}, ("-inflight-batching`",)),
     ("llama-2-70b", {"moe_ep_size": 2}, ("`--moe-ep-size 2`", "has no experts")),
     ("mixtral-8x22b", {"tp_size": 8, "moe_tp_size": 2, "moe_ep_size": 2}, ("`--moe-tp-size 2`", "-size 8`")),
     ("mixtral-8x22b", {"tp_size": 3, "moe_ep_size": 3}, ("`--moe-ep-size 3`", "`8` experts")),

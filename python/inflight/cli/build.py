@@ -35,9 +35,11 @@ def _click_option(option: Option) -> click.Option:
         text = f"{text}  [default: {option.default}]"
     if option.kind == "flag":
         return click.Option(names, is_flag=True, default=None, help=text)
+    optional: dict[str, Any] = {} if option.bare is None else {"is_flag": False, "flag_value": option.bare}
     return click.Option(
         names,
         type=kinds[option.kind],
+        **optional,
         multiple=option.kind == "texts",
         required=option.name == "output",
         help=text,

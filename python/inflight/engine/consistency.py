@@ -75,6 +75,15 @@ def resolve_mapping(values: Values, facts: ModelFacts) -> tuple[Mapping4D, list[
                     )
                 )
         moe_tp = moe_ep = None
+    world = values["world_size"]
+    if world not in (None, tp * pp * cp):
+        problems.append(
+            Problem(
+                f"`--world-size {world}` is not `--tp-size {tp}` times `--pp-size {pp}`"
+                + (f" times `--cp-size {cp}`" if cp > 1 else ""),
+                "leave `--world-size` out",
+            )
+        )
     problems += _division(tp, pp, facts)
     return Mapping4D(tp, pp, cp, moe_tp, moe_ep), problems
 
@@ -229,6 +238,15 @@ def check_features(values: Values, facts: ModelFacts) -> list[Problem]:
             values.is_given("paged_kv_cache") and values.is_given("kv_cache_type"),
             "`--paged-kv-cache` and `--kv-cache-type` are both given",
             "keep `--kv-cache-type`",
+        ),
+        (
+            values["use_inflight_batching"]
+            and (
+                DISABLE in (values["remove_input_padding"], values["paged_kv_cache"])
+                or values["kv_cache_type"] != "paged"
+            ),
+            "`--use-inflight-batching` is given without packed requests or without a paged cache",
+            "leave `--remove-input-padding` and `--kv-cache-type` at their defaults",
         ),
         (
             values["user_buffer"] == ENABLE and values["reduce_fusion"] != ENABLE,

@@ -6,6 +6,8 @@ from typing import Any
 
 from inflight.engine.option import (
     BUILDER,
+    EARLIER,
+    ENABLE,
     FEATURES,
     LOG_LEVELS,
     PLUGIN_DTYPES,
@@ -17,7 +19,9 @@ from inflight.engine.option import (
 )
 
 
-def _plugin(name: str, reason: str, default: str | None = None, choices: tuple[str, ...] = ()) -> Option:
+def _plugin(
+    name: str, reason: str, default: str | None = None, choices: tuple[str, ...] = (), **more: Any
+) -> Option:
     return Option(
         name,
         "choice",
@@ -27,11 +31,14 @@ def _plugin(name: str, reason: str, default: str | None = None, choices: tuple[s
         choices=choices or PLUGIN_DTYPES,
         build_flag=f"--{name}",
         plugin_config=name,
+        **more,
     )
 
 
 def _switch(name: str, reason: str, **more: Any) -> Option:
-    return Option(name, "switch", reason, FEATURES, build_flag=f"--{name}", plugin_config=name, **more)
+    return Option(
+        name, "switch", reason, FEATURES, build_flag=f"--{name}", plugin_config=name, bare=ENABLE, **more
+    )
 
 
 ENGINE_OPTIONS: tuple[Option, ...] = (
@@ -41,8 +48,15 @@ ENGINE_OPTIONS: tuple[Option, ...] = (
         "Matrix products; auto, because without it TensorRT's own take longer to build and more memory.",
         default="auto",
         choices=("auto", "float16", "float32", "bfloat16", "int32", "fp8", "nvfp4", "disable"),
+        bare="auto",
+        aliases=("use_gemm_plugin",),
     ),
-    _plugin("gpt_attention_plugin", "Attention of decoders; in-flight batching needs it."),
+    _plugin(
+        "gpt_attention_plugin",
+        "Attention of decoders; in-flight batching needs it.",
+        bare="auto",
+        aliases=("use_gpt_attention_plugin",),
+    ),
     _plugin("bert_attention_plugin", "Attention of encoders."),
     _plugin("gemm_swiglu_plugin", "Fused product and SwiGLU of FP8 models.", choices=("fp8", "disable")),
     _plugin("fp8_rowwise_gemm_plugin", "Matrix products with a scale per row."),
@@ -74,6 +88,7 @@ ENGINE_OPTIONS: tuple[Option, ...] = (
         "switch",
         "The name of kv_cache_type before 0.12: enable is paged, disable is continuous.",
         FEATURES,
+        bare=ENABLE,
     ),
     Option(
         "tokens_per_block",
@@ -185,4 +200,20 @@ ENGINE_OPTIONS: tuple[Option, ...] = (
         reads=True,
     ),
     Option("model_cls_name", "text", "The class in it.", BUILDER, build_flag="--model_cls_name"),
+    # What `build.py` of the examples took; the result does not hang on them.
+    Option(
+        "world_size",
+        "integer",
+        "Ranks in all; tp_size follows from it, or has to agree.",
+        EARLIER,
+        minimum=1,
+    ),
+    Option(
+        "use_inflight_batching",
+        "flag",
+        "What packed requests and a paged cache, both on by default, come to.",
+        EARLIER,
+        default=False,
+    ),
+    Option("model_version", "text", "Told Baichuans apart; now their config does.", EARLIER),
 )

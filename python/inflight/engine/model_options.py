@@ -22,7 +22,14 @@ from inflight.engine.option import (
 
 MODEL_OPTIONS: tuple[Option, ...] = (
     # What to build. `output`, `runtime` and the like steer this command and reach no other.
-    Option("output", "path", "Directory to write; made whole or not at all.", RUN, runtimes=RUNTIMES),
+    Option(
+        "output",
+        "path",
+        "Directory to write; made whole or not at all.",
+        RUN,
+        runtimes=RUNTIMES,
+        aliases=("output_dir",),
+    ),
     Option(
         "runtime",
         "choice",

@@ -45,6 +45,8 @@ class Option:
     llm_args: str | None = None
     #: Names files whose content shapes the result, so that the manifest keeps their fingerprints.
     reads: bool = False
+    #: What the bare flag means; None: it needs a value.
+    bare: str | None = None
     #: Names of earlier releases, still taken.
     aliases: tuple[str, ...] = ()
 
@@ -54,7 +56,7 @@ class Option:
         return "--" + self.name.replace("_", "-")
 
 
-RUN, PARALLEL, LENGTHS, QUANTIZATION, LORA, SPECULATION, PLUGINS, FEATURES, BUILDER = (
+RUN, PARALLEL, LENGTHS, QUANTIZATION, LORA, SPECULATION, PLUGINS, FEATURES, BUILDER, EARLIER = (
     "What to build",
     "Parallelism and precision",
     "Sizes",
@@ -64,6 +66,7 @@ RUN, PARALLEL, LENGTHS, QUANTIZATION, LORA, SPECULATION, PLUGINS, FEATURES, BUIL
     "Plugins",
     "Features",
     "Builder",
+    "Of releases before 0.8",
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from inflight.engine.engine_options import ENGINE_OPTIONS
 from inflight.engine.model_options import MODEL_OPTIONS
-from inflight.engine.option import DISABLE, ENABLE, PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Option
+from inflight.engine.option import DISABLE, EARLIER, ENABLE, PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Option
 
 __all__ = [
     "BY_NAME",
@@ -33,7 +33,10 @@ OPTIONS: tuple[Option, ...] = (*MODEL_OPTIONS, *ENGINE_OPTIONS)
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
 
 #: Steer this command, or say where its tools lie; no part of what is built.
-COMMAND_ONLY = frozenset({"output", "runtime", "examples_dir", "dry_run", "force", "json", "workers"})
+COMMAND_ONLY = frozenset(
+    {"output", "runtime", "examples_dir", "dry_run", "force", "json", "workers"}
+    | {option.name for option in OPTIONS if option.group == EARLIER}
+)
 
 
 class Values:
@@ -45,6 +48,10 @@ class Values:
             for name, value in given.items()
             if BY_NAME[name] and value is not None and value is not False and value != ()
         }
+        world = self.given.get("world_size")
+        if world is not None and "tp_size" not in self.given:
+            # As the examples' own builders had it; what does not divide is told with the other problems.
+            self.given["tp_size"] = max(1, world // (self["pp_size"] * self["cp_size"]))
 
     def __getitem__(self, name: str) -> Any:
         return self.given.get(name, BY_NAME[name].default)

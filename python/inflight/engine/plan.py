@@ -61,6 +61,8 @@ def make_plan(inputs: Inputs) -> Plan:
         problems += consistency.check_features(values, checkpoint.facts)
         problems += consistency.check_workers(values, inputs.installed)
         problems += _examples(inputs)
+        if values.is_given("model_version"):
+            notes.append(f"`--model-version {values['model_version']}` is not needed: config.json tells")
         steps, expected, more = plan_engine(checkpoint, values, mapping, lengths, layout, inputs.python)
         problems += more
         if not inputs.installed.gpus:
