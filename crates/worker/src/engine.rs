@@ -168,6 +168,7 @@ impl Engine {
             Destination::Plain { .. } => None,
         };
         let mut ids = Vec::with_capacity(requests.len());
+        let listened;
         {
             let mut registry = self.registry.lock();
             if registry.live() + requests.len() > self.max_live {
@@ -185,13 +186,17 @@ impl Engine {
                 request.client_id = registry.insert(slot);
                 ids.push(request.client_id);
             }
+            // Under the lock: a failure that sweeps the registry owes these rows to someone.
+            listened = outbox.admit(&ids, handle);
+            prepare(&ids);
             if let Destination::Plain { id: Some(id) } = destination {
                 registry.name(id, &ids);
             }
         }
-        outbox.admit(&ids, handle);
-        prepare(&ids);
         self.queue.push_requests(requests);
+        if !listened {
+            self.abandon(&ids);
+        }
         // A failure meanwhile has swept the registry perhaps before these were in it.
         if self.health.borrow().failed.is_some() {
             self.sweep("the executor has failed");

@@ -5,7 +5,7 @@
 //! in one message instead of a queue of messages: what can wait is bounded by the live requests'
 //! max_tokens. Knows no sockets and no executor.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -45,9 +45,12 @@ struct State {
     plain_waited: Waited,
     /// Live step requests: handle to client id.
     handles: HashMap<u64, u64>,
+    /// Handles whose final row is in `step`.
+    ending: HashSet<u64>,
     /// Executor requests whose final row has not come.
     live: usize,
-    refusals: usize,
+    /// Error rows of refused requests in `step`; the other refusals are `replies`.
+    refused_rows: usize,
     /// No more requests will come; the stream ends once everything was sent.
     finishing: bool,
     /// Nobody will take anything any more.
@@ -77,6 +80,17 @@ pub(crate) struct Moment {
     pub(crate) iteration: u64,
 }
 
+/// What a stream knows of a handle that a request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Never used, or its final row is on the wire: whether the client has read it nobody can tell here.
+    No,
+    /// By this client id.
+    Live(u64),
+    /// Its final row waits to be sent.
+    Ending,
+}
+
 /// What [`Outbox::take`] found.
 pub(crate) enum Taken {
     Reply(Box<ModelStreamInferResponse>),
@@ -90,6 +104,17 @@ pub(crate) enum Taken {
 }
 
 impl State {
+    fn refusals(&self) -> usize {
+        self.replies.len() + self.refused_rows
+    }
+
+    /// The final row of a live step request is in `step`.
+    fn end_handle(&mut self, handle: u64) {
+        self.handles.remove(&handle);
+        self.ending.insert(handle);
+        self.live = self.live.saturating_sub(1);
+    }
+
     fn note_waiting(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
@@ -97,29 +122,40 @@ impl State {
 
 impl Outbox {
     /// Registers live requests before any row of theirs can come. The handle is the step request's.
-    pub(crate) fn admit(&self, client_ids: &[u64], handle: Option<u64>) {
+    /// False: the stream has ended, and nobody waits for them.
+    pub(crate) fn admit(&self, client_ids: &[u64], handle: Option<u64>) -> bool {
         let mut state = self.state.lock();
+        if state.closed {
+            return false;
+        }
         state.live += client_ids.len();
         if let (Some(handle), Some(client_id)) = (handle, client_ids.first()) {
             state.handles.insert(handle, *client_id);
         }
+        true
     }
 
     pub(crate) fn add_responder(&self, client_id: u64, responder: Responder) {
         self.responders.lock().insert(client_id, responder);
     }
 
-    /// The client id behind a live handle.
-    pub(crate) fn client_id_of(&self, handle: u64) -> Option<u64> {
-        self.state.lock().handles.get(&handle).copied()
+    pub(crate) fn find(&self, handle: u64) -> Known {
+        let state = self.state.lock();
+        match state.handles.get(&handle) {
+            Some(client_id) => Known::Live(*client_id),
+            None if state.ending.contains(&handle) => Known::Ending,
+            None => Known::No,
+        }
     }
 
-    /// Forgets a handle whose request was silenced; returns its client id.
-    pub(crate) fn forget_handle(&self, handle: u64) -> Option<u64> {
+    /// Forgets a handle whose request was silenced; false: its final row came before that.
+    pub(crate) fn forget_handle(&self, handle: u64) -> bool {
         let mut state = self.state.lock();
-        let client_id = state.handles.remove(&handle)?;
-        state.live = state.live.saturating_sub(1);
-        Some(client_id)
+        let live = state.handles.remove(&handle).is_some();
+        if live {
+            state.live = state.live.saturating_sub(1);
+        }
+        live
     }
 
     /// One iteration's rows, all of this stream and all step requests', under their handles.
@@ -133,24 +169,24 @@ impl Outbox {
         batch::append(&mut state.step, rows);
         state.step_waited.add(moment.iteration, wake);
         for handle in ended {
-            state.handles.remove(handle);
+            state.end_handle(*handle);
         }
-        state.live = state.live.saturating_sub(ended.len());
         delivered(&mut state, wake, moment.now)
     }
 
-    /// One row of a step request.
+    /// One row of a step request, whose client id is the row's `handle`. A final row counts once: it
+    /// goes nowhere where the handle was forgotten.
     pub(crate) fn put_step_row(&self, row: &Row<'_>, handle: u64, moment: Moment) -> Delivery {
         let mut state = self.state.lock();
-        if state.closed {
+        let forgotten = row.is_final && state.handles.get(&handle) != Some(&row.handle);
+        if state.closed || forgotten {
             return Delivery::default();
         }
         let wake = state.step.handles.is_empty();
         batch::push_row(&mut state.step, row, handle);
         state.step_waited.add(moment.iteration, wake);
         if row.is_final {
-            state.handles.remove(&handle);
-            state.live = state.live.saturating_sub(1);
+            state.end_handle(handle);
         }
         delivered(&mut state, wake, moment.now)
     }
@@ -185,7 +221,6 @@ impl Outbox {
         let mut state = self.state.lock();
         if !state.closed {
             state.replies.push_back(reply);
-            state.refusals += 1;
             state.note_waiting(Instant::now());
         }
         drop(state);
@@ -197,7 +232,8 @@ impl Outbox {
         let mut state = self.state.lock();
         if !state.closed {
             batch::append(&mut state.step, batch::error_row(handle, code as i32, text));
-            state.refusals += 1;
+            state.ending.insert(handle);
+            state.refused_rows += 1;
             state.note_waiting(Instant::now());
         }
         drop(state);
@@ -210,7 +246,7 @@ impl Outbox {
             let room = self.room.notified();
             {
                 let state = self.state.lock();
-                if state.refusals < MAX_WAITING_REFUSALS || state.closed {
+                if state.refusals() < MAX_WAITING_REFUSALS || state.closed {
                     return;
                 }
             }
@@ -244,6 +280,8 @@ impl Outbox {
         state.closed = true;
         state.live = 0;
         state.step = StepBatch::default();
+        state.ending.clear();
+        state.refused_rows = 0;
         state.plain = ResponseBatch::default();
         state.replies.clear();
         let mut live: Vec<u64> = state
@@ -282,6 +320,8 @@ impl Outbox {
         if !state.step.handles.is_empty() {
             let rows = std::mem::take(&mut state.step);
             let several = std::mem::take(&mut state.step_waited.several);
+            state.ending.clear();
+            state.refused_rows = 0;
             self.taken(&mut state);
             drop(state);
             if !several {
@@ -318,8 +358,7 @@ impl Outbox {
             || !state.plain.rows.handles.is_empty();
         // The client has read: what still waits began to wait now.
         state.waiting_since = waits.then(Instant::now);
-        state.refusals = state.replies.len();
-        if state.refusals < MAX_WAITING_REFUSALS {
+        if state.refusals() < MAX_WAITING_REFUSALS {
             self.room.notify_waiters();
         }
     }
@@ -355,3 +394,6 @@ pub(crate) struct Delivery {
     /// How long the client has read nothing although something waits.
     pub(crate) waited: Duration,
 }
+
+#[cfg(test)]
+mod tests;

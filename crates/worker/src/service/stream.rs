@@ -20,7 +20,7 @@ use crate::batch;
 use crate::engine::Destination;
 use crate::executor::{Request, ResponseBatch};
 use crate::model::CORE_MODEL;
-use crate::outbox::{Outbox, Taken};
+use crate::outbox::{Known, Outbox, Taken};
 use crate::request::{self, Incoming, PlainRequest};
 use crate::respond::{self, FailedRow, Responder};
 
@@ -51,6 +51,16 @@ struct Refusal {
     text: String,
 }
 
+/// What became of an earlier request under the same handle.
+enum Earlier {
+    /// There was none.
+    None,
+    /// It gives no more rows; the handle is owed its final one.
+    Silenced,
+    /// Its final row came, and is the handle's.
+    Final,
+}
+
 impl Shared {
     /// Handles one request of a stream; whatever goes wrong is that request's answer.
     fn receive(&self, message: &ModelInferRequest, outbox: &Arc<Outbox>) {
@@ -68,8 +78,8 @@ impl Shared {
         };
         match incoming {
             Incoming::StopHandle(handle) => {
-                // Unknown: it has finished, and its final row is on the way or there.
-                if let Some(client_id) = outbox.client_id_of(handle) {
+                // Else it has finished, and its final row is on the way or there.
+                if let Known::Live(client_id) = outbox.find(handle) {
                     self.engine.cancel(&[client_id]);
                 }
             }
@@ -105,17 +115,15 @@ impl Shared {
         request: Request,
         wants_cached_tokens: bool,
     ) {
-        if let Some(client_id) = outbox.forget_handle(handle) {
-            // Two requests under one handle cannot be told apart, so both end, with one final row.
-            self.engine.abandon(&[client_id]);
-            let text = format!(
-                "handle `{handle}` was live on this stream: both requests end, use a fresh handle"
-            );
-            let refusal = Refusal {
-                code: Code::AlreadyExists,
-                text,
-            };
-            return self.refuse(outbox, Some(handle), "", refusal);
+        match self.end_earlier(outbox, handle) {
+            Earlier::None => {}
+            Earlier::Silenced => {
+                let text = format!(
+                    "handle `{handle}` was live on this stream: both requests end, use a fresh handle"
+                );
+                return outbox.refuse_handle(handle, Code::AlreadyExists, text);
+            }
+            Earlier::Final => return,
         }
         let destination = Destination::Step {
             handle,
@@ -125,11 +133,7 @@ impl Shared {
             .engine
             .submit(vec![request], outbox, &destination, |_| ());
         if let Err(refused) = submitted {
-            let refusal = Refusal {
-                code: refused.code(),
-                text: refused.to_string(),
-            };
-            self.refuse(outbox, Some(handle), "", refusal);
+            outbox.refuse_handle(handle, refused.code(), refused.to_string());
         }
     }
 
@@ -163,14 +167,32 @@ impl Shared {
 
     fn refuse(&self, outbox: &Outbox, handle: Option<u64>, id: &str, refusal: Refusal) {
         match handle {
-            Some(handle) => {
-                // A malformed second request under a live handle ends the first as well.
-                if let Some(client_id) = outbox.forget_handle(handle) {
-                    self.engine.abandon(&[client_id]);
+            // A malformed second request ends the first as well.
+            Some(handle) => match self.end_earlier(outbox, handle) {
+                Earlier::None | Earlier::Silenced => {
+                    outbox.refuse_handle(handle, refusal.code, refusal.text);
                 }
-                outbox.refuse_handle(handle, refusal.code, refusal.text);
-            }
+                Earlier::Final => {}
+            },
             None => outbox.reply(respond::failed(refusal.text, respond::empty(id, true))),
+        }
+    }
+
+    /// Ends the request that lives under a handle which is used again: the two cannot be told apart, so
+    /// both end, with one final row.
+    fn end_earlier(&self, outbox: &Outbox, handle: u64) -> Earlier {
+        match outbox.find(handle) {
+            Known::No => Earlier::None,
+            Known::Ending => Earlier::Final,
+            Known::Live(client_id) => {
+                // Silenced before it is forgotten: a final row that still comes through is the one.
+                self.engine.abandon(&[client_id]);
+                if outbox.forget_handle(handle) {
+                    Earlier::Silenced
+                } else {
+                    Earlier::Final
+                }
+            }
         }
     }
 }
@@ -348,3 +370,6 @@ pub(super) async fn infer(
     .await;
     result.unwrap_or_else(|| Err(Status::internal("the request ended without a response")))
 }
+
+#[cfg(test)]
+mod tests;
