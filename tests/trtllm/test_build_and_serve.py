@@ -13,7 +13,8 @@ import pytest
 from engine.checkpoints import checkpoint_of
 from engine.shell import Shell
 from inflight.engine.options import OPTIONS
-from support.servers import Start
+from support.http import post
+from support.servers import Start, wait_ready
 from support.triton import inputs, tokens
 from trtllm.test_worker import Served, install, run_worker
 
@@ -147,6 +148,19 @@ def test_what_a_build_checked_reaches_the_llm(
     answer = served.client.infer("tensorrt_llm", inputs([8], 2, exclude_input_in_output=True))
     assert tokens(answer) == [9, 10]
     served.client.close()
+
+
+def test_serve_answers_from_what_was_built(start: Start, tmp_path: Path) -> None:
+    directory, environment = build(tmp_path, "codellama-13b", "--max-batch-size 16 --max-seq-len 64")
+    process = start(
+        "serve", str(directory), "--executor=tensorrt_llm", "--served-model-name=it", "--port=0",
+        "--grpc-port=0", "--metrics-port=0", environment=environment,
+    )  # fmt: skip
+    answer = post(wait_ready(process), "/v1/completions", {"model": "it", "prompt": [8], "max_tokens": 3})
+    assert answer.status == 200, answer
+    assert answer.json()["usage"]["completion_tokens"] == 3
+    held = made_with(environment)
+    assert (held["max_batch_size"], held["max_seq_len"]) == (16, 64)
 
 
 def test_an_option_at_start_wins_and_the_log_says_so(start: Start, tmp_path: Path) -> None:

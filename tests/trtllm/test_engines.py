@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +311,27 @@ def test_a_tokenizer_that_guides_cannot_use_is_told(tmp_path: Path, tokenizer: s
     with doubles.installed(), pytest.raises(UserMistake) as raised:
         create_engines(engine, options, "1.2.1")
     assert words in raised.value.what
+
+
+def test_an_orchestrator_starts_its_ranks_with_the_packages_program(tmp_path: Path) -> None:
+    engine = write_engine(tmp_path / "engine", ranks=2)
+    options = parse({"communication_mode": "orchestrator"}, "engines", {})
+    package = tmp_path / "package"
+    with doubles.installed():
+        sys.modules["tensorrt_llm"].__path__ = [str(package)]
+        with pytest.raises(UserMistake, match="bin/executorWorker"):
+            create_engines(engine, options, "1.2.1")
+        (package / "bin").mkdir(parents=True)
+        (package / "bin" / "executorWorker").touch()
+        create_engines(engine, options, "1.2.1").shutdown()
+        parallel = simulation.ENGINES[-1].dump()["executor_config"]["parallel_config"]
+    assert parallel == {
+        "class": "ParallelConfig",
+        "communication_mode": "ORCHESTRATOR",
+        "orchestrator_config": {
+            "class": "OrchestratorConfig",
+            "spawn_processes": True,
+            "worker_executable_path": str(package / "bin" / "executorWorker"),
+            "is_orchestrator": True,
+        },
+    }

@@ -196,6 +196,14 @@ def test_ranks_come_from_the_launcher() -> None:
         ranks.check(4, False, {"PMI_RANK": "0", "PMI_SIZE": "2"})
 
 
+def test_the_pytorch_runtime_is_started_once() -> None:
+    ranks.require_leader({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"})
+    with pytest.raises(UserMistake) as raised:
+        ranks.require_leader({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert "`1`" in raised.value.what
+    assert "trtllm-llmapi-launch" in str(raised.value.remedy)
+
+
 class Native:
     """As a nanobind class shows its constructors."""
 

@@ -12,7 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -215,6 +217,9 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
     fast_logits = bool(options.speculative_decoding_fast_logits)
     extra = [("ExternalDraftTokensConfig", "fast_logits", "draft_tokens")] if fast_logits else []
     verified = verify("engines", version, lambda name: _find(api, name), extra)
+    if options.spawn_processes and options.executor_worker_path is None:
+        package = import_module("tensorrt_llm").__path__
+        options = replace(options, executor_worker_path=ranks.find_worker(package))
     config = build_config(api, options, tokenizer_info, version)
     encoder = directory.encoder
     try:

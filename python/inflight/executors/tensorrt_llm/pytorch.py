@@ -19,7 +19,7 @@ from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
-from inflight.executors.tensorrt_llm import fields, pytorch_config
+from inflight.executors.tensorrt_llm import fields, pytorch_config, ranks
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
@@ -256,6 +256,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     Errors: `UserMistake` where the installed version cannot do what is asked; `EngineFailed` where the
     checkpoint does not load.
     """
+    ranks.require_leader()
     arguments = pytorch_config.llm_arguments(model_dir, options)
     sizes = pytorch_config.Sizes.read(model_dir, arguments)
     adapters = pytorch_config.find_adapters(options, arguments)

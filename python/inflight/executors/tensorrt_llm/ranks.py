@@ -1,15 +1,23 @@
-"""Which rank of an MPI job this process is, from what the launchers set. Imports no MPI."""
+"""Which rank of an MPI job this process is, from what the launchers set, and what starts further ones.
+
+Imports no MPI.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from inflight.errors import UserMistake
 
 #: Open MPI, MPICH and Intel MPI, Slurm under PMIx or PMI2.
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+
+
+#: Below the package: the program that an orchestrator starts as each rank.
+_WORKER = Path("bin/executorWorker")
 
 
 def _first(names: tuple[str, ...], environment: Mapping[str, str]) -> int | None:
@@ -36,3 +44,29 @@ def check(world_size: int, orchestrator: bool, environment: Mapping[str, str] = 
             "`communication_mode=orchestrator`",
         )
     return (_first(_RANK, environment) or 0) if world_size > 1 else 0
+
+
+def require_leader(environment: Mapping[str, str] = os.environ) -> None:
+    """Refuses to be one of several ranks that would each serve: the PyTorch runtime starts its own.
+
+    `trtllm-llmapi-launch` takes the launcher's variables away from the one process that serves.
+    """
+    rank = _first(_RANK, environment) or 0
+    if rank > 0:
+        raise UserMistake(
+            f"this is rank `{rank}` of an MPI job, and the PyTorch runtime starts its ranks itself",
+            "start one `inflight worker`; over several machines, `mpirun -n N trtllm-llmapi-launch inflight "
+            "worker ...`",
+        )
+
+
+def find_worker(package: Iterable[str]) -> str:
+    """The program of an orchestrator's ranks in the installed package, whose directories are given."""
+    for directory in package:
+        path = Path(directory) / _WORKER
+        if path.is_file():
+            return str(path)
+    raise UserMistake(
+        f"the installed TensorRT-LLM has no `{_WORKER}`, which an orchestrator starts its ranks with",
+        "say where it is: `executor_worker_path=...`",
+    )
