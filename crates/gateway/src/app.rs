@@ -11,8 +11,10 @@ use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
 use crate::server;
 use crate::upstream::assets::AssetCache;
-use crate::upstream::connection::{self, keep_connected};
+use crate::upstream::connect::{Connecting, keep_connected};
+use crate::upstream::connection;
 use crate::upstream::table::Table;
+use crate::upstream::tokenizers::{TokenizerError, Tokenizers};
 
 /// All bodies together may take 16 times the largest one, and no less than this, so that a small limit
 /// on one body is no limit on their number.
@@ -75,23 +77,26 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Starts one task per worker; they run until the set is dropped.
-    pub fn connect_workers(&self, options: &GatewayOptions) -> tokio::task::JoinSet<()> {
-        let cache = Arc::new(AssetCache::default());
-        let limits = connection::ConnectionLimits {
-            max_message_bytes: options.grpc_max_message_bytes,
-            send_queue: options.max_concurrent_requests,
-            slow_client: Duration::from_secs(options.slow_client_s),
-        };
+    /// Starts one task per server; they run until the set is dropped.
+    pub fn connect_workers(
+        &self,
+        options: &GatewayOptions,
+        tokenizers: Tokenizers,
+    ) -> tokio::task::JoinSet<()> {
+        let shared = Arc::new(Connecting {
+            table: Arc::clone(&self.table),
+            cache: AssetCache::default(),
+            tokenizers,
+            limits: connection::ConnectionLimits {
+                max_message_bytes: options.grpc_max_message_bytes,
+                send_queue: options.max_concurrent_requests,
+                slow_client: Duration::from_secs(options.slow_client_s),
+            },
+            metrics: Arc::clone(&self.metrics),
+        });
         let mut tasks = tokio::task::JoinSet::new();
         for slot in self.table.workers() {
-            tasks.spawn(keep_connected(
-                Arc::clone(slot),
-                Arc::clone(&self.table),
-                Arc::clone(&cache),
-                limits,
-                Arc::clone(&self.metrics),
-            ));
+            tasks.spawn(keep_connected(Arc::clone(slot), Arc::clone(&shared)));
         }
         tasks
     }
@@ -100,6 +105,8 @@ impl App {
 /// Why the gateway cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     #[error("cannot listen on port `{port}` of `{host}`; choose another with `--port`")]
     Bind {
         host: String,
@@ -125,8 +132,9 @@ pub async fn serve(
         port: options.port,
         source,
     })?;
+    let tokenizers = Tokenizers::load(&options.tokenizers, &options.max_seq_lens)?;
     let app = App::new(options);
-    let workers = app.connect_workers(options);
+    let workers = app.connect_workers(options, tokenizers);
     on_bound(address);
     let limits = server::ConnectionLimits {
         max_connections: options.max_connections,
@@ -141,7 +149,7 @@ pub async fn serve(
     let interrupted = Arc::clone(&app);
     let interrupt = move || {
         for slot in interrupted.table.workers() {
-            if let Some(connection) = slot.connection() {
+            for connection in slot.connections().iter() {
                 connection.fail_all("the gateway is shutting down");
             }
         }

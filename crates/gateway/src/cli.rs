@@ -11,9 +11,9 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::app;
+use crate::app::{self, ServeError};
 use crate::options::GatewayOptions;
-use crate::upstream::connection::chain;
+use crate::upstream::connect::chain;
 
 /// Runs the gateway with the process's own arguments.
 pub fn main() -> ExitCode {
@@ -95,7 +95,10 @@ async fn run(options: &GatewayOptions) -> i32 {
                 Ok(()) => 0,
                 Err(error) => {
                     report(&format!("error: {}", chain(&error)));
-                    1
+                    match error {
+                        ServeError::Tokenizer(_) => 2,
+                        ServeError::Bind { .. } => 1,
+                    }
                 }
             },
             _ = interrupt.recv() => 2,

@@ -7,3 +7,4 @@ pub mod generate;
 pub mod health;
 pub mod metrics;
 pub mod models;
+pub mod prompt;

@@ -122,7 +122,7 @@ impl Metrics {
         text.push_str("# HELP inflight_gateway_worker_up Whether the worker is ready.\n");
         text.push_str("# TYPE inflight_gateway_worker_up gauge\n");
         for slot in table.workers() {
-            let up = u8::from(slot.connection().is_some());
+            let up = u8::from(slot.is_ready());
             let worker = label_value(&slot.address);
             writeln!(
                 text,
@@ -132,9 +132,7 @@ impl Metrics {
         text.push_str("# HELP inflight_gateway_worker_active Requests active on the worker.\n");
         text.push_str("# TYPE inflight_gateway_worker_active gauge\n");
         for slot in table.workers() {
-            let active = slot
-                .connection()
-                .map_or(0, |connection| connection.active());
+            let active = slot.active();
             let worker = label_value(&slot.address);
             writeln!(
                 text,

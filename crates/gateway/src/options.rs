@@ -1,9 +1,13 @@
 //! The gateway's options: one declaration each of name, default and reason. Parses nothing by itself
 //! and acts on nothing.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 
-/// An OpenAI-compatible gateway in front of Inflight workers.
+use crate::upstream::tokenizers::ForModel;
+
+/// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "inflight-gateway", version)]
 pub struct GatewayOptions {
@@ -15,9 +19,19 @@ pub struct GatewayOptions {
     #[arg(long, default_value_t = 8000)]
     pub port: u16,
 
-    /// A worker's gRPC address; repeat it for several workers
+    /// gRPC address of a worker or of a Triton server; repeat it for several
     #[arg(long = "worker", value_name = "HOST:PORT", required = true, value_parser = worker_address)]
     pub workers: Vec<String>,
+
+    /// Directory of a Triton model's Hugging Face tokenizer, for all models of Triton servers or for one.
+    /// Inflight workers bring their own
+    #[arg(long = "tokenizer", value_name = "[MODEL=]DIRECTORY")]
+    pub tokenizers: Vec<ForModel<PathBuf>>,
+
+    /// Tokens, prompt included, that a Triton model was built to take, which no Triton tells. Default:
+    /// `max_position_embeddings` beside the tokenizer
+    #[arg(long = "max-seq-len", value_name = "[MODEL=]TOKENS")]
+    pub max_seq_lens: Vec<ForModel<u32>>,
 
     /// Key that clients must send as `Authorization: Bearer KEY`; without one, every client is served
     #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true, value_parser = api_key)]

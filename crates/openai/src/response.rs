@@ -77,7 +77,9 @@ pub struct ChatCompletion {
     pub created: u64,
     pub model: String,
     pub choices: Vec<ChatChoice>,
-    pub usage: Usage,
+    /// Absent where the server behind does not count tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     pub system_fingerprint: Option<String>,
 }
 
@@ -87,7 +89,7 @@ impl ChatCompletion {
         created: u64,
         model: String,
         choices: Vec<ChatChoice>,
-        usage: Usage,
+        usage: Option<Usage>,
     ) -> Self {
         Self {
             id,
@@ -151,7 +153,9 @@ pub struct Completion {
     pub model: String,
     /// Prompt by prompt, each with its `n` choices.
     pub choices: Vec<CompletionChoice>,
-    pub usage: Usage,
+    /// Absent where the server behind does not count tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     pub system_fingerprint: Option<String>,
 }
 
@@ -161,7 +165,7 @@ impl Completion {
         created: u64,
         model: String,
         choices: Vec<CompletionChoice>,
-        usage: Usage,
+        usage: Option<Usage>,
     ) -> Self {
         Self {
             id,
@@ -196,7 +200,7 @@ mod tests {
             5,
             "m".into(),
             vec![ChatChoice::text(0, "Hi".into(), None, FinishReason::Stop)],
-            Usage::new(3, 2, 1),
+            Some(Usage::new(3, 2, 1)),
         );
         assert_eq!(
             serde_json::to_string(&answer).unwrap(),
@@ -222,7 +226,7 @@ mod tests {
                 logprobs: None,
                 finish_reason: FinishReason::Length,
             }],
-            Usage::new(0, 1, 0),
+            Some(Usage::new(0, 1, 0)),
         );
         let text = serde_json::to_string(&answer).unwrap();
         assert!(text.starts_with(

@@ -10,6 +10,7 @@ use inflight_openai::chat::{self, Message, Role};
 use inflight_text::{TemplateInput, TextModel};
 
 use super::generate::{self, Prepared};
+use super::prompt::{self, SpecialTokens};
 use crate::app::App;
 use crate::stream::body::Shape;
 use crate::translate::ask::Ask;
@@ -25,14 +26,19 @@ fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
     let (entry, served) = generate::locate(app, &request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
-    let text = render(&served.text, messages)?;
-    // The template writes the special tokens itself.
-    let tokens = generate::tokenize(&served, "messages", &text, false)?;
+    let model = served.text.as_deref().ok_or_else(|| {
+        ApiError::invalid_request(
+            "messages",
+            "The gateway has no chat template for this model. Use `/v1/completions` with it, or start \
+             the gateway with `--tokenizer`.",
+        )
+    })?;
+    let text = render(model, messages)?;
+    let ask = Ask::chat(&request);
+    let prompt = prompt::text(&ask, &served, text, SpecialTokens::Written, false)?;
     app.metrics
         .tokenize_time
         .observe(started.elapsed().as_secs_f64());
-    let ask = Ask::chat(&request);
-    let prompt = generate::prompt(&ask, &served, &tokens, None)?;
     Ok(Prepared {
         entry,
         served,

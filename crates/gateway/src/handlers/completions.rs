@@ -9,10 +9,10 @@ use inflight_openai::ApiError;
 use inflight_openai::completions::{self, Prompt};
 
 use super::generate::{self, Prepared};
+use super::prompt::{self, SpecialTokens};
 use crate::app::App;
 use crate::stream::body::Shape;
 use crate::translate::ask::Ask;
-use crate::upstream::assets::ServedModel;
 
 /// `POST /v1/completions`.
 pub async fn create_completion(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -27,19 +27,12 @@ fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
     let started = Instant::now();
     let mut prompts = Vec::with_capacity(request.prompts.len());
     for prompt in std::mem::take(&mut request.prompts) {
-        let (tokens, text) = match prompt {
-            Prompt::Text(text) => (
-                generate::tokenize(&served, "prompt", &text, true)?,
-                Some(text),
-            ),
-            Prompt::Tokens(tokens) => (tokens, None),
-        };
-        let echo = match (request.echo, text) {
-            (false, _) => None,
-            (true, Some(text)) => Some(text),
-            (true, None) => Some(decode(&served, &tokens)?),
-        };
-        prompts.push(generate::prompt(&ask, &served, &tokens, echo)?);
+        prompts.push(match prompt {
+            Prompt::Text(text) => {
+                prompt::text(&ask, &served, text, SpecialTokens::Added, request.echo)?
+            }
+            Prompt::Tokens(tokens) => prompt::tokens(&ask, &served, &tokens, request.echo)?,
+        });
     }
     app.metrics
         .tokenize_time
@@ -52,10 +45,4 @@ fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
         prompts,
         ignored: parsed.ignored,
     })
-}
-
-/// What an echoed prompt of token ids starts the text with.
-fn decode(served: &ServedModel, tokens: &[u32]) -> Result<String, ApiError> {
-    let decoded = served.text.tokenizer().decode(tokens, true);
-    decoded.map_err(|error| ApiError::invalid_request("prompt", format!("{error}.")))
 }

@@ -13,24 +13,26 @@ use inflight_openai::{ApiError, IgnoredFields};
 use inflight_text::StopMatcher;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::prompt::PreparedPrompt;
 use crate::app::App;
 use crate::error;
 use crate::inbound::{self, Inbound};
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
 use crate::stream::body::{EventBody, Shape};
-use crate::stream::choice::{Choice, Echo};
+use crate::stream::choice::Choice;
 use crate::stream::collect;
 use crate::stream::generation::{Generation, Handles, Observed};
 use crate::stream::inbox::Inbox;
 use crate::stream::logprobs::LogProbs;
-use crate::translate::ask::Ask;
-use crate::translate::plan::{self, Plan};
+use crate::translate::plan::Plan;
 use crate::translate::tensors::{Origin, infer_request};
-use crate::upstream::assets::ServedModel;
-use crate::upstream::connection::Connection;
+use crate::translate::triton::{Question, triton_request};
+use crate::upstream::connection::{Connection, Wire};
 use crate::upstream::outbound::NotQueued;
+use crate::upstream::served::ServedModel;
 use crate::upstream::table::{ModelEntry, NoModel};
+use crate::upstream::triton::answer::{Expected, Reader};
 
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -47,14 +49,6 @@ pub struct Prepared {
     /// `Some(k)`: choices tell log probabilities, with k alternatives.
     pub log_probs: Option<u32>,
     pub ignored: IgnoredFields,
-}
-
-/// One prompt of a request.
-#[derive(Debug)]
-pub struct PreparedPrompt {
-    pub tokens: Vec<i32>,
-    pub plan: Plan,
-    pub echo: Option<Arc<Echo>>,
 }
 
 /// Serves one request of either shape. `prepare` is pure CPU work in proportion to the body.
@@ -142,56 +136,6 @@ fn no_worker() -> ApiError {
     ApiError::unavailable("No worker of the model is ready. Send the request again.")
 }
 
-/// Tokens of a prompt's text; a text that is far too long is refused before it costs anything.
-///
-/// # Errors
-/// 400 when the text cannot fit or the tokenizer cannot take it.
-pub fn tokenize(
-    served: &ServedModel,
-    field: &'static str,
-    text: &str,
-    add_special_tokens: bool,
-) -> Result<Vec<u32>, ApiError> {
-    let tokenizer = served.text.tokenizer();
-    let context = served.description.max_seq_len as usize;
-    let fewest = tokenizer.fewest_tokens(text.len());
-    if fewest > context {
-        return Err(error::text_too_long(field, context, fewest));
-    }
-    tokenizer
-        .encode(text, add_special_tokens)
-        .map_err(|error| ApiError::invalid_request(field, format!("{error}.")))
-}
-
-/// Settles a tokenized prompt.
-///
-/// # Errors
-/// 400, see [`plan::plan`].
-pub fn prompt(
-    ask: &Ask,
-    served: &ServedModel,
-    tokens: &[u32],
-    echo_text: Option<String>,
-) -> Result<PreparedPrompt, ApiError> {
-    let plan = plan::plan(ask, served, tokens.len(), rand::random())?;
-    let vocabulary = served.description.vocab_size;
-    if let Some(id) = tokens.iter().find(|id| **id >= vocabulary) {
-        return Err(error::outside_vocabulary(
-            ask.prompt_field,
-            i64::from(*id),
-            vocabulary,
-        ));
-    }
-    let tokens: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();
-    let echo = echo_text.map(|text| {
-        Arc::new(Echo {
-            text,
-            tokens: tokens.clone(),
-        })
-    });
-    Ok(PreparedPrompt { tokens, plan, echo })
-}
-
 fn start(
     app: &App,
     prepared: &Prepared,
@@ -204,12 +148,9 @@ fn start(
         let inbox = Arc::new(Inbox::default());
         match submit(&connection, prepared, context, &inbox) {
             Ok(handles) => {
-                let prompt_tokens = prepared
-                    .prompts
-                    .iter()
-                    .map(|prompt| prompt.tokens.len() as u64)
-                    .sum();
-                app.metrics.tokens_in.inc_by(prompt_tokens);
+                let counts = prepared.prompts.iter().map(|prompt| prompt.count);
+                let prompt_tokens = counts.sum::<Option<u64>>();
+                app.metrics.tokens_in.inc_by(prompt_tokens.unwrap_or(0));
                 let observed = Observed::new(
                     Arc::clone(&app.metrics),
                     Arc::clone(&context.id),
@@ -220,7 +161,7 @@ fn start(
                     inbox,
                     handles,
                     choices(prepared),
-                    prepared.generation.n as usize,
+                    per_handle(prepared) as usize,
                     prompt_tokens,
                     observed,
                 ));
@@ -236,55 +177,107 @@ fn start(
     Err(no_worker())
 }
 
-/// Opens and sends one handle per prompt; dropping the handles stops what was sent.
+/// How many choices a handle has: at a plain Triton one, since not all of its models know several.
+fn per_handle(prepared: &Prepared) -> u32 {
+    match prepared.served.triton {
+        Some(_) => 1,
+        None => prepared.generation.n,
+    }
+}
+
+/// Opens and sends the handles of each prompt; dropping the handles stops what was sent.
 fn submit(
     connection: &Arc<Connection>,
     prepared: &Prepared,
     context: &RequestContext,
     inbox: &Arc<Inbox>,
 ) -> Result<Handles, NotQueued> {
-    let core_model = &connection.served.description.core_model_name;
     let n = prepared.generation.n;
+    let sequences = per_handle(prepared);
     let mut handles = Handles::new(Arc::clone(connection));
     for (prompt, index) in prepared.prompts.iter().zip(0u32..) {
-        let handle = connection
-            .open(Arc::clone(inbox), index * n, n)
-            .map_err(|_| NotQueued::Closed)?;
-        handles.push(handle);
-        let request = infer_request(
-            &prompt.plan,
-            core_model,
-            Origin {
-                request_id: &context.id,
-                trace_parent: context.trace_parent.as_deref(),
-            },
-            &prompt.tokens,
-            handle,
-        );
-        connection.submit(handle, request)?;
+        for choice in (0..n).step_by(sequences as usize) {
+            let handle = connection
+                .open(Arc::clone(inbox), index * n + choice, sequences)
+                .map_err(|_| NotQueued::Closed)?;
+            handles.push(handle);
+            send(connection, prepared, prompt, choice, context, handle)?;
+        }
     }
     Ok(handles)
 }
 
+fn send(
+    connection: &Connection,
+    prepared: &Prepared,
+    prompt: &PreparedPrompt,
+    choice: u32,
+    context: &RequestContext,
+    handle: u64,
+) -> Result<(), NotQueued> {
+    let description = &connection.served.description;
+    let origin = Origin {
+        request_id: &context.id,
+        trace_parent: context.trace_parent.as_deref(),
+    };
+    let exchanges = match &connection.wire {
+        Wire::Steps(outbound) => {
+            let model = &description.core_model_name;
+            let request = infer_request(&prompt.plan, model, origin, &prompt.tokens, handle);
+            return outbound.send(handle, request);
+        }
+        Wire::Exchanges(exchanges) => exchanges,
+    };
+    // A served model of such a connection always has its dialect.
+    let model = prepared.served.triton.as_ref().ok_or(NotQueued::Closed)?;
+    let question = Question {
+        plan: &prompt.plan,
+        tokens: &prompt.tokens,
+        text: &prompt.text,
+        stops: &prepared.generation.stop,
+        // Each choice draws otherwise, and again the same for the same seed.
+        seed: prompt.plan.sampling.seed.wrapping_add(u64::from(choice)),
+        vocabulary: description.vocab_size,
+        origin,
+        request_id: &format!("{}-{handle:x}", context.id),
+    };
+    let request = triton_request(model, question);
+    let expected = Expected {
+        limit: prompt.plan.max_tokens,
+        end_ids: end_ids(&prompt.plan),
+        streaming: prompt.plan.streaming,
+        log_probs: prompt.plan.log_probs.is_some(),
+        tokenizer: prepared
+            .served
+            .text
+            .as_ref()
+            .map(|text| Arc::clone(text.tokenizer())),
+        prompt_tokens: prompt.count.is_none() && choice == 0,
+    };
+    exchanges.send(handle, request, Reader::new(Arc::clone(model), expected));
+    Ok(())
+}
+
+/// Tokens that end an answer and are no part of it.
+fn end_ids(plan: &Plan) -> Arc<[i32]> {
+    plan.stop_ids.iter().copied().chain(plan.end_id).collect()
+}
+
 fn choices(prepared: &Prepared) -> Vec<Choice> {
-    let tokenizer = prepared.served.text.tokenizer();
+    let tokenizer = prepared.served.text.as_ref().map(|text| text.tokenizer());
+    let decodes = tokenizer.filter(|_| !prepared.served.takes_text());
     let stops = StopMatcher::new(&prepared.generation.stop);
     let skip_special = prepared.generation.skip_special_tokens.unwrap_or(true);
     let mut choices = Vec::new();
     for prompt in &prepared.prompts {
-        let ends: Arc<[i32]> = prompt
-            .plan
-            .stop_ids
-            .iter()
-            .copied()
-            .chain(prompt.plan.end_id)
-            .collect();
+        let ends = end_ids(&prompt.plan);
         for _ in 0..prepared.generation.n {
             let log_probs = prepared
                 .log_probs
-                .map(|top| LogProbs::new(Arc::clone(tokenizer), top as usize));
+                .zip(decodes)
+                .map(|(top, tokenizer)| LogProbs::new(Arc::clone(tokenizer), top as usize));
             choices.push(Choice::new(
-                tokenizer,
+                decodes,
                 skip_special,
                 stops.clone(),
                 Arc::clone(&ends),

@@ -41,7 +41,7 @@ pub async fn live() -> Response {
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     let workers = app.table.workers().iter().map(|slot| WorkerHealth {
         address: slot.address.to_string(),
-        ready: slot.connection().is_some(),
+        ready: slot.is_ready(),
         reason: slot.reason(),
     });
     let workers = workers.collect();

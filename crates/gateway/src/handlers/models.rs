@@ -42,5 +42,5 @@ pub async fn retrieve_model(
 
 fn card(entry: &ModelEntry) -> ModelCard {
     let created = u64::try_from(entry.created).unwrap_or(0);
-    ModelCard::new(entry.name.clone(), created, Some(entry.max_seq_len))
+    ModelCard::new(entry.name.clone(), created, entry.max_seq_len)
 }

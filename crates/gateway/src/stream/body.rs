@@ -96,8 +96,8 @@ impl EventBody {
             }
         }
         if self.generation.is_done() {
-            if let Some(template) = self.templates.first().filter(|_| self.include_usage) {
-                let usage = usage(&self.generation);
+            let template = self.templates.first().filter(|_| self.include_usage);
+            if let Some((template, usage)) = template.zip(usage(&self.generation)) {
                 template.write_usage(&mut self.buffer, &usage);
             }
             self.buffer.extend_from_slice(DONE);
@@ -112,13 +112,13 @@ impl EventBody {
     }
 }
 
-/// The usage so far.
-pub fn usage(generation: &Generation) -> Usage {
-    Usage::new(
-        generation.prompt_tokens,
+/// The usage so far; `None` where nobody counts the prompt's tokens.
+pub fn usage(generation: &Generation) -> Option<Usage> {
+    Some(Usage::new(
+        generation.prompt_tokens?,
         generation.generated_tokens(),
         generation.cached_tokens,
-    )
+    ))
 }
 
 impl Body for EventBody {

@@ -1,4 +1,4 @@
-//! One choice of an answer: tokens in, text that is safe to show out. Owns the order of detokenizer and
+//! One choice of an answer: tokens or text in, text that is safe to show out. Owns the order of detokenizer and
 //! stop strings, the finish reason and the count of tokens; knows nothing of events or bodies.
 //!
 //! A token counts as generated if it came from the worker and took part in the text: the token that
@@ -24,7 +24,8 @@ pub struct Echo {
 /// The state of one choice.
 #[derive(Debug)]
 pub struct Choice {
-    detokenizer: Detokenizer,
+    /// `None`: the model answers in text.
+    detokenizer: Option<Detokenizer>,
     stops: StopMatcher,
     /// Tokens that end a sequence and are no part of its text.
     end_ids: Arc<[i32]>,
@@ -41,17 +42,20 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// A choice that has generated nothing yet.
+    /// A choice that has generated nothing yet, of a model that answers in tokens of `tokenizer`, or in
+    /// text where there is none.
     pub fn new(
-        tokenizer: &Arc<Tokenizer>,
+        tokenizer: Option<&Arc<Tokenizer>>,
         skip_special_tokens: bool,
         stops: StopMatcher,
         end_ids: Arc<[i32]>,
         log_probs: Option<LogProbs>,
         echo: Option<Arc<Echo>>,
     ) -> Self {
+        let detokenizer =
+            tokenizer.map(|tokenizer| Detokenizer::new(Arc::clone(tokenizer), skip_special_tokens));
         Self {
-            detokenizer: Detokenizer::new(Arc::clone(tokenizer), skip_special_tokens),
+            detokenizer,
             stops,
             end_ids,
             decoded: String::new(),
@@ -89,14 +93,23 @@ impl Choice {
             Some((last, rest)) if ended_by_token && self.end_ids.contains(last) => rest,
             _ => tokens,
         };
-        if self.stops.is_empty() && self.log_probs.is_none() {
-            for &token in tokens {
-                self.detokenizer.push(token_id(token), &mut self.ready);
+        match &mut self.detokenizer {
+            Some(detokenizer) if self.stops.is_empty() && self.log_probs.is_none() => {
+                for &token in tokens {
+                    detokenizer.push(token_id(token), &mut self.ready);
+                }
+                self.tokens += tokens.len() as u64;
             }
-            self.tokens += tokens.len() as u64;
-        } else {
-            for (position, &token) in tokens.iter().enumerate() {
-                self.take_token(token, position, details);
+            Some(_) => {
+                for (position, &token) in tokens.iter().enumerate() {
+                    self.take_token(token, position, details);
+                    if self.finish.is_some() {
+                        return Ok(());
+                    }
+                }
+            }
+            None => {
+                self.take_text(details);
                 if self.finish.is_some() {
                     return Ok(());
                 }
@@ -121,9 +134,22 @@ impl Choice {
         Ok(())
     }
 
+    fn take_text(&mut self, details: Option<&RowDetails>) {
+        let Some(details) = details else {
+            return;
+        };
+        self.tokens += u64::from(details.generated);
+        self.decoded.clear();
+        self.decoded
+            .push_str(details.text.as_deref().unwrap_or_default());
+        self.show_decoded();
+    }
+
     fn take_token(&mut self, token: i32, position: usize, details: Option<&RowDetails>) {
         self.decoded.clear();
-        self.detokenizer.push(token_id(token), &mut self.decoded);
+        if let Some(detokenizer) = &mut self.detokenizer {
+            detokenizer.push(token_id(token), &mut self.decoded);
+        }
         self.tokens += 1;
         if let Some(log_probs) = &mut self.log_probs {
             log_probs.push(token, position, details, &self.decoded);
@@ -147,7 +173,9 @@ impl Choice {
 
     fn end_text(&mut self) {
         self.decoded.clear();
-        self.detokenizer.finish(&mut self.decoded);
+        if let Some(detokenizer) = &mut self.detokenizer {
+            detokenizer.finish(&mut self.decoded);
+        }
         let reason = self.finish;
         self.show_decoded();
         if self.stops.hit().is_some() {
@@ -178,7 +206,7 @@ mod tests {
         let tokenizer = model.tokenizer();
         let log_probs = log_probs.then(|| LogProbs::new(Arc::clone(tokenizer), 0));
         Choice::new(
-            tokenizer,
+            Some(tokenizer),
             true,
             StopMatcher::new(&stops),
             Arc::from([END]),

@@ -103,7 +103,8 @@ pub struct Generation {
     unfinished: usize,
     /// Per handle, once it has come.
     prompt_log_probs: Vec<Option<PromptLogProbs>>,
-    pub prompt_tokens: u64,
+    /// `None`: neither the gateway nor, so far, the server has counted them.
+    pub prompt_tokens: Option<u64>,
     pub cached_tokens: u64,
     started_rows: bool,
     observed: Observed,
@@ -116,7 +117,7 @@ impl Generation {
         handles: Handles,
         choices: Vec<Choice>,
         sequences: usize,
-        prompt_tokens: u64,
+        prompt_tokens: Option<u64>,
         observed: Observed,
     ) -> Self {
         let groups = handles.handles.len();
@@ -194,6 +195,9 @@ impl Generation {
                     return Err(failed);
                 }
                 self.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
+                if let Some(count) = details.prompt_tokens {
+                    *self.prompt_tokens.get_or_insert(0) += u64::from(count);
+                }
                 if let Some(values) = &details.prompt_log_probs
                     && let Some(slot) = self.prompt_log_probs.get_mut(group)
                 {

@@ -25,6 +25,11 @@ pub struct RowDetails {
     /// Prompt tokens served from the KV cache.
     pub cached_tokens: Option<u32>,
     pub prompt_log_probs: Option<PromptLogProbs>,
+    /// From a model that answers in text: what it says, and how many tokens that is.
+    pub text: Option<String>,
+    pub generated: u32,
+    /// Tokens of the prompt, where the server counts them.
+    pub prompt_tokens: Option<u32>,
 }
 
 /// New output of one choice.

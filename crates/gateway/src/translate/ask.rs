@@ -16,6 +16,7 @@ pub struct Ask {
     pub n: u32,
     pub stream: bool,
     pub has_stop_strings: bool,
+    pub shows_special_tokens: bool,
     /// Whether the answer tells the usage.
     pub tells_usage: bool,
     pub max_tokens: Option<u32>,
@@ -62,6 +63,7 @@ impl Ask {
             n: generation.n,
             stream: generation.stream,
             has_stop_strings: !generation.stop.is_empty(),
+            shows_special_tokens: generation.skip_special_tokens == Some(false),
             tells_usage: !generation.stream || generation.include_usage,
             max_tokens: generation.max_tokens,
             default_max_tokens: None,

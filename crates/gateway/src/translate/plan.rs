@@ -4,12 +4,12 @@
 //! Absent sampling fields take the model's generation config, else OpenAI's default, and all that the
 //! sampler always reads is settled here: TensorRT-LLM's own default is greedy with a fixed seed.
 
-use inflight_kserve::capability;
 use inflight_openai::ApiError;
+use inflight_text::GenerationConfig;
 
 use super::ask::Ask;
 use crate::error;
-use crate::upstream::assets::ServedModel;
+use crate::upstream::served::{Ability, ServedModel};
 
 /// Everything about one prompt's generation but its tokens and its handle.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,8 @@ pub struct Sampling {
     pub min_tokens: Option<i32>,
 }
 
-/// Settles `ask` for a prompt of `prompt_tokens` tokens; `fresh_seed` is used where none is asked.
+/// Settles `ask` for a prompt of `prompt_tokens` tokens, where they are known; `fresh_seed` is used
+/// where none is asked.
 ///
 /// # Errors
 /// 400 with the field's name: the context is too short, an id is outside the vocabulary, or the
@@ -56,13 +57,16 @@ pub struct Sampling {
 pub fn plan(
     ask: &Ask,
     model: &ServedModel,
-    prompt_tokens: usize,
+    prompt_tokens: Option<usize>,
     fresh_seed: u64,
 ) -> Result<Plan, ApiError> {
-    check_capabilities(ask, model)?;
-    let vocabulary = model.description.vocab_size;
-    check_ids(ask, vocabulary)?;
-    let defaults = model.text.generation();
+    check_abilities(ask, model)?;
+    check_ids(ask, model.vocabulary())?;
+    let silent = GenerationConfig::default();
+    let defaults = model
+        .text
+        .as_ref()
+        .map_or(&silent, |text| text.generation());
     let mut stop_ids: Vec<i32> = Vec::new();
     let mut add = |id: u32| {
         if let Ok(id) = i32::try_from(id)
@@ -91,8 +95,12 @@ pub fn plan(
     Ok(Plan {
         sequences: ask.n,
         max_tokens: max_tokens(ask, model, prompt_tokens)?,
-        streaming: ask.stream || ask.has_stop_strings,
-        sampling: sampling(ask, model, fresh_seed),
+        // A stop string ends an answer as soon as it is seen.
+        streaming: match &model.triton {
+            None => ask.stream || ask.has_stop_strings,
+            Some(triton) => triton.streams(ask.stream, ask.has_stop_strings, model.text.is_some()),
+        },
+        sampling: sampling(ask, model, defaults, fresh_seed),
         end_id,
         pad_id,
         stop_ids,
@@ -108,10 +116,15 @@ pub fn plan(
     })
 }
 
-fn sampling(ask: &Ask, model: &ServedModel, fresh_seed: u64) -> Sampling {
-    let defaults = model.text.generation();
-    // What the client never asked for cannot be refused: a default that the executor lacks is left out.
-    let default_if = |able: &str, value: Option<f32>| value.filter(|_| model.can(able));
+fn sampling(
+    ask: &Ask,
+    model: &ServedModel,
+    defaults: &GenerationConfig,
+    fresh_seed: u64,
+) -> Sampling {
+    // What the client never asked for cannot be refused: a default that the model lacks is left out.
+    let default_if =
+        |able: Ability, value: Option<f32>| value.filter(|_| model.lacks(able).is_none());
     // A model that says `do_sample: false` is greedy until a temperature is asked for.
     let model_is_greedy = ask.sampling.temperature.is_none() && defaults.do_sample == Some(false);
     let temperature = ask
@@ -132,10 +145,10 @@ fn sampling(ask: &Ask, model: &ServedModel, fresh_seed: u64) -> Sampling {
     } else {
         ask.sampling
             .min_p
-            .or(default_if(capability::MIN_P, defaults.min_p))
+            .or(default_if(Ability::MinP, defaults.min_p))
     };
     let repetition_penalty = ask.sampling.repetition_penalty.or(default_if(
-        capability::PENALTIES,
+        Ability::RepetitionPenalty,
         defaults.repetition_penalty,
     ));
     Sampling {
@@ -157,15 +170,28 @@ fn sampling(ask: &Ask, model: &ServedModel, fresh_seed: u64) -> Sampling {
     }
 }
 
-fn max_tokens(ask: &Ask, model: &ServedModel, prompt_tokens: usize) -> Result<u32, ApiError> {
-    let context = model.description.max_seq_len as usize;
-    let input = (model.description.max_input_len as usize).min(context);
-    if prompt_tokens == 0 {
+fn max_tokens(
+    ask: &Ask,
+    model: &ServedModel,
+    prompt_tokens: Option<usize>,
+) -> Result<u32, ApiError> {
+    if prompt_tokens == Some(0) {
         return Err(ApiError::invalid_request(
             ask.prompt_field,
             "The prompt has no tokens. Send at least one.",
         ));
     }
+    let (Some(context), Some(prompt_tokens)) = (model.context(), prompt_tokens) else {
+        // The server checks what the gateway cannot know.
+        return ask.max_tokens.or(ask.default_max_tokens).ok_or_else(|| {
+            ApiError::invalid_request(
+                "max_tokens",
+                "Say how many tokens to generate: the gateway was not told how long this model's \
+                 context is (`--max-seq-len`).",
+            )
+        });
+    };
+    let input = model.max_input().unwrap_or(context).min(context);
     let room = context.saturating_sub(prompt_tokens);
     let wanted = match ask.max_tokens {
         Some(wanted) => wanted as usize,
@@ -184,68 +210,73 @@ fn max_tokens(ask: &Ask, model: &ServedModel, prompt_tokens: usize) -> Result<u3
     Ok(wanted as u32)
 }
 
-fn check_capabilities(ask: &Ask, model: &ServedModel) -> Result<(), ApiError> {
+fn check_abilities(ask: &Ask, model: &ServedModel) -> Result<(), ApiError> {
     let neutral = |value: Option<f32>, neutral: f32| value.is_none_or(|value| value == neutral);
-    let asked: [(bool, &'static str, &'static str); 10] = [
-        (ask.n > 1, "n", capability::NUM_RETURN_SEQUENCES),
+    let sampling = &ask.sampling;
+    let top_k = sampling.top_k.is_some_and(|count| count > 0);
+    let min_p = sampling.min_p.is_some_and(|value| value > 0.0);
+    let repetition = !neutral(sampling.repetition_penalty, 1.0);
+    let presence = !neutral(sampling.presence_penalty, 0.0);
+    let frequency = !neutral(sampling.frequency_penalty, 0.0);
+    let min_tokens = sampling.min_tokens.is_some_and(|count| count > 0);
+    let top_log_probs = ask.log_probs.is_some_and(|count| count > 0);
+    let asked: [(bool, &'static str, Ability); 17] = [
+        (ask.n > 1, "n", Ability::Sequences),
         (
-            ask.sampling.min_p.is_some_and(|value| value > 0.0),
-            "min_p",
-            capability::MIN_P,
+            sampling.temperature.is_some(),
+            "temperature",
+            Ability::Temperature,
         ),
+        (sampling.top_p.is_some(), "top_p", Ability::TopP),
+        (top_k, "top_k", Ability::TopK),
+        (min_p, "min_p", Ability::MinP),
+        (sampling.seed.is_some(), "seed", Ability::Seed),
+        (repetition, "repetition_penalty", Ability::RepetitionPenalty),
+        (presence, "presence_penalty", Ability::PresencePenalty),
+        (frequency, "frequency_penalty", Ability::FrequencyPenalty),
+        (min_tokens, "min_tokens", Ability::MinTokens),
         (
-            !neutral(ask.sampling.repetition_penalty, 1.0),
-            "repetition_penalty",
-            capability::PENALTIES,
-        ),
-        (
-            !neutral(ask.sampling.presence_penalty, 0.0),
-            "presence_penalty",
-            capability::PENALTIES,
-        ),
-        (
-            !neutral(ask.sampling.frequency_penalty, 0.0),
-            "frequency_penalty",
-            capability::PENALTIES,
-        ),
-        (
-            ask.sampling.min_tokens.is_some_and(|count| count > 0),
-            "min_tokens",
-            capability::MIN_TOKENS,
-        ),
-        (
-            !ask.sampling.logit_bias.is_empty(),
+            !sampling.logit_bias.is_empty(),
             "logit_bias",
-            capability::EMBEDDING_BIAS,
+            Ability::LogitBias,
         ),
-        (ask.log_probs.is_some(), "logprobs", capability::LOG_PROBS),
         (
-            ask.log_probs.is_some_and(|count| count > 0),
-            ask.top_log_probs_field,
-            capability::TOP_LOG_PROBS,
+            !sampling.stop_token_ids.is_empty(),
+            "stop_token_ids",
+            Ability::StopTokenIds,
         ),
+        (sampling.ignore_eos, "ignore_eos", Ability::IgnoreEos),
+        (
+            ask.shows_special_tokens,
+            "skip_special_tokens",
+            Ability::ShowSpecialTokens,
+        ),
+        (ask.log_probs.is_some(), "logprobs", Ability::LogProbs),
+        (top_log_probs, ask.top_log_probs_field, Ability::TopLogProbs),
         (
             ask.prompt_log_probs.is_some(),
             "echo",
-            capability::PROMPT_LOG_PROBS,
+            Ability::PromptLogProbs,
         ),
     ];
-    for (wanted, field, needed) in asked {
-        if wanted && !model.can(needed) {
-            let executor = &model.description.executor;
-            return Err(ApiError::unsupported(
-                field,
-                format!(
-                    "`{field}` needs `{needed}`, which this model's executor (`{executor}`) does not \
-                     offer; leave the field out"
-                ),
-            ));
+    let usage = (
+        ask.stream && ask.tells_usage,
+        "stream_options",
+        Ability::Usage,
+    );
+    for (wanted, field, ability) in asked.into_iter().chain([usage]) {
+        if wanted && let Some(reason) = model.lacks(ability) {
+            let message = format!("`{field}` {reason}; leave the field out");
+            return Err(ApiError::unsupported(field, message));
         }
     }
     Ok(())
 }
 
-fn check_ids(ask: &Ask, vocabulary: u32) -> Result<(), ApiError> {
+fn check_ids(ask: &Ask, vocabulary: Option<u32>) -> Result<(), ApiError> {
+    let Some(vocabulary) = vocabulary else {
+        return Ok(());
+    };
     let biased = ask
         .sampling
         .logit_bias

@@ -11,7 +11,7 @@ use inflight_kserve::tensor::RequestBuilder;
 use super::plan::Plan;
 
 /// Request parameter that carries W3C trace context; no model reads it.
-const TRACE_PARENT: &str = "traceparent";
+pub const TRACE_PARENT: &str = "traceparent";
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug)]
@@ -58,11 +58,8 @@ pub fn infer_request(
         request.scalar("pad_id", id);
     }
     if !plan.stop_ids.is_empty() {
-        // Two rows: the words end to end, then where each ends; every word here is one token.
-        let count = plan.stop_ids.len();
-        let ends = 1..=i32::try_from(count).unwrap_or(i32::MAX);
-        let list: Vec<i32> = plan.stop_ids.iter().copied().chain(ends).collect();
-        request.push("stop_words_list", &[1, 2, count as i64], &list);
+        let shape = [1, 2, plan.stop_ids.len() as i64];
+        request.push("stop_words_list", &shape, &stop_word_rows(&plan.stop_ids));
     }
     let optional = [
         (names::MIN_P, plan.sampling.min_p),
@@ -118,4 +115,10 @@ pub fn infer_request(
         request.output(names::CACHED_TOKENS);
     }
     request.build()
+}
+
+/// Two rows: the words end to end, then where each ends; every word here is one token.
+pub fn stop_word_rows(ids: &[i32]) -> Vec<i32> {
+    let ends = 1..=i32::try_from(ids.len()).unwrap_or(i32::MAX);
+    ids.iter().copied().chain(ends).collect()
 }

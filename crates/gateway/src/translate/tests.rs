@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::ask::Ask;
 use super::plan::plan;
 use super::tensors::{Origin, infer_request};
-use crate::upstream::assets::ServedModel;
+use crate::upstream::served::ServedModel;
 
 const FRESH_SEED: u64 = 77;
 const ORIGIN: Origin<'static> = Origin {
@@ -50,7 +50,8 @@ fn model(generation: &str) -> ServedModel {
             capabilities: capabilities.map(str::to_owned).to_vec(),
             ..ModelDescription::default()
         },
-        text: Arc::new(TextModel::load(&files).unwrap()),
+        text: Some(Arc::new(TextModel::load(&files).unwrap())),
+        triton: None,
     }
 }
 
@@ -60,7 +61,7 @@ fn plain() -> ServedModel {
 }
 
 fn translated(model: &ServedModel, ask: &Ask) -> Result<ModelInferRequest, ApiError> {
-    let plan = plan(ask, model, PROMPT.len(), FRESH_SEED)?;
+    let plan = plan(ask, model, Some(PROMPT.len()), FRESH_SEED)?;
     Ok(infer_request(&plan, "tensorrt_llm", ORIGIN, &PROMPT, 5))
 }
 
@@ -352,7 +353,7 @@ fn a_request_that_does_not_fit_is_refused_with_its_field() {
             max_seq_len: 3,
             ..plain().description
         },
-        text: plain().text,
+        ..plain()
     };
     let cases = [
         (plain(), chat_ask(&json!({"max_tokens": 62})), "messages"),

@@ -11,28 +11,12 @@ use inflight_text::{ModelFiles, TextModel};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
+use super::served::ServedModel;
+
 /// All files of a model together. Tokenizers of 128k–256k entries are 9–35 MB of JSON.
 const MAX_ASSET_BYTES: usize = 256 << 20;
 /// For the whole transfer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A model as one worker serves it.
-#[derive(Debug)]
-pub struct ServedModel {
-    pub description: ModelDescription,
-    /// Shared by all workers with the same files.
-    pub text: Arc<TextModel>,
-}
-
-impl ServedModel {
-    /// Whether the executor announced a capability.
-    pub fn can(&self, capability: &str) -> bool {
-        self.description
-            .capabilities
-            .iter()
-            .any(|name| name == capability)
-    }
-}
 
 /// Why a worker's model cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +74,11 @@ impl AssetCache {
                 text
             }
         };
-        Ok(Arc::new(ServedModel { description, text }))
+        Ok(Arc::new(ServedModel {
+            description,
+            text: Some(text),
+            triton: None,
+        }))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Which request each handle of a connection belongs to. Owns handles and the distribution of a step
-//! message's rows to inboxes; knows nothing of gRPC, of what the rows mean, or of clients.
+//! Which request each handle of a connection belongs to. Owns handles and the way of rows to inboxes,
+//! be they a step message's or a stream's of its own; knows nothing of gRPC, of what the rows mean, or of clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +10,7 @@ use inflight_kserve::step::{FinishReason, Row, StepBatch};
 use parking_lot::Mutex;
 use slab::Slab;
 
+use super::triton::answer::Answer;
 use crate::stream::inbox::{Inbox, RowDetails};
 
 /// gRPC status codes that rows of our own making carry.
@@ -157,6 +158,58 @@ impl Registry {
         delivered
     }
 
+    /// Gives an answer of a handle's only sequence to its inbox. Returns how many tokens went to a
+    /// living request.
+    pub fn deliver(&self, handle: u64, answer: Answer, now: Instant) -> u64 {
+        let (waker, delivered) = {
+            let mut state = self.state.lock();
+            let Some(key) = find(&state.entries, handle) else {
+                return 0;
+            };
+            let Some(entry) = state.entries.get(key) else {
+                return 0;
+            };
+            let uncounted = answer
+                .details
+                .as_ref()
+                .map_or(0, |details| details.generated);
+            let delivered = answer.tokens.len() as u64 + u64::from(uncounted);
+            let waker = entry.inbox.append(
+                entry.first_choice,
+                &answer.tokens,
+                answer.finish,
+                answer.last,
+                answer.details,
+                now,
+            );
+            if answer.last {
+                state.entries.remove(key);
+                self.active.store(state.entries.len(), Ordering::Relaxed);
+            }
+            (waker, delivered)
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        delivered
+    }
+
+    /// Ends one handle with an error row.
+    pub fn fail(&self, handle: u64, code: i32, text: &str, now: Instant) {
+        let waker = {
+            let mut state = self.state.lock();
+            let Some(key) = find(&state.entries, handle) else {
+                return;
+            };
+            let entry = state.entries.remove(key);
+            self.active.store(state.entries.len(), Ordering::Relaxed);
+            entry.fail(code, text, now)
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
     /// Ends every handle with an error row and refuses new ones.
     pub fn fail_all(&self, code: i32, text: &str, now: Instant) {
         let entries = {
@@ -251,6 +304,7 @@ fn details(row: &Row<'_>) -> Option<Box<RowDetails>> {
             .unwrap_or_default(),
         cached_tokens: row.cached_tokens,
         prompt_log_probs: row.prompt_log_probs.cloned(),
+        ..RowDetails::default()
     }))
 }
 

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use inflight_text::TextModel;
 use parking_lot::Mutex;
 
 use super::connection::Connection;
 
-/// One configured worker, connected or not.
+/// One configured server, connected or not.
 #[derive(Debug)]
 pub struct WorkerSlot {
     /// `host:port` as given on the command line.
     pub address: Arc<str>,
-    connection: ArcSwapOption<Connection>,
-    /// The model it last served, and why it is not ready now.
+    /// One for each model it serves: an Inflight worker has one model, a plain Triton any number.
+    connections: ArcSwap<Vec<Arc<Connection>>>,
+    /// The models it last served, and why it is not ready now.
     past: Mutex<Past>,
 }
 
@@ -25,33 +26,56 @@ pub struct WorkerSlot {
 struct PastModel {
     name: String,
     created: i64,
-    max_seq_len: u32,
+    max_seq_len: Option<u32>,
     /// Kept while the worker is away, so that its return costs no loading.
-    _text: Arc<TextModel>,
+    _text: Option<Arc<TextModel>>,
 }
 
 #[derive(Debug, Default)]
 struct Past {
-    model: Option<PastModel>,
+    models: Vec<PastModel>,
     reason: String,
 }
 
 impl WorkerSlot {
     fn new(address: &str) -> Self {
         let past = Past {
-            model: None,
+            models: Vec::new(),
             reason: "not connected yet".to_owned(),
         };
         Self {
             address: address.into(),
-            connection: ArcSwapOption::empty(),
+            connections: ArcSwap::default(),
             past: Mutex::new(past),
         }
     }
 
-    /// The connection, when ready.
-    pub fn connection(&self) -> Option<Arc<Connection>> {
-        self.connection.load_full()
+    /// The connections of all its models; none when it is not ready.
+    pub fn connections(&self) -> Arc<Vec<Arc<Connection>>> {
+        self.connections.load_full()
+    }
+
+    /// Whether any of its models can take requests.
+    pub fn is_ready(&self) -> bool {
+        !self.connections.load().is_empty()
+    }
+
+    /// Requests that wait for rows of it.
+    pub fn active(&self) -> usize {
+        let connections = self.connections.load();
+        connections
+            .iter()
+            .map(|connection| connection.active())
+            .sum()
+    }
+
+    /// The connection of this model, when ready.
+    fn connection(&self, model: &str) -> Option<Arc<Connection>> {
+        let connections = self.connections.load();
+        let serves = |connection: &&Arc<Connection>| {
+            connection.served.description.served_model_name == model
+        };
+        connections.iter().find(serves).cloned()
     }
 
     /// Why the worker is not ready; empty when it is.
@@ -71,8 +95,8 @@ pub struct ModelEntry {
     pub name: String,
     /// Seconds since the epoch at which the model was loaded.
     pub created: i64,
-    /// Prompt plus generated tokens that fit a request on any of its workers.
-    pub max_seq_len: u32,
+    /// Prompt plus generated tokens that fit a request on any of its workers, where one says it.
+    pub max_seq_len: Option<u32>,
     workers: Vec<Arc<WorkerSlot>>,
     rotation: AtomicUsize,
 }
@@ -86,7 +110,7 @@ impl ModelEntry {
         let mut best: Option<(usize, Arc<Connection>)> = None;
         for offset in 0..count {
             let slot = self.workers.get(start.wrapping_add(offset) % count);
-            let Some(connection) = slot.and_then(|slot| slot.connection()) else {
+            let Some(connection) = slot.and_then(|slot| slot.connection(&self.name)) else {
                 continue;
             };
             let hash = &connection.served.description.content_hash;
@@ -154,7 +178,7 @@ impl Table {
         let silent = self
             .workers
             .iter()
-            .any(|slot| slot.past.lock().model.is_none());
+            .any(|slot| slot.past.lock().models.is_empty());
         Err(if silent {
             NoModel::NotYet
         } else {
@@ -164,55 +188,57 @@ impl Table {
 
     /// Whether any worker is ready.
     pub fn ready(&self) -> bool {
-        self.workers
-            .iter()
-            .any(|slot| slot.connection.load().is_some())
+        self.workers.iter().any(|slot| slot.is_ready())
     }
 
-    /// A worker became ready.
-    pub fn set_ready(&self, slot: &WorkerSlot, connection: Arc<Connection>) {
+    /// A server became ready, with a connection for each of its models.
+    pub fn set_ready(&self, slot: &WorkerSlot, connections: Vec<Arc<Connection>>) {
         let _one = self.changing.lock();
-        let description = &connection.served.description;
-        {
-            let mut past = slot.past.lock();
-            past.model = Some(PastModel {
+        let models = connections.iter().map(|connection| {
+            let description = &connection.served.description;
+            PastModel {
                 name: description.served_model_name.clone(),
                 created: description.created_unix_seconds,
-                max_seq_len: description.max_seq_len,
-                _text: Arc::clone(&connection.served.text),
-            });
+                max_seq_len: Some(description.max_seq_len).filter(|length| *length > 0),
+                _text: connection.served.text.clone(),
+            }
+        });
+        {
+            let mut past = slot.past.lock();
+            past.models = models.collect();
             past.reason.clear();
         }
-        slot.connection.store(Some(connection));
+        slot.connections.store(Arc::new(connections));
         self.rebuild();
     }
 
-    /// A worker was lost; its model stays known, so that clients get 503 and not 404.
-    pub fn set_lost(&self, slot: &WorkerSlot, reason: &str) {
+    /// A server was lost; its models stay known, so that clients get 503 and not 404. Returns the
+    /// connections it had.
+    pub fn set_lost(&self, slot: &WorkerSlot, reason: &str) -> Vec<Arc<Connection>> {
         let _one = self.changing.lock();
         slot.set_reason(reason);
-        slot.connection.store(None);
+        slot.connections.swap(Arc::default()).to_vec()
     }
 
     fn rebuild(&self) {
         let mut models: BTreeMap<String, ModelEntry> = BTreeMap::new();
         for slot in &self.workers {
-            let Some(model) = slot.past.lock().model.clone() else {
-                continue;
-            };
-            let entry = models
-                .entry(model.name.clone())
-                .or_insert_with(|| ModelEntry {
-                    name: model.name,
-                    created: model.created,
-                    max_seq_len: model.max_seq_len,
-                    workers: Vec::new(),
-                    rotation: AtomicUsize::new(0),
-                });
-            // Workers of one name may differ in files while they are being renewed.
-            entry.created = entry.created.min(model.created);
-            entry.max_seq_len = entry.max_seq_len.min(model.max_seq_len);
-            entry.workers.push(Arc::clone(slot));
+            for model in slot.past.lock().models.iter().cloned() {
+                let entry = models
+                    .entry(model.name.clone())
+                    .or_insert_with(|| ModelEntry {
+                        name: model.name,
+                        created: model.created,
+                        max_seq_len: model.max_seq_len,
+                        workers: Vec::new(),
+                        rotation: AtomicUsize::new(0),
+                    });
+                // Workers of one name may differ in files while they are being renewed.
+                entry.created = entry.created.min(model.created);
+                let lengths = [entry.max_seq_len, model.max_seq_len];
+                entry.max_seq_len = lengths.into_iter().flatten().min();
+                entry.workers.push(Arc::clone(slot));
+            }
         }
         let models = models
             .into_iter()
@@ -229,7 +255,9 @@ mod tests {
     use inflight_text::ModelFiles;
 
     use super::*;
-    use crate::upstream::assets::ServedModel;
+    use crate::upstream::connection::Wire;
+    use crate::upstream::outbound::Outbound;
+    use crate::upstream::served::ServedModel;
 
     fn connection(slot: &WorkerSlot, model: &str, hash: &str) -> Arc<Connection> {
         let files: ModelFiles = byte_model_files()
@@ -242,8 +270,14 @@ mod tests {
             ..ModelDescription::default()
         };
         let text = Arc::new(TextModel::load(&files).unwrap());
-        let served = Arc::new(ServedModel { description, text });
-        Arc::new(Connection::new(Arc::clone(&slot.address), served, 4))
+        let served = Arc::new(ServedModel {
+            description,
+            text: Some(text),
+            triton: None,
+        });
+        let wire = Wire::Steps(Arc::new(Outbound::new(4)));
+        let address = Arc::clone(&slot.address);
+        Arc::new(Connection::new(address, served, wire, Arc::default()))
     }
 
     fn table() -> Table {
@@ -253,7 +287,7 @@ mod tests {
     fn ready(table: &Table, index: usize, model: &str, hash: &str) -> Arc<Connection> {
         let slot = &table.workers()[index];
         let connection = connection(slot, model, hash);
-        table.set_ready(slot, Arc::clone(&connection));
+        table.set_ready(slot, vec![Arc::clone(&connection)]);
         connection
     }
 

@@ -1,0 +1,184 @@
+//! From a prompt's text or token ids to what is sent for it. Owns the limits that are checked before
+//! anything costs much; knows nothing of which endpoint asks.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use inflight_openai::ApiError;
+use inflight_text::TextModel;
+
+use crate::error;
+use crate::stream::choice::Echo;
+use crate::translate::ask::Ask;
+use crate::translate::plan::{self, Plan};
+use crate::upstream::served::{Ability, ServedModel};
+
+/// One prompt of a request.
+#[derive(Debug)]
+pub struct PreparedPrompt {
+    /// For a model that takes token ids.
+    pub tokens: Vec<i32>,
+    /// For a model that takes text.
+    pub text: String,
+    /// How many tokens the prompt is, where the gateway can tell.
+    pub count: Option<u64>,
+    pub plan: Plan,
+    pub echo: Option<Arc<Echo>>,
+}
+
+/// Whether a text brings its special tokens or is to get them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialTokens {
+    /// A chat template writes them itself.
+    Written,
+    Added,
+}
+
+/// Settles a prompt of text.
+///
+/// # Errors
+/// 400 when the text cannot fit or the tokenizer cannot take it, and see [`plan::plan`].
+pub fn text(
+    ask: &Ask,
+    served: &ServedModel,
+    text: String,
+    special: SpecialTokens,
+    echo: bool,
+) -> Result<PreparedPrompt, ApiError> {
+    let field = ask.prompt_field;
+    let model = served.text.as_deref();
+    if served.takes_text() {
+        return server_tokenizes(ask, served, text, special, echo);
+    }
+    let model = model.ok_or_else(|| no_tokenizer(field))?;
+    let tokens = tokenize(served, model, field, &text, special == SpecialTokens::Added)?;
+    tokens_with_echo(ask, served, &tokens, echo.then_some(text))
+}
+
+/// Settles a prompt of token ids.
+///
+/// # Errors
+/// 400 when the model takes text or does not have the ids, and see [`plan::plan`].
+pub fn tokens(
+    ask: &Ask,
+    served: &ServedModel,
+    tokens: &[u32],
+    echo: bool,
+) -> Result<PreparedPrompt, ApiError> {
+    let field = ask.prompt_field;
+    if let Some(reason) = served.lacks(Ability::TokenPrompt) {
+        let message = format!("`{field}` as token ids {reason}; send text");
+        return Err(ApiError::unsupported(field, message));
+    }
+    let text = match (&served.text, echo) {
+        (Some(model), true) => {
+            let decoded = model.tokenizer().decode(tokens, true);
+            Some(decoded.map_err(|error| ApiError::invalid_request(field, format!("{error}.")))?)
+        }
+        _ => None,
+    };
+    tokens_with_echo(ask, served, tokens, text)
+}
+
+fn tokens_with_echo(
+    ask: &Ask,
+    served: &ServedModel,
+    tokens: &[u32],
+    echo: Option<String>,
+) -> Result<PreparedPrompt, ApiError> {
+    let plan = plan::plan(ask, served, Some(tokens.len()), rand::random())?;
+    if let Some(vocabulary) = served.vocabulary()
+        && let Some(id) = tokens.iter().find(|id| **id >= vocabulary)
+    {
+        return Err(error::outside_vocabulary(
+            ask.prompt_field,
+            i64::from(*id),
+            vocabulary,
+        ));
+    }
+    let tokens: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();
+    let echo = echo.map(|text| {
+        Arc::new(Echo {
+            text,
+            tokens: tokens.clone(),
+        })
+    });
+    Ok(PreparedPrompt {
+        count: Some(tokens.len() as u64),
+        tokens,
+        text: String::new(),
+        plan,
+        echo,
+    })
+}
+
+/// The text goes to the server as it is. The gateway's own tokenizer, if it has one, only counts.
+fn server_tokenizes(
+    ask: &Ask,
+    served: &ServedModel,
+    text: String,
+    special: SpecialTokens,
+    echo: bool,
+) -> Result<PreparedPrompt, ApiError> {
+    let field = ask.prompt_field;
+    let model = served.text.as_deref();
+    let adds = served
+        .triton
+        .as_ref()
+        .is_some_and(|model| model.adds_special_tokens);
+    let sent = match model {
+        Some(model) if special == SpecialTokens::Written && adds => without_first(model, &text),
+        _ => Cow::Borrowed(text.as_str()),
+    };
+    let tokens = model.map(|model| tokenize(served, model, field, &sent, adds));
+    let count = tokens.transpose()?.map(|tokens| tokens.len());
+    // What has no text has no tokens, unless the server adds some; none of ours is asked of it.
+    let count = if sent.is_empty() { Some(0) } else { count };
+    let plan = plan::plan(ask, served, count, rand::random())?;
+    let sent = sent.into_owned();
+    let echo = echo.then(|| {
+        Arc::new(Echo {
+            text,
+            tokens: Vec::new(),
+        })
+    });
+    Ok(PreparedPrompt {
+        tokens: Vec::new(),
+        text: sent,
+        count: count.map(|count| count as u64),
+        plan,
+        echo,
+    })
+}
+
+/// A template writes the token that begins a prompt, and so does a server's tokenizer: one is left out.
+fn without_first<'a>(model: &TextModel, text: &'a str) -> Cow<'a, str> {
+    let tokenizer = model.tokenizer();
+    let added = tokenizer.encode("", true).unwrap_or_default();
+    let first = added.first().and_then(|id| tokenizer.token_text(*id));
+    let rest = first.and_then(|first| text.strip_prefix(&*first.text()));
+    Cow::Borrowed(rest.unwrap_or(text))
+}
+
+/// Tokens of a prompt's text; a text that is far too long is refused before it costs anything.
+fn tokenize(
+    served: &ServedModel,
+    model: &TextModel,
+    field: &'static str,
+    text: &str,
+    add_special_tokens: bool,
+) -> Result<Vec<u32>, ApiError> {
+    let tokenizer = model.tokenizer();
+    let fewest = tokenizer.fewest_tokens(text.len());
+    if let Some(context) = served.context().filter(|context| fewest > *context) {
+        return Err(error::text_too_long(field, context, fewest));
+    }
+    tokenizer
+        .encode(text, add_special_tokens)
+        .map_err(|error| ApiError::invalid_request(field, format!("{error}.")))
+}
+
+fn no_tokenizer(field: &'static str) -> ApiError {
+    tracing::error!("a model that takes token ids has no tokenizer");
+    ApiError::invalid_request(field, "The model has no tokenizer.")
+}

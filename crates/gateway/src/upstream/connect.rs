@@ -1,0 +1,188 @@
+//! The connect loop of one configured server. Owns when it counts as ready and what happens to its
+//! requests when it is lost; what follows after the first questions is the wire's own.
+//!
+//! States: *connecting* (with backoff) → *describing* (ready, metadata, models) → *ready* → *connecting*
+//! again when the server is lost for whatever reason.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inflight_kserve::assets::DescribeRequest;
+use inflight_kserve::client::{self, TransportOptions};
+use inflight_kserve::inference::{ServerMetadataRequest, ServerReadyRequest};
+use inflight_kserve::names;
+
+use super::assets::AssetCache;
+use super::connection::ConnectionLimits;
+use super::steps::Steps;
+use super::table::{Table, WorkerSlot};
+use super::tokenizers::Tokenizers;
+use super::triton::Server;
+use crate::metrics::Metrics;
+
+/// First wait after a failed attempt; doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// A server that came back is noticed within this; retries at this pace cost nothing.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// For the small questions asked of a server.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What all connect loops share.
+#[derive(Debug)]
+pub struct Connecting {
+    pub table: Arc<Table>,
+    pub cache: AssetCache,
+    pub tokenizers: Tokenizers,
+    pub limits: ConnectionLimits,
+    pub metrics: Arc<Metrics>,
+}
+
+/// Why a server is not ready.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Transport(#[from] client::ConnectError),
+    #[error("{call} failed: {status}")]
+    Call {
+        call: &'static str,
+        status: tonic::Status,
+    },
+    #[error("{0} did not answer within {1:?}")]
+    Silent(&'static str, Duration),
+    #[error("the server is up but not ready yet")]
+    NotReady,
+    #[error(
+        "the server `{server}` neither announces `{}` nor lists its models as Triton does: {status}",
+        names::STEP_BATCHING_EXTENSION
+    )]
+    Unknown {
+        server: String,
+        status: tonic::Status,
+    },
+    #[error("the server `{server}` has no model that can be served{reasons}")]
+    NoModel { server: String, reasons: String },
+    #[error(transparent)]
+    Assets(#[from] super::assets::AssetError),
+}
+
+enum Link {
+    Steps(Steps),
+    Triton(Server),
+}
+
+/// Keeps one server connected for as long as the gateway runs.
+pub async fn keep_connected(slot: Arc<WorkerSlot>, shared: Arc<Connecting>) {
+    let mut backoff = BACKOFF_MIN;
+    let mut last_reason = String::new();
+    loop {
+        match connect(&slot, &shared).await {
+            Ok(link) => {
+                backoff = BACKOFF_MIN;
+                last_reason.clear();
+                let reason = match link {
+                    Link::Steps(steps) => serve_steps(&slot, &shared, steps).await,
+                    Link::Triton(server) => {
+                        let options = transport(&shared);
+                        server.watch(&slot, &options, &shared).await
+                    }
+                };
+                let requests = slot.active();
+                let lost = shared.table.set_lost(&slot, &reason);
+                for connection in lost {
+                    connection.fail_all("the worker was lost");
+                }
+                tracing::warn!(worker = %slot.address, %reason, requests, "worker lost");
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                slot.set_reason(&reason);
+                // The same reason again and again is said once.
+                if reason != last_reason {
+                    tracing::warn!(worker = %slot.address, %reason, "worker not ready");
+                    last_reason = reason;
+                }
+            }
+        }
+        // Jitter, so that many gateways do not return to a worker in step.
+        tokio::time::sleep(backoff.mul_f64(rand::random_range(0.5..1.0))).await;
+        backoff = (backoff * 2).min(BACKOFF_MAX);
+    }
+}
+
+async fn serve_steps(slot: &WorkerSlot, shared: &Connecting, steps: Steps) -> String {
+    let description = &steps.connection.served.description;
+    tracing::info!(
+        worker = %slot.address,
+        model = %description.served_model_name,
+        executor = %description.executor,
+        "worker ready"
+    );
+    let connection = Arc::clone(&steps.connection);
+    shared.table.set_ready(slot, vec![connection]);
+    steps.read(shared.limits, &shared.metrics).await
+}
+
+fn transport(shared: &Connecting) -> TransportOptions {
+    TransportOptions {
+        max_message_bytes: shared.limits.max_message_bytes,
+        ..Default::default()
+    }
+}
+
+async fn connect(slot: &WorkerSlot, shared: &Connecting) -> Result<Link, ConnectError> {
+    let options = transport(shared);
+    let channel = client::connect(&slot.address, &options).await?;
+    let mut kserve = client::inference_client(channel.clone(), &options);
+    let mut assets = client::assets_client(channel);
+
+    let ready = ask("ServerReady", kserve.server_ready(ServerReadyRequest {})).await?;
+    if !ready.into_inner().ready {
+        return Err(ConnectError::NotReady);
+    }
+    let metadata = ask(
+        "ServerMetadata",
+        kserve.server_metadata(ServerMetadataRequest {}),
+    )
+    .await?;
+    let metadata = metadata.into_inner();
+    let announced = |name: &String| name == names::STEP_BATCHING_EXTENSION;
+    if !metadata.extensions.iter().any(announced) {
+        let server = Server::describe(slot, metadata.name, &options, shared).await?;
+        return Ok(Link::Triton(server));
+    }
+    let description = ask("ModelAssets.Describe", assets.describe(DescribeRequest {})).await?;
+    let served = shared
+        .cache
+        .served_model(&mut assets, description.into_inner())
+        .await?;
+    let address = Arc::clone(&slot.address);
+    let steps = Steps::open(address, served, &mut kserve, shared.limits).await?;
+    Ok(Link::Steps(steps))
+}
+
+/// A small question, answered in time or not at all.
+///
+/// # Errors
+/// [`ConnectError::Call`], [`ConnectError::Silent`].
+pub async fn ask<T>(
+    call: &'static str,
+    answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<tonic::Response<T>, ConnectError> {
+    match tokio::time::timeout(ASK_TIMEOUT, answer).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(status)) => Err(ConnectError::Call { call, status }),
+        Err(_) => Err(ConnectError::Silent(call, ASK_TIMEOUT)),
+    }
+}
+
+/// An error and its causes, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

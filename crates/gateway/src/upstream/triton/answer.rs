@@ -1,0 +1,295 @@
+//! From a Triton model's responses to rows. Pure: owns what each dialect's outputs mean and why an
+//! answer ended, which most models do not say; knows nothing of sockets.
+
+use std::sync::Arc;
+
+use inflight_kserve::inference::ModelInferResponse;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::names::FINAL_RESPONSE;
+use inflight_kserve::step::FinishReason;
+use inflight_kserve::tensor::{TensorError, Tensors};
+use inflight_text::Tokenizer;
+
+use super::dialect::{Dialect, TritonModel, output};
+use crate::stream::inbox::RowDetails;
+
+/// What a character cut in half decodes to; more bytes may yet mend it.
+const REPLACEMENT: char = '\u{fffd}';
+
+/// What a response brings.
+#[derive(Debug)]
+pub struct Answer {
+    pub tokens: Vec<i32>,
+    pub finish: FinishReason,
+    /// No response of the request follows.
+    pub last: bool,
+    pub details: Option<Box<RowDetails>>,
+}
+
+/// Why a response cannot be used: the server is not what its configuration says.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error("{log_probs} log probabilities for {tokens} tokens")]
+    LogProbs { log_probs: usize, tokens: usize },
+    #[error("a text does not continue the one before it")]
+    NotContinued,
+    #[error("the finish reason `{0}`")]
+    Reason(String),
+}
+
+/// What is asked, as far as the answer's meaning depends on it.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// Tokens asked for, or what is left of the context where that is less and known.
+    pub limit: u32,
+    /// Tokens that end an answer.
+    pub end_ids: Arc<[i32]>,
+    /// Whether responses come as tokens are made.
+    pub streaming: bool,
+    pub log_probs: bool,
+    /// Counts an answer that comes in one piece and without a count.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Whether to tell the prompt's tokens, where the server does.
+    pub prompt_tokens: bool,
+}
+
+/// Reads the responses to one request, in order.
+#[derive(Debug)]
+pub struct Reader {
+    model: Arc<TritonModel>,
+    expected: Expected,
+    /// Tokens so far.
+    generated: u32,
+    last_token: Option<i32>,
+    /// For models that repeat the text so far: what of it was passed on, and what its end may yet
+    /// become something else.
+    passed: String,
+    in_doubt: String,
+    prompt_tokens_told: bool,
+}
+
+impl Reader {
+    /// A reader of answers to a request to `model`.
+    pub fn new(model: Arc<TritonModel>, expected: Expected) -> Self {
+        Self {
+            model,
+            expected,
+            generated: 0,
+            last_token: None,
+            passed: String::new(),
+            in_doubt: String::new(),
+            prompt_tokens_told: false,
+        }
+    }
+
+    /// What the next response brings.
+    ///
+    /// # Errors
+    /// [`AnswerError`]; nothing more can be made of the answer.
+    pub fn read(&mut self, response: &ModelInferResponse) -> Result<Answer, AnswerError> {
+        let outputs = Tensors::outputs(response)?;
+        let last = is_final(response);
+        match self.model.dialect {
+            Dialect::TokenIds => self.read_tokens(&outputs, last),
+            Dialect::Text | Dialect::LlmApi => self.read_text(&outputs, last),
+        }
+    }
+
+    fn read_tokens(&mut self, outputs: &Tensors<'_>, last: bool) -> Result<Answer, AnswerError> {
+        let mut tokens = outputs.values::<i32>(output::IDS)?.unwrap_or_default();
+        let length = outputs.values::<i32>(output::LENGTH)?;
+        let length = length.and_then(|lengths| lengths.first().copied());
+        if let Some(length) = length.and_then(|length| usize::try_from(length).ok()) {
+            // What lies behind is padding.
+            tokens.truncate(length);
+        }
+        let mut details = None;
+        if self.expected.log_probs && !tokens.is_empty() {
+            let values = outputs.get(output::LOG_PROBS);
+            let values = values.map(|tensor| tensor.floats()).transpose()?;
+            let mut values = values.unwrap_or_default();
+            // A response's values may begin with those of the responses before it.
+            let Some(start) = values.len().checked_sub(tokens.len()) else {
+                return Err(AnswerError::LogProbs {
+                    log_probs: values.len(),
+                    tokens: tokens.len(),
+                });
+            };
+            details = Some(Box::new(RowDetails {
+                log_probs: values.split_off(start),
+                ..RowDetails::default()
+            }));
+        }
+        self.count(tokens.len());
+        self.last_token = tokens.last().copied().or(self.last_token);
+        let finish = if !last {
+            FinishReason::NotFinished
+        } else if self
+            .last_token
+            .is_some_and(|id| self.expected.end_ids.contains(&id))
+        {
+            FinishReason::EndId
+        } else {
+            self.reason_by_count()
+        };
+        Ok(Answer {
+            tokens,
+            finish,
+            last,
+            details,
+        })
+    }
+
+    fn read_text(&mut self, outputs: &Tensors<'_>, last: bool) -> Result<Answer, AnswerError> {
+        let text = match outputs.get(output::TEXT) {
+            Some(tensor) => {
+                let bytes = tensor.elements()?.next().unwrap_or_default();
+                Some(String::from_utf8_lossy(bytes).into_owned())
+            }
+            None => None,
+        };
+        let told = outputs.values::<i32>(output::OUTPUT_TOKENS)?;
+        let told = told.filter(|_| self.model.counts_tokens());
+        let told = told.and_then(|counts| usize::try_from(*counts.first()?).ok());
+        let tokens = match (told, &text) {
+            (Some(told), _) => told,
+            (None, None) => 0,
+            // One response is one step. An empty last one only says that it is the last.
+            (None, Some(text)) if self.expected.streaming => usize::from(!last || !text.is_empty()),
+            (None, Some(text)) => self.counted(text),
+        };
+        let text = match text {
+            Some(text) if self.model.accumulates && !text.is_empty() => self.news(text, last)?,
+            Some(text) if !text.is_empty() => text,
+            // The last response may be nothing but the mark.
+            _ if last => std::mem::take(&mut self.in_doubt),
+            _ => String::new(),
+        };
+        self.count(tokens);
+        let finish = match self.reason_told(outputs)? {
+            Some(reason) if last => reason,
+            _ if last => self.reason_by_count(),
+            _ => FinishReason::NotFinished,
+        };
+        let prompt_tokens = self.prompt_tokens(outputs)?;
+        Ok(Answer {
+            tokens: Vec::new(),
+            finish,
+            last,
+            details: Some(Box::new(RowDetails {
+                text: Some(text),
+                generated: u32::try_from(tokens).unwrap_or(u32::MAX),
+                prompt_tokens,
+                ..RowDetails::default()
+            })),
+        })
+    }
+
+    fn count(&mut self, tokens: usize) {
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.generated = self.generated.saturating_add(tokens);
+    }
+
+    fn counted(&self, text: &str) -> usize {
+        let tokenizer = self.expected.tokenizer.as_ref();
+        let counted = tokenizer.and_then(|tokenizer| tokenizer.encode(text, false).ok());
+        counted.map_or(0, |tokens| tokens.len())
+    }
+
+    /// The part of a repeated text that is new. What may be half a character waits for the rest.
+    fn news(&mut self, text: String, last: bool) -> Result<String, AnswerError> {
+        let news = text.strip_prefix(self.passed.as_str());
+        let news = news.ok_or(AnswerError::NotContinued)?;
+        let sure = match last {
+            true => news,
+            false => news.trim_end_matches(REPLACEMENT),
+        };
+        self.in_doubt = news.get(sure.len()..).unwrap_or_default().to_owned();
+        let sure = sure.to_owned();
+        self.passed.push_str(&sure);
+        Ok(sure)
+    }
+
+    fn reason_told(&self, outputs: &Tensors<'_>) -> Result<Option<FinishReason>, AnswerError> {
+        if !self.model.tells_reason() {
+            return Ok(None);
+        }
+        let Some(reasons) = outputs.get(output::FINISH_REASON) else {
+            return Ok(None);
+        };
+        let reasons = reasons.strings()?;
+        // The names of TensorRT-LLM's CompletionOutput.finish_reason.
+        match reasons.first().copied() {
+            Some("stop") => Ok(Some(FinishReason::EndId)),
+            Some("length") => Ok(Some(FinishReason::Length)),
+            Some("timeout") => Ok(Some(FinishReason::TimedOut)),
+            Some("cancelled") => Ok(Some(FinishReason::Cancelled)),
+            None | Some("None" | "") => Ok(None),
+            Some(other) => Err(AnswerError::Reason(other.to_owned())),
+        }
+    }
+
+    /// A server that does not say why an answer ended sends as many tokens as were asked for, or
+    /// fewer because the end came first.
+    fn reason_by_count(&self) -> FinishReason {
+        if self.generated >= self.expected.limit {
+            FinishReason::Length
+        } else {
+            FinishReason::EndId
+        }
+    }
+
+    fn prompt_tokens(&mut self, outputs: &Tensors<'_>) -> Result<Option<u32>, AnswerError> {
+        if !self.expected.prompt_tokens || self.prompt_tokens_told || !self.model.counts_tokens() {
+            return Ok(None);
+        }
+        let counts = outputs.values::<i32>(output::INPUT_TOKENS)?;
+        let count = counts.and_then(|counts| u32::try_from(*counts.first()?).ok());
+        self.prompt_tokens_told |= count.is_some();
+        Ok(count)
+    }
+}
+
+/// Triton's mark of a request's last response.
+pub fn is_final(response: &ModelInferResponse) -> bool {
+    let flag = response.parameters.get(FINAL_RESPONSE);
+    let flag = flag.and_then(|flag| flag.parameter_choice.as_ref());
+    matches!(flag, Some(ParameterChoice::BoolParam(true)))
+}
+
+/// The gRPC status code that an error's words amount to, and the words that a client may read where
+/// the request is at fault. Triton's stream carries words alone, its TensorRT-LLM models give INTERNAL
+/// for nearly everything, and BLS puts a whole traceback around the line that matters.
+pub fn classify(text: &str) -> (i32, &str) {
+    const INVALID_ARGUMENT: i32 = 3;
+    const RESOURCE_EXHAUSTED: i32 = 8;
+    const INTERNAL: i32 = 13;
+    const UNAVAILABLE: i32 = 14;
+    /// Words, all in lower case, and what they mean; the first match counts.
+    const MEANINGS: [(&str, i32); 11] = [
+        ("exceeds maximum queue size", RESOURCE_EXHAUSTED),
+        ("queue is full", RESOURCE_EXHAUSTED),
+        ("unknown model", UNAVAILABLE),
+        ("is not ready", UNAVAILABLE),
+        ("not at ready state", UNAVAILABLE),
+        ("unavailable", UNAVAILABLE),
+        ("cancelled", UNAVAILABLE),
+        ("canceled", UNAVAILABLE),
+        ("exceeds maximum input length", INVALID_ARGUMENT),
+        ("exceeds the maximum", INVALID_ARGUMENT),
+        ("exceeds max", INVALID_ARGUMENT),
+    ];
+    let lower = text.to_ascii_lowercase();
+    let found = MEANINGS.iter().find(|(words, _)| lower.contains(words));
+    let Some((words, code)) = found else {
+        return (INTERNAL, text);
+    };
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.to_ascii_lowercase().contains(words));
+    (*code, line.unwrap_or(text).trim())
+}
+
+#[cfg(test)]
+mod tests;
