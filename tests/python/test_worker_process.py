@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -55,7 +56,7 @@ class Executor:
         print("shut down", flush=True)
 
 {override}
-options = _native.WorkerOptions(grpc_port=0, metrics_port=0, **{options!r})
+options = _native.WorkerOptions(**{options!r})
 sys.exit(_native.serve_worker(Executor(), options))
 """
 
@@ -66,7 +67,8 @@ class Worker:
     """A worker process and where it listens."""
 
     def __init__(self, override: str = "", **options: object) -> None:
-        script = EXECUTOR.format(override=override, options=options, capabilities=CAPABILITIES)
+        ports = {"grpc_port": 0, "metrics_port": 0}
+        script = EXECUTOR.format(override=override, options={**ports, **options}, capabilities=CAPABILITIES)
         self.process = subprocess.Popen(
             [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -176,6 +178,18 @@ def test_a_signal_shuts_the_executor_down_and_ends_with_zero() -> None:
         code, out, _ = worker.finish()
     assert code == 0
     assert out.endswith("shut down\n")
+
+
+@pytest.mark.parametrize("option", ["grpc_port", "metrics_port"])
+def test_a_port_that_was_taken_meanwhile_still_ends_the_executor(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with running(host="127.0.0.1", **{option: port}) as worker:
+            code, out, err = worker.finish()
+    assert code == 1
+    assert code != EXIT_EXECUTOR_FAILED
+    assert out == "shut down\n"
+    assert f"127.0.0.1:{port}" in err
 
 
 def test_a_second_signal_ends_at_once() -> None:

@@ -70,7 +70,10 @@ fn serve(py: Python<'_>, executor: Arc<dyn Executor>, options: WorkerOptions) ->
         let code = runtime.block_on(async {
             let stop = match process::stop_signals() {
                 Ok(stop) => stop,
-                Err(error) => return failed(&error),
+                Err(error) => {
+                    executor.shutdown();
+                    return failed(&error);
+                }
             };
             match inflight_worker::serve(executor, options, announce, stop).await {
                 Ok(WorkerExit::Shutdown) => 0,

@@ -120,7 +120,8 @@ impl Engine {
             slow_reader_timeout,
         });
         let submit = spawn("submit thread", &engine, Self::submit_until_closed)?;
-        let awaiting = spawn("await thread", &engine, distribute::run)?;
+        let awaiting =
+            spawn("await thread", &engine, distribute::run).inspect_err(|_| engine.stop())?;
         Ok((engine, [submit, awaiting]))
     }
 

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::assets::Assets;
 use crate::engine::{Engine, Threads};
-use crate::executor::Executor;
+use crate::executor::{Executor, ModelInfo};
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 use crate::request::Limits;
@@ -37,7 +37,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 ///
 /// `on_bound` is called once both ports are bound; the model is ready only after a one-token request
 /// went through the executor. On shutdown, running requests get `drain_timeout`, then are cancelled;
-/// the executor is shut down at the end either way. Must run inside a tokio runtime with time and I/O;
+/// the executor is shut down at the end, also where the start failed. Must run inside a tokio runtime with time and I/O;
 /// one thread is enough and best: with it, a connection writes once for all its streams that moved.
 ///
 /// # Errors
@@ -49,16 +49,20 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<WorkerExit, WorkerError> {
     let info = executor.info();
-    let grpc = bind(&options.host, options.grpc_port, "gRPC").await?;
-    let metrics = bind(&options.host, options.metrics_port, "metrics").await?;
-    let (engine, threads) = Engine::start(
-        Arc::clone(&executor),
-        options
-            .max_queued_requests
-            .saturating_add(info.max_batch_size as usize),
-        options.slow_reader_timeout,
-        Arc::new(Metrics::default()),
-    )?;
+    let started = match start(&executor, &info, &options).await {
+        Ok(started) => started,
+        Err(error) => {
+            // It holds a GPU, and perhaps processes of its own.
+            end_executor(executor, []).await;
+            return Err(error);
+        }
+    };
+    let Started {
+        grpc,
+        metrics,
+        engine,
+        threads,
+    } = started;
     let limits = Limits {
         info: info.clone(),
         max_message_bytes: options.max_message_bytes,
@@ -133,6 +137,37 @@ pub async fn serve(
         Some(Ok(Err(error))) => Err(WorkerError::Server(error)),
         _ => Ok(WorkerExit::Shutdown),
     }
+}
+
+/// What can fail before anything is served.
+struct Started {
+    grpc: (TcpListener, SocketAddr),
+    metrics: (TcpListener, SocketAddr),
+    engine: Arc<Engine>,
+    threads: Threads,
+}
+
+async fn start(
+    executor: &Arc<dyn Executor>,
+    info: &ModelInfo,
+    options: &WorkerOptions,
+) -> Result<Started, WorkerError> {
+    let grpc = bind(&options.host, options.grpc_port, "gRPC").await?;
+    let metrics = bind(&options.host, options.metrics_port, "metrics").await?;
+    let (engine, threads) = Engine::start(
+        Arc::clone(executor),
+        options
+            .max_queued_requests
+            .saturating_add(info.max_batch_size as usize),
+        options.slow_reader_timeout,
+        Arc::new(Metrics::default()),
+    )?;
+    Ok(Started {
+        grpc,
+        metrics,
+        engine,
+        threads,
+    })
 }
 
 /// Binds `host:port`; the address says which port a 0 became.
@@ -234,7 +269,10 @@ async fn settled(engine: &Engine, limit: Duration) -> bool {
 }
 
 /// Shuts the executor down and waits for the engine threads, unless either is stuck.
-async fn end_executor(executor: Arc<dyn Executor>, threads: Threads) {
+async fn end_executor(
+    executor: Arc<dyn Executor>,
+    threads: impl IntoIterator<Item = oneshot::Receiver<()>>,
+) {
     let ending = async {
         // A Python executor may take its time, and the interpreter's lock.
         let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
