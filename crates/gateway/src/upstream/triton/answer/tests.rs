@@ -1,1 +1,360 @@
+//! Responses in, rows out: each dialect, cut in every way, and what is malformed.
 
+use inflight_kserve::inference::{DataType, ModelConfig, ModelInput, ModelOutput};
+use inflight_kserve::tensor::ResponseBuilder;
+use inflight_testkit::model::{byte_model_files, tokens};
+use inflight_text::{ModelFiles, TextModel};
+
+use super::super::dialect::{Surroundings, describe};
+use super::*;
+
+const END: i32 = 256;
+
+fn model(kind: &str) -> Arc<TritonModel> {
+    use DataType::*;
+    let (inputs, outputs): (&[(&str, DataType)], &[(&str, DataType)]) = match kind {
+        "tokens" => (
+            &[
+                ("input_ids", TypeInt32),
+                ("input_lengths", TypeInt32),
+                ("request_output_len", TypeInt32),
+                ("streaming", TypeBool),
+                ("return_log_probs", TypeBool),
+            ],
+            &[("output_ids", TypeInt32), ("output_log_probs", TypeFp32)],
+        ),
+        "llmapi" => (
+            &[
+                ("text_input", TypeString),
+                ("sampling_param_max_tokens", TypeInt32),
+                ("streaming", TypeBool),
+                ("return_finish_reason", TypeBool),
+            ],
+            &[("text_output", TypeString), ("finish_reason", TypeString)],
+        ),
+        "counting" => (
+            &[
+                ("text_input", TypeString),
+                ("max_tokens", TypeInt32),
+                ("stream", TypeBool),
+                ("return_num_input_tokens", TypeBool),
+                ("return_num_output_tokens", TypeBool),
+            ],
+            &[
+                ("text_output", TypeString),
+                ("num_input_tokens", TypeInt32),
+                ("num_output_tokens", TypeInt32),
+            ],
+        ),
+        _ => (
+            &[
+                ("text_input", TypeString),
+                ("max_tokens", TypeInt32),
+                ("stream", TypeBool),
+            ],
+            &[("text_output", TypeString)],
+        ),
+    };
+    let config = ModelConfig {
+        name: kind.to_owned(),
+        input: inputs
+            .iter()
+            .map(|(name, kind)| ModelInput {
+                name: (*name).to_owned(),
+                data_type: *kind as i32,
+                ..ModelInput::default()
+            })
+            .collect(),
+        output: outputs
+            .iter()
+            .map(|(name, kind)| ModelOutput {
+                name: (*name).to_owned(),
+                data_type: *kind as i32,
+                ..ModelOutput::default()
+            })
+            .collect(),
+        ..ModelConfig::default()
+    };
+    let surroundings = Surroundings {
+        decoupled: true,
+        adds_special_tokens: true,
+    };
+    Arc::new(describe(&config, surroundings).unwrap().unwrap())
+}
+
+fn expected(limit: u32) -> Expected {
+    Expected {
+        limit,
+        end_ids: Arc::from([END]),
+        streaming: true,
+        log_probs: false,
+        tokenizer: None,
+        prompt_tokens: true,
+    }
+}
+
+fn reader(kind: &str, expected: Expected) -> Reader {
+    Reader::new(model(kind), expected)
+}
+
+fn response(last: bool, write: impl FnOnce(&mut ResponseBuilder)) -> ModelInferResponse {
+    let mut builder = ResponseBuilder::new("m", "id", 0);
+    write(&mut builder);
+    builder.bool_parameter(FINAL_RESPONSE, last).build()
+}
+
+fn ids(last: bool, tokens: &[i32]) -> ModelInferResponse {
+    response(last, |builder| {
+        builder.push("output_ids", &[1, 1, tokens.len() as i64], tokens);
+    })
+}
+
+fn text(last: bool, text: &str) -> ModelInferResponse {
+    response(last, |builder| {
+        builder.push_bytes("text_output", &[1], [text]);
+    })
+}
+
+#[test]
+fn why_token_answers_end_is_told_by_the_last_token_or_the_count() {
+    // Responses, limit; all tokens, reason.
+    type Case = (&'static [(&'static [i32], bool)], u32, usize, FinishReason);
+    let cases: [Case; 6] = [
+        (&[(&[1], false), (&[2], true)], 2, 2, FinishReason::Length),
+        (&[(&[1, 2], true)], 3, 2, FinishReason::EndId),
+        (&[(&[1, END], true)], 2, 2, FinishReason::EndId),
+        (
+            &[(&[1], false), (&[END], false), (&[], true)],
+            2,
+            2,
+            FinishReason::EndId,
+        ),
+        (
+            &[(&[1], false), (&[2], false), (&[], true)],
+            2,
+            2,
+            FinishReason::Length,
+        ),
+        (&[(&[], true)], 4, 0, FinishReason::EndId),
+    ];
+    for (responses, limit, count, reason) in cases {
+        let mut reader = reader("tokens", expected(limit));
+        let answers: Vec<Answer> = responses
+            .iter()
+            .map(|(tokens, last)| reader.read(&ids(*last, tokens)).unwrap())
+            .collect();
+        let (last, before) = answers.split_last().unwrap();
+        assert!(last.last && last.finish == reason, "{responses:?}");
+        assert!(
+            before
+                .iter()
+                .all(|one| !one.last && one.finish == FinishReason::NotFinished)
+        );
+        let total: usize = answers.iter().map(|one| one.tokens.len()).sum();
+        assert_eq!(total, count);
+    }
+}
+
+#[test]
+fn padding_behind_the_sequence_is_left_out() {
+    let mut reader = reader("tokens", expected(9));
+    let padded = response(true, |builder| {
+        builder.push("output_ids", &[1, 1, 4], &[7i32, 8, 0, 0]);
+        builder.push("sequence_length", &[1, 1], &[2i32]);
+    });
+    assert_eq!(reader.read(&padded).unwrap().tokens, [7, 8]);
+}
+
+#[test]
+fn log_probabilities_are_the_newest_values() {
+    let with = |values: &[f32]| {
+        response(false, |builder| {
+            builder.push("output_ids", &[1, 1, 2], &[7i32, 8]);
+            builder.push("output_log_probs", &[1, 1, values.len() as i64], values);
+        })
+    };
+    let asked = Expected {
+        log_probs: true,
+        ..expected(9)
+    };
+    let mut reader = reader("tokens", asked);
+    for values in [&[-1.0f32, -2.0][..], &[-9.0, -1.0, -2.0]] {
+        let answer = reader.read(&with(values)).unwrap();
+        assert_eq!(answer.details.unwrap().log_probs, [-1.0, -2.0]);
+    }
+    let error = reader.read(&with(&[-1.0])).unwrap_err();
+    assert!(matches!(error, AnswerError::LogProbs { .. }), "{error}");
+}
+
+#[test]
+fn text_answers_count_their_steps() {
+    let cases: [(&[(&str, bool)], u32, u32, FinishReason); 4] = [
+        (&[("a", false), ("b", true)], 2, 2, FinishReason::Length),
+        (&[("a", false), ("", true)], 2, 1, FinishReason::EndId),
+        (
+            &[("a", false), ("", false), ("", true)],
+            2,
+            2,
+            FinishReason::Length,
+        ),
+        (&[("ab", true)], 5, 1, FinishReason::EndId),
+    ];
+    for (responses, limit, count, reason) in cases {
+        let mut reader = reader("text", expected(limit));
+        let mut total = 0;
+        let mut finish = FinishReason::NotFinished;
+        for (piece, last) in responses {
+            let answer = reader.read(&text(*last, piece)).unwrap();
+            let details = answer.details.unwrap();
+            assert_eq!(details.text.as_deref(), Some(*piece));
+            total += details.generated;
+            finish = answer.finish;
+        }
+        assert_eq!((total, finish), (count, reason), "{responses:?}");
+    }
+}
+
+#[test]
+fn a_text_in_one_piece_is_counted_by_the_tokenizer() {
+    let files: ModelFiles = byte_model_files()
+        .into_iter()
+        .map(|(name, data)| (name, data.to_vec()))
+        .collect();
+    let files = TextModel::load(&files).unwrap();
+    for (limit, reason) in [(3, FinishReason::Length), (4, FinishReason::EndId)] {
+        let asked = Expected {
+            streaming: false,
+            tokenizer: Some(Arc::clone(files.tokenizer())),
+            ..expected(limit)
+        };
+        let answer = reader("text", asked).read(&text(true, "abc")).unwrap();
+        assert_eq!(answer.finish, reason);
+        assert_eq!(
+            answer.details.unwrap().generated as usize,
+            tokens("abc").len()
+        );
+    }
+}
+
+#[test]
+fn a_server_that_counts_is_believed() {
+    let mut reader = reader("counting", expected(5));
+    let counted = |last, made: i32| {
+        response(last, |builder| {
+            builder.push_bytes("text_output", &[1], ["x"]);
+            builder.push("num_input_tokens", &[1], &[11i32]);
+            builder.push("num_output_tokens", &[1], &[made]);
+        })
+    };
+    let first = reader.read(&counted(false, 3)).unwrap().details.unwrap();
+    assert_eq!((first.generated, first.prompt_tokens), (3, Some(11)));
+    let second = reader.read(&counted(true, 2)).unwrap();
+    assert_eq!(second.finish, FinishReason::Length);
+    let second = second.details.unwrap();
+    assert_eq!(
+        (second.generated, second.prompt_tokens),
+        (2, None),
+        "told once"
+    );
+}
+
+#[test]
+fn a_repeated_text_is_passed_on_once_and_never_half_a_character() {
+    // The text so far and whether it is the last; what is new.
+    let cases: [&[(&str, bool, &str)]; 4] = [
+        &[("a", false, "a"), ("ab", false, "b"), ("abc", true, "c")],
+        &[
+            ("a\u{fffd}", false, "a"),
+            ("aé", false, "é"),
+            ("aéx", true, "x"),
+        ],
+        &[("a\u{fffd}", false, "a"), ("a\u{fffd}", true, "\u{fffd}")],
+        &[("a\u{fffd}", false, "a"), ("", true, "\u{fffd}")],
+    ];
+    for steps in cases {
+        let mut reader = reader("llmapi", expected(9));
+        for (so_far, last, news) in steps {
+            let answer = reader.read(&text(*last, so_far)).unwrap();
+            assert_eq!(
+                answer.details.unwrap().text.as_deref(),
+                Some(*news),
+                "{steps:?}"
+            );
+        }
+    }
+    let mut reader = reader("llmapi", expected(9));
+    reader.read(&text(false, "ab")).unwrap();
+    let error = reader.read(&text(false, "xb")).unwrap_err();
+    assert!(matches!(error, AnswerError::NotContinued));
+}
+
+#[test]
+fn a_reason_that_is_told_is_believed() {
+    let told = |reason: &str| {
+        response(true, |builder| {
+            builder.push_bytes("text_output", &[1], ["x"]);
+            builder.push_bytes("finish_reason", &[1], [reason]);
+        })
+    };
+    for (name, reason) in [
+        ("stop", FinishReason::EndId),
+        ("length", FinishReason::Length),
+        ("timeout", FinishReason::TimedOut),
+        ("cancelled", FinishReason::Cancelled),
+        ("None", FinishReason::EndId),
+    ] {
+        let answer = reader("llmapi", expected(9)).read(&told(name)).unwrap();
+        assert_eq!(answer.finish, reason, "{name}");
+    }
+    let error = reader("llmapi", expected(9))
+        .read(&told("tired"))
+        .unwrap_err();
+    assert!(error.to_string().contains("`tired`"));
+}
+
+#[test]
+fn errors_are_classified_by_their_words() {
+    let traceback = "Traceback (most recent call last):\n  File \"model.py\", line 3\nRuntimeError: \
+                     Prompt length (9) exceeds maximum input length (8).\n";
+    for (words, code, told) in [
+        (
+            traceback,
+            3,
+            "RuntimeError: Prompt length (9) exceeds maximum input length (8).",
+        ),
+        (
+            "Exceeds maximum queue size",
+            8,
+            "Exceeds maximum queue size",
+        ),
+        (
+            "Request for unknown model: 'm' is not found",
+            14,
+            "Request for unknown model: 'm' is not found",
+        ),
+        (
+            "Request cancelled by client",
+            14,
+            "Request cancelled by client",
+        ),
+        ("Encountered an error", 13, "Encountered an error"),
+        ("", 13, ""),
+    ] {
+        assert_eq!(classify(words), (code, told));
+    }
+}
+
+#[test]
+fn a_malformed_tensor_is_an_error() {
+    let mut reader = reader("tokens", expected(9));
+    let wrong_type = response(false, |builder| {
+        builder.push("output_ids", &[1], &[1.0f32]);
+    });
+    assert!(matches!(
+        reader.read(&wrong_type),
+        Err(AnswerError::Tensor(_))
+    ));
+    let mut torn = ids(false, &[1, 2]);
+    torn.raw_output_contents[0].truncate(3);
+    assert!(matches!(reader.read(&torn), Err(AnswerError::Tensor(_))));
+}
