@@ -55,6 +55,17 @@ OPTIONS = {
 }
 
 
+def write_encoder_decoder(directory: Path) -> Path:
+    """Two engines whose decoder starts with token 7."""
+    directory.mkdir()
+    write_engine(directory / "encoder", max_seq_len=None, max_input_len=40)
+    decoder = write_engine(directory / "decoder", max_seq_len=20, max_input_len=1)
+    config = json.loads((decoder / "config.json").read_text())
+    config["pretrained_config"]["decoder_start_token_id"] = 7
+    (decoder / "config.json").write_text(json.dumps(config))
+    return directory
+
+
 def write_tokenizer(directory: Path) -> Path:
     """As much of a tokenizer as guides need."""
     tokenizer = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 3, "content": "</s>"}]}

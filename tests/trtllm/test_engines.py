@@ -32,6 +32,7 @@ from trtllm.harness import (
     passed,
     request_of,
     start_engines,
+    write_encoder_decoder,
     write_engine,
     write_tokenizer,
 )
@@ -209,16 +210,9 @@ def test_ranks_above_zero_stay_until_the_leader_ends(tmp_path: Path, monkeypatch
     assert simulation.ENGINES[-1]._sim.stopped
 
 
-def write_encoder_decoder(directory: Path) -> Path:
-    directory.mkdir()
-    write_engine(directory / "encoder", max_seq_len=None, max_input_len=40)
-    write_engine(directory / "decoder", max_seq_len=20, max_input_len=1)
-    (directory / "generation_config.json").write_text(json.dumps({"decoder_start_token_id": 5}))
-    return directory
-
-
 def test_an_encoder_decoder_is_served_from_its_one_directory(tmp_path: Path) -> None:
     directory = write_encoder_decoder(tmp_path / "t5")
+    (directory / "generation_config.json").write_text(json.dumps({"decoder_start_token_id": 5}))
     assert find_runtime(directory) == "engines"
     with doubles.installed():
         made = create_engines(directory, parse({}, "engines", {}), "1.2.1")

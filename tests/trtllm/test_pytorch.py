@@ -412,6 +412,27 @@ def test_adapters_are_in_the_configuration_and_in_the_capabilities(executor: Any
 
 
 @pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"cuda_graph_mode": "false"}, None),
+        ({"cuda_graph_mode": "true"}, "absent"),
+        (
+            {"cuda_graph_batch_sizes": "1,2", "cuda_graph_enable_padding": "true"},
+            {"batch_sizes": [1, 2], "enable_padding": True},
+        ),
+    ],
+)
+def test_cuda_graphs_are_off_as_made_or_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: Any
+) -> None:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch.SINGLE_PROCESS, "0")
+    with doubles.installed():
+        start(tmp_path, **options).shutdown()
+    assert simulation.ENGINES[-1].dump().get("cuda_graph_config", "absent") == expected
+
+
+@pytest.mark.parametrize(
     ("adapters", "options", "words"),
     [
         ([], {"lora_target_modules": "attn_q"}, "which is no directory"),

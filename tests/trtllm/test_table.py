@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.errors import UserMistake
-from inflight.executors.tensorrt_llm import document, engine_config, fields, options, ranks
+from inflight.executors.tensorrt_llm import document, engine_config, fields, options, pytorch_config, ranks
 from inflight.executors.tensorrt_llm.fields import PARAMETERS, RUNTIMES, Runtime
 from inflight.executors.tensorrt_llm.verify import parameters, verify
 from trtllm import doubles
@@ -68,6 +68,26 @@ def test_every_knob_of_the_configuration_is_recorded() -> None:
         members = symbol["attributes"] if knob.how == "attribute" else symbol["params"]
         assert knob.keyword in {member["name"] for member in members}, knob
         assert knob.option in options.Options.__dataclass_fields__
+
+
+def test_every_argument_of_the_pytorch_runtime_is_recorded() -> None:
+    def fields_of(name: str) -> set[str]:
+        symbol = doubles.SYMBOLS[name]
+        own = {param["name"] for param in symbol["params"]}
+        inherited = symbol.get("inherits")
+        return own | fields_of(inherited) if inherited in doubles.SYMBOLS else own
+
+    arguments = fields_of("tensorrt_llm.llmapi.TorchLlmArgs")
+    prefixes = ("tensorrt_llm.llmapi.", "tensorrt_llm.llmapi.llm_args.")
+    for option, path in pytorch_config.ARGUMENTS.items():
+        assert options.Options.__dataclass_fields__[option].metadata["runtimes"] != "engines"
+        outer, _, leaf = path.rpartition(".")
+        assert (outer or leaf) in arguments, option
+        # LoraConfig is in no record.
+        if outer and outer != "lora_config":
+            short = pytorch_config.CLASSES[outer]
+            names = [prefix + short for prefix in prefixes if prefix + short in doubles.SYMBOLS]
+            assert leaf in fields_of(names[0]), option
 
 
 EVERY = {
@@ -172,6 +192,7 @@ def test_an_option_whose_keyword_is_missing_is_refused() -> None:
         ({"enable_batch_size_tuning": True}, "engines", "needs three options"),
         ({"medusa_choices": "{{0"}, "engines", "`medusa_choices`"),
         ({"guided_decoding_backend": "llguidance"}, "engines", "which engines do not have"),
+        ({"cuda_graph_mode": "false", "cuda_graph_batch_sizes": "1,2"}, "pytorch", "`cuda_graph_mode`"),
         ({"sampler_type": "auto"}, "engines", "means nothing to engines"),
         ({"gpu_weights_percent": 1}, "pytorch", "means nothing to the PyTorch runtime"),
     ],

@@ -21,7 +21,7 @@ from support.processes import InflightProcess
 from support.servers import Start
 from support.triton import TritonStream, inputs, tensor, tokens
 from trtllm import simulation
-from trtllm.harness import BIAS, write_engine
+from trtllm.harness import BIAS, write_encoder_decoder, write_engine
 from trtllm.test_pytorch import write_checkpoint
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -194,6 +194,24 @@ def test_a_checkpoint_is_served_by_the_pytorch_runtime(start: Start, tmp_path: P
     stream.close()
     with pytest.raises(InferenceServerException, match="penalties"):
         served.client.infer("tensorrt_llm", [*inputs([8], 1), tensor("presence_penalty", [[0.5]], "FP32")])
+    served.client.close()
+
+
+def test_an_encoder_decoder_is_served_from_its_one_directory(start: Start, tmp_path: Path) -> None:
+    directory = write_encoder_decoder(tmp_path / "t5")
+    shutil.copy(DEMO_DIRECTORY / "tokenizer.json", directory / "tokenizer.json")
+    environment = install(tmp_path / "site", "1.2.1")
+    served = Served(run_worker(start, directory, environment), Path(environment["DOUBLES_LOG"]))
+    made = inputs(list(range(30)), 3, exclude_input_in_output=True)
+    assert tokens(served.client.infer("tensorrt_llm", made)) == [8, 9, 10]
+    held = served.last_request()
+    assert (held["encoder_input_token_ids"], held["input_token_ids"]) == (list(range(30)), [7])
+    made = [
+        *inputs([1], 3, exclude_input_in_output=True),
+        tensor("decoder_input_ids", [[20, 21]], "INT32"),
+        tensor("decoder_input_lengths", [[2]], "INT32"),
+    ]
+    assert tokens(served.client.infer("tensorrt_llm", made)) == [22, 23, 24]
     served.client.close()
 
 

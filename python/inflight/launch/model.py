@@ -10,6 +10,7 @@ from pathlib import Path
 from inflight.engine import manifest
 from inflight.engine.files import CHECKPOINT_CONFIG
 from inflight.errors import UserMistake
+from inflight.executors.tensorrt_llm.engine_directory import is_encoder_decoder
 
 DEMO_NAME = "inflight-demo"
 DEMO_DIRECTORY = Path(__file__).resolve().parent.parent / "demo"
@@ -89,11 +90,17 @@ def find_model(
         )
     is_build = manifest.check(directory, executor) is not None
     wanted = ["tokenizer.json"]
-    if weights and not is_build:
+    parts = executor == "tensorrt_llm" and is_encoder_decoder(directory)
+    if weights and not is_build and not parts:
         wanted.append("config.json")
     missing = [f"`{name}`" for name in wanted if not (directory / name).is_file()]
     patterns = ["*.safetensors", *(["rank0.engine"] if executor == "tensorrt_llm" else [])]
-    if weights and not is_build and not any(any(directory.glob(pattern)) for pattern in patterns):
+    if (
+        weights
+        and not is_build
+        and not parts
+        and not any(any(directory.glob(pattern)) for pattern in patterns)
+    ):
         missing.append("`*.safetensors`")
     if missing:
         raise UserMistake(

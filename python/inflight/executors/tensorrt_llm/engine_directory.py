@@ -66,7 +66,7 @@ class EngineDirectory:
         return replace(
             decoder,
             encoder=encoder,
-            decoder_start=start,
+            decoder_start=decoder.decoder_start if start is None else start,
             max_input_len=taken.max_input_len,
             # The worker counts prompt and output together; the prompt is no part of the decoder's sequence.
             max_seq_len=taken.max_input_len + decoder.max_seq_len,
@@ -78,13 +78,17 @@ class EngineDirectory:
 def _decoder_start(directory: Path) -> int | None:
     for name in _START_FILES:
         try:
-            config = json.loads((directory / name).read_text(encoding="utf-8"))
-            start = config.get("decoder_start_token_id")
+            start = _token(json.loads((directory / name).read_text(encoding="utf-8")))
         except (OSError, ValueError, AttributeError):
             continue
-        if isinstance(start, int):
+        if start is not None:
             return start
     return None
+
+
+def _token(config: dict[str, Any]) -> int | None:
+    start = config.get("decoder_start_token_id")
+    return start if isinstance(start, int) else None
 
 
 def _read(directory: Path) -> EngineDirectory:
@@ -108,6 +112,7 @@ def _read(directory: Path) -> EngineDirectory:
             tokens_per_block=int((build.get("plugin_config") or {}).get("tokens_per_block") or 32),
             world_size=int((model.get("mapping") or {}).get("world_size") or 1),
             conditions=frozenset(_built_for(build)),
+            decoder_start=_token(model),
         )
     except (OSError, ValueError) as error:
         raise UserMistake(f"`{path}` cannot be read: {error}", _REMEDY) from error

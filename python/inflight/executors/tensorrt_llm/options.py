@@ -114,7 +114,7 @@ class Options:
     gpu_weights_percent: float | None = _option("fraction")
     multi_block_mode: bool | None = _option("bool")
     enable_context_fmha_fp32_acc: bool | None = _option("bool")
-    cuda_graph_mode: bool | None = _option("bool")
+    cuda_graph_mode: bool | None = _option("bool", runtimes="both")
     cuda_graph_cache_size: int | None = _option("int")
     cache_transceiver_backend: str | None = _option(
         "str", runtimes="both", choices=("DEFAULT", "MPI", "UCX", "NIXL", "MOONCAKE")
@@ -122,6 +122,8 @@ class Options:
     # PyTorch only.
     tensor_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
     pipeline_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
+    context_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
+    moe_tensor_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
     moe_expert_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
     dtype: str | None = _option("str", runtimes="pytorch")
     trust_remote_code: bool | None = _option("bool", runtimes="pytorch")
@@ -130,6 +132,8 @@ class Options:
     )
     attn_backend: str | None = _option("str", runtimes="pytorch")
     stream_interval: int | None = _option("int", runtimes="pytorch", low=1)
+    cuda_graph_batch_sizes: list[int] | None = _option("ints", runtimes="pytorch")  # noqa: RUF009 -- a field
+    cuda_graph_enable_padding: bool | None = _option("bool", runtimes="pytorch")
     disable_overlap_scheduler: bool | None = _option("bool", runtimes="pytorch")
     disable_flashinfer_sampling: bool | None = _option("bool", runtimes="pytorch")
     #: `auto`: take responses by whole batches where the installed version lets one; `off`: never.
@@ -256,6 +260,12 @@ _EXPECTED = {
 
 
 def _check_together(options: Options) -> None:
+    sizes = (options.cuda_graph_batch_sizes, options.cuda_graph_enable_padding)
+    if options.cuda_graph_mode is False and sizes != (None, None):
+        raise UserMistake(
+            "`cuda_graph_mode` is `false`, and other options say how to make CUDA graphs",
+            "leave `cuda_graph_batch_sizes` and `cuda_graph_enable_padding` out",
+        )
     window = (
         options.lookahead_window_size,
         options.lookahead_ngram_size,

@@ -53,22 +53,27 @@ ARGUMENTS = {
     "cache_transceiver_backend": "cache_transceiver_config.backend",
     "tensor_parallel_size": "tensor_parallel_size",
     "pipeline_parallel_size": "pipeline_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+    "moe_tensor_parallel_size": "moe_tensor_parallel_size",
     "moe_expert_parallel_size": "moe_expert_parallel_size",
     "dtype": "dtype",
     "trust_remote_code": "trust_remote_code",
     "sampler_type": "sampler_type",
     "attn_backend": "attn_backend",
     "stream_interval": "stream_interval",
+    "cuda_graph_batch_sizes": "cuda_graph_config.batch_sizes",
+    "cuda_graph_enable_padding": "cuda_graph_config.enable_padding",
     "disable_overlap_scheduler": "disable_overlap_scheduler",
     "disable_flashinfer_sampling": "disable_flashinfer_sampling",
 }
 #: Configuration argument -> its class.
-_CLASSES = {
+CLASSES = {
     "kv_cache_config": "KvCacheConfig",
     "scheduler_config": "SchedulerConfig",
     "cache_transceiver_config": "CacheTransceiverConfig",
     "peft_cache_config": "PeftCacheConfig",
     "lora_config": "LoraConfig",
+    "cuda_graph_config": "CudaGraphConfig",
 }
 #: The argument that one of several classes makes.
 SPECULATION = "speculative_config"
@@ -99,6 +104,9 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
         raise UserMistake(
             f"the draft model `{draft}` does not exist", "put it back, or build again with another"
         )
+    if options.cuda_graph_mode is False:
+        # Absent, it would be made with its defaults.
+        arguments["cuda_graph_config"] = None
     # Prompts come as tokens; only guides need to know how those are spelled.
     skip_tokenizer = not arguments.get("guided_decoding_backend")
     arguments.update(model=str(model_dir), skip_tokenizer_init=skip_tokenizer, enable_iter_perf_stats=True)
@@ -113,7 +121,7 @@ def _written(model_dir: Path) -> dict[str, Any]:
         arguments = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(arguments, dict):
             raise ValueError("it is no JSON object")
-        for name in (*_CLASSES, SPECULATION):
+        for name in (*CLASSES, SPECULATION):
             if not isinstance(arguments.get(name, {}), dict):
                 raise ValueError(f"its {name} is no object")
     except (OSError, ValueError) as error:
@@ -151,7 +159,7 @@ def check_arguments(arguments: dict[str, Any], find: Callable[[str], Any], versi
         missing = [name for name in arguments if name not in taken and name != "enable_iter_perf_stats"]
         if "enable_iter_perf_stats" not in taken:
             arguments.pop("enable_iter_perf_stats", None)
-    for name, short in _CLASSES.items():
+    for name, short in CLASSES.items():
         # The bindings' class of that name is another.
         found = None if name == "lora_config" else find(short)
         fields = parameters(found) if found is not None else None
