@@ -10,9 +10,11 @@ use super::*;
 
 const END: i32 = 256;
 
+type Named = &'static [(&'static str, DataType)];
+
 fn model(kind: &str) -> Arc<TritonModel> {
     use DataType::*;
-    let (inputs, outputs): (&[(&str, DataType)], &[(&str, DataType)]) = match kind {
+    let (inputs, outputs): (Named, Named) = match kind {
         "tokens" => (
             &[
                 ("input_ids", TypeInt32),
@@ -188,7 +190,9 @@ fn log_probabilities_are_the_newest_values() {
 
 #[test]
 fn text_answers_count_their_steps() {
-    let cases: [(&[(&str, bool)], u32, u32, FinishReason); 4] = [
+    // Responses, limit; tokens counted, reason.
+    type Case = (&'static [(&'static str, bool)], u32, u32, FinishReason);
+    let cases: [Case; 4] = [
         (&[("a", false), ("b", true)], 2, 2, FinishReason::Length),
         (&[("a", false), ("", true)], 2, 1, FinishReason::EndId),
         (
