@@ -5,10 +5,12 @@ option that a build checked reaches its keyword, and what is given at start is p
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from engine.checkpoints import checkpoint_of
 from engine.shell import Shell
@@ -147,6 +149,13 @@ def test_what_a_build_checked_reaches_the_llm(
     assert {name: held[name] for name in OWN} == OWN
     answer = served.client.infer("tensorrt_llm", inputs([8], 2, exclude_input_in_output=True))
     assert tokens(answer) == [9, 10]
+    # What is sampled inside the model knows no log probabilities.
+    inside = "allow_advanced_sampling" in expected.get("speculative_config", {})
+    refusal: AbstractContextManager[Any] = (
+        pytest.raises(InferenceServerException, match="log_probs") if inside else nullcontext()
+    )
+    with refusal:
+        served.client.infer("tensorrt_llm", inputs([8], 2, return_log_probs=True))
     served.client.close()
 
 
@@ -170,6 +179,14 @@ def test_an_option_at_start_wins_and_the_log_says_so(start: Start, tmp_path: Pat
     held = made_with(environment)
     assert (held["max_batch_size"], held["kv_cache_config"]) == (4, {"dtype": "auto"})
     assert "the option `max_batch_size` is `4`, in place of `16` in llm_args.json" in process.log
+
+
+def test_a_sampler_that_drafting_replaces_is_refused(start: Start, tmp_path: Path) -> None:
+    flags = "--speculative-decoding-mode ngram --max-draft-len 4 --max-matching-ngram-size 2"
+    directory, environment = build(tmp_path, "codellama-13b", flags)
+    process = run_worker(start, directory, environment, "sampler_type=TRTLLMSampler")
+    assert process.wait() == 2, process.log
+    assert "`sampler_type` is `TRTLLMSampler`" in process.log
 
 
 def test_a_draft_model_that_is_gone_is_one_sentence(start: Start, tmp_path: Path) -> None:

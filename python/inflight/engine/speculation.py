@@ -38,8 +38,8 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 }
 _TAKES: dict[str, tuple[str, ...]] = {"mtp": ("num_nextn_predict_layers",)}
 
-#: Modes that draft inside the model: they would take every request for a greedy one unless told otherwise.
-_ONE_MODEL = frozenset({"eagle", "mtp"})
+#: Types that draft and sample inside the model: requests are greedy to them unless told otherwise.
+ONE_MODEL = frozenset({"Eagle", "MTP"})
 
 _OPTIONS = ("max_draft_len", "speculative_model", "max_matching_ngram_size", "num_nextn_predict_layers")
 
@@ -116,6 +116,6 @@ def _foreign(mode: str, runtime: str, other: str, choices: tuple[str, ...]) -> P
 def complete_config(mode: str, given: dict[str, Any]) -> dict[str, Any]:
     """The `speculative_config` of `mode` with the fields that were given."""
     config = {**given, "decoding_type": DECODING_TYPES[mode]}
-    if mode in _ONE_MODEL:
+    if config["decoding_type"] in ONE_MODEL:
         config["allow_advanced_sampling"] = True
     return config

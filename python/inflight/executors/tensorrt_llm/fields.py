@@ -81,6 +81,7 @@ CONDITIONS = {
     "lookahead": "option `decoding_mode=lookahead`",
     "cache_transceiver": "option `cache_transceiver_backend`",
     "trtllm_sampler": f"option `{TRTLLM_SAMPLER}`",
+    "own_sampling": "build without `--speculative-decoding-mode` `eagle` or `mtp`",
 }
 
 #: The object that a class's keywords make -> where that object goes.
@@ -155,6 +156,7 @@ def _retention(tensor: str, owner: str, keyword: str, converter: Callable[[Any, 
 
 
 _SAMPLER = "trtllm_sampler"
+_OWN_SAMPLING = "own_sampling"
 
 FIELDS: tuple[Field, ...] = (
     Field(
@@ -231,7 +233,7 @@ FIELDS: tuple[Field, ...] = (
         "embedding_bias",
         "embedding_bias",
         Target("Request", "embedding_bias", convert.float_vector),
-        Target("SamplingParams", "embedding_bias", convert.float_vector),
+        Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
     Field(
         "beam_width",
@@ -254,7 +256,13 @@ FIELDS: tuple[Field, ...] = (
     _sampling("presence_penalty", "presence_penalty", "penalties", condition=_SAMPLER),
     _sampling("frequency_penalty", "frequency_penalty", "penalties", condition=_SAMPLER),
     _sampling("seed", "seed"),
-    _output("return_log_probs", "return_log_probs", "log_probs", None, Target("SamplingParams", "logprobs")),
+    _output(
+        "return_log_probs",
+        "return_log_probs",
+        "log_probs",
+        None,
+        Target("SamplingParams", "logprobs", condition=_OWN_SAMPLING),
+    ),
     _output(
         "return_context_logits",
         "return_context_logits",
@@ -267,7 +275,7 @@ FIELDS: tuple[Field, ...] = (
         "return_generation_logits",
         "generation_logits",
         "gather_generation_logits",
-        Target("SamplingParams", "return_generation_logits"),
+        Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
     ),
     _output(
         "return_perf_metrics",
@@ -378,7 +386,7 @@ FIELDS: tuple[Field, ...] = (
         "output_config.num_top_log_probs",
         "top_log_probs",
         Target("OutputConfig", "return_generation_logits", condition="gather_generation_logits"),
-        Target("SamplingParams", "logprobs"),
+        Target("SamplingParams", "logprobs", condition=_OWN_SAMPLING),
     ),
     Field(
         "inflight_num_prompt_log_probs",
@@ -393,14 +401,14 @@ FIELDS: tuple[Field, ...] = (
         "logit_bias",
         "embedding_bias",
         Target("Request", "embedding_bias", convert.float_vector),
-        Target("SamplingParams", "embedding_bias", convert.float_vector),
+        Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
     Field(
         "inflight_logit_bias_values",
         "logit_bias",
         "embedding_bias",
         Target("Request", "embedding_bias", convert.float_vector),
-        Target("SamplingParams", "embedding_bias", convert.float_vector),
+        Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
     # KServe request parameters, not tensors; the worker passes them under these names.
     _passed(

@@ -260,6 +260,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     arguments = pytorch_config.llm_arguments(model_dir, options)
     sizes = pytorch_config.Sizes.read(model_dir, arguments)
     adapters = pytorch_config.find_adapters(options, arguments)
+    own_sampling = not pytorch_config.samples_inside_the_model(arguments)
     wants_tap = pytorch_config.runs_in_one_process(arguments) and options.batch_tap != "off"
     # Before the import: TensorRT-LLM reads both when it is loaded or starts its worker.
     os.environ.setdefault(N_GREEDY, "1")
@@ -285,6 +286,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
             ("beams", sizes.max_beam_width > 1),
             ("guided", arguments.get("guided_decoding_backend")),
             ("adapters", adapters is not None),
+            ("own_sampling", own_sampling),
             ("cache_transceiver", arguments.get("cache_transceiver_config")),
             ("trtllm_sampler", arguments.get("sampler_type") == "TRTLLMSampler"),
         )

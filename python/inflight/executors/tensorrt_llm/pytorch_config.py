@@ -13,6 +13,7 @@ from typing import Any
 
 from inflight.engine.pytorch import ARGUMENTS_FILE
 from inflight.engine.speculation import CLASSES as SPECULATION_CLASSES
+from inflight.engine.speculation import ONE_MODEL
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.adapters import Adapters, read_adapters
 from inflight.executors.tensorrt_llm.options import Options
@@ -99,6 +100,11 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
                 "the option `%s` is `%s`, in place of `%s` in %s", option, value, target[leaf], ARGUMENTS_FILE
             )
         target[leaf] = value
+    if SPECULATION in arguments and arguments.get("sampler_type") == "TRTLLMSampler":
+        raise UserMistake(
+            "`sampler_type` is `TRTLLMSampler`, which speculative decoding puts another sampler in place of",
+            "leave it out, or build without `--speculative-decoding-mode`",
+        )
     draft = arguments.get(SPECULATION, {}).get("speculative_model")
     if draft is not None and not Path(draft).is_dir():
         raise UserMistake(
@@ -143,6 +149,12 @@ def find_adapters(options: Options, arguments: dict[str, Any]) -> Adapters | Non
         )
     arguments["enable_lora"] = True
     return read_adapters(options.lora_adapter_dir, config.get("max_lora_rank"))
+
+
+def samples_inside_the_model(arguments: dict[str, Any]) -> bool:
+    """Whether drafted tokens are sampled in the model's own pass, which knows temperature, top-k and top-p
+    only."""
+    return arguments.get(SPECULATION, {}).get("decoding_type") in ONE_MODEL
 
 
 def runs_in_one_process(arguments: dict[str, Any]) -> bool:
