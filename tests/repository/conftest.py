@@ -22,9 +22,11 @@ VARIANTS = {
     "single": ("tensorrt_llm", ["--decoupled", "false"]),
     "single_bls": ("tensorrt_llm_bls", ["--decoupled", "false", "--set", "tensorrt_llm_model_name=single"]),
     "accumulating": ("tensorrt_llm_bls", ["--set", "accumulate_tokens=true"]),
-    # Never ready: see `test_a_parameter_that_the_executor_lacks_is_refused_at_load`.
     "ignored": ("tensorrt_llm", []),
+    "drafting": ("tensorrt_llm_bls", ["--set", "tensorrt_llm_draft_model_name=narrow"]),
 }
+#: Never ready: tests try to load them.
+UNREADY = {"ignored", "drafting"}
 
 
 @pytest.fixture(scope="package")
@@ -46,7 +48,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
     with ignored.open("a") as file:
         for key, value in (("max_beam_width", "4"), ("enable_kv_cache_reuse", "false"), ("unknown", "1")):
             file.write(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
-    server = real_triton.start(repository, scratch, [*MODELS, *(VARIANTS.keys() - {"ignored"})])
+    server = real_triton.start(repository, scratch, [*MODELS, *(VARIANTS.keys() - UNREADY)])
     try:
         yield server
     finally:

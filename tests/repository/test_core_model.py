@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from support import real_triton
-from support.asking import Asking, curl, generate, generate_stream, listed, log_lines, one
+from support.asking import Asking, curl, generate, generate_stream, listed, log_lines, one, wait_for_log
 from support.triton import inputs, is_final, tensor, tokens
 
 PROMPT = [40, 41, 42]
@@ -250,15 +249,7 @@ def test_closing_the_stream_ends_the_work(triton: real_triton.Triton) -> None:
     finally:
         staying.close()
     # Written once the executor's final row of it is there, and only for a client that left.
-    wait_for_line(triton, "request `leaving` is cancelled")
-
-
-def wait_for_line(triton: real_triton.Triton, part: str) -> None:
-    """Triton writes its log from another process."""
-    deadline = time.monotonic() + 30
-    while not any(log_lines(triton, part)):
-        assert time.monotonic() < deadline, part
-        time.sleep(0.05)
+    wait_for_log(triton, "request `leaving` is cancelled")
 
 
 def test_parameters_reach_the_executor(triton: real_triton.Triton) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -92,3 +93,11 @@ def one(result: grpc.InferResult, name: str) -> Any:
 def log_lines(triton: real_triton.Triton, part: str) -> Iterator[str]:
     """The server's log lines that hold `part`."""
     return (line for line in triton.log.read_text(errors="replace").splitlines() if part in line)
+
+
+def wait_for_log(triton: real_triton.Triton, part: str) -> None:
+    """Waits until the server has logged `part`; it writes from another process."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not any(log_lines(triton, part)):
+        assert time.monotonic() < deadline, part
+        time.sleep(0.05)

@@ -41,6 +41,8 @@ _ABSENT = [
 ]
 #: Requests at once; each waits in a thread of its own.
 _THREADS = 64
+#: Requests that wait for a thread at most; the core model has a queue of its own.
+_WAITING = 4096
 #: How often clients that left are looked for: as often as the core model does.
 _WATCH_S = 0.1
 
@@ -87,8 +89,11 @@ class TritonPythonModel:
         self._skip = self._config.flag("skip_special_tokens", True)
         self._outputs = [name for name in self._config.outputs if name != "text_output"]
         self._pool = ThreadPoolExecutor(_THREADS, "bls")
+        self._places = threading.BoundedSemaphore(_THREADS + _WAITING)
         #: What runs, by the id that the core model knows it by.
         self._replies: dict[str, Reply] = {}
+        #: Those of them whose client left.
+        self._left: set[str] = set()
         self._changed = threading.Condition()
         self._stopping = False
         self._watcher = threading.Thread(target=self._watch, name="bls-watch", daemon=True)
@@ -97,7 +102,12 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         if self._config.decoupled:
             for request in requests:
-                self._pool.submit(self._serve, request, Reply(request, True))
+                reply = Reply(request, True)
+                if self._places.acquire(blocking=False):
+                    self._pool.submit(self._serve, request, reply)
+                else:
+                    refusal = BadRequest(f"{_WAITING} requests wait already; try again later", 14)
+                    reply.end(self._failed(refusal))
             return None
         return [self._single(request) for request in requests]
 
@@ -109,7 +119,7 @@ class TritonPythonModel:
         self._watcher.join()
 
     def _serve(self, request: Any, reply: Reply) -> None:
-        core_id = str(uuid.uuid4())
+        core_id, request_id = str(uuid.uuid4()), request.request_id()
         with self._changed:
             self._replies[core_id] = reply
             self._changed.notify()
@@ -119,9 +129,13 @@ class TritonPythonModel:
             reply.end()
         except Exception as problem:
             reply.end(self._failed(problem))
-        finally:
-            with self._changed:
-                self._replies.pop(core_id, None)
+        with self._changed:
+            self._replies.pop(core_id)
+            left = core_id in self._left
+            self._left.discard(core_id)
+        self._places.release()
+        if left:
+            pb_utils.Logger.log_info(f"request `{request_id}` is cancelled: its client left")
 
     def _single(self, request: Any) -> Any:
         try:
@@ -152,13 +166,12 @@ class TritonPythonModel:
                     return
                 replies = list(self._replies.items())
             for core_id, reply in replies:
-                if reply.is_abandoned():
+                if core_id in self._left or reply.is_abandoned():
                     with self._changed:
-                        self._replies.pop(core_id, None)
-                    try:
-                        self._stop(core_id)
-                    except Exception as problem:
-                        pb_utils.Logger.log_error(f"a request could not be stopped: {problem!r}")
+                        if core_id in self._replies:
+                            self._left.add(core_id)
+                    # Until it has ended: the core model may not have it yet.
+                    self._stop(core_id)
 
     def _answers(self, request: Any, core_id: str) -> Iterable[Any]:
         inputs = Inputs(request, self._config.input_names)
@@ -274,7 +287,7 @@ class TritonPythonModel:
         return [asked.exec()]
 
     def _stop(self, core_id: str) -> None:
-        """Ends the core model's request; its answer comes through the responses as usual."""
+        """Ends the core model's request, if it has it; its answer comes through the responses as usual."""
         dummies = [
             tensor(name, [[0]], np.int32) for name in ("input_ids", "input_lengths", "request_output_len")
         ]
@@ -284,5 +297,8 @@ class TritonPythonModel:
             requested_output_names=["output_ids"],
             inputs=[*dummies, tensor("stop", [[True]], np.bool_)],
         )
-        for _ in asked.exec(decoupled=True):
-            pass
+        try:
+            for _ in asked.exec(decoupled=True):
+                pass
+        except Exception as problem:
+            pb_utils.Logger.log_error(f"a request could not be stopped: {problem!r}")
