@@ -79,18 +79,10 @@ pub async fn keep_connected(slot: Arc<WorkerSlot>, shared: Arc<Connecting>) {
             Ok(link) => {
                 backoff = BACKOFF_MIN;
                 last_reason.clear();
-                let reason = match link {
+                let (reason, requests) = match link {
                     Link::Steps(steps) => serve_steps(&slot, &shared, steps).await,
-                    Link::Triton(server) => {
-                        let options = transport(&shared);
-                        server.watch(&slot, &options, &shared).await
-                    }
+                    Link::Triton(server) => serve_triton(&slot, &shared, server).await,
                 };
-                let requests = slot.active();
-                let lost = shared.table.set_lost(&slot, &reason);
-                for connection in lost {
-                    connection.fail_all("the worker was lost");
-                }
                 tracing::warn!(worker = %slot.address, %reason, requests, "worker lost");
             }
             Err(error) => {
@@ -109,7 +101,8 @@ pub async fn keep_connected(slot: Arc<WorkerSlot>, shared: Arc<Connecting>) {
     }
 }
 
-async fn serve_steps(slot: &WorkerSlot, shared: &Connecting, steps: Steps) -> String {
+/// Serves until the worker is lost; returns why, and how many requests that ended.
+async fn serve_steps(slot: &WorkerSlot, shared: &Connecting, steps: Steps) -> (String, usize) {
     let description = &steps.connection.served.description;
     tracing::info!(
         worker = %slot.address,
@@ -118,8 +111,21 @@ async fn serve_steps(slot: &WorkerSlot, shared: &Connecting, steps: Steps) -> St
         "worker ready"
     );
     let connection = Arc::clone(&steps.connection);
-    shared.table.set_ready(slot, vec![connection]);
-    steps.read(shared.limits, &shared.metrics).await
+    shared.table.set_ready(slot, vec![Arc::clone(&connection)]);
+    let reason = steps.read(shared.limits, &shared.metrics).await;
+    let requests = connection.active();
+    shared.table.set_lost(slot, &reason);
+    connection.fail_all("the worker was lost");
+    (reason, requests)
+}
+
+/// The same for a plain Triton, whose requests under way have streams of their own: those tell what
+/// becomes of them, be it that the server only failed to answer a question in time.
+async fn serve_triton(slot: &WorkerSlot, shared: &Connecting, server: Server) -> (String, usize) {
+    let reason = server.watch(slot, &transport(shared), shared).await;
+    let requests = slot.active();
+    shared.table.set_lost(slot, &reason);
+    (reason, requests)
 }
 
 fn transport(shared: &Connecting) -> TransportOptions {
@@ -135,10 +141,6 @@ async fn connect(slot: &WorkerSlot, shared: &Connecting) -> Result<Link, Connect
     let mut kserve = client::inference_client(channel.clone(), &options);
     let mut assets = client::assets_client(channel);
 
-    let ready = ask("ServerReady", kserve.server_ready(ServerReadyRequest {})).await?;
-    if !ready.into_inner().ready {
-        return Err(ConnectError::NotReady);
-    }
     let metadata = ask(
         "ServerMetadata",
         kserve.server_metadata(ServerMetadataRequest {}),
@@ -149,6 +151,10 @@ async fn connect(slot: &WorkerSlot, shared: &Connecting) -> Result<Link, Connect
     if !metadata.extensions.iter().any(announced) {
         let server = Server::describe(slot, metadata.name, &options, shared).await?;
         return Ok(Link::Triton(server));
+    }
+    let ready = ask("ServerReady", kserve.server_ready(ServerReadyRequest {})).await?;
+    if !ready.into_inner().ready {
+        return Err(ConnectError::NotReady);
     }
     let description = ask("ModelAssets.Describe", assets.describe(DescribeRequest {})).await?;
     let served = shared

@@ -212,12 +212,11 @@ impl Table {
         self.rebuild();
     }
 
-    /// A server was lost; its models stay known, so that clients get 503 and not 404. Returns the
-    /// connections it had.
-    pub fn set_lost(&self, slot: &WorkerSlot, reason: &str) -> Vec<Arc<Connection>> {
+    /// A server was lost; its models stay known, so that clients get 503 and not 404.
+    pub fn set_lost(&self, slot: &WorkerSlot, reason: &str) {
         let _one = self.changing.lock();
         slot.set_reason(reason);
-        slot.connections.swap(Arc::default()).to_vec()
+        slot.connections.store(Arc::default());
     }
 
     fn rebuild(&self) {

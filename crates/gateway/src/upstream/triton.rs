@@ -12,9 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::client::TransportOptions;
 use inflight_kserve::inference::model_config::SchedulingChoice;
-use inflight_kserve::inference::{
-    ModelConfig, ModelConfigRequest, RepositoryIndexRequest, ServerReadyRequest,
-};
+use inflight_kserve::inference::{ModelConfig, ModelConfigRequest, RepositoryIndexRequest};
 
 use self::dialect::{Surroundings, TritonModel};
 use self::exchange::{Exchanges, Pool};
@@ -156,17 +154,14 @@ impl Server {
     }
 }
 
+/// The models that are ready. Whether the server as a whole is says less: one model that cannot be loaded
+/// makes it unready for good.
 async fn index(pool: &Pool) -> Result<Index, ConnectError> {
-    let mut client = pool.client();
-    let ready = ask("ServerReady", client.server_ready(ServerReadyRequest {})).await?;
-    if !ready.into_inner().ready {
-        return Err(ConnectError::NotReady);
-    }
     let request = RepositoryIndexRequest {
         repository_name: String::new(),
         ready: true,
     };
-    let index = ask("RepositoryIndex", client.repository_index(request)).await?;
+    let index = ask("RepositoryIndex", pool.client().repository_index(request)).await?;
     let models = index.into_inner().models.into_iter();
     Ok(models.map(|model| (model.name, model.version)).collect())
 }
