@@ -182,6 +182,22 @@ def test_an_option_whose_keyword_is_missing_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("missing", "values", "words"),
+    [
+        ("ExecutorConfig(parallel_config)", {"gpu_device_ids": "0"}, "`ExecutorConfig(parallel_config)`"),
+        ("DecodingConfig", {"eagle_choices": "{{0}}"}, "`DecodingConfig`"),
+        ("PeftCacheConfig(num_put_workers)", {"lora_cache_max_adapter_size": "8"}, "`PeftCacheConfig(num"),
+    ],
+)
+def test_what_options_need_beside_their_own_keyword_is_told(
+    missing: str, values: dict[str, Any], words: str
+) -> None:
+    with doubles.installed({missing}) as api, pytest.raises(UserMistake) as raised:
+        engine_config.build_config(api, options.parse(values, "engines", {}), None, "1.2.1")
+    assert words in raised.value.what
+
+
+@pytest.mark.parametrize(
     ("values", "runtime", "words"),
     [
         ({"no_such": 1}, "engines", "no option `no_such`"),

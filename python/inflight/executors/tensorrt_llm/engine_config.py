@@ -165,11 +165,25 @@ def build_config(api: Any, options: Options, tokenizer_info: dict[str, Any] | No
     _complete(keywords, options, tokenizer_info)
     for owner_name, (parent, keyword) in _PARENTS.items():
         if owner_name in keywords:
-            made = getattr(api, owner_name)(**keywords[owner_name])
+            made = _make(api, owner_name, keywords[owner_name], version)
             for name, value in attributes.get(owner_name, {}).items():
                 setattr(made, name, value)
             keywords.setdefault(parent, {})[keyword] = made
-    return api.ExecutorConfig(**keywords["ExecutorConfig"])
+    return _make(api, "ExecutorConfig", keywords["ExecutorConfig"], version)
+
+
+def _make(api: Any, owner: str, keywords: dict[str, Any], version: str) -> Any:
+    """The object; keywords that go with options, as the classes that hold others, are checked here."""
+    found = getattr(api, owner, None)
+    taken = None if found is None else parameters(found)
+    missing = sorted(set(keywords) - taken) if taken is not None else []
+    if found is None or missing:
+        what = ", ".join(f"`{owner}({keyword})`" for keyword in missing) or f"`{owner}`"
+        raise UserMistake(
+            f"TensorRT-LLM `{version}` has no {what}, which the options given need",
+            "leave them out, or install a version that has it",
+        )
+    return found(**keywords)
 
 
 def _complete(
