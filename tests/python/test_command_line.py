@@ -143,7 +143,7 @@ def test_a_directory_without_a_checkpoint_says_what_it_lacks(command: str, tmp_p
 def test_the_simulated_executor_needs_a_tokenizer_only(tmp_path: Path) -> None:
     code, output = run("worker", str(tmp_path), "--executor", "simulated")
     assert code == 2
-    assert "has no `tokenizer.json`\n" in output
+    assert "has no `tokenizer.json`, and no text becomes tokens without\n" in output
 
 
 def test_a_file_is_no_directory(checkpoint: Path) -> None:

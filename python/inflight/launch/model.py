@@ -82,7 +82,8 @@ def find_model(
     if not directory.exists():
         raise UserMistake(
             f"the model directory `{directory}` does not exist",
-            "give the path of a Hugging Face checkpoint directory, or leave MODEL out for the embedded model",
+            "give the path of a Hugging Face checkpoint or of what `inflight build` wrote, or leave MODEL out"
+            " for the embedded model",
         )
     if not directory.is_dir():
         raise UserMistake(
@@ -102,10 +103,17 @@ def find_model(
         and not any(any(directory.glob(pattern)) for pattern in patterns)
     ):
         missing.append("`*.safetensors`")
+    if missing == ["`tokenizer.json`"]:
+        raise UserMistake(
+            f"`{directory}` has no `tokenizer.json`, and no text becomes tokens without",
+            "put the checkpoint's there; where it has none, `AutoTokenizer.from_pretrained(...)` saves one",
+        )
     if missing:
         raise UserMistake(
-            f"`{directory}` is not a Hugging Face checkpoint: it has no {' and no '.join(missing)}",
-            "give a directory with `config.json`, `tokenizer.json` and safetensors weights",
+            f"`{directory}` is neither a Hugging Face checkpoint nor what `inflight build` wrote: it has no"
+            f" {' and no '.join(missing)}",
+            "give a directory with `config.json`, `tokenizer.json` and safetensors weights, or what"
+            " `inflight build --output` named",
         )
     default_name = DEMO_NAME if model is None else directory.resolve().name
     return Model(directory, served_name or default_name)
