@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .cache import blocks_for
 from .config import ModelConfig
 from .errors import OptionError
 
@@ -69,6 +68,9 @@ def parse_options(values: Mapping[str, Any]) -> Options:
 
 def plan_sizes(options: Options, config: ModelConfig) -> Sizes:
     """The sizes that the options leave to the model. Errors: `OptionError` for a cache without a block."""
+    # Here, because the cache needs NumPy, and who only asks which options there are does not.
+    from .cache import blocks_for
+
     longest = config.max_position_embeddings
     max_seq_len = min(options.max_seq_len or longest, longest)
     size = options.tokens_per_block
