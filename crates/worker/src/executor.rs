@@ -69,7 +69,8 @@ pub struct Request {
     pub embedding_bias: Vec<f32>,
     pub logit_bias: Vec<(i32, f32)>,
     /// Inputs whose meaning is the executor's alone (LoRA weights, prompt tables, draft tokens, …), by
-    /// their Triton tensor name; only those its capabilities cover.
+    /// their Triton tensor name; only those its capabilities cover. So do two request parameters travel:
+    /// `request_type` (BYTES `[1]`) and `priority` (FP32 `[1]`, from 0 to 1, where 1 goes first).
     pub tensors: Vec<NamedTensor>,
 }
 

@@ -99,6 +99,7 @@ class Request:
     embedding_bias: bytes = b""
     #: Sparse bias as (token id, value).
     logit_bias: list[tuple[int, float]] = field(default_factory=list)
+    #: Also the request parameters ``request_type`` (BYTES) and ``priority`` (FP32, 0 to 1, 1 first).
     tensors: list[NamedTensor] = field(default_factory=list)
 
 
