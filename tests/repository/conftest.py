@@ -22,6 +22,8 @@ VARIANTS = {
     "single": ("tensorrt_llm", ["--decoupled", "false"]),
     "single_bls": ("tensorrt_llm_bls", ["--decoupled", "false", "--set", "tensorrt_llm_model_name=single"]),
     "accumulating": ("tensorrt_llm_bls", ["--set", "accumulate_tokens=true"]),
+    # See `full_executor`.
+    "full": ("tensorrt_llm", ["--executor", "scripted", "--logits-datatype", "TYPE_FP16"]),
     "ignored": ("tensorrt_llm", []),
     "drafting": ("tensorrt_llm_bls", ["--set", "tensorrt_llm_draft_model_name=narrow"]),
 }
@@ -44,6 +46,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
         config = other / model / "config.pbtxt"
         config.write_text(re.sub(r"^name: .*", f'name: "{name}"', config.read_text()))
         shutil.move(other / model, repository / name)
+    shutil.copy(Path(__file__).with_name("full_executor.py"), repository / "full" / "1" / "model.py")
     ignored = repository / "ignored" / "config.pbtxt"
     with ignored.open("a") as file:
         for key, value in (("max_beam_width", "4"), ("enable_kv_cache_reuse", "false"), ("unknown", "1")):
