@@ -51,7 +51,7 @@ class FullExecutor:
             max_num_tokens=64,
             max_beam_width=4,
             tokens_per_block=32,
-            capabilities=tuple({capability for capability, _ in NEEDS.values()}),
+            capabilities=("priority", *{capability for capability, _ in NEEDS.values()}),
         )
 
     def enqueue(self, requests: Sequence[Request]) -> None:
@@ -97,10 +97,11 @@ def answer(request: Request) -> ResponseBatch:
     tensors += [
         _tensor("cum_log_probs", "FP32", np.full(beams, -7, np.float32)),
         _tensor("acceptance_rate", "FP32", np.array([0.25], np.float32)),
-        _tensor("context_phase_params", "UINT8", np.frombuffer(_described(request), np.uint8)),
         *(_tensor(name, "INT64", np.array([place + 2**40], np.int64)) for place, name in enumerate(TIMES)),
         *(_tensor(name, "INT32", np.array([place + 1], np.int32)) for place, name in enumerate(COUNTS)),
     ]
+    if prompt > 1:
+        tensors.append(_tensor("context_phase_params", "UINT8", np.frombuffer(_described(request), np.uint8)))
     top = [(last, lengths[last])] if width and beams == 1 else []
     return ResponseBatch(
         client_ids=np.full(beams, request.client_id, np.uint64).tobytes(),

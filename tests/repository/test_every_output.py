@@ -111,10 +111,21 @@ def test_what_only_the_executor_reads_reaches_it(triton: real_triton.Triton) -> 
     }
 
 
-def test_priority_comes_over_http(triton: real_triton.Triton) -> None:
-    answer = generate(triton, "full", {**BODY, "priority": 0.5})
+@pytest.mark.parametrize(("level", "scaled"), [(1, 0.99), (50, 0.5), (100, 0.0)])
+def test_a_priority_over_http_becomes_the_executors_scale(
+    triton: real_triton.Triton, level: int, scaled: float
+) -> None:
+    answer = generate(triton, "full", {**BODY, "priority": level})
     found = json.loads(bytes(answer["context_phase_params"]))
-    assert found["tensors"] == {"priority": ["FP32", [1], np.float32(0.5).tobytes().hex()]}
+    assert found["tensors"] == {"priority": ["FP32", [1], np.float32(scaled).tobytes().hex()]}
+
+
+def test_a_context_phase_that_leaves_nothing_is_an_error(triton: real_triton.Triton) -> None:
+    """The executor of `full` leaves nothing of a prompt of one token."""
+    context = {**BODY, "request_type": "context_only"}
+    assert generate(triton, "full", context)["context_phase_params"]
+    _, text = curl(triton, "models/full/generate", {**context, "input_ids": [3], "input_lengths": 1})
+    assert "without `context_phase_params`" in text
 
 
 @pytest.mark.parametrize(
@@ -122,9 +133,12 @@ def test_priority_comes_over_http(triton: real_triton.Triton) -> None:
     [
         ({"beam_width": 2, "streaming": True}, "streaming is not supported with a `beam_width` of `2`"),
         ({"beam_width": 5}, "`beam_width` is `5`"),
+        ({"request_type": "both"}, "`request_type` is `both`; it must be one of"),
+        ({"priority": 0.5}, "`priority` is `0.5`; it must be a whole number"),
+        ({"priority": 101}, "`priority` is `101`"),
     ],
 )
-def test_beams_are_bounded_and_not_streamed(
+def test_what_has_no_such_value_is_refused(
     triton: real_triton.Triton, changes: dict[str, Any], reason: str
 ) -> None:
     status, text = curl(triton, "models/full/generate", {**BODY, **changes})

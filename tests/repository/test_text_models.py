@@ -120,7 +120,7 @@ def test_a_batch_of_several_sequences(triton: real_triton.Triton, model: str, st
                 (model, {"beam_width": 2}, "`beam_width` needs `beam_search`"),
                 (model, {"lora_task_id": 3}, "`lora_task_id` needs `lora`"),
                 (model, {"temperature": -1.0}, "`temperature` is `-1.0`"),
-                (model, {"request_type": "context_only"}, "`request_type` is `context_only`"),
+                (model, {"request_type": "context_only"}, "`request_type` needs `context_phase`"),
                 (model, {"max_tokens": 0}, "`request_output_len` is `0`"),
             ]
         ),

@@ -26,7 +26,7 @@ OWN = frozenset(
         "tokenizer_dir",
     }
 )
-_KINDS = {"str": "text", "choices": "text"}
+_KINDS = {"str": "text", "strs": "text", "choices": "text"}
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,7 @@ class TritonPythonModel:
             batch_size=batch_size,
             sequences=sequences,
             with_prompt=not streaming and not exclude,
+            context_only=parameters.get("request_type") == "context_only",
             counts=frozenset(
                 name
                 for name in ("num_input_tokens", "num_output_tokens")

@@ -30,6 +30,10 @@ MAX_SEQUENCES = 128
 MAX_TOP_LOG_PROBS = 100
 #: Token ids with a bias at most, as the worker has it.
 MAX_LOGIT_BIAS = 4096
+#: Triton's words; the first is what a request without the parameter asks for.
+REQUEST_TYPES = ("context_and_generation", "context_only", "generation_only")
+#: Levels of the parameter `priority`, as the worker has them; 1 goes first.
+PRIORITY_LEVELS = 100
 #: A gRPC message's length is a signed 32-bit number.
 MAX_OUTPUT_BYTES = 2**31 - 1
 
@@ -180,26 +184,36 @@ def _bias(row: Row, request: Request, info: ModelInfo) -> None:
 def _parameters(parameters: Mapping[str, Any], info: ModelInfo) -> list[NamedTensor]:
     """The KServe parameters that an executor knows, under the names that it knows them by."""
     passed = []
-    kind = parameters.get("request_type", "context_and_generation")
-    if kind != "context_and_generation":
-        if "context_phase" not in info.capabilities:
-            raise BadRequest(
-                f"the parameter `request_type` is `{kind}`, which needs `context_phase`; "
-                f"the executor `{info.executor}` does not have it",
-                StatusCode.UNIMPLEMENTED,
-            )
-        passed.append(named("request_type", np.array([str(kind).encode()], np.object_)))
+    kind = parameters.get("request_type")
+    if kind is not None:
+        if kind not in REQUEST_TYPES:
+            words = "`, `".join(REQUEST_TYPES)
+            raise BadRequest(f"the parameter `request_type` is `{kind}`; it must be one of `{words}`")
+        if "context_phase" in info.capabilities:
+            passed.append(named("request_type", np.array([kind.encode()], np.object_)))
+        elif kind != REQUEST_TYPES[0]:
+            raise _beyond("request_type", "context_phase", info)
     # Triton's own scheduler takes a gRPC request's priority away; over HTTP it comes here.
-    priority = parameters.get("priority", 0)
-    if priority:
-        try:
-            number = float(priority)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not 0 <= number <= 1:
-            raise BadRequest(f"the parameter `priority` is `{priority}`; it must be a number from 0 to 1")
-        passed.append(named("priority", np.array([number], np.float32)))
+    level = parameters.get("priority", 0)
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= PRIORITY_LEVELS:
+        raise BadRequest(
+            f"the parameter `priority` is `{level}`; it must be a whole number from 1 (first) to "
+            f"{PRIORITY_LEVELS}, or 0"
+        )
+    if level:
+        if "priority" not in info.capabilities:
+            raise _beyond("priority", "priority", info)
+        # Triton's levels, 1 first, to an executor's scale, 1.0 first.
+        scaled = (PRIORITY_LEVELS - level) / PRIORITY_LEVELS
+        passed.append(named("priority", np.array([scaled], np.float32)))
     return passed
+
+
+def _beyond(name: str, capability: str, info: ModelInfo) -> BadRequest:
+    return BadRequest(
+        f"the parameter `{name}` needs `{capability}`, which the executor `{info.executor}` does not have",
+        StatusCode.UNIMPLEMENTED,
+    )
 
 
 def _lengths(request: Request, info: ModelInfo) -> None:

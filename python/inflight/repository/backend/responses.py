@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from inflight.executors.base import NamedTensor, Request, ResponseBatch
-from inflight.repository.backend.triton import pb_utils, tensor
+from inflight.executors.base import FinishReason, NamedTensor, Request, ResponseBatch, StatusCode
+from inflight.repository.backend.triton import error, pb_utils, tensor
 
 #: Fills beams that are shorter than the longest, in ids and log probabilities, as Triton's backend does.
 PADDING = -1
@@ -95,6 +95,8 @@ class Asked:
     sequences: int
     #: Responses repeat the prompt.
     with_prompt: bool
+    #: The answer is what the context phase left.
+    context_only: bool
     #: `num_input_tokens` and `num_output_tokens`, where their switches are on.
     counts: frozenset[str]
     #: Data type of each output, as declared.
@@ -115,6 +117,9 @@ class Responder:
 
     def respond(self, columns: Columns, row: int) -> Any:
         """The response of a row; `None` while beams are gathered."""
+        if self._lacks_context(columns, row):
+            text = "the executor ended a `context_only` request without `context_phase_params`"
+            return pb_utils.InferenceResponse(error=error(text, StatusCode.INTERNAL))
         self.beams.append(self._beam(columns, row))
         if self.request.sampling_config.beam_width > 1 and not columns.finals[row]:
             return None
@@ -125,6 +130,15 @@ class Responder:
         made = [tensor(name, *value) for name, value in outputs.items() if name in wanted]
         made += [self._passed(one) for one in columns.tensors.get(row, []) if one.name in wanted]
         return pb_utils.InferenceResponse(made)
+
+    def _lacks_context(self, columns: Columns, row: int) -> bool:
+        """Whether a context phase ended of its own accord and left nothing to generate from."""
+        return bool(
+            self.asked.context_only
+            and columns.finals[row]
+            and columns.reasons[row] != FinishReason.CANCELLED
+            and not any(one.name == "context_phase_params" for one in columns.tensors.get(row, []))
+        )
 
     def _beam(self, columns: Columns, row: int) -> Beam:
         sequence, log_probs = columns.sequences[row], columns.log_probs.get(row)
