@@ -69,17 +69,18 @@ class _Model:
     @classmethod
     def from_hugging_face(cls, hf_model_or_dir, dtype="auto", mapping=None, quant_config=None, **kwargs):
         log(cls.__name__ + ".from_hugging_face", (hf_model_or_dir, dtype), {"rank": mapping.rank, **kwargs})
-        assert (Path(hf_model_or_dir) / "config.json").is_file()
+        config = json.loads((Path(hf_model_or_dir) / "config.json").read_text())
         fails(f"convert{mapping.rank}")
         model = cls()
-        model.mapping, model.dtype = mapping, dtype
+        model.mapping, model.dtype, model.vocab_size = mapping, dtype, config["vocab_size"]
         return model
 
     def save_checkpoint(self, output_dir, save_config=True):
         target = Path(output_dir)
         target.mkdir(parents=True, exist_ok=True)
         if save_config:
-            config = {"mapping": {"world_size": self.mapping.world_size}, "dtype": self.dtype}
+            mapping = {"world_size": self.mapping.world_size}
+            config = {"mapping": mapping, "dtype": self.dtype, "vocab_size": self.vocab_size}
             (target / "config.json").write_text(json.dumps(config))
         (target / f"rank{self.mapping.rank}.safetensors").write_bytes(b"converted")
 
@@ -139,11 +140,15 @@ for name in fields("tensorrt_llm.plugin.PluginConfig"):
 given = parser.parse_args()
 log("trtllm-build", sys.argv[1:], {{}})
 source, target = Path(given.checkpoint_dir), Path(given.output_dir)
-mapping = json.loads((source / "config.json").read_text())["mapping"]
+pretrained = json.loads((source / "config.json").read_text())
+mapping = pretrained["mapping"]
 target.mkdir(parents=True, exist_ok=True)
 (target / "rank0.engine").write_bytes(b"half")
 fails("build")
-config = {{"version": "1.2.1", "pretrained_config": {{"mapping": mapping}}, "build_config": {{}}}}
+sizes = {{name: int(value) for name, value in vars(given).items() if name.startswith("max_") and value}}
+plugins = {{"lora_plugin": given.lora_plugin, "tokens_per_block": int(given.tokens_per_block or 32)}}
+build = {{**sizes, "gather_context_logits": given.gather_context_logits, "plugin_config": plugins}}
+config = {{"version": "1.2.1", "pretrained_config": pretrained, "build_config": build}}
 (target / "config.json").write_text(json.dumps(config))
 for rank in range(mapping["world_size"]):
     (target / f"rank{{rank}}.engine").write_bytes(b"engine")
@@ -189,6 +194,30 @@ def write_double(
         "PATH": f"{commands}:{os.environ['PATH']}",
         "DOUBLE_LOG": str(folder / "calls.jsonl"),
     }
+
+
+#: The script of the release's examples: its flags are in no record.
+_ENCODER_DECODER = """
+import argparse, json
+from pathlib import Path
+parser = argparse.ArgumentParser(allow_abbrev=False)
+for name in ("model_type", "model_dir", "output_dir", "tp_size", "pp_size", "dtype", "workers"):
+    parser.add_argument("--" + name, required=True)
+given = parser.parse_args()
+source = json.loads((Path(given.model_dir) / "config.json").read_text())
+for part in ("encoder", "decoder"):
+    target = Path(given.output_dir) / part
+    target.mkdir(parents=True)
+    config = {"mapping": {"world_size": int(given.tp_size)}, "vocab_size": source["vocab_size"]}
+    (target / "config.json").write_text(json.dumps(config))
+"""
+
+
+def write_encoder_decoder_script(examples: Path) -> None:
+    """Writes the example script that converts T5 and BART below `examples`."""
+    script = examples / "models/core/enc_dec/convert_checkpoint.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(_ENCODER_DECODER)
 
 
 def calls(environment: dict[str, str]) -> list[tuple[str, list[str], dict[str, str]]]:

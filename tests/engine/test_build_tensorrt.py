@@ -19,7 +19,7 @@ from inflight.launch.model import find_model
 from support.processes import exists, wait_until
 
 from .checkpoints import checkpoint_of
-from .double import calls, write_double
+from .double import calls, write_double, write_encoder_decoder_script
 from .shell import INFLIGHT, Shell
 
 
@@ -234,21 +234,7 @@ def test_calibrated_formats_run_the_example_script(double: Shell) -> None:
 
 def test_an_encoder_decoder_becomes_two_engines(double: Shell) -> None:
     checkpoint_of("t5-small", double.folder / "t5")
-    script = double.folder / "examples/models/core/enc_dec/convert_checkpoint.py"
-    script.parent.mkdir(parents=True)
-    script.write_text(
-        "import argparse, json\n"
-        "from pathlib import Path\n"
-        "parser = argparse.ArgumentParser(allow_abbrev=False)\n"
-        "for name in ('model_type', 'model_dir', 'output_dir', 'tp_size', 'pp_size', 'dtype', 'workers'):\n"
-        "    parser.add_argument('--' + name, required=True)\n"
-        "given = parser.parse_args()\n"
-        "for part in ('encoder', 'decoder'):\n"
-        "    target = Path(given.output_dir) / part\n"
-        "    target.mkdir(parents=True)\n"
-        "    config = {'mapping': {'world_size': int(given.tp_size)}}\n"
-        "    (target / 'config.json').write_text(json.dumps(config))\n"
-    )
+    write_encoder_decoder_script(double.folder / "examples")
     told = double("build", "t5", "--output", "engine", "--examples-dir", "examples", "--tp-size", "2")
     assert told.code == 0, told
     engine = double.folder / "engine"

@@ -1,5 +1,7 @@
-"""From `inflight build --runtime pytorch` to the arguments of `LLM` in a worker, with real processes: every
-option that a build checked reaches its keyword, and what is given at start is put in its place.
+"""From `inflight build` to a worker that serves what it wrote, with real processes.
+
+For the PyTorch runtime every option that a build checked reaches its keyword of `LLM`, and what is given at
+start is put in its place.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from engine.checkpoints import checkpoint_of
+from engine.double import write_double, write_encoder_decoder_script
 from engine.shell import Shell
 from inflight.engine.options import OPTIONS
 from support.http import post
 from support.servers import Start, wait_ready
-from support.triton import inputs, tokens
+from support.triton import inputs, tensor, tokens
 from trtllm.test_worker import Served, install, run_worker
 
 #: The adapter's own, in every start.
@@ -170,6 +173,52 @@ def test_serve_answers_from_what_was_built(start: Start, tmp_path: Path) -> None
     assert answer.json()["usage"]["completion_tokens"] == 3
     held = made_with(environment)
     assert (held["max_batch_size"], held["max_seq_len"]) == (16, 64)
+
+
+def build_engine(tmp_path: Path, model: str, *flags: str) -> tuple[Path, dict[str, str]]:
+    """An engine below `tmp_path`, and an environment in which a worker may serve it."""
+    builder = write_double(tmp_path / "builder")
+    checkpoint_of(model, tmp_path / "model")
+    told = Shell(tmp_path, builder)("build", "model", "--output", "engine", *flags)
+    assert told.code == 0, told
+    # The manifest asks for the GPU and the TensorRT that built it.
+    environment = {**builder, **install(tmp_path / "site", "1.2.1")}
+    environment["PYTHONPATH"] += f":{builder['PYTHONPATH']}"
+    return tmp_path / "engine", environment
+
+
+def test_an_engine_that_was_built_is_served(start: Start, tmp_path: Path) -> None:
+    directory, environment = build_engine(
+        tmp_path, "gpt2-medium", "--max-batch-size=8", "--max-seq-len=64", "--gather-context-logits"
+    )
+    served = Served(run_worker(start, directory, environment), tmp_path)
+    held = made_with(environment)
+    assert (held["model_path"], held["model_type"]) == (str(directory), "DECODER_ONLY")
+    wanted = tensor("return_context_logits", [[True]], "BOOL")
+    made = [*inputs([8], 2, exclude_input_in_output=True), wanted]
+    answer = served.client.infer("tensorrt_llm", made)
+    assert tokens(answer) == [9, 10]
+    assert answer.as_numpy("context_logits") is not None
+    with pytest.raises(InferenceServerException, match="64"):
+        served.client.infer("tensorrt_llm", inputs([8] * 60, 10))
+    served.client.close()
+
+
+def test_an_encoder_decoder_that_was_built_is_served(start: Start, tmp_path: Path) -> None:
+    write_encoder_decoder_script(tmp_path / "examples")
+    directory, environment = build_engine(
+        tmp_path, "t5-small", "--examples-dir=examples", "--max-encoder-input-len=40", "--max-seq-len=20"
+    )
+    served = Served(run_worker(start, directory, environment), Path(environment["DOUBLES_LOG"]))
+    held = made_with(environment)
+    engines = (held["encoder_model_path"], held["decoder_model_path"])
+    assert engines == (str(directory / "encoder"), str(directory / "decoder"))
+    served.client.infer("tensorrt_llm", inputs(list(range(30)), 3))
+    request = served.last_request()
+    assert (request["encoder_input_token_ids"], request["input_token_ids"]) == (list(range(30)), [0])
+    with pytest.raises(InferenceServerException, match="40"):
+        served.client.infer("tensorrt_llm", inputs(list(range(41)), 3))
+    served.client.close()
 
 
 def test_an_option_at_start_wins_and_the_log_says_so(start: Start, tmp_path: Path) -> None:

@@ -232,6 +232,15 @@ def test_an_encoder_decoder_is_served_from_its_one_directory(tmp_path: Path) -> 
     assert {"encoder", "cross_attention"} <= set(info.capabilities)
 
 
+def test_a_decoder_that_does_not_know_where_to_start_is_told(tmp_path: Path) -> None:
+    directory = tmp_path / "t5"
+    directory.mkdir()
+    for part in ("encoder", "decoder"):
+        write_engine(directory / part)
+    with pytest.raises(UserMistake, match="which token its decoder starts with"):
+        create_engines(directory, parse({}, "engines", {}), "1.2.1")
+
+
 @pytest.mark.parametrize(
     ("build", "given"),
     [

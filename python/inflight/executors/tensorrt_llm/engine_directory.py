@@ -62,11 +62,17 @@ class EngineDirectory:
             raise UserMistake(f"`{directory}/config.json` has no `vocab_size`", _REMEDY)
         if encoder is None:
             return decoder
+        start = decoder.decoder_start if start is None else start
+        if start is None:
+            raise UserMistake(
+                f"nothing beside the engine `{directory}` says which token its decoder starts with",
+                "put the checkpoint's `generation_config.json` with `decoder_start_token_id` there",
+            )
         taken = _read(encoder)
         return replace(
             decoder,
             encoder=encoder,
-            decoder_start=decoder.decoder_start if start is None else start,
+            decoder_start=start,
             max_input_len=taken.max_input_len,
             # The worker counts prompt and output together; the prompt is no part of the decoder's sequence.
             max_seq_len=taken.max_input_len + decoder.max_seq_len,
