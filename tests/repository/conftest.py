@@ -21,6 +21,7 @@ VARIANTS = {
     # Answers return, and are not sent.
     "single": ("tensorrt_llm", ["--decoupled", "false"]),
     "single_bls": ("tensorrt_llm_bls", ["--decoupled", "false", "--set", "tensorrt_llm_model_name=single"]),
+    "single_ensemble": ("ensemble", ["--decoupled", "false"]),
     "accumulating": ("tensorrt_llm_bls", ["--set", "accumulate_tokens=true"]),
     # See `full_executor`.
     "full": ("tensorrt_llm", ["--executor", "scripted", "--logits-datatype", "TYPE_FP16"]),
@@ -44,7 +45,8 @@ def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
         other = scratch / name
         create(model_directory, other, *options)
         config = other / model / "config.pbtxt"
-        config.write_text(re.sub(r"^name: .*", f'name: "{name}"', config.read_text()))
+        text = re.sub(r"^name: .*", f'name: "{name}"', config.read_text())
+        config.write_text(text.replace('model_name: "tensorrt_llm"', 'model_name: "single"'))
         shutil.move(other / model, repository / name)
     shutil.copy(Path(__file__).with_name("full_executor.py"), repository / "full" / "1" / "model.py")
     ignored = repository / "ignored" / "config.pbtxt"

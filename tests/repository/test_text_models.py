@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc
 
 from support import real_triton
 from support.asking import Asking, curl, generate, generate_stream, listed, one, wait_for_log
@@ -166,9 +167,17 @@ def test_a_stop_to_the_core_model_ends_an_ensembles_work(triton: real_triton.Tri
         stopping.close()
 
 
-def test_without_decoupling_one_answer_returns(triton: real_triton.Triton, expected: str) -> None:
-    assert generate(triton, "single_bls", BODY)["text_output"] == expected
-    status, text = curl(triton, "models/single_bls/generate", {**BODY, "stream": True})
+@pytest.mark.parametrize("model", ["single_ensemble", "single_bls"])
+def test_without_decoupling_one_answer_returns(triton: real_triton.Triton, expected: str, model: str) -> None:
+    assert generate(triton, model, BODY)["text_output"] == expected
+    # As clients without streams ask.
+    client = grpc.InferenceServerClient(triton.grpc)
+    try:
+        result = client.infer(model, ask([PROMPT], 4, exclude_input_in_output=True))
+    finally:
+        client.close()
+    assert expected.startswith(np.ravel(result.as_numpy("text_output"))[0].decode())
+    status, text = curl(triton, f"models/{model}/generate", {**BODY, "stream": True})
     assert status == 400
     assert "need `decoupled_mode` to be true" in text
 
