@@ -1,7 +1,28 @@
-//! For tests only: a worker that does what the test says, and a reader of event streams.
+//! For tests only: servers that do what the test says, a proxy that holds bytes back, and a reader of event
+//! streams.
 //!
 //! Panics are wanted here: each is a failed test.
 
+/// RPCs that no test needs, as methods of a service's implementation.
+macro_rules! unimplemented_rpcs {
+    ($($rpc:ident($request:ty) -> $response:ty;)*) => {$(
+        // Spelled as async_trait expands it: the attribute does not see into this macro.
+        fn $rpc<'life0, 'async_trait>(
+            &'life0 self,
+            _: Request<$request>,
+        ) -> Pin<Box<dyn Future<Output = Result<Response<$response>, Status>> + Send + 'async_trait>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async { Err(Status::unimplemented(stringify!($rpc))) })
+        }
+    )*};
+}
+
 pub mod model;
+pub mod proxy;
 pub mod sse;
+pub mod triton;
+pub mod triton_models;
 pub mod worker;

@@ -297,22 +297,6 @@ fn handle_of(message: &ModelInferRequest) -> Option<u64> {
     Some(u64::from_le_bytes(raw.as_ref().try_into().ok()?))
 }
 
-macro_rules! unimplemented_rpcs {
-    ($($rpc:ident($request:ty) -> $response:ty;)*) => {$(
-        // Spelled as async_trait expands it: the attribute does not see into this macro.
-        fn $rpc<'life0, 'async_trait>(
-            &'life0 self,
-            _: Request<$request>,
-        ) -> Pin<Box<dyn Future<Output = Result<Response<$response>, Status>> + Send + 'async_trait>>
-        where
-            'life0: 'async_trait,
-            Self: 'async_trait,
-        {
-            Box::pin(async { Err(Status::unimplemented(stringify!($rpc))) })
-        }
-    )*};
-}
-
 #[tonic::async_trait]
 impl GrpcInferenceService for Service {
     async fn server_live(

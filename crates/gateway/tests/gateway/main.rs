@@ -1,4 +1,4 @@
-//! The gateway over real sockets, with a scripted worker behind it and a plain HTTP client in front.
+//! The gateway over real sockets, with a scripted worker or Triton behind it and a plain HTTP client in front.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,5 +10,6 @@ mod completions;
 mod errors;
 mod lifecycle;
 mod support;
+mod triton;
 mod unread;
 mod workers;

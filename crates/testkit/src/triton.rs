@@ -1,0 +1,339 @@
+//! A plain Triton server that does what the test says: real gRPC on a real port, no step batching.
+//!
+//! Owns the sockets, which models there are, and the streams, one for each request; what the models'
+//! tensors are called is `triton_models`'. A test takes each request with [`FakeTriton::next_request`] and
+//! answers it response by response.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use inflight_kserve::inference::grpc_inference_service_server::{
+    GrpcInferenceService, GrpcInferenceServiceServer,
+};
+use inflight_kserve::inference::repository_index_response::ModelIndex;
+use inflight_kserve::inference::*;
+use inflight_kserve::names;
+use inflight_kserve::tensor::{Element, ResponseBuilder, Tensors};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+/// A test that waits longer than this has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Outgoing = mpsc::Sender<Result<ModelStreamInferResponse, Status>>;
+type Models = BTreeMap<String, ModelConfig>;
+
+/// One request as it arrived, and its stream. Dropping it ends the stream.
+#[derive(Debug)]
+pub struct Asked {
+    pub message: ModelInferRequest,
+    outgoing: Outgoing,
+}
+
+impl Asked {
+    /// The input's values; empty where it was not sent.
+    ///
+    /// # Panics
+    /// The request is malformed, or the input of another type.
+    pub fn values<T: Element>(&self, input: &str) -> Vec<T> {
+        let inputs = Tensors::inputs(&self.message).expect("the inputs are well formed");
+        let values = inputs.values(input).expect("the type is as configured");
+        values.unwrap_or_default()
+    }
+
+    /// The input's texts; empty where it was not sent.
+    ///
+    /// # Panics
+    /// As [`Asked::values`].
+    pub fn texts(&self, input: &str) -> Vec<String> {
+        let inputs = Tensors::inputs(&self.message).expect("the inputs are well formed");
+        let Some(tensor) = inputs.get(input) else {
+            return Vec::new();
+        };
+        let texts = tensor.strings().expect("the type is as configured");
+        texts.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Name and shape of each input, by name.
+    pub fn shapes(&self) -> BTreeMap<&str, Vec<i64>> {
+        let inputs = self.message.inputs.iter();
+        inputs
+            .map(|input| (input.name.as_str(), input.shape.clone()))
+            .collect()
+    }
+
+    /// Sends a response that others follow.
+    pub async fn respond(&self, mut response: ResponseBuilder) {
+        self.send(Ok(last(&mut response, false))).await;
+    }
+
+    /// Sends the last response and ends the stream.
+    pub async fn finish(self, mut response: ResponseBuilder) {
+        self.send(Ok(last(&mut response, true))).await;
+    }
+
+    /// Sends the last response where it is nothing but the mark, and ends the stream.
+    pub async fn finish_empty(self) {
+        self.finish(ResponseBuilder::default()).await;
+    }
+
+    /// Sends a request's error as Triton does, and ends the stream.
+    pub async fn fail(self, error_message: &str) {
+        let message = ModelStreamInferResponse {
+            error_message: error_message.to_owned(),
+            infer_response: Some(ModelInferResponse::default()),
+        };
+        self.send(Ok(message)).await;
+    }
+
+    /// Ends the stream with a gRPC status.
+    pub async fn fail_call(self, status: Status) {
+        self.send(Err(status)).await;
+    }
+
+    /// Waits until the client has reset the stream.
+    ///
+    /// # Panics
+    /// It does not in time.
+    pub async fn cancelled(&self) {
+        let closed = tokio::time::timeout(PATIENCE, self.outgoing.closed());
+        closed.await.expect("the client cancels in time");
+    }
+
+    /// Whether the client has reset the stream.
+    pub fn is_cancelled(&self) -> bool {
+        self.outgoing.is_closed()
+    }
+
+    async fn send(&self, message: Result<ModelStreamInferResponse, Status>) {
+        // A gateway that has gone away is a legitimate part of many tests.
+        let _ = self.outgoing.send(message).await;
+    }
+}
+
+fn last(response: &mut ResponseBuilder, is_last: bool) -> ModelStreamInferResponse {
+    response.bool_parameter(names::FINAL_RESPONSE, is_last);
+    ModelStreamInferResponse {
+        error_message: String::new(),
+        infer_response: Some(response.build()),
+    }
+}
+
+/// A running fake; dropping it closes every connection at once.
+#[derive(Debug)]
+pub struct FakeTriton {
+    pub address: SocketAddr,
+    requests: mpsc::Receiver<Asked>,
+    service: Service,
+    runtime: Option<Runtime>,
+}
+
+impl FakeTriton {
+    /// Listens on an ephemeral port.
+    pub async fn start(models: impl IntoIterator<Item = ModelConfig>) -> Self {
+        let (sender, requests) = mpsc::channel(4096);
+        let models = models.into_iter().map(|model| (model.name.clone(), model));
+        let service = Service {
+            models: Arc::new(Mutex::new(models.collect())),
+            requests: sender,
+        };
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (address, runtime) = listen(service.clone(), address).await;
+        Self {
+            address,
+            requests,
+            service,
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Adds a model, or changes the one of its name.
+    pub fn load(&self, model: ModelConfig) {
+        self.service.models().insert(model.name.clone(), model);
+    }
+
+    /// Takes a model away; its streams go on.
+    pub fn unload(&self, model: &str) {
+        self.service.models().remove(model);
+    }
+
+    /// The next request, in order of arrival.
+    ///
+    /// # Panics
+    /// None comes in time.
+    pub async fn next_request(&mut self) -> Asked {
+        tokio::time::timeout(PATIENCE, self.requests.recv())
+            .await
+            .expect("a request arrives in time")
+            .expect("the fake holds a sender itself")
+    }
+
+    /// Ends as a killed process does.
+    pub fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// Comes back on the same port, after [`FakeTriton::kill`].
+    pub async fn restart(&mut self) {
+        self.kill();
+        let (_, runtime) = listen(self.service.clone(), self.address).await;
+        self.runtime = Some(runtime);
+    }
+}
+
+impl Drop for FakeTriton {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Serves on a runtime of its own: ending it cuts every connection, as the end of a process does.
+async fn listen(service: Service, address: SocketAddr) -> (SocketAddr, Runtime) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    let (bound, listening) = tokio::sync::oneshot::channel();
+    runtime.spawn(async move {
+        let listener = loop {
+            match tokio::net::TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                // The server before this one is still closing the port.
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        let address = listener.local_addr();
+        let _ = bound.send(address.expect("a bound listener has an address"));
+        tonic::transport::Server::builder()
+            .max_concurrent_streams(u32::MAX)
+            .add_service(GrpcInferenceServiceServer::new(service))
+            .serve_with_incoming(TcpListenerStream::new(listener))
+            .await
+            .expect("the fake server serves");
+    });
+    let address = tokio::time::timeout(PATIENCE, listening)
+        .await
+        .expect("the port is free in time")
+        .expect("the fake server still runs");
+    (address, runtime)
+}
+
+#[derive(Clone, Debug)]
+struct Service {
+    models: Arc<Mutex<Models>>,
+    requests: mpsc::Sender<Asked>,
+}
+
+impl Service {
+    fn models(&self) -> MutexGuard<'_, Models> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Service {
+    async fn server_live(
+        &self,
+        _: Request<ServerLiveRequest>,
+    ) -> Result<Response<ServerLiveResponse>, Status> {
+        Ok(Response::new(ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(
+        &self,
+        _: Request<ServerReadyRequest>,
+    ) -> Result<Response<ServerReadyResponse>, Status> {
+        Ok(Response::new(ServerReadyResponse { ready: true }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _: Request<ServerMetadataRequest>,
+    ) -> Result<Response<ServerMetadataResponse>, Status> {
+        Ok(Response::new(ServerMetadataResponse {
+            name: "triton".to_owned(),
+            version: "2.51.0".to_owned(),
+            extensions: vec![
+                "classification".to_owned(),
+                "model_configuration".to_owned(),
+            ],
+        }))
+    }
+
+    async fn repository_index(
+        &self,
+        _: Request<RepositoryIndexRequest>,
+    ) -> Result<Response<RepositoryIndexResponse>, Status> {
+        let models = self.models();
+        let models = models.keys().map(|name| ModelIndex {
+            name: name.clone(),
+            version: "1".to_owned(),
+            state: "READY".to_owned(),
+            reason: String::new(),
+        });
+        Ok(Response::new(RepositoryIndexResponse {
+            models: models.collect(),
+        }))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<ModelConfigRequest>,
+    ) -> Result<Response<ModelConfigResponse>, Status> {
+        let name = request.into_inner().name;
+        let config = self.models().get(&name).cloned();
+        let config = config.ok_or_else(|| {
+            Status::not_found(format!("Request for unknown model: '{name}' is not found"))
+        })?;
+        Ok(Response::new(ModelConfigResponse {
+            config: Some(config),
+        }))
+    }
+
+    type ModelStreamInferStream =
+        Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>>;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
+        let mut incoming = request.into_inner();
+        let (outgoing, answers) = mpsc::channel(1024);
+        let requests = self.requests.clone();
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = incoming.next().await {
+                let outgoing = outgoing.clone();
+                if requests.send(Asked { message, outgoing }).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+
+    unimplemented_rpcs! {
+        model_ready(ModelReadyRequest) -> ModelReadyResponse;
+        model_metadata(ModelMetadataRequest) -> ModelMetadataResponse;
+        model_infer(ModelInferRequest) -> ModelInferResponse;
+        model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse;
+        repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse;
+        repository_model_unload(RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse;
+        system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse;
+        system_shared_memory_register(SystemSharedMemoryRegisterRequest) -> SystemSharedMemoryRegisterResponse;
+        system_shared_memory_unregister(SystemSharedMemoryUnregisterRequest) -> SystemSharedMemoryUnregisterResponse;
+        cuda_shared_memory_status(CudaSharedMemoryStatusRequest) -> CudaSharedMemoryStatusResponse;
+        cuda_shared_memory_register(CudaSharedMemoryRegisterRequest) -> CudaSharedMemoryRegisterResponse;
+        cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest) -> CudaSharedMemoryUnregisterResponse;
+        trace_setting(TraceSettingRequest) -> TraceSettingResponse;
+        log_settings(LogSettingsRequest) -> LogSettingsResponse;
+    }
+}
