@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trtllm import fake_torch, simulation
+from trtllm import fake_torch, simulation, simulator
 
 TABLE = Path(__file__).parent / "data" / "tensorrt_llm_api.json"
 SYMBOLS: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))["symbols"]
@@ -250,7 +250,7 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
         setattr(module(owner), short, getattr(module(target), leaf))
     modules["tensorrt_llm"].__version__ = "1.2.1"  # type: ignore[attr-defined]
     modules["torch"] = fake_torch.make()
-    simulation.connect(modules)
+    simulator.connect(modules)
     return modules
 
 

@@ -14,7 +14,7 @@ from inflight.executors.base import FinishReason, NamedTensor, Request, Response
 from inflight.executors.tensorrt_llm import convert
 from inflight.executors.tensorrt_llm.engines import create_engines
 from inflight.executors.tensorrt_llm.options import parse
-from trtllm import simulation
+from trtllm import simulator
 
 BUILD = {
     "max_seq_len": 128,
@@ -34,7 +34,7 @@ def write_engine(directory: Path, ranks: int = 1, **build: Any) -> Path:
     directory.mkdir(exist_ok=True)
     config = {
         "version": "1.2.1",
-        "pretrained_config": {"vocab_size": simulation.VOCAB, "mapping": {"world_size": ranks}},
+        "pretrained_config": {"vocab_size": simulator.VOCAB, "mapping": {"world_size": ranks}},
         "build_config": BUILD | build,
     }
     (directory / "config.json").write_text(json.dumps(config))
@@ -156,5 +156,5 @@ RETENTION = [
 ]
 PHASE = convert.pack_context_phase([5], 77, b"\x01\x02", [6])
 PHASE_TENSOR = NamedTensor("context_phase_params", "UINT8", (len(PHASE),), PHASE)
-BIAS = np.zeros(simulation.VOCAB, dtype="<f4")
+BIAS = np.zeros(simulator.VOCAB, dtype="<f4")
 BIAS[3] = 1.5

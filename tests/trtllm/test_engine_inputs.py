@@ -9,7 +9,7 @@ import pytest
 
 from inflight.executors.base import NamedTensor, OutputConfig, Request, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm import fields
-from trtllm import simulation
+from trtllm import simulator
 from trtllm.harness import BIAS, PHASE_TENSOR, RETENTION, collect, passed, request_of, tensor
 
 #: Inputs that the case is about, what the worker makes of them, what the double's Request must hold.
@@ -358,7 +358,7 @@ def test_every_input_reaches_its_field(
     executor.enqueue([request_of(given)])
     rows = collect(executor, 9)[9]
     assert not rows[-1].errors
-    held = simulation.REQUESTS[-1].dump()
+    held = simulator.REQUESTS[-1].dump()
     for name, value in expected.items():
         assert held[name] == value, name
     # Nothing else arrives.

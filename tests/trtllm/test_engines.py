@@ -24,7 +24,7 @@ from inflight.executors.tensorrt_llm import find_runtime
 from inflight.executors.tensorrt_llm.engines import create_engines
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
-from trtllm import doubles, simulation
+from trtllm import doubles, simulator
 from trtllm.harness import (
     Row,
     await_until_broken,
@@ -102,8 +102,8 @@ def test_large_outputs_come_under_their_triton_names(executor: Any) -> None:
         ]
     )
     tensors = collect(executor, 1)[1][-1].tensors
-    assert tensors["context_logits"].shape == (2, simulation.VOCAB)
-    assert tensors["generation_logits"].shape == (1, 2, simulation.VOCAB)
+    assert tensors["context_logits"].shape == (2, simulator.VOCAB)
+    assert tensors["generation_logits"].shape == (1, 2, simulator.VOCAB)
     assert np.frombuffer(tensors["cum_log_probs"].data, "<f4").tolist() == [-35 / 64]
     assert struct.unpack("<q", tensors["last_token_time_ns"].data) == (4000,)
     assert struct.unpack("<i", tensors["kv_cache_alloc_total_blocks"].data) == (5,)
@@ -116,7 +116,7 @@ def test_a_context_phase_is_handed_on(executor: Any) -> None:
     blob = row.tensors["context_phase_params"]
     executor.enqueue([Request(client_id=2, input_token_ids=[8], max_tokens=1, tensors=[blob])])
     collect(executor, 2)
-    params = simulation.REQUESTS[-1].dump()["context_phase_params"]
+    params = simulator.REQUESTS[-1].dump()["context_phase_params"]
     assert (params["first_gen_tokens"], params["opaque_state"]) == ([9], b"\x00state".hex())
 
 
@@ -133,9 +133,9 @@ def test_one_refusal_leaves_the_others_alone(executor: Any) -> None:
     executor.enqueue(
         [
             Request(client_id=1, input_token_ids=[10], max_tokens=1),
-            Request(client_id=2, input_token_ids=[simulation.REFUSE], max_tokens=1),
+            Request(client_id=2, input_token_ids=[simulator.REFUSE], max_tokens=1),
             Request(client_id=3, input_token_ids=[10], max_tokens=1, tensors=[guide]),
-            Request(client_id=4, input_token_ids=[simulation.ERROR], max_tokens=1),
+            Request(client_id=4, input_token_ids=[simulator.ERROR], max_tokens=1),
             Request(client_id=5, input_token_ids=[30], max_tokens=1),
         ]
     )
@@ -150,14 +150,14 @@ def test_one_refusal_leaves_the_others_alone(executor: Any) -> None:
 
 
 def test_a_broken_engine_raises_with_its_reason(executor: Any) -> None:
-    executor.enqueue([Request(client_id=1, input_token_ids=[simulation.CRASH], max_tokens=1)])
+    executor.enqueue([Request(client_id=1, input_token_ids=[simulator.CRASH], max_tokens=1)])
     with pytest.raises(EngineFailed, match=r"giving responses: RuntimeError.*illegal memory access$"):
         await_until_broken(executor)
 
 
 def test_a_dead_rank_is_noticed(executor: Any) -> None:
-    executor.enqueue([Request(client_id=1, input_token_ids=[simulation.SILENCE], max_tokens=1)])
-    simulation.ENGINES[-1]._sim.stop()
+    executor.enqueue([Request(client_id=1, input_token_ids=[simulator.SILENCE], max_tokens=1)])
+    simulator.ENGINES[-1]._sim.stop()
     with pytest.raises(EngineFailed, match="one of its ranks has died"):
         await_until_broken(executor)
 
@@ -207,7 +207,7 @@ def test_ranks_above_zero_stay_until_the_leader_ends(tmp_path: Path, monkeypatch
         create_engines(directory, parse({}, "engines", {}), "1.2.1")
     assert raised.value.code == 0
     # It was built, and left through the engine's own shutdown.
-    assert simulation.ENGINES[-1]._sim.stopped
+    assert simulator.ENGINES[-1]._sim.stopped
 
 
 def test_an_encoder_decoder_is_served_from_its_one_directory(tmp_path: Path) -> None:
@@ -216,10 +216,10 @@ def test_an_encoder_decoder_is_served_from_its_one_directory(tmp_path: Path) -> 
     assert find_runtime(directory) == "engines"
     with doubles.installed():
         made = create_engines(directory, parse({}, "engines", {}), "1.2.1")
-        engine = simulation.ENGINES[-1].dump()
+        engine = simulator.ENGINES[-1].dump()
         made.enqueue([request_of({"input_token_ids": list(range(30)), "max_tokens": 3})])
         rows = collect(made, 9)[9]
-        held = simulation.REQUESTS[-1].dump()
+        held = simulator.REQUESTS[-1].dump()
         info = made.info()
         made.shutdown()
     assert engine["encoder_model_path"] == str(directory / "encoder")
@@ -266,7 +266,7 @@ def test_draft_logits_travel_between_gpus_where_asked(tmp_path: Path) -> None:
         made = start_engines(tmp_path, speculative_decoding_fast_logits=True)
         made.enqueue([request_of({"tensors": drafts})])
         collect(made, 9)
-        held = simulation.REQUESTS[-1].dump()
+        held = simulator.REQUESTS[-1].dump()
         made.shutdown()
     assert held["external_draft_tokens_config"] == {
         "class": "ExternalDraftTokensConfig",
@@ -290,7 +290,7 @@ def test_guides_know_how_tokens_are_spelled(tmp_path: Path, given: bool) -> None
         more = {"xgrammar_tokenizer_info_path": str(path)}
     with doubles.installed():
         start_engines(tmp_path, **more).shutdown()
-        config = simulation.ENGINES[-1].dump()["executor_config"]
+        config = simulator.ENGINES[-1].dump()["executor_config"]
     assert config["guided_decoding_config"] == {
         "class": "GuidedDecodingConfig",
         "backend": "XGRAMMAR",
@@ -327,7 +327,7 @@ def test_an_orchestrator_starts_its_ranks_with_the_packages_program(tmp_path: Pa
         (package / "bin").mkdir(parents=True)
         (package / "bin" / "executorWorker").touch()
         create_engines(engine, options, "1.2.1").shutdown()
-        parallel = simulation.ENGINES[-1].dump()["executor_config"]["parallel_config"]
+        parallel = simulator.ENGINES[-1].dump()["executor_config"]["parallel_config"]
     assert parallel == {
         "class": "ParallelConfig",
         "communication_mode": "ORCHESTRATOR",

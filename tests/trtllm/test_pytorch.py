@@ -18,7 +18,7 @@ from inflight.executors.tensorrt_llm import fields, pytorch
 from inflight.executors.tensorrt_llm.fields import Target
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
-from trtllm import doubles, simulation
+from trtllm import doubles, simulator
 from trtllm.harness import (
     BIAS,
     PHASE_TENSOR,
@@ -32,7 +32,7 @@ from trtllm.harness import (
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
-    "vocab_size": simulation.VOCAB,
+    "vocab_size": simulator.VOCAB,
     "max_position_embeddings": 128,
 }
 OPTIONS = {
@@ -284,7 +284,7 @@ def test_every_input_reaches_its_keyword(
 ) -> None:
     executor.enqueue([request_of(given)])
     assert not collect(executor, 9)[9][-1].errors
-    held = dump(simulation.REQUESTS[-1])
+    held = dump(simulator.REQUESTS[-1])
     for name, value in params.items():
         assert held["sampling_params"][name] == value, name
     usual = {
@@ -299,7 +299,7 @@ def test_every_input_reaches_its_keyword(
     for name, value in call.items():
         assert held[name] == value, name
     assert set(held) - {"inputs", "streaming", "sampling_params"} == set(call) - {"inputs", "streaming"}
-    sampling = simulation.REQUESTS[-1]["sampling_params"]
+    sampling = simulator.REQUESTS[-1]["sampling_params"]
     if "stop_words_list" in about:
         assert (sampling._stop_word_ids, sampling._bad_word_ids) == ([[40, 41]], [[61, 62]])
 
@@ -351,9 +351,9 @@ def test_one_refusal_leaves_the_others_alone(executor: Any) -> None:
     executor.enqueue(
         [
             Request(client_id=1, input_token_ids=[10], max_tokens=1),
-            Request(client_id=2, input_token_ids=[simulation.REFUSE], max_tokens=1),
+            Request(client_id=2, input_token_ids=[simulator.REFUSE], max_tokens=1),
             Request(client_id=3, input_token_ids=[10], max_tokens=1, tensors=[lora]),
-            Request(client_id=4, input_token_ids=[simulation.ERROR], max_tokens=1),
+            Request(client_id=4, input_token_ids=[simulator.ERROR], max_tokens=1),
             Request(client_id=5, input_token_ids=[10], max_tokens=1, tensors=[weights]),
         ]
     )
@@ -366,7 +366,7 @@ def test_one_refusal_leaves_the_others_alone(executor: Any) -> None:
 
 
 def test_a_dead_engine_raises(executor: Any) -> None:
-    executor.enqueue([Request(client_id=1, input_token_ids=[simulation.CRASH], max_tokens=1)])
+    executor.enqueue([Request(client_id=1, input_token_ids=[simulator.CRASH], max_tokens=1)])
     with pytest.raises(EngineFailed, match="no longer takes requests"):
         await_until_broken(executor)
 
@@ -393,7 +393,7 @@ def test_what_build_wrote_is_used_and_options_win(tmp_path: Path, monkeypatch: p
     (write_checkpoint(tmp_path / "model") / "llm_args.json").write_text(json.dumps(written))
     with doubles.installed():
         made = start(tmp_path, max_batch_size=4, kv_cache_free_gpu_mem_fraction=0.5)
-        arguments = simulation.ENGINES[-1].dump()
+        arguments = simulator.ENGINES[-1].dump()
         info = made.info()
         made.shutdown()
     assert (info.max_batch_size, info.max_seq_len, info.max_input_len) == (4, 64, 63)
@@ -403,7 +403,7 @@ def test_what_build_wrote_is_used_and_options_win(tmp_path: Path, monkeypatch: p
 
 
 def test_adapters_are_in_the_configuration_and_in_the_capabilities(executor: Any) -> None:
-    held = simulation.ENGINES[-1].dump()
+    held = simulator.ENGINES[-1].dump()
     assert (held["enable_lora"], held["lora_config"]) == (
         True,
         {"lora_target_modules": ["attn_q", "attn_v"]},
@@ -429,7 +429,7 @@ def test_cuda_graphs_are_off_as_made_or_by_default(
     monkeypatch.setenv(pytorch.SINGLE_PROCESS, "0")
     with doubles.installed():
         start(tmp_path, **options).shutdown()
-    assert simulation.ENGINES[-1].dump().get("cuda_graph_config", "absent") == expected
+    assert simulator.ENGINES[-1].dump().get("cuda_graph_config", "absent") == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from inflight.errors import UserMistake
-from inflight.executors.tensorrt_llm import document, engine_config, fields, options, pytorch_config, ranks
+from inflight.executors.tensorrt_llm import (
+    document,
+    engine_config,
+    fields,
+    options,
+    promises,
+    pytorch_config,
+    ranks,
+)
 from inflight.executors.tensorrt_llm.fields import PARAMETERS, RUNTIMES, Runtime
 from inflight.executors.tensorrt_llm.verify import parameters, verify
 from trtllm import doubles
@@ -53,7 +61,7 @@ def test_every_keyword_of_the_table_is_recorded(runtime: Runtime) -> None:
         "engines": (doubles.BINDINGS,),
         "pytorch": ("tensorrt_llm.llmapi.", doubles.BINDINGS),
     }[runtime]
-    for owner, keyword, _ in fields.keywords(runtime):
+    for owner, keyword, _ in promises.keywords(runtime):
         if owner == "generate_async":
             params = doubles.SYMBOLS["tensorrt_llm.llmapi.LLM"]["methods"][owner]["params"]
         else:

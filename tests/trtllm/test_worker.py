@@ -20,7 +20,7 @@ from inflight.launch.model import DEMO_DIRECTORY
 from support.processes import InflightProcess
 from support.servers import Start
 from support.triton import TritonStream, inputs, tensor, tokens
-from trtllm import simulation
+from trtllm import simulator
 from trtllm.harness import BIAS, write_encoder_decoder, write_engine
 from trtllm.test_pytorch import write_checkpoint
 
@@ -116,7 +116,7 @@ def test_tensors_of_a_client_reach_the_request_and_rows_the_client(served: Serve
     assert tokens(answer) == [17, 18]
     assert answer.as_numpy("output_log_probs").ravel().tolist() == [-17 / 64, -18 / 64]
     assert answer.as_numpy("cum_log_probs").ravel().tolist() == [-35 / 64]
-    assert answer.as_numpy("context_logits").shape == (1, 2, simulation.VOCAB)
+    assert answer.as_numpy("context_logits").shape == (1, 2, simulator.VOCAB)
     held = served.last_request()
     sampling = {"class": "SamplingConfig", "beam_width": 1, "top_k": 3, "seed": 2**63, "temperature": 0.5}
     assert held["sampling_config"] == sampling
@@ -138,7 +138,7 @@ def test_a_stream_and_its_cancel(served: Served) -> None:
     stream = TritonStream(served.process.address("grpc"))
     stream.send("one", inputs([8], 4, streaming=True))
     assert [token for result in stream.until_final() for token in tokens(result)] == [9, 10, 11, 12]
-    stream.send("two", inputs([simulation.SILENCE], 4, streaming=True))
+    stream.send("two", inputs([simulator.SILENCE], 4, streaming=True))
     stream.send("two", inputs([1], 1, stop=True))
     stream.close(cancel=True)
 
@@ -172,7 +172,7 @@ def test_request_parameters_reach_the_request(start: Start, tmp_path: Path) -> N
 
 def test_an_errored_request_and_an_absent_capability(served: Served) -> None:
     with pytest.raises(InferenceServerException, match="LoRA task 7 not found"):
-        served.client.infer("tensorrt_llm", inputs([simulation.ERROR, 1], 2))
+        served.client.infer("tensorrt_llm", inputs([simulator.ERROR, 1], 2))
     with pytest.raises(InferenceServerException, match="lookahead"):
         served.client.infer(
             "tensorrt_llm", [*inputs([1], 2), tensor("lookahead_window_size", [[3]], "INT32")]
@@ -219,9 +219,9 @@ def test_an_encoder_decoder_is_served_from_its_one_directory(start: Start, tmp_p
 @pytest.mark.parametrize(
     ("prompt", "reasons"),
     [
-        (simulation.CRASH, {"engines": "CUDA error: an illegal memory access", "pytorch": "has died"}),
-        (simulation.DEATH, {"engines": "one of its ranks has died", "pytorch": "one of its ranks has died"}),
-        (simulation.SILENCE, {"engines": "no progress", "pytorch": "no progress"}),
+        (simulator.CRASH, {"engines": "CUDA error: an illegal memory access", "pytorch": "has died"}),
+        (simulator.DEATH, {"engines": "one of its ranks has died", "pytorch": "one of its ranks has died"}),
+        (simulator.SILENCE, {"engines": "no progress", "pytorch": "no progress"}),
     ],
     ids=["fatal error", "dead rank", "no progress"],
 )
@@ -234,7 +234,7 @@ def test_an_engine_that_cannot_go_on_ends_the_worker_with_its_own_code_and_the_r
     else:
         model = checkpoint_with_tokenizer(tmp_path / "model")
     # Longer than the question whether the engine lives, which is asked once a second.
-    patience = "0.5" if prompt == simulation.SILENCE else "30"
+    patience = "0.5" if prompt == simulator.SILENCE else "30"
     process = start(
         "worker", str(model), "--executor=tensorrt_llm", "--grpc-port=0", "--metrics-port=0",
         f"--progress-timeout-s={patience}", environment=environment,

@@ -1,6 +1,7 @@
 """The TensorRT-LLM executors: engines through the executor bindings, checkpoints through the PyTorch `LLM`.
 
     fields    the table: which input feeds which field of each runtime
+    promises  what follows from it: names needed, capabilities
     convert   values of the wire as what fields take     options   what it is started with
     rows      columns of a response batch                verify    the installed names, at start
     document  the tables of docs/TENSORRT_LLM.md         health    why it is broken

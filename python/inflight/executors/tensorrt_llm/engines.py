@@ -21,7 +21,7 @@ from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
-from inflight.executors.tensorrt_llm import fields, ranks
+from inflight.executors.tensorrt_llm import ranks
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.engine_config import build_config
 from inflight.executors.tensorrt_llm.engine_directory import EngineDirectory
@@ -29,6 +29,7 @@ from inflight.executors.tensorrt_llm.engine_requests import RequestBuilder
 from inflight.executors.tensorrt_llm.guides import read_tokenizer_info
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
+from inflight.executors.tensorrt_llm.promises import capabilities
 from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
 from inflight.executors.tensorrt_llm.rows import Rows
 from inflight.executors.tensorrt_llm.verify import verify
@@ -258,7 +259,7 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
         max_num_tokens=min(options.max_num_tokens or directory.max_num_tokens, directory.max_num_tokens),
         max_beam_width=beams,
         tokens_per_block=directory.tokens_per_block,
-        capabilities=fields.capabilities("engines", frozenset(conditions), frozenset(verified.off)),
+        capabilities=capabilities("engines", frozenset(conditions), frozenset(verified.off)),
     )
     builder = RequestBuilder(
         api,

@@ -1,13 +1,14 @@
 """THE table: every input of the core model, what it becomes in each runtime, and what that takes.
 
-Capabilities, the start-up check, the builders of requests and the tables of docs/TENSORRT_LLM.md all follow
-from it. Names are TensorRT-LLM's: for engines classes of `tensorrt_llm.bindings.executor`, for PyTorch
-`SamplingParams` and the keywords of `LLM.generate_async`. Holds no object of TensorRT-LLM.
+Capabilities and the start-up check (`promises`), the builders of requests and the tables of
+docs/TENSORRT_LLM.md all follow from it. Names are TensorRT-LLM's: for engines classes of
+`tensorrt_llm.bindings.executor`, for PyTorch `SamplingParams` and the keywords of `LLM.generate_async`. Holds
+no object of TensorRT-LLM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -423,98 +424,3 @@ FIELDS: tuple[Field, ...] = (
 BY_TENSOR = {field.tensor: field for field in FIELDS}
 #: Request parameters among the fields: no tensors of the core model.
 PARAMETERS = frozenset({"request_type", "priority"})
-
-#: Keywords that every request needs besides those of the table.
-ALWAYS: dict[Runtime, tuple[tuple[str, str], ...]] = {
-    "engines": (
-        ("OutputConfig", "exclude_input_from_output"),
-        ("Request", "sampling_config"),
-        ("Request", "output_config"),
-        ("Request", "client_id"),
-    ),
-    "pytorch": (
-        ("SamplingParams", "detokenize"),
-        ("SamplingParams", "ignore_eos"),
-        ("SamplingParams", "exclude_input_from_output"),
-        ("SamplingParams", "include_stop_str_in_output"),
-        ("generate_async", "sampling_params"),
-    ),
-}
-
-#: Capability -> further keywords without which it cannot be had.
-ALSO: dict[Runtime, dict[str, tuple[tuple[str, str], ...]]] = {
-    "engines": {
-        "encoder": (("Request", "encoder_input_token_ids"),),
-        "draft_tokens": (("Request", "external_draft_tokens_config"),),
-        "prompt_tuning": (("Request", "prompt_tuning_config"),),
-        "mrope": (("Request", "mrope_config"),),
-        "lora": (("Request", "lora_config"),),
-        "lookahead": (("Request", "lookahead_config"),),
-        "guided_decoding": (("Request", "guided_decoding_params"),),
-        "kv_cache_retention": (
-            ("Request", "kv_cache_retention_config"),
-            ("KvCacheRetentionConfig", "token_range_retention_configs"),
-        ),
-        "context_phase": (
-            ("Request", "context_phase_params"),
-            ("ContextPhaseParams", "first_gen_tokens"),
-            ("ContextPhaseParams", "req_id"),
-            ("ContextPhaseParams", "draft_tokens"),
-        ),
-    },
-    "pytorch": {
-        "beam_search": (("SamplingParams", "use_beam_search"),),
-        "lora": (
-            ("generate_async", "lora_request"),
-            ("LoRARequest", "lora_name"),
-            ("LoRARequest", "lora_path"),
-        ),
-        "guided_decoding": (
-            ("SamplingParams", "guided_decoding"),
-            ("GuidedDecodingParams", "regex"),
-            ("GuidedDecodingParams", "grammar"),
-            ("GuidedDecodingParams", "structural_tag"),
-        ),
-        "kv_cache_retention": (
-            ("generate_async", "kv_cache_retention_config"),
-            ("KvCacheRetentionConfig", "token_range_retention_configs"),
-        ),
-        "context_phase": (
-            ("generate_async", "disaggregated_params"),
-            ("DisaggregatedParams", "first_gen_tokens"),
-            ("DisaggregatedParams", "ctx_request_id"),
-            ("DisaggregatedParams", "draft_tokens"),
-        ),
-    },
-}
-
-
-def keywords(runtime: Runtime) -> Iterator[tuple[str, str, str | None]]:
-    """Every (class, keyword, capability) of a runtime's requests; capability None: always needed."""
-    for owner, keyword in ALWAYS[runtime]:
-        yield owner, keyword, None
-    for field in FIELDS:
-        target = field.target(runtime)
-        if isinstance(target, Target):
-            yield target.owner, target.keyword, field.capability
-    for capability, pairs in ALSO[runtime].items():
-        for owner, keyword in pairs:
-            yield owner, keyword, capability
-
-
-def capabilities(runtime: Runtime, conditions: frozenset[str], off: frozenset[str]) -> tuple[str, ...]:
-    """What is promised: capabilities all of whose conditions hold and that the installed version has.
-
-    A capability is had when no field of it is unsupported; a field's condition outside `conditions` takes
-    the capability away. `off`: what the start-up check found missing.
-    """
-    had: dict[str, bool] = {}
-    for field in FIELDS:
-        if field.capability is None:
-            continue
-        target = field.target(runtime)
-        possible = isinstance(target, Refusal | None) or (
-            isinstance(target, Target) and (target.condition is None or target.condition in conditions)
-        )
-        had[field.capability] = had.get(field.capability, True) and possible
-    return tuple(name for name, possible in had.items() if possible and name not in off)

@@ -19,10 +19,11 @@ from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
-from inflight.executors.tensorrt_llm import fields, pytorch_config, ranks
+from inflight.executors.tensorrt_llm import pytorch_config, ranks
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
+from inflight.executors.tensorrt_llm.promises import capabilities
 from inflight.executors.tensorrt_llm.pytorch_requests import SamplingBuilder
 from inflight.executors.tensorrt_llm.pytorch_results import Progress
 from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
@@ -301,7 +302,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         max_num_tokens=sizes.max_num_tokens,
         max_beam_width=sizes.max_beam_width,
         tokens_per_block=sizes.tokens_per_block,
-        capabilities=fields.capabilities("pytorch", frozenset(conditions), frozenset(verified.off)),
+        capabilities=capabilities("pytorch", frozenset(conditions), frozenset(verified.off)),
     )
     builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters)
     reader = None if tap is None else ResultReader(bindings.FinishReason)

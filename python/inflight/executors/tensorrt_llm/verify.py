@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.executors.tensorrt_llm.fields import Runtime, keywords
+from inflight.executors.tensorrt_llm.fields import Runtime
+from inflight.executors.tensorrt_llm.promises import keywords
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
 

@@ -1,0 +1,239 @@
+"""The engine of the doubles: a thread that makes one token per sequence and iteration, in the order and
+timing of TensorRT-LLM's. A sequence counts up from its prompt's last token.
+
+Prompts that begin with a number below make the engine misbehave.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+#: First prompt tokens: an error of this request; a broken engine; no answer ever; a refusal at enqueue; the
+#: death of a rank, after which the others answer nothing and take nothing.
+ERROR, CRASH, SILENCE, REFUSE, DEATH = 90, 91, 92, 93, 94
+VOCAB = 96
+STEP_S = 0.002
+
+#: Filled by `connect`.
+API: Any = None
+MODULES: dict[str, Any] = {}
+#: Requests that engines got, and engines, newest last; for tests in the same process.
+REQUESTS: list[Any] = []
+ENGINES: list[Any] = []
+
+
+def connect(modules: dict[str, Any]) -> None:
+    global API
+    API = modules["tensorrt_llm.bindings.executor"]
+    MODULES.clear()
+    MODULES.update(modules)
+    REQUESTS.clear()
+    ENGINES.clear()
+
+
+class Sequence:
+    """One sequence of a request."""
+
+    def __init__(self, job: Job, index: int) -> None:
+        self.job, self.index = job, index
+        self.tokens: list[int] = []
+        self.reason = ""
+
+    def step(self) -> int | None:
+        """The next token; None where the sequence ends without one."""
+        previous = self.tokens[-1] if self.tokens else self.job.prompt[-1] + self.index
+        token = (previous + 1) % VOCAB
+        if token == self.job.end_id:
+            self.reason = "END_ID"
+            return None
+        self.tokens.append(token)
+        if any(self.tokens[-len(word) :] == word for word in self.job.stop_words):
+            self.reason = "STOP_WORDS"
+        elif len(self.tokens) >= self.job.max_tokens:
+            self.reason = "LENGTH"
+        return token
+
+
+class Job:
+    """A request in the engine."""
+
+    def __init__(
+        self, identity: int, prompt: list[int], max_tokens: int, streaming: bool, **more: Any
+    ) -> None:
+        self.identity, self.prompt, self.max_tokens, self.streaming = identity, prompt, max_tokens, streaming
+        self.end_id, self.stop_words = more.get("end_id"), more.get("stop_words") or []
+        self.client_id, self.output = more.get("client_id"), more.get("output") or {}
+        self.beams = more.get("beams", 1)
+        self.context_only = more.get("context_only", False)
+        self.sequences = [Sequence(self, index) for index in range(more.get("sequences", 1))]
+        self.cancelled = False
+
+
+class Simulator:
+    """The engine's thread: `ready` gets lists of responses, one list an iteration."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.changed = threading.Condition()
+        self.ready: list[Any] = []
+        self.broken = False
+        self.stopped = False
+        self.next_id = 1
+        self.iterations = 0
+        self.stats: list[Any] = []
+        self.deliver: Any = None
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def add(self, job: Job) -> None:
+        with self.changed:
+            self.jobs[job.identity] = job
+            self.changed.notify_all()
+
+    def cancel(self, identity: int) -> None:
+        with self.changed:
+            if identity in self.jobs:
+                self.jobs[identity].cancelled = True
+
+    def stop(self) -> None:
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+    def run(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.jobs or self.stopped)
+                if self.stopped:
+                    return
+                responses = [response for job in list(self.jobs.values()) for response in self.step(job)]
+                self.iterations += 1
+                self.stats.append(self.describe())
+                if self.deliver is None:
+                    self.ready.extend(responses)
+                    self.changed.notify_all()
+            if self.deliver is not None and responses:
+                self.deliver(responses)
+            threading.Event().wait(STEP_S)
+
+    def step(self, job: Job) -> Iterator[Any]:
+        if job.prompt[0] == SILENCE:
+            return
+        if job.prompt[0] == DEATH:
+            self.stopped = True
+            self.changed.notify_all()
+            return
+        if job.prompt[0] == CRASH:
+            self.broken = True
+            self.changed.notify_all()
+            return
+        if job.prompt[0] == ERROR:
+            del self.jobs[job.identity]
+            yield API.Response(
+                request_id=job.identity, error_msg="LoRA task 7 not found in cache.", client_id=job.client_id
+            )
+            return
+        running = [sequence for sequence in job.sequences if not sequence.reason]
+        for place, sequence in enumerate(running):
+            token = None if job.cancelled else sequence.step()
+            if job.context_only and not job.cancelled:
+                sequence.reason = "NOT_FINISHED"
+            if job.cancelled:
+                sequence.reason = "CANCELLED"
+            if job.streaming:
+                tokens = [] if token is None else [token]
+            elif sequence.reason:
+                tokens = sequence.tokens
+            else:
+                continue
+            final = place == len(running) - 1 and all(one.reason for one in job.sequences)
+            if final:
+                del self.jobs[job.identity]
+            result = API.Response(
+                request_id=job.identity,
+                result=self.result(job, sequence, tokens, final),
+                client_id=job.client_id,
+            )
+            yield result
+
+    def result(self, job: Job, sequence: Sequence, tokens: list[int], final: bool) -> Any:
+        result = API.Result()
+        result.is_final = final
+        result.is_sequence_final = bool(sequence.reason)
+        result.sequence_index = sequence.index
+        whole = tokens if job.output.get("exclude_input_from_output") else [*job.prompt, *tokens]
+        result.output_token_ids = [list(whole) for _ in range(job.beams)]
+        reason = getattr(API.FinishReason, sequence.reason or "NOT_FINISHED")
+        result.finish_reasons = [reason] * job.beams
+        if job.output.get("return_log_probs"):
+            # All so far, as the engines do.
+            result.log_probs = [[-token / 64 for token in sequence.tokens]] * job.beams
+            result.cum_log_probs = [sum(-token / 64 for token in sequence.tokens)] * job.beams
+        tensor = MODULES["torch"].Tensor
+        if job.output.get("return_generation_logits") and tokens:
+            result.generation_logits = tensor(logits(tokens)[None], "float32")
+        if job.output.get("return_context_logits"):
+            shifted = [*job.prompt[1:], (job.prompt[-1] + 1) % VOCAB]
+            result.context_logits = tensor(logits(shifted), "float32")
+        if job.output.get("return_perf_metrics") and final:
+            result.request_perf_metrics = perf_metrics()
+        if job.context_only:
+            result.context_phase_params = API.ContextPhaseParams(
+                [tokens[0]], job.identity, b"\x00state", None
+            )
+        return result
+
+    def describe(self) -> Any:
+        stats = API.IterationStats()
+        stats.iter = self.iterations
+        stats.num_active_requests = len(self.jobs)
+        stats.max_num_active_requests = 8
+        return stats
+
+
+def logits(tokens: list[int]) -> Any:
+    """Rows whose best token is the given one, the next best the one after it."""
+    rows = np.zeros((len(tokens), VOCAB), dtype=np.float32)
+    for row, token in enumerate(tokens):
+        rows[row, token] = 4.0
+        rows[row, (token + 1) % VOCAB] = 2.0
+    return rows
+
+
+def perf_metrics() -> Any:
+    metrics = API.RequestPerfMetrics()
+    timing, cache = API.TimingMetrics(), API.KvCacheMetrics()
+    for place, name in enumerate(
+        ("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")
+    ):
+        setattr(timing, name, timedelta(microseconds=place + 1))
+    cache.num_total_allocated_blocks, cache.num_new_allocated_blocks, cache.num_reused_blocks = 5, 4, 1
+    metrics.timing_metrics, metrics.kv_cache_metrics = timing, cache
+    return metrics
+
+
+def record(request: Any) -> None:
+    """Keeps a request, and writes it where a test of another process reads it."""
+    REQUESTS.append(request)
+    held = request.items() if isinstance(request, dict) else request.dump().items()
+    write("DOUBLES_LOG", {name: getattr(value, "dump", lambda v=value: v)() for name, value in held})
+
+
+def record_engine(engine: Any) -> None:
+    """The same for an engine and what it was made with."""
+    ENGINES.append(engine)
+    write("DOUBLES_MADE", engine.dump())
+
+
+def write(variable: str, values: dict[str, Any]) -> None:
+    """Appends a line of JSON to the file that the environment names."""
+    log = os.environ.get(variable)
+    if log:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(json.dumps(values, default=str) + "\n")
