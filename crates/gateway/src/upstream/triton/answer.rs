@@ -153,11 +153,16 @@ impl Reader {
         let told = outputs.values::<i32>(output::OUTPUT_TOKENS)?;
         let told = told.filter(|_| self.model.counts_tokens());
         let told = told.and_then(|counts| usize::try_from(*counts.first()?).ok());
+        let reason = self.reason_told(outputs)?;
         let tokens = match (told, &text) {
             (Some(told), _) => told,
             (None, None) => 0,
-            // One response is one step. An empty last one only says that it is the last.
-            (None, Some(text)) if self.expected.streaming => usize::from(!last || !text.is_empty()),
+            // One response is one step. A last one without news is an end token's, which is not counted,
+            // or only says that it is the last; it is a token where that was the last one allowed.
+            (None, Some(text)) if self.expected.streaming => {
+                let counts = !last || self.is_news(text) || reason == Some(FinishReason::Length);
+                usize::from(counts)
+            }
             (None, Some(text)) => self.counted(text),
         };
         let text = match text {
@@ -168,7 +173,7 @@ impl Reader {
             _ => String::new(),
         };
         self.count(tokens);
-        let finish = match self.reason_told(outputs)? {
+        let finish = match reason {
             Some(reason) if last => reason,
             _ if last => self.reason_by_count(),
             _ => FinishReason::NotFinished,
@@ -196,6 +201,14 @@ impl Reader {
         let tokenizer = self.expected.tokenizer.as_ref();
         let counted = tokenizer.and_then(|tokenizer| tokenizer.encode(text, false).ok());
         counted.map_or(0, |tokens| tokens.len())
+    }
+
+    fn is_news(&self, text: &str) -> bool {
+        if !self.model.accumulates {
+            return !text.is_empty();
+        }
+        let news = text.strip_prefix(self.passed.as_str());
+        news != Some(self.in_doubt.as_str()) && !text.is_empty()
     }
 
     /// The part of a repeated text that is new. What may be half a character waits for the rest.

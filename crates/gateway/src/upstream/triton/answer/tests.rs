@@ -317,6 +317,25 @@ fn a_reason_that_is_told_is_believed() {
 }
 
 #[test]
+fn a_last_repeated_text_counts_where_it_has_a_token() {
+    for (last, reason, count) in [
+        ("ab", "stop", 1),
+        ("a", "stop", 0),
+        // A token without text, e.g. half a character, used the last place.
+        ("a", "length", 1),
+    ] {
+        let mut reader = reader("llmapi", expected(9));
+        reader.read(&text(false, "a")).unwrap();
+        let told = response(true, |builder| {
+            builder.push_bytes("text_output", &[1], [last]);
+            builder.push_bytes("finish_reason", &[1], [reason]);
+        });
+        let details = reader.read(&told).unwrap().details.unwrap();
+        assert_eq!(details.generated, count, "{last} {reason}");
+    }
+}
+
+#[test]
 fn errors_are_classified_by_their_words() {
     let traceback = "Traceback (most recent call last):\n  File \"model.py\", line 3\nRuntimeError: \
                      Prompt length (9) exceeds maximum input length (8).\n";
