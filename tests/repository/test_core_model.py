@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from support import real_triton
-from support.asking import Asking, curl, generate, generate_stream, listed, log_lines, one, wait_for_log
+from support.asking import (
+    TIMEOUT_S,
+    Asking,
+    curl,
+    generate,
+    generate_stream,
+    listed,
+    log_lines,
+    one,
+    wait_for_log,
+)
+from support.metrics import total
 from support.triton import inputs, is_final, tensor, tokens
 
 PROMPT = [40, 41, 42]
@@ -249,6 +261,43 @@ def test_closing_the_stream_ends_the_work(triton: real_triton.Triton) -> None:
         staying.close()
     # Written once the executor's final row of it is there, and only for a client that left.
     wait_for_log(triton, "request `leaving` is cancelled")
+
+
+def test_metrics_follow_the_executor(triton: real_triton.Triton) -> None:
+    """Under NVIDIA's names: one request of `narrow` runs, another waits, and cancelling frees the cache."""
+    stream = Asking(triton, "narrow")
+    try:
+        for name in ("running", "waiting"):
+            stream.ask(name, inputs(PROMPT, LONG, streaming=True))
+        _, error = stream.next()
+        assert error is None
+        wait_for_gauges(triton, active=2, scheduled=1, waiting=1, max=1, used=None, tokens_per=32)
+    finally:
+        stream.close(cancel=True)
+    wait_for_gauges(triton, active=0, scheduled=0, waiting=0, max=1, used=0, tokens_per=32)
+
+
+def wait_for_gauges(triton: real_triton.Triton, **expected: float | None) -> None:
+    """Waits until the gauges of `narrow` have these values; `None` is any above 0."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        found = {
+            name: total(
+                triton.metrics,
+                "nv_trt_llm_kv_cache_block_metrics"
+                if name in ("used", "tokens_per")
+                else "nv_trt_llm_request_metrics",
+                'model="narrow"',
+                f'="{name}"',
+            )
+            for name in expected
+        }
+        if all(
+            found[name] > 0 if value is None else found[name] == value for name, value in expected.items()
+        ):
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
 
 
 def test_parameters_reach_the_executor(triton: real_triton.Triton) -> None:

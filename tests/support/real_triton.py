@@ -46,6 +46,7 @@ class Triton:
     process: subprocess.Popen[bytes]
     http: str
     grpc: str
+    metrics: str
     log: Path
 
     def stop(self) -> None:
@@ -117,7 +118,7 @@ def start(repository: Path, scratch: Path, models: Sequence[str] = ()) -> Triton
             env=environment,
             start_new_session=True,
         )
-    triton = Triton(process, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", log)
+    triton = Triton(process, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}", log)
     deadline = time.monotonic() + START_S
     while True:
         try:

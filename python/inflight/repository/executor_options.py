@@ -23,6 +23,7 @@ OWN = frozenset(
         "exclude_input_in_output",
         "executor",
         "gpt_model_path",
+        "stats_check_period_ms",
         "tokenizer_dir",
     }
 )

@@ -1,8 +1,8 @@
 """`tensorrt_llm`: an Inflight executor behind the core model's tensors.
 
 Owns which Triton request a row belongs to, and that each gets its responses and one final flag. Triton's
-thread enqueues, one thread awaits the executor and sends, one looks for clients that left. What the
-tensors mean is `requests`'s and `responses`'s.
+thread enqueues, one thread awaits the executor and sends, one looks for clients that left, one reports
+statistics. What the tensors mean is `requests`'s and `responses`'s.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from inflight import executors
 from inflight.executors.base import ResponseBatch
 from inflight.repository import executor_options
 from inflight.repository.backend import requests as build_requests
+from inflight.repository.backend.metrics import Gauges
 from inflight.repository.backend.responses import DTYPES, Asked, Columns, Responder
 from inflight.repository.backend.text import Text
 from inflight.repository.backend.triton import BadRequest, Config, Inputs, Reply, error, pb_utils
@@ -46,7 +47,8 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
         self._exclude_input = self._config.flag("exclude_input_in_output", False)
-        self._period_s = max(int(self._config.text("cancellation_check_period_ms", "100")), 1) / 1000
+        self._period_s = self._config.period_s("cancellation_check_period_ms")
+        self._stats_period_s = self._config.period_s("stats_check_period_ms")
         self._executor = self._create()
         self._info = self._executor.info()
         for name, declared in self._config.outputs.items():
@@ -58,9 +60,15 @@ class TritonPythonModel:
         self._rows: dict[int, tuple[Group, Responder]] = {}
         self._failure: str | None = None
         self._stopping = False
+        targets = [self._run, self._watch]
+        try:
+            self._gauges = Gauges(args["model_name"], args["model_version"])
+            targets.append(self._report)
+        except Exception as problem:
+            pb_utils.Logger.log_warn(f"Triton takes no metrics of this model: {problem}")
         self._threads = [
             threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True)
-            for target in (self._run, self._watch)
+            for target in targets
         ]
         for thread in self._threads:
             thread.start()
@@ -205,6 +213,21 @@ class TritonPythonModel:
                     group.cancelled = True
                     self._executor.cancel(list(group.live))
 
+    def _report(self) -> None:
+        """Hands Triton the executor's statistics."""
+        latest: Mapping[str, Any] = {}
+        while True:
+            with self._work:
+                if self._work.wait_for(lambda: self._stopping, self._stats_period_s) or self._failure:
+                    return
+                active = len(self._rows)
+            try:
+                latest = (self._executor.stats() or [latest])[-1]
+                self._gauges.report(latest, active)
+            except Exception as problem:
+                pb_utils.Logger.log_error(f"statistics are no longer reported: {problem!r}")
+                return
+
     def _distribute(self, batch: ResponseBatch) -> None:
         columns = Columns(batch)
         found = []
@@ -222,10 +245,19 @@ class TritonPythonModel:
                 status, text = columns.errors[place]
                 response = pb_utils.InferenceResponse(error=error(text, status))
             else:
-                response = responder.respond(columns, place)
+                response = self._respond(responder, columns, place)
             if is_last:
                 group.reply.end(response)
                 if group.cancelled:
                     pb_utils.Logger.log_info(f"request `{group.id}` is cancelled: its client left")
             elif response is not None:
                 group.reply.send(response)
+
+    @staticmethod
+    def _respond(responder: Responder, columns: Columns, place: int) -> Any:
+        try:
+            return responder.respond(columns, place)
+        except Exception as problem:
+            # A row that cannot be sent is one request's loss.
+            pb_utils.Logger.log_error(f"a response failed: {problem!r}")
+            return pb_utils.InferenceResponse(error=error(str(problem), 13))

@@ -86,6 +86,13 @@ class Config:
         value = self.parameters.get(key, "")
         return default if not value or value.startswith("${") else value
 
+    def period_s(self, key: str) -> float:
+        """A parameter in milliseconds, in seconds; 100 ms where it is not set, as in NVIDIA's backend."""
+        text = self.text(key, "100")
+        if not text.isdecimal():
+            raise ValueError(f"the parameter `{key}` is `{text}`; it must be a whole number of milliseconds")
+        return max(int(text), 1) / 1000
+
     def refuse(self, *keys: str) -> None:
         """Raises `ValueError` for parameters that are set and that this model would ignore."""
         given = [key for key in keys if self.text(key)]
