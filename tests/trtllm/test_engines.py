@@ -263,7 +263,12 @@ def test_draft_tokens_are_taken_by_engines_that_do_not_draft_themselves(
 def test_draft_logits_travel_between_gpus_where_asked(tmp_path: Path) -> None:
     drafts = [passed("draft_input_ids", "INT32", (2,), 13, 14)]
     with doubles.installed():
-        made = start_engines(tmp_path, speculative_decoding_fast_logits=True)
+        made = start_engines(
+            tmp_path,
+            speculative_decoding_fast_logits=True,
+            communication_mode="orchestrator",
+            spawn_processes=False,
+        )
         made.enqueue([request_of({"tensors": drafts})])
         collect(made, 9)
         held = simulator.REQUESTS[-1].dump()

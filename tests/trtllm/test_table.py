@@ -125,6 +125,7 @@ EVERY = {
     "participant_ids": "1,2",
     "num_nodes": "1",
     "communication_mode": "orchestrator",
+    "spawn_processes": "false",
     "executor_worker_path": "worker",
     "lora_cache_max_adapter_size": "32",
     "decoding_mode": "medusa",
@@ -166,7 +167,7 @@ def test_options_reach_the_executors_configuration() -> None:
         "orchestrator_config": {
             "class": "OrchestratorConfig",
             "worker_executable_path": "worker",
-            "spawn_processes": True,
+            "spawn_processes": False,
             "is_orchestrator": True,
         },
     }
@@ -215,6 +216,7 @@ def test_what_options_need_beside_their_own_keyword_is_told(
         ({"decoding_mode": "lookahead"}, "engines", "needs three sizes"),
         ({"enable_batch_size_tuning": True}, "engines", "needs three options"),
         ({"medusa_choices": "{{0"}, "engines", "`medusa_choices`"),
+        ({"speculative_decoding_fast_logits": "true"}, "engines", "do not share their ranks"),
         ({"guided_decoding_backend": "llguidance"}, "engines", "which engines do not have"),
         ({"cuda_graph_mode": "false", "cuda_graph_batch_sizes": "1,2"}, "pytorch", "`cuda_graph_mode`"),
         ({"sampler_type": "auto"}, "engines", "means nothing to engines"),

@@ -266,6 +266,13 @@ def _check_together(options: Options) -> None:
             "`cuda_graph_mode` is `false`, and other options say how to make CUDA graphs",
             "leave `cuda_graph_batch_sizes` and `cuda_graph_enable_padding` out",
         )
+    if options.speculative_decoding_fast_logits and (
+        options.communication_mode != "orchestrator" or options.spawn_processes
+    ):
+        raise UserMistake(
+            "`speculative_decoding_fast_logits` is `true`, and draft and target do not share their ranks",
+            "give `communication_mode=orchestrator` and `spawn_processes=false`, or leave it out",
+        )
     window = (
         options.lookahead_window_size,
         options.lookahead_ngram_size,
