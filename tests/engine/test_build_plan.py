@@ -116,6 +116,15 @@ def test_options_that_do_not_fit_are_refused_by_name_and_value(
     assert refusal.value.remedy
 
 
+def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
+    options = {"runtime": "pytorch", "speculative_decoding_mode": "draft_target", "max_draft_len": 3}
+    values = Values({"output": "out", "speculative_model": "draft", **options})
+    target = checkpoint("llama-2-70b")
+    make_plan(Inputs(target, values, RELEASE, None, draft=checkpoint("llama-2-70b", num_layers=2)))
+    with pytest.raises(UserMistake, match=r"has a vocabulary of `32016`, and the model one of `32000`"):
+        make_plan(Inputs(target, values, RELEASE, None, draft=checkpoint("llama-2-70b", vocab_size=32016)))
+
+
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(UserMistake) as refusal:
         plan("llama-2-70b", runtime="tensorrt", tp_size=3, workers=9, max_draft_len=2)

@@ -97,7 +97,10 @@ def build(model_dir: str, **given: Any) -> None:
     examples = None
     if values.is_given("examples_dir"):
         examples = find_examples(Path(values["examples_dir"]), scripts_needed(checkpoint, values))
-    plan = make_plan(Inputs(checkpoint, values, installed, examples, python=sys.executable))
+    draft = None
+    if values.is_given("speculative_model"):
+        draft = read_checkpoint(Path(values["speculative_model"]))
+    plan = make_plan(Inputs(checkpoint, values, installed, examples, draft, python=sys.executable))
     as_json = bool(values["json"])
     if values["dry_run"]:
         _print_plan(plan, checkpoint, as_json=as_json)

@@ -21,7 +21,7 @@ from inflight.engine.installed import (
 )
 from inflight.engine.options import PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Values
 from inflight.engine.pytorch import plan_pytorch
-from inflight.engine.speculation import check_speculation
+from inflight.engine.speculation import check_draft, check_speculation
 from inflight.engine.steps import Layout, Mapping4D, Own, Plan, Problem, Step, raise_problems
 from inflight.engine.tensorrt import kv_cache_type, plan_engine, resolve_dtype, scripts_needed
 from inflight.errors import UserMistake
@@ -36,6 +36,8 @@ class Inputs:
     installed: Installed
     #: What lies in `--examples-dir`; None: not given.
     examples: Examples | None
+    #: The model of `--speculative-model`; None: not given.
+    draft: Checkpoint | None = None
     #: The interpreter that runs example scripts.
     python: str = "python3"
 
@@ -55,6 +57,8 @@ def make_plan(inputs: Inputs) -> Plan:
     problems += more
     problems += consistency.check_formats(values, checkpoint.facts, runtime, inputs.installed)
     problems += check_speculation(values, runtime)
+    if inputs.draft is not None:
+        problems += check_draft(values, inputs.draft, checkpoint)
     blockers = [*_missing_files(checkpoint, runtime), *_missing_runtime(runtime, inputs.installed)]
     settings: dict[str, object] = {**mapping.record()}
     if runtime == TENSORRT:

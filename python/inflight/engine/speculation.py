@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inflight.engine.checkpoint import Checkpoint
 from inflight.engine.option import ENGINE_DRAFTERS, PYTORCH_DRAFTERS
 from inflight.engine.options import BY_NAME, PYTORCH, TENSORRT, Values
 from inflight.engine.steps import Problem
@@ -86,6 +87,20 @@ def check_speculation(values: Values, runtime: str) -> list[Problem]:
             )
         )
     return problems
+
+
+def check_draft(values: Values, draft: Checkpoint, target: Checkpoint) -> list[Problem]:
+    """Whether tokens of the draft model mean the same to the target; Eagle's heads have the target's own."""
+    ours, its = target.facts.vocab_size, draft.facts.vocab_size
+    if values["speculative_decoding_mode"] != "draft_target" or ours == its:
+        return []
+    return [
+        Problem(
+            f"`--speculative-model {draft.directory}` has a vocabulary of `{its}`,"
+            f" and the model one of `{ours}`",
+            "give a smaller model of the same family",
+        )
+    ]
 
 
 def _check_engine(mode: str | None, values: Values) -> list[Problem]:
