@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -55,8 +56,17 @@ class Triton:
         try:
             self.process.wait(30)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(30)
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends it and the models' processes without asking, as a machine that fails would."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    @property
+    def ports(self) -> list[int]:
+        """What `start` takes to put another in its place."""
+        return [int(address.rpartition(":")[2]) for address in (self.http, self.grpc, self.metrics)]
 
 
 def _free_ports(count: int) -> list[int]:
@@ -71,10 +81,13 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
-def start(repository: Path, scratch: Path, models: Sequence[str] = ()) -> Triton:
+def start(
+    repository: Path, scratch: Path, models: Sequence[str] = (), ports: Sequence[int] | None = None
+) -> Triton:
     """Starts a server on `repository` and waits until it is ready; fails with its log.
 
     With `models`, only these are loaded, and others on demand (`POST v2/repository/models/NAME/load`).
+    `ports` are those of HTTP, gRPC and metrics; any free ones without them. `scratch` is its own.
     """
     backends = scratch / "backends"
     # A copy: the stub belongs beside the backend, and the environment stays as installed. The libraries
@@ -85,7 +98,7 @@ def start(repository: Path, scratch: Path, models: Sequence[str] = ()) -> Triton
     backends = home / "backends"
     shutil.copy(_stub(), backends / "python")
     (backends / "python" / "triton_python_backend_stub").chmod(0o755)
-    http, grpc, metrics = _free_ports(3)
+    http, grpc, metrics = ports or _free_ports(3)
     environment = {
         **os.environ,
         # The stub finds its packages through the `python3` on PATH, and PYTHONPATH is nothing to it.
