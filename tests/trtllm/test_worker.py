@@ -22,7 +22,7 @@ from support.servers import Start
 from support.triton import TritonStream, inputs, tensor, tokens
 from trtllm import simulator
 from trtllm.harness import BIAS, write_encoder_decoder, write_engine
-from trtllm.test_pytorch import write_checkpoint
+from trtllm.test_pytorch import write_adapter, write_checkpoint
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -194,6 +194,32 @@ def test_a_checkpoint_is_served_by_the_pytorch_runtime(start: Start, tmp_path: P
     stream.close()
     with pytest.raises(InferenceServerException, match="penalties"):
         served.client.infer("tensorrt_llm", [*inputs([8], 1), tensor("presence_penalty", [[0.5]], "FP32")])
+    served.client.close()
+
+
+def test_adapters_are_chosen_by_their_task_id(start: Start, tmp_path: Path) -> None:
+    directory = checkpoint_with_tokenizer(tmp_path / "model")
+    adapters = write_adapter(tmp_path / "adapters")
+    environment = install(tmp_path / "site", "1.2.1")
+    process = run_worker(
+        start, directory, environment, f"lora_adapter_dir={adapters}", "lora_target_modules=attn_q,attn_v"
+    )
+    served = Served(process, Path(environment["DOUBLES_LOG"]))
+    prompt = inputs([8], 2, exclude_input_in_output=True)
+    task = tensor("lora_task_id", [[7]], "UINT64")
+    assert tokens(served.client.infer("tensorrt_llm", [*prompt, task])) == [9, 10]
+    path = str(adapters / "7")
+    assert served.last_request()["lora_request"] == {"lora_name": "7", "lora_int_id": 7, "lora_path": path}
+    weights = [
+        tensor("lora_weights", np.ones((1, 1, 2), dtype=np.float16), "FP16"),
+        tensor("lora_config", [[[0, 1, 8]]], "INT32"),
+    ]
+    for more, words in (
+        ([task, *weights], "`lora_weights` cannot be taken"),
+        ([tensor("lora_task_id", [[8]], "UINT64")], "LoRA task `8` is not in `lora_adapter_dir`"),
+    ):
+        with pytest.raises(InferenceServerException, match=words):
+            served.client.infer("tensorrt_llm", [*prompt, *more])
     served.client.close()
 
 
