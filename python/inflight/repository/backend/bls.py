@@ -61,6 +61,9 @@ class Sequence_:
     def __init__(self, text: Text, skip: bool, stops: list[str], before: str) -> None:
         self._detokenizer = Detokenizer(text.tokenizer, skip)
         self._matcher = StopMatcher(stops)
+        self._stops = bool(stops)
+        #: Ids so far, without those behind a stop word.
+        self.taken = 0
         self.all = before
 
     @property
@@ -69,7 +72,17 @@ class Sequence_:
 
     def push(self, ids: list[int]) -> str:
         """The text that these ids make certain."""
-        return self._matcher.push(self._detokenizer.push(ids))
+        if not self._stops:
+            self.taken += len(ids)
+            return self._matcher.push(self._detokenizer.push(ids))
+        # One at a time: which of them completes a stop word counts.
+        certain = ""
+        for id in ids:
+            if self.stopped:
+                break
+            certain += self._matcher.push(self._detokenizer.push([id]))
+            self.taken += 1
+        return certain
 
     def finish(self) -> str:
         """The rest."""
@@ -195,7 +208,7 @@ class TritonPythonModel:
                 continue
             batch_index = int(outputs.get("batch_index", np.zeros(1)).reshape(-1)[0])
             sequence_index = int(outputs.get("sequence_index", np.zeros(1)).reshape(-1)[0])
-            shown, fresh = [], False
+            shown, fresh, taken = [], False, 0
             for beam, ids in enumerate(outputs["output_ids"][0]):
                 key = (batch_index, sequence_index, beam)
                 if key not in sequences:
@@ -205,11 +218,15 @@ class TritonPythonModel:
                 sequence = sequences[key]
                 fresh |= not sequence.stopped
                 length = int(outputs["sequence_length"][0][beam])
+                taken -= sequence.taken
                 new = sequence.push([id for id in ids[:length].tolist() if id >= 0])
+                taken += sequence.taken
                 if not stream:
                     new += sequence.finish()
                 sequence.all += new
                 shown.append(sequence.all if self._accumulate or not stream else new)
+            if "num_output_tokens" in outputs:
+                outputs["num_output_tokens"] = np.full((1, 1), taken, np.int32)
             if fresh:
                 yield self._response(shown, outputs, wanted)
             expected = rows * int(inputs.scalar("num_return_sequences", default=1))

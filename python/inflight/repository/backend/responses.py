@@ -151,7 +151,7 @@ class Responder:
         return Beam(sequence, tokens, log_probs, cumulative, columns.reasons[row])
 
     def _own(self, beams: list[Beam], columns: Columns, row: int) -> dict[str, tuple[Any, Any]]:
-        """The outputs that follow from tokens, without those of an error."""
+        """The outputs of Triton's model that follow from the row's tokens."""
         asked = self.asked
         prompt = np.asarray(self.request.input_token_ids if asked.with_prompt else [], np.int32)
         ids = [np.concatenate([prompt, beam.tokens]) for beam in beams]
