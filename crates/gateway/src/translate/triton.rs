@@ -60,6 +60,7 @@ pub fn triton_request(model: &TritonModel, question: Question<'_>) -> ModelInfer
     request.optional(Setting::PresencePenalty, sampling.presence_penalty);
     request.optional(Setting::FrequencyPenalty, sampling.frequency_penalty);
     request.optional(Setting::MinTokens, sampling.min_tokens);
+    request.optional(Setting::MinP, sampling.min_p);
     request.optional(Setting::EndId, plan.end_id);
     request.optional(Setting::PadId, plan.pad_id);
     request.stop_ids(&plan.stop_ids);
@@ -158,8 +159,10 @@ impl Writer<'_> {
         match model.dialect {
             Dialect::TokenIds => {
                 self.builder.output(output::IDS);
-                if model.has_output(output::LENGTH) {
-                    self.builder.output(output::LENGTH);
+                for name in [output::LENGTH, output::REASON] {
+                    if model.has_output(name) {
+                        self.builder.output(name);
+                    }
                 }
                 if plan.log_probs.is_some() {
                     self.scalar(Setting::ReturnLogProbs, true);

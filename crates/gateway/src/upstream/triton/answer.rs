@@ -124,8 +124,14 @@ impl Reader {
         }
         self.count(tokens.len());
         self.last_token = tokens.last().copied().or(self.last_token);
+        let told = outputs.values::<i32>(output::REASON)?;
+        let told = told.and_then(|reasons| u8::try_from(*reasons.first()?).ok());
+        let told = told.and_then(FinishReason::from_number);
+        let told = told.filter(|reason| *reason != FinishReason::NotFinished);
         let finish = if !last {
             FinishReason::NotFinished
+        } else if let Some(reason) = told {
+            reason
         } else if self
             .last_token
             .is_some_and(|id| self.expected.end_ids.contains(&id))

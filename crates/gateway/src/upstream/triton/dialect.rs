@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use inflight_kserve::inference::{DataType, ModelConfig};
+use inflight_kserve::names;
 
 use crate::upstream::served::{Ability, ServedModel};
 
@@ -36,6 +37,7 @@ pub enum Setting {
     PresencePenalty,
     FrequencyPenalty,
     MinTokens,
+    MinP,
     EndId,
     PadId,
     StopIds,
@@ -51,7 +53,7 @@ pub enum Setting {
 type Names = &'static [&'static str];
 
 /// Setting, element type, and the tensor's names in the three dialects; no name: not in that dialect.
-const SETTINGS: [(Setting, DataType, Names, Names, Names); 21] = {
+const SETTINGS: [(Setting, DataType, Names, Names, Names); 22] = {
     use DataType::*;
     use Setting::*;
     [
@@ -132,6 +134,8 @@ const SETTINGS: [(Setting, DataType, Names, Names, Names); 21] = {
             &["min_tokens", "min_length"],
             &[],
         ),
+        // Of repositories that host Inflight's executors.
+        (MinP, TypeFp32, &[names::MIN_P], &[], &[]),
         (EndId, TypeInt32, &["end_id"], &[], &[]),
         (PadId, TypeInt32, &["pad_id"], &[], &[]),
         (StopIds, TypeInt32, &["stop_words_list"], &[], &[]),
@@ -168,6 +172,8 @@ pub mod output {
     pub const IDS: &str = "output_ids";
     pub const LENGTH: &str = "sequence_length";
     pub const LOG_PROBS: &str = "output_log_probs";
+    /// A number; of repositories that host Inflight's executors.
+    pub const REASON: &str = inflight_kserve::names::FINISH_REASON;
     pub const TEXT: &str = "text_output";
     pub const FINISH_REASON: &str = "finish_reason";
     pub const INPUT_TOKENS: &str = "num_input_tokens";
@@ -333,6 +339,7 @@ fn read(
         output::IDS,
         output::LENGTH,
         output::LOG_PROBS,
+        output::REASON,
         output::TEXT,
         output::FINISH_REASON,
         output::INPUT_TOKENS,
@@ -429,6 +436,7 @@ impl TritonModel {
             Ability::PresencePenalty => input(Setting::PresencePenalty),
             Ability::FrequencyPenalty => input(Setting::FrequencyPenalty),
             Ability::MinTokens => input(Setting::MinTokens),
+            Ability::MinP => input(Setting::MinP),
             Ability::StopTokenIds => input(Setting::StopIds),
             Ability::LogProbs if self.has_output(output::LOG_PROBS) => input(Setting::ReturnLogProbs),
             Ability::LogitBias if served.vocabulary().is_some() => input(Setting::EmbeddingBias),
@@ -439,7 +447,6 @@ impl TritonModel {
             ),
             Ability::LogProbs
             | Ability::LogitBias
-            | Ability::MinP
             | Ability::TopLogProbs
             | Ability::PromptLogProbs => Some(self.not_possible()),
             Ability::Usage => (served.text.is_none() && !self.counts_tokens()).then(|| {

@@ -158,6 +158,24 @@ fn why_token_answers_end_is_told_by_the_last_token_or_the_count() {
 }
 
 #[test]
+fn a_reason_in_numbers_is_believed_over_the_count() {
+    for (number, reason) in [
+        (1, FinishReason::EndId),
+        (3, FinishReason::Length),
+        (5, FinishReason::Cancelled),
+        (0, FinishReason::EndId),
+        (99, FinishReason::EndId),
+    ] {
+        let told = response(true, |builder| {
+            builder.push("output_ids", &[1, 1, 1], &[7i32]);
+            builder.push("inflight_finish_reason", &[1, 1], &[number]);
+        });
+        let answer = reader("tokens", expected(9)).read(&told).unwrap();
+        assert_eq!(answer.finish, reason, "{number}");
+    }
+}
+
+#[test]
 fn padding_behind_the_sequence_is_left_out() {
     let mut reader = reader("tokens", expected(9));
     let padded = response(true, |builder| {
