@@ -63,6 +63,8 @@ pub struct Reader {
     /// Tokens so far.
     generated: u32,
     last_token: Option<i32>,
+    /// As the server told it, be it before the response that is marked as the last.
+    reason: Option<FinishReason>,
     /// For models that repeat the text so far: what of it was passed on, and what its end may yet
     /// become something else.
     passed: String,
@@ -78,6 +80,7 @@ impl Reader {
             expected,
             generated: 0,
             last_token: None,
+            reason: None,
             passed: String::new(),
             in_doubt: String::new(),
             prompt_tokens_told: false,
@@ -127,22 +130,10 @@ impl Reader {
         let told = outputs.values::<i32>(output::REASON)?;
         let told = told.and_then(|reasons| u8::try_from(*reasons.first()?).ok());
         let told = told.and_then(FinishReason::from_number);
-        let told = told.filter(|reason| *reason != FinishReason::NotFinished);
-        let finish = if !last {
-            FinishReason::NotFinished
-        } else if let Some(reason) = told {
-            reason
-        } else if self
-            .last_token
-            .is_some_and(|id| self.expected.end_ids.contains(&id))
-        {
-            FinishReason::EndId
-        } else {
-            self.reason_by_count()
-        };
+        self.told(told.filter(|reason| *reason != FinishReason::NotFinished));
         Ok(Answer {
             tokens,
-            finish,
+            finish: self.finish(last),
             last,
             details,
         })
@@ -179,15 +170,11 @@ impl Reader {
             _ => String::new(),
         };
         self.count(tokens);
-        let finish = match reason {
-            Some(reason) if last => reason,
-            _ if last => self.reason_by_count(),
-            _ => FinishReason::NotFinished,
-        };
+        self.told(reason);
         let prompt_tokens = self.prompt_tokens(outputs)?;
         Ok(Answer {
             tokens: Vec::new(),
-            finish,
+            finish: self.finish(last),
             last,
             details: Some(Box::new(RowDetails {
                 text: Some(text),
@@ -250,13 +237,20 @@ impl Reader {
         }
     }
 
-    /// A server that does not say why an answer ended sends as many tokens as were asked for, or
-    /// fewer because the end came first.
-    fn reason_by_count(&self) -> FinishReason {
-        if self.generated >= self.expected.limit {
-            FinishReason::Length
-        } else {
-            FinishReason::EndId
+    fn told(&mut self, reason: Option<FinishReason>) {
+        self.reason = reason.or(self.reason);
+    }
+
+    /// Why the answer ended. A server that does not say it sends an end token, as many tokens as were
+    /// asked for, or fewer because the end came first.
+    fn finish(&self, last: bool) -> FinishReason {
+        let ends = |id: i32| self.expected.end_ids.contains(&id);
+        match self.reason {
+            _ if !last => FinishReason::NotFinished,
+            Some(reason) => reason,
+            None if self.last_token.is_some_and(ends) => FinishReason::EndId,
+            None if self.generated >= self.expected.limit => FinishReason::Length,
+            None => FinishReason::EndId,
         }
     }
 

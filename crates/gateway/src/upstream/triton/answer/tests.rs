@@ -172,6 +172,20 @@ fn a_reason_in_numbers_is_believed_over_the_count() {
         });
         let answer = reader("tokens", expected(9)).read(&told).unwrap();
         assert_eq!(answer.finish, reason, "{number}");
+        let mut early = told;
+        let parameter = ParameterChoice::BoolParam(false);
+        let flag = early.parameters.get_mut(FINAL_RESPONSE).unwrap();
+        flag.parameter_choice = Some(parameter);
+        let mut reader = reader("tokens", expected(9));
+        assert_eq!(
+            reader.read(&early).unwrap().finish,
+            FinishReason::NotFinished
+        );
+        assert_eq!(
+            reader.read(&ids(true, &[])).unwrap().finish,
+            reason,
+            "{number}"
+        );
     }
 }
 
