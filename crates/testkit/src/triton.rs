@@ -78,6 +78,15 @@ impl Asked {
         self.send(Ok(last(&mut response, true))).await;
     }
 
+    /// The same with a message that no builder makes.
+    pub async fn finish_message(self, response: ModelInferResponse) {
+        let message = ModelStreamInferResponse {
+            error_message: String::new(),
+            infer_response: Some(response),
+        };
+        self.send(Ok(message)).await;
+    }
+
     /// Sends the last response where it is nothing but the mark, and ends the stream.
     pub async fn finish_empty(self) {
         self.finish(ResponseBuilder::default()).await;

@@ -1,7 +1,11 @@
 //! The gateway before a plain Triton server, which the tests script: what it is asked, and what becomes
 //! of what it says.
 
+mod errors;
+mod leaving;
 mod llmapi;
+mod models;
+mod options;
 mod text;
 mod tokens;
 

@@ -1,0 +1,184 @@
+//! Clients that leave, and servers that do.
+
+use inflight_testkit::model::{END, tokens};
+use inflight_testkit::proxy::HoldingProxy;
+use inflight_testkit::triton::{Asked, FakeTriton};
+use inflight_testkit::triton_models::{text_model, token_model, tokens_response};
+use serde_json::{Value, json};
+
+use super::{
+    CHAT, COMPLETIONS, Directory, completion, exchange, front_with_tokenizer, open, shown,
+};
+use crate::support::{Client, Gateway, chat};
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_its_stream_at_the_server() {
+    let (mut triton, gateway) = front_with_tokenizer([token_model("m"), text_model("t")]).await;
+    for model in ["m", "t"] {
+        for (stream, tokens_first) in [(false, false), (false, true), (true, false)] {
+            let address = gateway.address;
+            let body = completion(json!({"model": model, "stream": stream}));
+            let waiting = tokio::spawn(async move {
+                let mut client = Client::connect(address).await;
+                client.post(COMPLETIONS, &body).await
+            });
+            let asked = triton.next_request().await;
+            if tokens_first && model == "m" {
+                asked.respond(tokens_response(&tokens("a"))).await;
+            }
+            assert!(!asked.is_cancelled());
+            waiting.abort();
+            asked.cancelled().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_mid_stream_cancels_all_its_choices_and_nothing_else() {
+    let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
+    let mut other = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let begin = async |asked: &Asked| asked.respond(tokens_response(&tokens("o"))).await;
+    let (mut others, under_way) = open(&mut triton, &mut other, (CHAT, &body), begin).await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = completion(json!({"prompt": ["a", "b"], "n": 4, "stream": true}));
+    let serve = async {
+        let mut asked = Vec::new();
+        for _ in 0..8 {
+            let one = triton.next_request().await;
+            one.respond(tokens_response(&tokens("a"))).await;
+            asked.push(one);
+        }
+        asked
+    };
+    let (stream, asked) = tokio::join!(client.open(COMPLETIONS, &body), serve);
+    client.leave();
+    drop(stream);
+    for asked in &asked {
+        asked.cancelled().await;
+    }
+    assert!(!under_way.is_cancelled());
+    under_way.finish(tokens_response(&[END])).await;
+    assert_eq!(others.rest().await.last().unwrap(), "[DONE]");
+}
+
+/// Bytes of an HTTP/2 frame that resets a stream.
+const RESET_FRAME: usize = 13;
+
+#[tokio::test]
+async fn thousands_of_cancelled_streams_leave_those_on_their_connections_alone() {
+    const ROUNDS: usize = 5;
+    const CLIENTS: usize = 6;
+    const PROMPTS: usize = 100;
+    let mut triton = FakeTriton::start([token_model("m")]).await;
+    let proxy = HoldingProxy::start(triton.address).await;
+    let directory = Directory::new();
+    let options = ["--tokenizer", directory.path()];
+    let gateway = Gateway::start(&[proxy.address], &options).await;
+    let gateway = gateway.ready().await;
+    // More requests than connections, so that each connection has some.
+    let mut survivor = Client::connect(gateway.address).await;
+    let body = completion(json!({"prompt": vec!["s"; 16], "stream": true}));
+    let begin = async {
+        let mut asked = Vec::new();
+        for _ in 0..16 {
+            asked.push(triton.next_request().await);
+        }
+        asked[0].respond(tokens_response(&tokens("s"))).await;
+        asked
+    };
+    let (survivor, under_way) = tokio::join!(survivor.open(COMPLETIONS, &body), begin);
+    let body = completion(json!({"prompt": vec!["x"; PROMPTS]}));
+    for round in 0..ROUNDS {
+        let mut clients = Vec::new();
+        let mut asked = Vec::new();
+        for _ in 0..CLIENTS {
+            let (address, body) = (gateway.address, body.clone());
+            clients.push(tokio::spawn(async move {
+                let mut client = Client::connect(address).await;
+                client.post(COMPLETIONS, &body).await
+            }));
+            for _ in 0..PROMPTS {
+                asked.push(triton.next_request().await);
+            }
+        }
+        // What the server says before it has heard of the end crosses it on the wire.
+        proxy.hold();
+        for client in &clients {
+            client.abort();
+        }
+        let resets = CLIENTS * PROMPTS * RESET_FRAME;
+        while proxy.held() < resets {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        for one in &asked {
+            // As many frames of data as 64 KiB are.
+            one.respond(tokens_response(&[97; 16 << 10])).await;
+        }
+        // They have crossed when what each connection brings after them has arrived.
+        for one in &under_way {
+            one.respond(tokens_response(&tokens("+"))).await;
+        }
+        proxy.release();
+        for one in &asked {
+            one.cancelled().await;
+        }
+        let lost = under_way.iter().filter(|one| one.is_cancelled()).count();
+        assert_eq!(lost, 0, "round {round}");
+    }
+    for one in under_way {
+        one.finish(tokens_response(&[END])).await;
+    }
+    let mut survivor = survivor;
+    let rest = survivor.rest().await;
+    assert_eq!(rest.last().unwrap(), "[DONE]");
+    let ended = rest
+        .iter()
+        .filter(|event| event.contains("\"stop\""))
+        .count();
+    assert_eq!(ended, 16, "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_lost_server_ends_its_requests_keeps_its_models_and_may_come_back() {
+    let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
+    for _ in 0..2 {
+        let mut client = Client::connect(gateway.address).await;
+        let body = chat(json!({"stream": true}));
+        let begin = async |asked: &Asked| asked.respond(tokens_response(&tokens("a"))).await;
+        let (mut stream, _asked) = open(&mut triton, &mut client, (CHAT, &body), begin).await;
+        assert_eq!(shown(&mut stream).await, "");
+        assert_eq!(shown(&mut stream).await, "a");
+        let address = gateway.address;
+        let body = chat(json!({}));
+        let waiting =
+            tokio::spawn(async move { Client::connect(address).await.post(CHAT, &body).await });
+        let _waiting = triton.next_request().await;
+        triton.kill();
+        let rest = stream.rest().await;
+        assert_eq!(rest.len(), 2, "{rest:?}");
+        let error: Value = serde_json::from_str(&rest[0]).unwrap();
+        assert_eq!(error["error"]["code"], "service_unavailable");
+        assert_eq!(rest[1], "[DONE]");
+        let answer = waiting.await.unwrap();
+        assert_eq!(answer.status, 503);
+        assert!(answer.headers.contains_key("retry-after"));
+
+        gateway.wait_for_readiness(503).await;
+        let health = gateway.get("/health/ready").await.json();
+        let reason = health["workers"][0]["reason"].as_str().unwrap();
+        assert!(!reason.is_empty());
+        let answer = gateway.post(CHAT, &chat(json!({}))).await;
+        assert_eq!(answer.status, 503, "its name is known");
+        assert_eq!(gateway.get("/v1/models/m").await.status, 200);
+        let answer = gateway.post(CHAT, &chat(json!({"model": "other"}))).await;
+        assert_eq!(answer.status, 404);
+
+        triton.restart().await;
+        gateway.wait_for_readiness(200).await;
+        let serve = async |asked: Asked| asked.finish(tokens_response(&tokens("b"))).await;
+        let body = chat(json!({}));
+        let answer = exchange(&mut triton, &gateway, (CHAT, &body), serve).await;
+        assert_eq!(answer.json()["choices"][0]["message"]["content"], "b");
+    }
+}

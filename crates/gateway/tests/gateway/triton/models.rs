@@ -1,0 +1,138 @@
+//! Which models of a server are served: as it has them now, and only those that can be.
+
+use inflight_kserve::inference::{DataType, ModelConfig, ModelTransactionPolicy};
+use inflight_testkit::model::{END, tokens};
+use inflight_testkit::triton::{Asked, FakeTriton};
+use inflight_testkit::triton_models::{
+    Need, add_input, config, remove_input, text_model, text_response, token_model, tokens_response,
+};
+use serde_json::json;
+
+use super::{CHAT, COMPLETIONS, completion, exchange, front, front_with_tokenizer, open, shown};
+use crate::support::{Client, Gateway, PATIENCE, chat};
+
+async fn models(gateway: &Gateway) -> Vec<String> {
+    let list = gateway.get("/v1/models").await.json();
+    let cards = list["data"].as_array().unwrap().iter();
+    cards
+        .map(|card| card["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Polls until the gateway lists exactly these; it looks at the server once a second.
+async fn listed(gateway: &Gateway, expected: &[&str]) {
+    let poll = async {
+        while models(gateway).await != expected {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, poll).await;
+    assert!(found.is_ok(), "{:?}", models(gateway).await);
+}
+
+#[tokio::test]
+async fn models_are_those_that_generate_and_follow_the_server() {
+    let preprocessing = config("preprocessing", 8, false);
+    let (mut triton, gateway) = front_with_tokenizer([token_model("m"), preprocessing]).await;
+    assert_eq!(models(&gateway).await, ["m"]);
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let begin = async |asked: &Asked| asked.respond(tokens_response(&tokens("a"))).await;
+    let (mut stream, asked) = open(&mut triton, &mut client, (CHAT, &body), begin).await;
+    assert_eq!(shown(&mut stream).await, "");
+    assert_eq!(shown(&mut stream).await, "a");
+
+    triton.load(text_model("t"));
+    listed(&gateway, &["m", "t"]).await;
+    let body = completion(json!({"model": "t"}));
+    let serve = async |asked: Asked| {
+        assert_eq!(asked.message.model_name, "t");
+        asked.finish(text_response("text")).await;
+    };
+    let answer = exchange(&mut triton, &gateway, (COMPLETIONS, &body), serve).await;
+    assert_eq!(answer.json()["choices"][0]["text"], "text");
+    asked.respond(tokens_response(&tokens("b"))).await;
+    assert_eq!(shown(&mut stream).await, "b");
+
+    triton.unload("t");
+    listed(&gateway, &["m"]).await;
+    assert_eq!(gateway.post(COMPLETIONS, &body).await.status, 404);
+    asked.respond(tokens_response(&tokens("c"))).await;
+    assert_eq!(shown(&mut stream).await, "c");
+
+    // Also what is taken away is answered to its end.
+    triton.load(token_model("n"));
+    triton.unload("m");
+    listed(&gateway, &["n"]).await;
+    asked.respond(tokens_response(&tokens("d"))).await;
+    assert_eq!(shown(&mut stream).await, "d");
+    asked.finish(tokens_response(&[END])).await;
+    assert_eq!(stream.rest().await.last().unwrap(), "[DONE]");
+
+    // A server without models is as good as lost, and its last models stay known.
+    triton.unload("n");
+    gateway.wait_for_readiness(503).await;
+    let answer = gateway.post(CHAT, &chat(json!({"model": "n"}))).await;
+    assert_eq!(answer.status, 503);
+    triton.load(token_model("n"));
+    gateway.wait_for_readiness(200).await;
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_served_is_named_with_why() {
+    let with = |mut model: ModelConfig, change: fn(&mut ModelConfig)| {
+        change(&mut model);
+        model
+    };
+    let cases = [
+        (token_model("m"), "--tokenizer"),
+        (
+            with(text_model("m"), |model| {
+                add_input(model, "image", DataType::TypeFp16, Need::Must);
+            }),
+            "`image`",
+        ),
+        (
+            with(text_model("m"), |model| {
+                add_input(model, "max_tokens", DataType::TypeInt64, Need::Must);
+            }),
+            "`max_tokens` is TYPE_INT64",
+        ),
+        (
+            with(text_model("m"), |model| {
+                model.output[0].data_type = DataType::TypeInt32 as i32;
+            }),
+            "`text_output`",
+        ),
+        (
+            with(text_model("m"), |model| {
+                model.model_transaction_policy = Some(ModelTransactionPolicy { decoupled: false });
+            }),
+            "neither streams nor counts",
+        ),
+        (
+            with(text_model("m"), |model| {
+                model.model_transaction_policy = None;
+                remove_input(model, "exclude_input_in_output");
+            }),
+            "`exclude_input_in_output`",
+        ),
+    ];
+    for (model, words) in cases {
+        // Neither is served alone, and beside another model each is only left out.
+        let triton = FakeTriton::start([model.clone()]).await;
+        let gateway = Gateway::start(&[triton.address], &[]).await;
+        let reason = loop {
+            let health = gateway.get("/health/ready").await.json();
+            let reason = health["workers"][0]["reason"].as_str().unwrap().to_owned();
+            if reason != "not connected yet" {
+                break reason;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert!(reason.contains("`m`") && reason.contains(words), "{reason}");
+        assert_eq!(gateway.get("/health/ready").await.status, 503);
+        let (_triton, gateway) = front([model, text_model("good")], &[]).await;
+        assert_eq!(models(&gateway).await, ["good"]);
+    }
+}
