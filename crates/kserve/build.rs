@@ -1,13 +1,15 @@
 //! Compiles the .proto files with protox (no system protoc).
 
+use std::env;
 use std::path::Path;
 
 use prost::Message;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
-    println!("cargo:rerun-if-changed={}", root.display());
-    let out = std::env::var("OUT_DIR")?;
+    // Both as cargo tells them at run time: one build directory may serve several clones.
+    let root = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
+    let out = env::var("OUT_DIR")?;
+    println!("cargo:rerun-if-changed=../../proto");
 
     let kserve = protox::compile(
         ["grpc_service.proto", "model_config.proto"],
