@@ -1,5 +1,5 @@
-//! A proxy between a client and a server whose client's bytes a test can hold back: what crosses on the
-//! wire then crosses every time. Owns the copying; knows nothing of what is copied.
+//! A proxy between clients and a server that holds back what clients say when a test wants it: what may
+//! cross on the wire then crosses every time. Owns the copying; knows nothing of what is copied.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,8 +16,14 @@ use tokio::task::JoinHandle;
 pub struct HoldingProxy {
     pub address: SocketAddr,
     hold: watch::Sender<bool>,
-    held: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     task: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    held: AtomicUsize,
+    delivered: AtomicUsize,
 }
 
 impl HoldingProxy {
@@ -25,12 +31,11 @@ impl HoldingProxy {
     pub async fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await;
         let listener = listener.expect("a port is free");
-        let address = listener
-            .local_addr()
-            .expect("a bound listener has an address");
+        let address = listener.local_addr();
+        let address = address.expect("a bound listener has an address");
         let (hold, holding) = watch::channel(false);
-        let held = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&held);
+        let counts = Arc::new(Counts::default());
+        let counted = Arc::clone(&counts);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
@@ -38,32 +43,36 @@ impl HoldingProxy {
                     continue;
                 };
                 let _ = (client.set_nodelay(true), server.set_nodelay(true));
-                let (from_client, mut to_client) = client.into_split();
-                let (mut from_server, to_server) = server.into_split();
-                let (holding, counter) = (holding.clone(), Arc::clone(&counter));
-                connections.spawn(forward(from_client, to_server, holding, counter));
-                connections.spawn(async move {
-                    let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
-                });
+                let (from_client, to_client) = client.into_split();
+                let (from_server, to_server) = server.into_split();
+                let (holding, counts) = (holding.clone(), Arc::clone(&counted));
+                connections.spawn(forward(from_client, to_server, holding, counts));
+                connections.spawn(deliver(from_server, to_client, Arc::clone(&counted)));
             }
         });
         Self {
             address,
             hold,
-            held,
+            counts,
             task,
         }
     }
 
-    /// Holds back all that clients send from now on.
+    /// Holds back all that clients send from now on, and counts from 0.
     pub fn hold(&self) {
-        self.held.store(0, Ordering::SeqCst);
+        self.counts.held.store(0, Ordering::SeqCst);
+        self.counts.delivered.store(0, Ordering::SeqCst);
         self.hold.send_replace(true);
     }
 
-    /// How many bytes are held back.
+    /// Bytes that are held back.
     pub fn held(&self) -> usize {
-        self.held.load(Ordering::SeqCst)
+        self.counts.held.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of the server that went to clients since the hold.
+    pub fn delivered(&self) -> usize {
+        self.counts.delivered.load(Ordering::SeqCst)
     }
 
     /// Lets pass what was held, and what comes.
@@ -83,7 +92,7 @@ async fn forward(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut holding: watch::Receiver<bool>,
-    held: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
 ) {
     let mut waiting = Vec::new();
     let mut chunk = vec![0; 64 << 10];
@@ -96,7 +105,7 @@ async fn forward(
                 }
                 waiting.extend_from_slice(&chunk[..count]);
                 if *holding.borrow() {
-                    held.fetch_add(count, Ordering::SeqCst);
+                    counts.held.fetch_add(count, Ordering::SeqCst);
                 }
             }
             changed = holding.changed() => {
@@ -111,5 +120,16 @@ async fn forward(
             }
             waiting.clear();
         }
+    }
+}
+
+/// Copies until either side ends.
+async fn deliver(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: Arc<Counts>) {
+    let mut chunk = vec![0; 64 << 10];
+    while let Ok(count) = from.read(&mut chunk).await
+        && count > 0
+        && to.write_all(&chunk[..count]).await.is_ok()
+    {
+        counts.delivered.fetch_add(count, Ordering::SeqCst);
     }
 }

@@ -1,5 +1,7 @@
 //! Clients that leave, and servers that do.
 
+use std::time::Duration;
+
 use inflight_testkit::model::{END, tokens};
 use inflight_testkit::proxy::HoldingProxy;
 use inflight_testkit::triton::{Asked, FakeTriton};
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     CHAT, COMPLETIONS, Directory, completion, exchange, front_with_tokenizer, open, shown,
 };
-use crate::support::{Client, Gateway, chat};
+use crate::support::{Client, Gateway, PATIENCE, chat};
 
 #[tokio::test]
 async fn a_client_that_leaves_cancels_its_stream_at_the_server() {
@@ -64,6 +66,19 @@ async fn a_client_that_leaves_mid_stream_cancels_all_its_choices_and_nothing_els
 
 /// Bytes of an HTTP/2 frame that resets a stream.
 const RESET_FRAME: usize = 13;
+/// Bytes that come for each stream after its end: four frames.
+const LATE_BYTES: usize = 64 << 10;
+
+/// Polls until there are so many bytes.
+async fn reach(count: impl Fn() -> usize, bytes: usize) {
+    let poll = async {
+        while count() < bytes {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let reached = tokio::time::timeout(PATIENCE, poll).await;
+    assert!(reached.is_ok(), "{} of {bytes}", count());
+}
 
 #[tokio::test]
 async fn thousands_of_cancelled_streams_leave_those_on_their_connections_alone() {
@@ -87,7 +102,7 @@ async fn thousands_of_cancelled_streams_leave_those_on_their_connections_alone()
         asked[0].respond(tokens_response(&tokens("s"))).await;
         asked
     };
-    let (survivor, under_way) = tokio::join!(survivor.open(COMPLETIONS, &body), begin);
+    let (mut survivor, under_way) = tokio::join!(survivor.open(COMPLETIONS, &body), begin);
     let body = completion(json!({"prompt": vec!["x"; PROMPTS]}));
     for round in 0..ROUNDS {
         let mut clients = Vec::new();
@@ -107,18 +122,11 @@ async fn thousands_of_cancelled_streams_leave_those_on_their_connections_alone()
         for client in &clients {
             client.abort();
         }
-        let resets = CLIENTS * PROMPTS * RESET_FRAME;
-        while proxy.held() < resets {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
+        reach(|| proxy.held(), CLIENTS * PROMPTS * RESET_FRAME).await;
         for one in &asked {
-            // As many frames of data as 64 KiB are.
-            one.respond(tokens_response(&[97; 16 << 10])).await;
+            one.respond(tokens_response(&[97; LATE_BYTES / 4])).await;
         }
-        // They have crossed when what each connection brings after them has arrived.
-        for one in &under_way {
-            one.respond(tokens_response(&tokens("+"))).await;
-        }
+        reach(|| proxy.delivered(), CLIENTS * PROMPTS * LATE_BYTES).await;
         proxy.release();
         for one in &asked {
             one.cancelled().await;
@@ -129,7 +137,6 @@ async fn thousands_of_cancelled_streams_leave_those_on_their_connections_alone()
     for one in under_way {
         one.finish(tokens_response(&[END])).await;
     }
-    let mut survivor = survivor;
     let rest = survivor.rest().await;
     assert_eq!(rest.last().unwrap(), "[DONE]");
     let ended = rest

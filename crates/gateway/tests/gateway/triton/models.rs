@@ -1,5 +1,7 @@
 //! Which models of a server are served: as it has them now, and only those that can be.
 
+use std::time::Duration;
+
 use inflight_kserve::inference::{DataType, ModelConfig, ModelTransactionPolicy};
 use inflight_testkit::model::{END, tokens};
 use inflight_testkit::triton::{Asked, FakeTriton};
@@ -23,7 +25,7 @@ async fn models(gateway: &Gateway) -> Vec<String> {
 async fn listed(gateway: &Gateway, expected: &[&str]) {
     let poll = async {
         while models(gateway).await != expected {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     let found = tokio::time::timeout(PATIENCE, poll).await;
