@@ -207,7 +207,8 @@ def test_a_refusal_of_the_executor_leaves_the_others(triton: real_triton.Triton)
         stream.ask("good", inputs(PROMPT, 64, streaming=True))
         first, _ = stream.next()
         stream.ask("bad", inputs(PROMPT, 4, num_return_sequences=16))
-        results, errors = [first], []
+        results = [first]
+        errors: list[str] = []
         # Either may come last.
         while not (errors and is_final(results[-1])):
             result, error = stream.next()
