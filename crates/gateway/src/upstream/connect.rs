@@ -26,6 +26,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// For the small questions asked of a server.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Characters that are kept of a server's words; a traceback has a few thousand.
+const MAX_WORDS: usize = 8_000;
 
 /// What all connect loops share.
 #[derive(Debug)]
@@ -181,6 +183,12 @@ pub async fn ask<T>(
     }
 }
 
+/// As much as is kept of what a server says went wrong.
+pub fn beginning(text: &str) -> &str {
+    let end = text.char_indices().nth(MAX_WORDS);
+    end.and_then(|(end, _)| text.get(..end)).unwrap_or(text)
+}
+
 /// An error and its causes, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -190,5 +198,24 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         text.push_str(&cause.to_string());
         source = cause.source();
     }
-    text
+    beginning(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_endless_words_the_beginning_is_kept() {
+        let cut = "é".repeat(MAX_WORDS);
+        for (text, kept) in [("", ""), ("short", "short"), (&cut, &cut)] {
+            assert_eq!(beginning(text), kept);
+        }
+        assert_eq!(beginning(&"é".repeat(1 << 20)), cut);
+        let error = ConnectError::NoModel {
+            server: "s".to_owned(),
+            reasons: "é".repeat(1 << 20),
+        };
+        assert_eq!(chain(&error).chars().count(), MAX_WORDS);
+    }
 }

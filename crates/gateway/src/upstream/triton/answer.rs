@@ -15,6 +15,13 @@ use crate::stream::inbox::RowDetails;
 
 /// What a character cut in half decodes to; more bytes may yet mend it.
 const REPLACEMENT: char = '\u{fffd}';
+/// What a repeated text may end with and not have any more a token later: tokenizers that clean spaces
+/// up write "do n't ." as "don't.".
+const UNSETTLED: [&str; 6] = [" ", " '", " n", " n'", " 'v", " 'r"];
+/// Bytes of text a token: far more than any vocabulary's longest, so that what is refused is no answer.
+const MAX_TOKEN_BYTES: usize = 1 << 10;
+/// Responses and tokens that a text answer may have beside those that were asked for.
+const ALLOWANCE: usize = 1 << 10;
 
 /// What a response brings.
 #[derive(Debug)]
@@ -33,6 +40,8 @@ pub enum AnswerError {
     Tensor(#[from] TensorError),
     #[error("{log_probs} log probabilities for {tokens} tokens")]
     LogProbs { log_probs: usize, tokens: usize },
+    #[error("more than the {limit} tokens that were asked for")]
+    TooLong { limit: u32 },
     #[error("a text does not continue the one before it")]
     NotContinued,
     #[error("the finish reason `{0}`")]
@@ -63,6 +72,11 @@ pub struct Reader {
     /// Tokens so far.
     generated: u32,
     last_token: Option<i32>,
+    /// An end token and its log probability, until it is known whether it ended the answer.
+    held: Option<(i32, Option<f32>)>,
+    /// Responses, and bytes of text, so far.
+    responses: usize,
+    length: usize,
     /// As the server told it, be it before the response that is marked as the last.
     reason: Option<FinishReason>,
     /// For models that repeat the text so far: what of it was passed on, and what its end may yet
@@ -80,6 +94,9 @@ impl Reader {
             expected,
             generated: 0,
             last_token: None,
+            held: None,
+            responses: 0,
+            length: 0,
             reason: None,
             passed: String::new(),
             in_doubt: String::new(),
@@ -94,6 +111,8 @@ impl Reader {
     pub fn read(&mut self, response: &ModelInferResponse) -> Result<Answer, AnswerError> {
         let outputs = Tensors::outputs(response)?;
         let last = is_final(response);
+        self.responses = self.responses.saturating_add(1);
+        self.check(self.responses <= self.bound(2))?;
         match self.model.dialect {
             Dialect::TokenIds => self.read_tokens(&outputs, last),
             Dialect::Text | Dialect::LlmApi => self.read_text(&outputs, last),
@@ -108,25 +127,27 @@ impl Reader {
             // What lies behind is padding.
             tokens.truncate(length);
         }
-        let mut details = None;
-        if self.expected.log_probs && !tokens.is_empty() {
-            let values = outputs.get(output::LOG_PROBS);
-            let values = values.map(|tensor| tensor.floats()).transpose()?;
-            let mut values = values.unwrap_or_default();
-            // A response's values may begin with those of the responses before it.
-            let Some(start) = values.len().checked_sub(tokens.len()) else {
-                return Err(AnswerError::LogProbs {
-                    log_probs: values.len(),
-                    tokens: tokens.len(),
-                });
-            };
-            details = Some(Box::new(RowDetails {
-                log_probs: values.split_off(start),
-                ..RowDetails::default()
-            }));
-        }
+        let mut log_probs = match self.expected.log_probs {
+            true => newest_log_probs(outputs, tokens.len())?,
+            false => Vec::new(),
+        };
         self.count(tokens.len());
+        self.check(self.generated <= self.expected.limit)?;
         self.last_token = tokens.last().copied().or(self.last_token);
+        // What ends an answer is no part of it, also where the mark of the end comes after it.
+        if let Some((token, log_prob)) = self.held.take() {
+            tokens.insert(0, token);
+            log_probs.splice(0..0, log_prob);
+        }
+        if !last && tokens.last().is_some_and(|id| self.ends(*id)) {
+            self.held = tokens.pop().map(|token| (token, log_probs.pop()));
+        }
+        let details = (!log_probs.is_empty()).then(|| {
+            Box::new(RowDetails {
+                log_probs,
+                ..RowDetails::default()
+            })
+        });
         let told = outputs.values::<i32>(output::REASON)?;
         let told = told.and_then(|reasons| u8::try_from(*reasons.first()?).ok());
         let told = told.and_then(FinishReason::from_number);
@@ -147,6 +168,13 @@ impl Reader {
             }
             None => None,
         };
+        let so_far = if self.model.accumulates {
+            0
+        } else {
+            self.length
+        };
+        self.length = so_far.saturating_add(text.as_ref().map_or(0, String::len));
+        self.check(self.length <= self.bound(MAX_TOKEN_BYTES))?;
         let told = outputs.values::<i32>(output::OUTPUT_TOKENS)?;
         let told = told.filter(|_| self.model.counts_tokens());
         let told = told.and_then(|counts| usize::try_from(*counts.first()?).ok());
@@ -185,6 +213,21 @@ impl Reader {
         })
     }
 
+    /// How much of something an answer may have, where a token has `each`.
+    fn bound(&self, each: usize) -> usize {
+        let tokens = (self.expected.limit as usize).saturating_add(ALLOWANCE);
+        tokens.saturating_mul(each)
+    }
+
+    fn check(&self, fits: bool) -> Result<(), AnswerError> {
+        let limit = self.expected.limit;
+        fits.then_some(()).ok_or(AnswerError::TooLong { limit })
+    }
+
+    fn ends(&self, id: i32) -> bool {
+        self.expected.end_ids.contains(&id)
+    }
+
     fn count(&mut self, tokens: usize) {
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         self.generated = self.generated.saturating_add(tokens);
@@ -204,13 +247,13 @@ impl Reader {
         news != Some(self.in_doubt.as_str()) && !text.is_empty()
     }
 
-    /// The part of a repeated text that is new. What may be half a character waits for the rest.
+    /// The part of a repeated text that is new. What may yet become something else waits for the rest.
     fn news(&mut self, text: String, last: bool) -> Result<String, AnswerError> {
         let news = text.strip_prefix(self.passed.as_str());
         let news = news.ok_or(AnswerError::NotContinued)?;
         let sure = match last {
             true => news,
-            false => news.trim_end_matches(REPLACEMENT),
+            false => settled(news),
         };
         self.in_doubt = news.get(sure.len()..).unwrap_or_default().to_owned();
         let sure = sure.to_owned();
@@ -244,11 +287,10 @@ impl Reader {
     /// Why the answer ended. A server that does not say it sends an end token, as many tokens as were
     /// asked for, or fewer because the end came first.
     fn finish(&self, last: bool) -> FinishReason {
-        let ends = |id: i32| self.expected.end_ids.contains(&id);
         match self.reason {
             _ if !last => FinishReason::NotFinished,
             Some(reason) => reason,
-            None if self.last_token.is_some_and(ends) => FinishReason::EndId,
+            None if self.last_token.is_some_and(|id| self.ends(id)) => FinishReason::EndId,
             None if self.generated >= self.expected.limit => FinishReason::Length,
             None => FinishReason::EndId,
         }
@@ -263,6 +305,32 @@ impl Reader {
         self.prompt_tokens_told |= count.is_some();
         Ok(count)
     }
+}
+
+/// The log probabilities of a response's tokens. Its values may begin with those of the responses before
+/// it.
+fn newest_log_probs(outputs: &Tensors<'_>, tokens: usize) -> Result<Vec<f32>, AnswerError> {
+    if tokens == 0 {
+        return Ok(Vec::new());
+    }
+    let values = outputs.get(output::LOG_PROBS);
+    let values = values.map(|tensor| tensor.floats()).transpose()?;
+    let mut values = values.unwrap_or_default();
+    match values.len().checked_sub(tokens) {
+        Some(start) => Ok(values.split_off(start)),
+        None => Err(AnswerError::LogProbs {
+            log_probs: values.len(),
+            tokens,
+        }),
+    }
+}
+
+/// The part of a text that no token after it changes.
+fn settled(text: &str) -> &str {
+    let text = text.trim_end_matches(REPLACEMENT);
+    let endings = UNSETTLED.iter();
+    let rests = endings.filter_map(|ending| text.strip_suffix(ending));
+    rests.min_by_key(|rest| rest.len()).unwrap_or(text)
 }
 
 /// Triton's mark of a request's last response.
@@ -281,18 +349,19 @@ pub fn classify(text: &str) -> (i32, &str) {
     const INTERNAL: i32 = 13;
     const UNAVAILABLE: i32 = 14;
     /// Words, all in lower case, and what they mean; the first match counts.
-    const MEANINGS: [(&str, i32); 11] = [
+    const MEANINGS: [(&str, i32); 12] = [
         ("exceeds maximum queue size", RESOURCE_EXHAUSTED),
         ("queue is full", RESOURCE_EXHAUSTED),
+        ("exceeds maximum input length", INVALID_ARGUMENT),
+        ("exceeds the maximum", INVALID_ARGUMENT),
+        ("exceeds max", INVALID_ARGUMENT),
+        ("should not exceed max", INVALID_ARGUMENT),
         ("unknown model", UNAVAILABLE),
         ("is not ready", UNAVAILABLE),
         ("not at ready state", UNAVAILABLE),
         ("unavailable", UNAVAILABLE),
         ("cancelled", UNAVAILABLE),
         ("canceled", UNAVAILABLE),
-        ("exceeds maximum input length", INVALID_ARGUMENT),
-        ("exceeds the maximum", INVALID_ARGUMENT),
-        ("exceeds max", INVALID_ARGUMENT),
     ];
     let lower = text.to_ascii_lowercase();
     let found = MEANINGS.iter().find(|(words, _)| lower.contains(words));

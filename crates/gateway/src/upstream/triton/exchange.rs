@@ -16,6 +16,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::answer::{Reader, classify};
 use crate::metrics::Metrics;
+use crate::upstream::connect::beginning;
 use crate::upstream::registry::{CODE_INTERNAL, CODE_UNAVAILABLE, Registry};
 
 /// HTTP/2 connections to one server. One would put all streams behind one flow-control window and one
@@ -179,6 +180,7 @@ impl Exchange<'_> {
     }
 
     fn fail(&self, code: i32, text: &str) {
+        let text = beginning(text);
         self.registry.fail(self.handle, code, text, Instant::now());
     }
 }

@@ -25,6 +25,8 @@ enum Failure {
     NoData,
     /// Fewer log probabilities than tokens.
     LogProbs,
+    /// Tokens without end.
+    Endless,
 }
 
 impl Failure {
@@ -38,6 +40,14 @@ impl Failure {
                 response.push_raw(name, kind, shape, data.into());
             }
             Self::NoData => return asked.finish_message(no_data()).await,
+            Self::Endless => {
+                while !asked.is_cancelled() {
+                    let mut response = tokens_response(&[97; 100]);
+                    response.push("output_log_probs", &[1, 1, 100], &[-0.5f32; 100]);
+                    asked.respond(response).await;
+                }
+                return;
+            }
             Self::LogProbs => {
                 response.push("output_ids", &[1, 1, 2], &[97, 98]).push(
                     "output_log_probs",
@@ -66,7 +76,7 @@ const TRACEBACK: &str = "Traceback (most recent call last):\n  File \"/models/bl
     maximum input length (64). Set log level to info\n1  0x7f0e /models/lib.so(+0x1) [0x7f0e]\n";
 
 /// The failure, its status and code, and what the client reads of the server's words.
-const CASES: [(Failure, u16, &str, Option<&str>); 20] = {
+const CASES: [(Failure, u16, &str, Option<&str>); 21] = {
     use Failure::*;
     const UNAVAILABLE: &str = "service_unavailable";
     const INTERNAL: &str = "server_error";
@@ -141,6 +151,7 @@ const CASES: [(Failure, u16, &str, Option<&str>); 20] = {
         ),
         (NoData, 500, INTERNAL, None),
         (LogProbs, 500, INTERNAL, None),
+        (Endless, 500, INTERNAL, None),
     ]
 };
 

@@ -65,7 +65,7 @@ async fn why_an_answer_ended_is_told_by_its_last_token_or_by_their_number() {
         &'static str,
         u64,
     );
-    let cases: [Case; 8] = [
+    let cases: [Case; 10] = [
         (9, &[&[97], &[98], &[END]], "ab", "stop", 2),
         (9, &[&[97, 98, SECOND_END]], "ab", "stop", 2),
         (3, &[&[97], &[98], &[END]], "ab", "stop", 2),
@@ -76,6 +76,8 @@ async fn why_an_answer_ended_is_told_by_its_last_token_or_by_their_number() {
         // The last response may be only the mark.
         (2, &[&[97], &[98], &[]], "ab", "length", 2),
         (9, &[&[97], &[98], &[]], "ab", "stop", 2),
+        (9, &[&[97], &[END], &[]], "a", "stop", 1),
+        (2, &[&[97, SECOND_END], &[]], "a", "stop", 1),
     ];
     for (max_tokens, responses, text, finish, count) in cases {
         for stream in [false, true] {

@@ -190,6 +190,73 @@ fn a_reason_in_numbers_is_believed_over_the_count() {
 }
 
 #[test]
+fn an_end_token_is_no_part_of_the_answer_wherever_the_mark_is() {
+    // Responses, the last of them the last; tokens and log probabilities that each passes on.
+    type Case = (&'static [&'static [i32]], &'static [&'static [i32]]);
+    let cases: [Case; 4] = [
+        (&[&[1], &[END], &[]], &[&[1], &[], &[END]]),
+        (&[&[1, END], &[]], &[&[1], &[END]]),
+        // It did not end the answer: the server was told to go on, e.g. by `min_tokens`.
+        (&[&[END], &[2], &[END]], &[&[], &[END, 2], &[END]]),
+        (&[&[END], &[END], &[]], &[&[], &[END], &[END]]),
+    ];
+    for (responses, passed) in cases {
+        let asked = Expected {
+            log_probs: true,
+            ..expected(9)
+        };
+        let mut reader = reader("tokens", asked);
+        let count = responses.len();
+        for (position, (tokens, passed)) in responses.iter().zip(passed).enumerate() {
+            let values: Vec<f32> = tokens.iter().map(|id| -(*id as f32)).collect();
+            let told = response(position + 1 == count, |builder| {
+                let shape = [1, 1, tokens.len() as i64];
+                builder.push("output_ids", &shape, tokens);
+                builder.push("output_log_probs", &shape, &values);
+            });
+            let answer = reader.read(&told).unwrap();
+            assert_eq!(answer.tokens, *passed, "{responses:?}");
+            let told = answer.details.map(|details| details.log_probs);
+            let expected: Vec<f32> = passed.iter().map(|id| -(*id as f32)).collect();
+            assert_eq!(told.unwrap_or_default(), expected, "{responses:?}");
+            let reason = match answer.last {
+                true => FinishReason::EndId,
+                false => FinishReason::NotFinished,
+            };
+            assert_eq!(answer.finish, reason);
+        }
+    }
+}
+
+#[test]
+fn an_answer_without_end_is_an_error() {
+    let endless = |kind: &str, asked: Expected, response: ModelInferResponse| {
+        let mut reader = reader(kind, asked);
+        let read = (0..100_000).find_map(|_| reader.read(&response).err());
+        assert!(
+            matches!(read, Some(AnswerError::TooLong { limit: 9 })),
+            "{kind}: {read:?}"
+        );
+    };
+    endless("tokens", expected(9), ids(false, &[7]));
+    endless("tokens", expected(9), ids(false, &[]));
+    endless("text", expected(9), text(false, ""));
+    endless("llmapi", expected(9), text(false, "a"));
+    let long = "a".repeat(1 << 20);
+    endless("text", expected(9), text(false, &long));
+    let longer = "a".repeat(2 << 20);
+    endless("llmapi", expected(9), text(false, &longer));
+    // As many as were asked for are no more, and a prompt before them is.
+    assert!(
+        reader("tokens", expected(2))
+            .read(&ids(true, &[7, 8]))
+            .is_ok()
+    );
+    let with_prompt = ids(true, &[1, 7, 8]);
+    assert!(reader("tokens", expected(2)).read(&with_prompt).is_err());
+}
+
+#[test]
 fn padding_behind_the_sequence_is_left_out() {
     let mut reader = reader("tokens", expected(9));
     let padded = response(true, |builder| {
@@ -297,8 +364,25 @@ fn a_server_that_counts_is_believed() {
 #[test]
 fn a_repeated_text_is_passed_on_once_and_never_half_a_character() {
     // The text so far and whether it is the last; what is new.
-    let cases: [&[(&str, bool, &str)]; 4] = [
+    let cases: [&[(&str, bool, &str)]; 8] = [
         &[("a", false, "a"), ("ab", false, "b"), ("abc", true, "c")],
+        // Spaces that a tokenizer cleans up when it knows what follows.
+        &[("a ", false, "a"), ("a.", false, "."), ("a. ", true, " ")],
+        &[
+            ("do n", false, "do"),
+            ("do n'", false, ""),
+            ("don't", true, "n't"),
+        ],
+        &[
+            ("a", false, "a"),
+            ("a n", false, ""),
+            ("a new", true, " new"),
+        ],
+        &[
+            ("we '", false, "we"),
+            ("we 'r", false, ""),
+            ("we're", true, "'re"),
+        ],
         &[
             ("a\u{fffd}", false, "a"),
             ("aé", false, "é"),
@@ -376,6 +460,13 @@ fn errors_are_classified_by_their_words() {
             traceback,
             3,
             "RuntimeError: Prompt length (9) exceeds maximum input length (8).",
+        ),
+        (
+            "Error generating request: The sum of prompt length (9.0), query length (0) should not \
+             exceed max_num_tokens (8)",
+            3,
+            "Error generating request: The sum of prompt length (9.0), query length (0) should not \
+             exceed max_num_tokens (8)",
         ),
         (
             "Exceeds maximum queue size",
