@@ -227,7 +227,7 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
             aliases.append((owner, short, symbol["of"]))
             continue
         if symbol["kind"] == "function":
-            made = _silent(full)
+            made = simulation.FUNCTIONS.get(full) or _silent(full)
         elif symbol["kind"] == "enum":
             made = _enumeration(short, {member: index for index, member in enumerate(symbol["members"])})
         elif full.endswith("RequestError"):

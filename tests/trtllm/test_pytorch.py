@@ -5,6 +5,7 @@ by the public path, failures.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from inflight.executors.tensorrt_llm import fields, pytorch
 from inflight.executors.tensorrt_llm.fields import Target
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
-from trtllm import doubles, simulator
+from trtllm import doubles, simulation, simulator
 from trtllm.harness import (
     BIAS,
     PHASE_TENSOR,
@@ -329,6 +330,43 @@ def test_rows_are_deltas_and_end_once(executor: Any) -> None:
     texts = {index: [t for row in rows[4] if row.sequence == index for t in row.tokens] for index in range(2)}
     assert texts == {0: [41, 42], 1: [42, 43]}
     assert all(sum(row.final for row in rows[at]) == 1 for at in rows)
+
+
+def test_tokens_that_the_cache_had_are_told_once(executor: Any) -> None:
+    executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=3)])
+    assert [row.cached for row in collect(executor, 1)[1]] == [[simulation.CACHED], [], []]
+
+
+@pytest.mark.parametrize(
+    ("change", "live"),
+    [
+        ("none", True),
+        ("as in 1.0", True),
+        ("deserialize_result", False),
+        ("AwaitResponseHelper", False),
+        ("other results", False),
+    ],
+)
+def test_batches_are_tapped_where_they_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, live: bool
+) -> None:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch.SINGLE_PROCESS, "1")
+    with doubles.installed({change}) as bindings:
+        if change == "other results":
+            bindings.deserialize_result = lambda packed: packed  # type: ignore[attr-defined]
+        if change == "as in 1.0":
+            new: Any = sys.modules["tensorrt_llm.executor.base_worker"]
+            old: Any = sys.modules["tensorrt_llm.executor.worker"]
+            old.AwaitResponseHelper = new.AwaitResponseHelper
+            del new.AwaitResponseHelper
+        made = start(tmp_path)
+        found = []
+        for client_id in (1, 2):
+            made.enqueue([Request(client_id=client_id, input_token_ids=[8], max_tokens=2)])
+            found.append([row.tokens for row in collect(made, client_id)[client_id]])
+        assert (found, made._tap_is_live) == ([[[9], [10]], [[9], [10]]], live)
+        made.shutdown()
 
 
 def test_log_probs_come_with_their_tokens(executor: Any) -> None:

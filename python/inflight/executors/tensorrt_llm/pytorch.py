@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, descr
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.promises import capabilities
 from inflight.executors.tensorrt_llm.pytorch_requests import SamplingBuilder
-from inflight.executors.tensorrt_llm.pytorch_results import Progress
+from inflight.executors.tensorrt_llm.pytorch_results import Progress, opened
 from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
 from inflight.executors.tensorrt_llm.rows import Rows
 from inflight.executors.tensorrt_llm.verify import verify
@@ -41,15 +41,25 @@ N_GREEDY = "TLLM_ALLOW_N_GREEDY_DECODING"
 _STATS_TIMEOUT_S = 0.05
 _SLICE_S = 0.25
 _SHUTDOWN_TIMEOUT_S = 10.0
+#: Where the class that gets whole batches is, by version: 1.0, and from 1.1 on.
+_TAP_MODULES = ("tensorrt_llm.executor.worker", "tensorrt_llm.executor.base_worker")
+#: What is read of a tapped result.
+_TAPPED = ("is_final", "output_token_ids", "finish_reasons", "sequence_index", "is_sequence_final")
 
 
 class PyTorchExecutor:
     """Implements `inflight.executors.base.Executor`; made by `create_pytorch`."""
 
     def __init__(
-        self, llm: Any, builder: SamplingBuilder, reader: ResultReader | None, info: ModelInfo
+        self,
+        llm: Any,
+        builder: SamplingBuilder,
+        reader: ResultReader | None,
+        deserialize: Callable[[bytes], Any] | None,
+        info: ModelInfo,
     ) -> None:
         self._llm = llm
+        self._deserialize = deserialize
         self._builder = builder
         self._info = info
         #: Reads tapped responses; None: no tap.
@@ -156,7 +166,8 @@ class PyTorchExecutor:
 
     def on_batch(self, responses: Sequence[Any]) -> None:
         """The tap: a whole iteration's responses, on TensorRT-LLM's own thread."""
-        self._tap_is_live = True
+        if not self._tap_is_live:
+            self._try_tap(responses)
         reader = self._reader
         if reader is None or (not self._tapped and not self._ids.locked()):
             return
@@ -172,7 +183,7 @@ class PyTorchExecutor:
                     if response.has_error():
                         text = str(response.error_msg)
                         self._rows.fail(active.client_id, status_of(text), text)
-                    elif not reader.read(response.result, active, self._rows):
+                    elif not self._read_tapped(reader, response.result, active):
                         continue
                     self._tapped.pop(response.client_id, None)
                     self._results.pop(active.client_id, None)
@@ -180,6 +191,34 @@ class PyTorchExecutor:
                     self._ready.notify_all()
         except Exception as error:
             self._break(fatal("giving a batch", error))
+
+    def _try_tap(self, responses: Sequence[Any]) -> None:
+        """Goes live with the first batch whose results can be read; nobody waits for the tap before."""
+        whole = [response for response in responses if not response.has_error()]
+        if self._reader is None or not whole:
+            return
+        try:
+            result = opened(whole[0].result, self._deserialize)
+            for name in _TAPPED:
+                getattr(result, name)
+            self._tap_is_live = True
+        except Exception as error:
+            self._reader = None
+            LOG.warning(
+                "batches of this TensorRT-LLM cannot be read (%s); results are read one by one",
+                describe(error),
+            )
+
+    def _read_tapped(self, reader: ResultReader, result: Any, active: Active) -> bool:
+        """A tapped result's rows; True once the request is over. Called with `_ready`."""
+        row = len(self._rows)
+        over = reader.read(opened(result, self._deserialize), active, self._rows)
+        if not active.told and len(self._rows) > row:
+            active.told = True
+            cached = getattr(result, "cached_tokens", None)
+            if cached:
+                self._rows.cached(row, int(cached))
+        return over
 
     def cancel(self, client_ids: Sequence[int]) -> None:
         """Cancels; behind the submissions that are on their way to the loop."""
@@ -270,7 +309,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     find, bindings, torch = _import(version)
     verified = verify("pytorch", version, find)
     pytorch_config.check_arguments(arguments, find, version)
-    tap = _tap_point() if wants_tap else None
+    tap = _tap_point(bindings) if wants_tap else None
     try:
         pytorch_config.make_speculation(arguments, find)
         llm = find("LLM")(**arguments)
@@ -306,7 +345,8 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     )
     builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters)
     reader = None if tap is None else ResultReader(bindings.FinishReason)
-    executor = PyTorchExecutor(llm, builder, reader, info)
+    deserialize = getattr(bindings, "deserialize_result", None)
+    executor = PyTorchExecutor(llm, builder, reader, deserialize, info)
     if tap is not None:
         _install_tap(tap, executor)
     return executor
@@ -339,16 +379,18 @@ def _import(version: str) -> tuple[Any, Any, Any]:
     return find, bindings, torch
 
 
-def _tap_point() -> Any:
-    """The class whose `responses_handler` gets whole batches; None where this version has it not."""
-    try:
-        helper = import_module("tensorrt_llm.executor.worker").AwaitResponseHelper
-    except (ImportError, AttributeError):
-        helper = None
-    if helper is None or not callable(getattr(helper, "responses_handler", None)):
-        LOG.info("this TensorRT-LLM has no batches to tap; results are read one by one")
-        return None
-    return helper
+def _tap_point(bindings: Any) -> Any:
+    """The class whose `responses_handler` gets whole batches; None where this version has it not, or not
+    what reads its results."""
+    for name in _TAP_MODULES:
+        try:
+            helper = import_module(name).AwaitResponseHelper
+        except (ImportError, AttributeError):
+            continue
+        if callable(getattr(helper, "responses_handler", None)) and hasattr(bindings, "deserialize_result"):
+            return helper
+    LOG.info("this TensorRT-LLM has no batches to tap; results are read one by one")
+    return None
 
 
 def _install_tap(helper: Any, executor: PyTorchExecutor) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inflight.executors.base import FinishReason, NamedTensor
@@ -22,6 +22,15 @@ _REASONS = {
     # A context-only request.
     "not_finished": FinishReason.LENGTH,
 }
+
+
+def opened(result: Any, deserialize: Callable[[bytes], Any] | None) -> Any:
+    """The fields of a tapped response's result, which the engine's loop leaves as bytes.
+
+    TensorRT-LLM's own object stays closed: some versions open it themselves, whether it is open or not.
+    """
+    packed = getattr(result, "_result", None)
+    return deserialize(packed) if deserialize is not None and isinstance(packed, bytes) else result
 
 
 class Progress:

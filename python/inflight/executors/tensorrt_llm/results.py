@@ -32,6 +32,7 @@ class Active:
         "prompt",
         "prompt_width",
         "rich",
+        "told",
         "top_width",
         "wants_context_logits",
         "wants_generation_logits",
@@ -42,6 +43,8 @@ class Active:
         self.client_id = request.client_id
         self.engine_id: int | None = None
         self.end_id = request.end_id
+        #: Whether what is said once of a prompt has been said.
+        self.told = False
         self.beams = request.sampling_config.beam_width
         self.log_probs = output.return_log_probs
         self.top_width = output.num_top_log_probs

@@ -48,8 +48,8 @@ class Rows:
         self._prompts: list[tuple[int, bytes, int, bytes, bytes]] = []
         self._tensors: list[tuple[int, NamedTensor]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._finals)
+    def __len__(self) -> int:
+        return len(self._finals)
 
     def add(
         self,
