@@ -160,7 +160,7 @@ class LLM:
             raise ValueError("Greedy decoding in the LLM API does not allow multiple returns.")
         identity = self._sim.next_id
         self._sim.next_id += 1
-        words = [[token] for token in given["stop_token_ids"] or []] + (given.get("_stop_word_ids") or [])
+        words = stop_words(sampling_params)
         result = MODULES["tensorrt_llm"].llmapi.RequestOutput()
         try:
             result._sim_loop = asyncio.get_running_loop()
@@ -173,9 +173,13 @@ class LLM:
             output = MODULES["tensorrt_llm"].llmapi.CompletionOutput(index=index, token_ids=[], logprobs=[])
             outputs.append(output)
         result.values.update(request_id=identity, outputs=outputs, finished=False, cached_tokens=0)
-        result._sim_given = given
+        result._sim_params = sampling_params
         self._sim_results[identity] = result
-        wanted = {"exclude_input_from_output": True, "return_log_probs": given["logprobs"] is not None}
+        wanted = {
+            "exclude_input_from_output": True,
+            "return_log_probs": given["logprobs"] is not None,
+            "return_generation_logits": given["return_generation_logits"],
+        }
         phase = (
             disaggregated_params is not None and disaggregated_params.values["request_type"] == "context_only"
         )
@@ -189,7 +193,8 @@ class LLM:
                 stop_words=words,
                 client_id=identity,
                 output=wanted,
-                sequences=given["n"],
+                beams=given["best_of"] if given["use_beam_search"] else 1,
+                sequences=1 if given["use_beam_search"] else given["n"],
                 context_only=phase,
             )
         )
@@ -223,7 +228,7 @@ class RequestOutput:
     _sim_llm: Any
     _sim_identity: int
     _sim_queue: Any
-    _sim_given: dict[str, Any]
+    _sim_params: Any
 
     def abort(self) -> None:
         self._sim_llm._sim.cancel(self._sim_identity)
@@ -241,20 +246,54 @@ class RequestOutput:
         if isinstance(result._result, bytes):
             result.deserialize()
         self.values["cached_tokens"] = result.cached_tokens
-        output = self.values["outputs"][result.sequence_index]
-        new = result.output_token_ids[0]
+        if self._sim_params.use_beam_search:
+            for beam in range(len(self.values["outputs"])):
+                self._sim_sequence(result, beam, beam)
+        else:
+            self._sim_sequence(result, result.sequence_index, 0)
+        self.values["finished"] = result.is_final
+        return self
+
+    def _sim_sequence(self, result: Any, index: int, beam: int) -> None:
+        output = self.values["outputs"][index]
+        new = result.output_token_ids[beam]
+        if self._sim_params.use_beam_search:
+            # Rewritten as a whole.
+            output.values.update(token_ids=[], logprobs=[])
         output.values["token_ids"].extend(new)
-        if self._sim_given["logprobs"] is not None:
+        if self._sim_params.values["logprobs"] is not None:
             output.values["logprobs"].extend(
                 {token: Logprob(-token / 64), (token + 1) % VOCAB: Logprob(-9.0)} for token in new
             )
-        reason = result.finish_reasons[0].name
-        words = {"END_ID": "stop", "STOP_WORDS": "stop", "LENGTH": "length", "CANCELLED": "cancelled"}
-        if reason in words:
-            output.values["finish_reason"] = words[reason]
-            output.values["stop_reason"] = new[-1] if reason == "STOP_WORDS" else None
-        self.values["finished"] = result.is_final
-        return self
+        if result.generation_logits is not None:
+            held = result.generation_logits.array[beam, : len(output.token_ids)]
+            output.values["generation_logits"] = MODULES["torch"].Tensor(held, "float32")
+        reason = result.finish_reasons[beam].name
+        if reason == "CANCELLED":
+            output.values["finish_reason"] = "cancelled"
+        elif result.is_final:
+            # Of several sequences, only the one that ends the request is told why.
+            output.values["finish_reason"] = FINISH[reason]
+            output.values["stop_reason"] = stop_reason(self._sim_params, output.token_ids)
+
+
+FINISH = {"END_ID": "stop", "STOP_WORDS": "stop", "LENGTH": "length", "NOT_FINISHED": "not_finished"}
+
+
+def stop_words(params: Any) -> list[list[int]]:
+    """`SamplingParams._get_stop_words`: the private words count where there are texts."""
+    words = [[token] for token in params.stop_token_ids or []]
+    return words if params.stop is None else words + params._stop_word_ids
+
+
+def stop_reason(params: Any, tokens: list[int]) -> int | str | None:
+    """What the result says of the stop word that it ends with: the token, or its text."""
+    reasons = [*(params.stop_token_ids or []), *(params.stop or [])]
+    for reason, word in zip(reasons, stop_words(params), strict=True):
+        if tokens[-len(word) :] == word:
+            found: int | str = reason
+            return found
+    return None
 
 
 class Logprob:

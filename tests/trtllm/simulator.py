@@ -177,7 +177,7 @@ class Simulator:
             result.cum_log_probs = [sum(-token / 64 for token in sequence.tokens)] * job.beams
         tensor = MODULES["torch"].Tensor
         if job.output.get("return_generation_logits") and tokens:
-            result.generation_logits = tensor(logits(tokens)[None], "float32")
+            result.generation_logits = tensor(logits(tokens)[None].repeat(job.beams, axis=0), "float32")
         if job.output.get("return_context_logits"):
             shifted = [*job.prompt[1:], (job.prompt[-1] + 1) % VOCAB]
             result.context_logits = tensor(logits(shifted), "float32")

@@ -303,6 +303,8 @@ def test_every_input_reaches_its_keyword(
     sampling = simulator.REQUESTS[-1]["sampling_params"]
     if "stop_words_list" in about:
         assert (sampling._stop_word_ids, sampling._bad_word_ids) == ([[40, 41]], [[61, 62]])
+        # Without texts the words would not count.
+        assert (len(sampling.stop), len(sampling.bad)) == (1, 1)
 
 
 def test_the_cases_cover_what_the_runtime_supports() -> None:
@@ -330,6 +332,64 @@ def test_rows_are_deltas_and_end_once(executor: Any) -> None:
     texts = {index: [t for row in rows[4] if row.sequence == index for t in row.tokens] for index in range(2)}
     assert texts == {0: [41, 42], 1: [42, 43]}
     assert all(sum(row.final for row in rows[at]) == 1 for at in rows)
+
+
+def test_every_sequence_has_its_own_reason(executor: Any) -> None:
+    several = SamplingConfig(num_return_sequences=2)
+    # Rich enough for the public path on both.
+    wanted = OutputConfig(return_log_probs=True)
+    common: dict[str, Any] = {"sampling_config": several, "output_config": wanted}
+    executor.enqueue(
+        [
+            # One sequence is ahead of the other by a token.
+            Request(client_id=1, input_token_ids=[20], max_tokens=9, end_id=24, **common),
+            Request(client_id=2, input_token_ids=[30], max_tokens=3, stop_words=[[32, 33]], **common),
+            Request(client_id=3, input_token_ids=[40], max_tokens=2, **common),
+        ]
+    )
+    rows = collect(executor, 1, 2, 3)
+    ends = {at: {row.sequence: row.reason for row in rows[at] if row.reason} for at in rows}
+    assert ends == {
+        1: dict.fromkeys((0, 1), FinishReason.END_ID),
+        2: dict.fromkeys((0, 1), FinishReason.STOP_WORDS),
+        3: dict.fromkeys((0, 1), FinishReason.LENGTH),
+    }
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_logits_come_with_their_tokens(executor: Any, streaming: bool) -> None:
+    wanted = OutputConfig(return_generation_logits=True)
+    executor.enqueue(
+        [Request(client_id=1, input_token_ids=[8], max_tokens=3, output_config=wanted, streaming=streaming)]
+    )
+    rows = collect(executor, 1)[1]
+    assert len(rows) == (3 if streaming else 1)
+    for row in rows:
+        logits = row.tensors["generation_logits"]
+        assert logits.shape == (1, len(row.tokens), simulator.VOCAB)
+        held = np.frombuffer(logits.data, "<f4").reshape(logits.shape)[0]
+        assert held.argmax(axis=1).tolist() == row.tokens
+
+
+def test_beams_come_whole_at_the_end(executor: Any) -> None:
+    executor.enqueue(
+        [
+            Request(
+                client_id=1,
+                input_token_ids=[8],
+                max_tokens=2,
+                sampling_config=SamplingConfig(beam_width=2),
+                output_config=OutputConfig(return_generation_logits=True),
+                streaming=False,
+            )
+        ]
+    )
+    rows = collect(executor, 1)[1]
+    assert [(row.sequence, row.tokens, row.final) for row in rows] == [
+        (0, [9, 10], False),
+        (1, [9, 10], True),
+    ]
+    assert rows[1].tensors["generation_logits"].shape == (2, 2, simulator.VOCAB)
 
 
 def test_tokens_that_the_cache_had_are_told_once(executor: Any) -> None:

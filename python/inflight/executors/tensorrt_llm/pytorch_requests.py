@@ -83,12 +83,8 @@ class SamplingBuilder:
         if bads[0]:
             keywords["bad_token_ids"] = bads[0]
         params = self._params(**keywords)
-        # Words of several tokens have only this private place without a tokenizer.
-        for name, words in (("_stop_word_ids", stops[1]), ("_bad_word_ids", bads[1])):
-            if words:
-                if not hasattr(params, name):
-                    raise Refused("this TensorRT-LLM takes no stop or bad words of several tokens as ids")
-                setattr(params, name, words)
+        _set_words(params, "stop", stops[1])
+        _set_words(params, "bad", bads[1])
         call["sampling_params"] = params
         return call
 
@@ -157,6 +153,19 @@ class SamplingBuilder:
                 }
             )
             call["disaggregated_params"] = self._disaggregated(request_type=phase_kind, **state)
+
+
+def _set_words(params: Any, name: str, words: list[list[int]]) -> None:
+    """Words of several tokens, which have only a private place without a tokenizer.
+
+    TensorRT-LLM looks there only where there are texts too; one each, because a match is told by its text.
+    """
+    if not words:
+        return
+    if not (hasattr(params, name) and hasattr(params, f"_{name}_word_ids")):
+        raise Refused("this TensorRT-LLM takes no stop or bad words of several tokens as ids")
+    setattr(params, name, [f"{name} word {number}" for number in range(len(words))])
+    setattr(params, f"_{name}_word_ids", words)
 
 
 def _split(words: list[list[int]]) -> tuple[list[int], list[list[int]]]:

@@ -9,9 +9,17 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from inflight.executors.base import FinishReason, NamedTensor
 from inflight.executors.tensorrt_llm.convert import pack_context_phase
-from inflight.executors.tensorrt_llm.results import Active, float_tensor, perf_tensors
+from inflight.executors.tensorrt_llm.results import (
+    Active,
+    as_float32,
+    float_output,
+    float_tensor,
+    perf_tensors,
+)
 from inflight.executors.tensorrt_llm.rows import Rows, Top
 
 #: `stop` alone is the end token; with a stop reason it is a stop word.
@@ -40,6 +48,8 @@ class Progress:
         self._active = active
         self._sent: dict[int, int] = {}
         self._ended: set[int] = set()
+        #: Sequence -> the logits last seen: a response of another sequence leaves them.
+        self._logits: dict[int, Any] = {}
         self._told = False
         self.final = False
 
@@ -64,7 +74,7 @@ class Progress:
         active, index = self._active, output.index
         reason = self._reason(output)
         if not reason and finished:
-            reason = int(FinishReason.LENGTH)
+            reason = int(self._unreported(output.token_ids))
         # Beams are rewritten as they grow: only the end counts.
         sent = self._sent.get(index, 0)
         if active.beams > 1 and not reason:
@@ -91,6 +101,17 @@ class Progress:
         self.final = final
         self._extras(result, output, row, bool(reason), rows)
 
+    def _unreported(self, tokens: Sequence[int]) -> FinishReason:
+        """Why a sequence ended of which the result does not say: of several, it tells the last one's only."""
+        active = self._active
+        if active.context_only:
+            return FinishReason.LENGTH
+        if tokens and tokens[-1] == active.end_id:
+            return FinishReason.END_ID
+        if any(list(tokens[-len(word) :]) == word for word in active.stop_words):
+            return FinishReason.STOP_WORDS
+        return FinishReason.LENGTH if len(tokens) >= active.max_tokens else FinishReason.END_ID
+
     @staticmethod
     def _reason(output: Any) -> int:
         if output.finish_reason == "stop":
@@ -109,10 +130,10 @@ class Progress:
             context = result.context_logits if active.wants_context_logits else None
             if context is not None:
                 rows.tensor(row, float_tensor("context_logits", context))
+        if active.wants_generation_logits:
+            self._generation_logits(result, output, row, rows)
         if not ended:
             return
-        if active.wants_generation_logits and output.generation_logits is not None:
-            rows.tensor(row, float_tensor("generation_logits", output.generation_logits))
         # Fields that came with later versions than 1.0.
         metrics = getattr(output, "request_perf_metrics", None)
         if metrics is not None:
@@ -126,6 +147,26 @@ class Progress:
                 phase.draft_tokens,
             )
             rows.tensor(row, NamedTensor("context_phase_params", "UINT8", (len(blob),), blob))
+
+    def _generation_logits(self, result: Any, output: Any, row: int, rows: Rows) -> None:
+        """Those of the row's tokens, `[beam, token, vocab]`. A stream's hold the newest tokens only."""
+        if self._active.beams > 1:
+            if self.final:
+                beams = [one.generation_logits for one in result.outputs]
+                if all(one is not None for one in beams):
+                    rows.tensor(row, float_output("generation_logits", _stacked(beams)))
+            return
+        logits = output.generation_logits
+        if logits is not None and logits is not self._logits.get(output.index):
+            self._logits[output.index] = logits
+            rows.tensor(row, float_output("generation_logits", _stacked([logits])))
+
+
+def _stacked(sequences: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Logits `[token, vocab]` of each sequence as one array, with zeros behind shorter ones."""
+    arrays = [as_float32(one) for one in sequences]
+    longest = max(len(one) for one in arrays)
+    return np.stack([np.pad(one, ((0, longest - len(one)), (0, 0))) for one in arrays])
 
 
 def _log_prob(entry: Any, token: int) -> float:

@@ -29,9 +29,11 @@ class Active:
         "end_id",
         "engine_id",
         "log_probs",
+        "max_tokens",
         "prompt",
         "prompt_width",
         "rich",
+        "stop_words",
         "told",
         "top_width",
         "wants_context_logits",
@@ -43,6 +45,8 @@ class Active:
         self.client_id = request.client_id
         self.engine_id: int | None = None
         self.end_id = request.end_id
+        self.max_tokens = request.max_tokens
+        self.stop_words = request.stop_words
         #: Whether what is said once of a prompt has been said.
         self.told = False
         self.beams = request.sampling_config.beam_width
@@ -219,7 +223,12 @@ def prompt_from_logits(context: Any, active: Active, row: int, rows: Rows) -> No
 
 def float_tensor(name: str, tensor: Any) -> NamedTensor:
     """A tensor as the worker's FP32 output."""
-    values = np.ascontiguousarray(as_float32(tensor), dtype="<f4")
+    return float_output(name, as_float32(tensor))
+
+
+def float_output(name: str, array_: np.ndarray[Any, Any]) -> NamedTensor:
+    """An array as the worker's FP32 output."""
+    values = np.ascontiguousarray(array_, dtype="<f4")
     return NamedTensor(name, "FP32", tuple(values.shape), values.tobytes())
 
 
