@@ -52,10 +52,10 @@ def test_pytorch_weights_are_weights(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"hidden_size": None}, "`hidden_size`"),
-        ({"hidden_size": "64"}, "`hidden_size` is `64`"),
+        ({"hidden_size": "64"}, '`hidden_size` is `"64"`'),
         ({"num_attention_heads": 0}, "`num_attention_heads` is `0`"),
         ({"num_key_value_heads": 3}, "`3` key-value heads"),
-        ({"vocab_size": True}, "`vocab_size` is `True`"),
+        ({"vocab_size": True}, "`vocab_size` is `true`"),
         ({"architectures": []}, "`architectures`"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_config_that_makes_no_sense_names_the_key(changes: dict[str, Any], sai
     assert refusal.value.remedy
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000])
 def test_a_config_that_is_no_object_is_told(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(UserMistake) as refusal:
@@ -93,6 +93,12 @@ def header(values: object, data: bytes = b"") -> bytes:
         (b"\xff" * 8, "truncated"),
         ((5).to_bytes(8, "little") + b"hello", "not JSON"),
         (header([1]), "not an object"),
+        ((100_000).to_bytes(8, "little") + b"[" * 100_000, "not JSON"),
+        (header({"a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 3]}}, b"123"), "in the shape `[2]`"),
+        (
+            header({"a": {"dtype": "F16", "shape": [-2], "data_offsets": [0, 4]}}, b"1234"),
+            "`a` has `4` bytes",
+        ),
         (header({"a": {"dtype": "F32"}}), "the entry of `a` is incomplete"),
         (header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}), "outside its data"),
         (header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"1234"), "truncated: it has"),

@@ -218,7 +218,33 @@ def test_an_engine_of_others_is_reckoned_with_its_own_formats(
 
 def test_what_is_nothing_is_refused(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for directory, said in (("nowhere", "does not exist"), ("empty", "it has no `config.json`")):
+    (tmp_path / "file").touch()
+    for directory, said in (
+        ("nowhere", "does not exist"),
+        ("file", "is not a directory"),
+        ("empty", "it has no `config.json`"),
+    ):
         told = shell("inspect", directory)
         assert told.code == 2
         assert said in told.errors
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "said"),
+    [
+        ("mapping", {"tp_size": 0}, "its tp_size is 0"),
+        ("mapping", {"pp_size": "two"}, "its pp_size is 'two'"),
+        ("settings", {"max_seq_len": "long"}, "its max_seq_len is 'long'"),
+        ("settings", {"quantization": []}, "its quantization is []"),
+    ],
+)
+def test_a_manifest_with_impossible_values_is_damaged(
+    part: str, changes: dict[str, object], said: str, shell: Shell
+) -> None:
+    assert shell("build", str(DEMO_DIRECTORY), "--output", "built").code == 0
+    path = shell.folder / "built" / "inflight.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, part: {**manifest[part], **changes}}))
+    told = shell("inspect", "built")
+    assert told.code == 2
+    assert f"inflight.json` is damaged: {said}\n" in told.errors

@@ -204,6 +204,15 @@ def test_a_config_that_is_not_json_is_told(checkpoint: Path) -> None:
     assert "is not JSON" in output
 
 
+@pytest.mark.parametrize("command", [["serve"], ["worker"], ["inspect"], ["build", "--output", "out"]])
+def test_what_the_file_system_refuses_is_told(command: list[str]) -> None:
+    name = "long" * 100
+    code, output = run(*command, name)
+    assert code == 2
+    assert f"`{name}` cannot be used: File name too long" in output
+    assert "hint: " in output
+
+
 @pytest.mark.parametrize("command", ["gateway", "bench"])
 def test_rust_owns_help_and_mistakes_of_its_commands(command: str) -> None:
     for arguments, code in ((["--help"], 0), (["--no-such-option"], 2)):

@@ -4,12 +4,13 @@ it is asked for, so that `inflight --help` stays quick.
 
 from __future__ import annotations
 
+import errno
 from importlib import import_module
 from typing import Any
 
 import click
 
-from inflight.errors import InflightError
+from inflight.errors import InflightError, UserMistake
 
 #: Command name -> module of `inflight.cli` that defines it under the same name. Listed in this order.
 COMMANDS = {
@@ -35,16 +36,40 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Tells an `InflightError` in two lines; everything else is click's or a defect."""
+        """Tells an `InflightError` in two lines, and as one what the file system refuses; everything else is
+        click's or a defect.
+        """
         try:
             return super().invoke(ctx)
         except InflightError as error:
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {error.what}", err=True)
-            if error.remedy:
-                click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {error.remedy}", err=True)
-            ctx.exit(error.exit_code)
+            _tell(ctx, error)
+        except OSError as error:
+            refused = _of_the_file_system(error)
+            if refused is None:
+                raise
+            _tell(ctx, refused)
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _tell(ctx: click.Context, error: InflightError) -> None:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.what}", err=True)
+    if error.remedy:
+        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {error.remedy}", err=True)
+    ctx.exit(error.exit_code)
+
+
+def _of_the_file_system(error: OSError) -> InflightError | None:
+    """A path that is forbidden, too long or gone, or a full disk: any file may meet it at any time."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # The system names no file for a write that it refuses.
+        where = "" if error.filename is None else f" for `{error.filename}`"
+        return InflightError(f"the disk has no space left{where}", "make room, then give the command again")
+    if error.filename is None:
+        return None
+    return UserMistake(
+        f"`{error.filename}` cannot be used: {error.strerror}", "check the path and its permissions"
+    )
 
 
 def print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

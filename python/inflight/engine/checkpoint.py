@@ -168,7 +168,9 @@ def read_json(path: Path) -> dict[str, Any]:
             f"`{path.parent}` is not a Hugging Face checkpoint: it has no `{path.name}`",
             "give a directory with `config.json`, a tokenizer and weights",
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UserMistake(f"`{path}` cannot be read: {error.strerror}", "check its permissions") from error
+    except (ValueError, RecursionError) as error:
         raise UserMistake(f"`{path}` is not JSON: {error}", "fetch the checkpoint again") from error
     if not isinstance(values, dict):
         raise UserMistake(f"`{path}` does not hold a JSON object", "fetch the checkpoint again")
@@ -245,7 +247,7 @@ def _integer(values: Mapping[str, Any], fact: str) -> int | None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserMistake(
-                f"config key `{key}` is `{value}`, where a positive integer is needed",
+                f"config key `{key}` is `{json.dumps(value)}`, where a positive integer is needed",
                 "fetch the checkpoint's `config.json` again",
             )
         return value

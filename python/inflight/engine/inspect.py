@@ -37,9 +37,8 @@ def inspect(
 ) -> dict[str, Any]:
     """Everything about `directory`. Raises `UserMistake` where it is neither checkpoint nor build."""
     if not directory.is_dir():
-        raise UserMistake(
-            f"the directory `{directory}` does not exist", "give a checkpoint, or what `inflight build` wrote"
-        )
+        state = "is not a directory" if directory.exists() else "does not exist"
+        raise UserMistake(f"`{directory}` {state}", "give a checkpoint, or what `inflight build` wrote")
     manifest = manifests.read(directory)
     engine = foreign_engine(directory) if manifest is None else None
     if engine is not None:

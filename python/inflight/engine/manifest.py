@@ -30,6 +30,10 @@ EXECUTORS = {TENSORRT: "tensorrt_llm", PYTORCH: "tensorrt_llm", REFERENCE: "refe
 #: Executors that take nothing but the tokenizer from a directory.
 TOKENIZER_ONLY = frozenset({"simulated", "scripted"})
 
+#: Of the settings and the mapping: what is reckoned with.
+_COUNTS = frozenset({"tp_size", "pp_size", "cp_size", "max_seq_len", "tokens_per_block"})
+_NAMES = frozenset({"dtype", "quantization", "kv_cache_dtype"})
+
 _BUILD_AGAIN = "build it again with `inflight build --force`"
 
 
@@ -115,7 +119,16 @@ def read(directory: Path) -> dict[str, Any] | None:
         for field in ("versions", "mapping", "settings"):
             if not isinstance(manifest[field], dict):
                 raise ValueError(f"its {field} are no object")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        shape = {**manifest["settings"], **manifest["mapping"]}
+        for field in _COUNTS & shape.keys():
+            if not isinstance(shape[field], int) or shape[field] < 1:
+                raise ValueError(f"its {field} is {shape[field]!r}")
+        for field in _NAMES & shape.keys():
+            if not isinstance(shape[field], str):
+                raise ValueError(f"its {field} is {shape[field]!r}")
+    except OSError as error:
+        raise UserMistake(f"`{path}` cannot be read: {error.strerror}", "check its permissions") from error
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserMistake(f"`{path}` is damaged: {error}", _BUILD_AGAIN) from error
     return manifest
 

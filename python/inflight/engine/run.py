@@ -130,7 +130,7 @@ class _Record:
         try:
             done = json.loads(self._path.read_text(encoding="utf-8"))["done"]
             self._done = {str(name): str(key) for name, key in done.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
             self._done = {}
 
     def is_done(self, step: Step, key: str) -> bool:

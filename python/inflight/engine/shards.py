@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def _indexed(index: Path) -> list[Path]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted({str(name) for name in weight_map.values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserMistake(f"`{index}` is not an index of shards: {error!r}", FETCH_AGAIN) from error
     for name in names:
         if Path(name).name != name:
@@ -88,8 +89,8 @@ def read_shard(path: Path) -> Shard:
                 raise UserMistake(f"`{path}` is truncated: its header is longer than the file", FETCH_AGAIN)
             header = json.loads(file.read(length))
     except OSError as error:
-        raise UserMistake(f"`{path}` cannot be read: {error}", "check its permissions") from error
-    except ValueError as error:
+        raise UserMistake(f"`{path}` cannot be read: {error.strerror}", "check its permissions") from error
+    except (ValueError, RecursionError) as error:
         raise UserMistake(f"`{path}` is damaged: its header is not JSON", FETCH_AGAIN) from error
     if not isinstance(header, dict):
         raise UserMistake(f"`{path}` is damaged: its header is not an object", FETCH_AGAIN)
@@ -111,6 +112,13 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
         raise UserMistake(f"`{path}` is damaged: the entry of `{name}` is incomplete", FETCH_AGAIN) from None
     if begin < 0 or end < begin:
         raise UserMistake(f"`{path}` is damaged: `{name}` lies outside its data", FETCH_AGAIN)
+    width = DTYPE_BYTES.get(tensor.dtype)
+    if width is not None and end - begin != width * math.prod(tensor.shape):
+        raise UserMistake(
+            f"`{path}` is damaged: `{name}` has `{end - begin}` bytes, and not those of"
+            f" `{tensor.dtype}` in the shape `{list(tensor.shape)}`",
+            FETCH_AGAIN,
+        )
     return tensor
 
 
