@@ -125,10 +125,15 @@ pub fn config(name: &str, max_batch_size: i32, decoupled: bool) -> ModelConfig {
 /// Adds an input, in the place of one of the same name.
 pub fn add_input(config: &mut ModelConfig, name: &str, kind: DataType, need: Need) {
     remove_input(config, name);
+    let dims = match name {
+        // Word lists of tokens: their ids, and where each ends.
+        "stop_words_list" => vec![2, -1],
+        _ => vec![-1],
+    };
     config.input.push(ModelInput {
         name: name.to_owned(),
         data_type: kind as i32,
-        dims: vec![-1],
+        dims,
         optional: need == Need::May,
         ..ModelInput::default()
     });

@@ -87,9 +87,9 @@ fn tokens_with_echo(
     echo: Option<String>,
 ) -> Result<PreparedPrompt, ApiError> {
     let plan = plan::plan(ask, served, Some(tokens.len()), rand::random())?;
-    if let Some(vocabulary) = served.vocabulary()
-        && let Some(id) = tokens.iter().find(|id| **id >= vocabulary)
-    {
+    // Where it is not known, the wire's type still has an end.
+    let vocabulary = served.vocabulary().unwrap_or(i32::MAX as u32);
+    if let Some(id) = tokens.iter().find(|id| **id >= vocabulary) {
         return Err(error::outside_vocabulary(
             ask.prompt_field,
             i64::from(*id),

@@ -213,6 +213,7 @@ fn max_tokens(
 fn check_abilities(ask: &Ask, model: &ServedModel) -> Result<(), ApiError> {
     let neutral = |value: Option<f32>, neutral: f32| value.is_none_or(|value| value == neutral);
     let sampling = &ask.sampling;
+    let greedy = sampling.temperature.is_some_and(|value| value <= 0.0);
     let top_k = sampling.top_k.is_some_and(|count| count > 0);
     let min_p = sampling.min_p.is_some_and(|value| value > 0.0);
     let repetition = !neutral(sampling.repetition_penalty, 1.0);
@@ -220,7 +221,7 @@ fn check_abilities(ask: &Ask, model: &ServedModel) -> Result<(), ApiError> {
     let frequency = !neutral(sampling.frequency_penalty, 0.0);
     let min_tokens = sampling.min_tokens.is_some_and(|count| count > 0);
     let top_log_probs = ask.log_probs.is_some_and(|count| count > 0);
-    let asked: [(bool, &'static str, Ability); 17] = [
+    let asked: [(bool, &'static str, Ability); 18] = [
         (ask.n > 1, "n", Ability::Sequences),
         (
             sampling.temperature.is_some(),
@@ -228,6 +229,8 @@ fn check_abilities(ask: &Ask, model: &ServedModel) -> Result<(), ApiError> {
             Ability::Temperature,
         ),
         (sampling.top_p.is_some(), "top_p", Ability::TopP),
+        // Greedy is top-k 1; without it, the request would be sampled.
+        (greedy, "temperature", Ability::TopK),
         (top_k, "top_k", Ability::TopK),
         (min_p, "min_p", Ability::MinP),
         (sampling.seed.is_some(), "seed", Ability::Seed),

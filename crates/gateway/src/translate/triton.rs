@@ -10,6 +10,9 @@ use super::plan::Plan;
 use super::tensors::{Origin, TRACE_PARENT, stop_word_rows};
 use crate::upstream::triton::dialect::{Dialect, Setting, TritonModel, output};
 
+/// An end token that no token is.
+const NO_TOKEN: i32 = -1;
+
 /// What is asked of the model, for one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
@@ -45,8 +48,8 @@ pub fn triton_request(model: &TritonModel, question: Question<'_>) -> ModelInfer
     }
     let max_tokens = i32::try_from(plan.max_tokens).unwrap_or(i32::MAX);
     request.scalar(Setting::MaxTokens, max_tokens);
-    if model.decoupled {
-        request.scalar(Setting::Streaming, plan.streaming);
+    if model.decoupled || model.must_send(Setting::Streaming) {
+        request.scalar(Setting::Streaming, model.decoupled && plan.streaming);
     }
     request.scalar(Setting::ExcludeInput, true);
     request.scalar(Setting::Temperature, sampling.temperature);
@@ -56,13 +59,13 @@ pub fn triton_request(model: &TritonModel, question: Question<'_>) -> ModelInfer
         request.scalar(Setting::TopK, sampling.top_k);
     }
     request.scalar(Setting::Seed, question.seed);
-    request.optional(Setting::RepetitionPenalty, sampling.repetition_penalty);
-    request.optional(Setting::PresencePenalty, sampling.presence_penalty);
-    request.optional(Setting::FrequencyPenalty, sampling.frequency_penalty);
-    request.optional(Setting::MinTokens, sampling.min_tokens);
-    request.optional(Setting::MinP, sampling.min_p);
-    request.optional(Setting::EndId, plan.end_id);
-    request.optional(Setting::PadId, plan.pad_id);
+    request.optional(Setting::RepetitionPenalty, sampling.repetition_penalty, 1.0);
+    request.optional(Setting::PresencePenalty, sampling.presence_penalty, 0.0);
+    request.optional(Setting::FrequencyPenalty, sampling.frequency_penalty, 0.0);
+    request.optional(Setting::MinTokens, sampling.min_tokens, 0);
+    request.optional(Setting::MinP, sampling.min_p, 0.0);
+    request.optional(Setting::EndId, plan.end_id, NO_TOKEN);
+    request.optional(Setting::PadId, plan.pad_id, NO_TOKEN);
     request.stop_ids(&plan.stop_ids);
     request.words(Setting::StopWords, question.stops);
     request.words(Setting::BadWords, &[]);
@@ -109,15 +112,25 @@ impl Writer<'_> {
         }
     }
 
-    fn optional<T: Element>(&mut self, setting: Setting, value: Option<T>) {
-        if let Some(value) = value {
-            self.scalar(setting, value);
+    /// `neutral` changes nothing, and is for models that demand a value.
+    fn optional<T: Element>(&mut self, setting: Setting, value: Option<T>, neutral: T) {
+        match value {
+            Some(value) => self.scalar(setting, value),
+            None if self.model.must_send(setting) => self.scalar(setting, neutral),
+            None => {}
+        }
+    }
+
+    /// A no is said only where the model demands a word.
+    fn flag(&mut self, setting: Setting, wanted: bool) {
+        if wanted || self.model.must_send(setting) {
+            self.scalar(setting, wanted);
         }
     }
 
     fn stop_ids(&mut self, ids: &[i32]) {
         if let Some(name) = self.model.setting(Setting::StopIds)
-            && !ids.is_empty()
+            && (!ids.is_empty() || self.model.must_send(Setting::StopIds))
         {
             let shape = self.shape(&[2, ids.len() as i64]);
             self.builder.push(name, &shape, &stop_word_rows(ids));
@@ -142,6 +155,9 @@ impl Writer<'_> {
             return;
         };
         if bias.is_empty() {
+            if self.model.must_send(Setting::EmbeddingBias) {
+                self.values::<f32>(name, &[]);
+            }
             return;
         }
         let mut dense = vec![0f32; vocabulary as usize];
@@ -164,8 +180,9 @@ impl Writer<'_> {
                         self.builder.output(name);
                     }
                 }
-                if plan.log_probs.is_some() {
-                    self.scalar(Setting::ReturnLogProbs, true);
+                let log_probs = plan.log_probs.is_some();
+                self.flag(Setting::ReturnLogProbs, log_probs);
+                if log_probs {
                     self.builder.output(output::LOG_PROBS);
                 }
             }
@@ -173,14 +190,16 @@ impl Writer<'_> {
                 self.builder.output(output::TEXT);
             }
         }
-        if model.counts_tokens() {
-            self.scalar(Setting::ReturnInputTokens, true);
-            self.scalar(Setting::ReturnOutputTokens, true);
+        let counts = model.counts_tokens();
+        self.flag(Setting::ReturnInputTokens, counts);
+        self.flag(Setting::ReturnOutputTokens, counts);
+        if counts {
             self.builder.output(output::INPUT_TOKENS);
             self.builder.output(output::OUTPUT_TOKENS);
         }
-        if model.tells_reason() {
-            self.scalar(Setting::ReturnFinishReason, true);
+        let reason = model.tells_reason();
+        self.flag(Setting::ReturnFinishReason, reason);
+        if reason {
             self.builder.output(output::FINISH_REASON);
         }
     }

@@ -1,224 +1,15 @@
-//! How a plain Triton server's model is spoken to, read off its configuration. Pure: owns the tensor
-//! names of the dialects and which model speaks which; knows nothing of requests or sockets.
-//!
-//! Source of the names: the models of Triton's TensorRT-LLM backend (`tensorrt_llm`, `ensemble`,
-//! `tensorrt_llm_bls`) and TensorRT-LLM's `llmapi` model. Where releases renamed a tensor, the newest
-//! name comes first.
+//! How a plain Triton server's model is spoken to, read off its configuration. Pure: owns which model
+//! speaks which dialect and what it can be asked; knows nothing of requests or sockets.
+
+mod names;
 
 use std::collections::BTreeMap;
 
-use inflight_kserve::inference::{DataType, ModelConfig};
-use inflight_kserve::names;
+use inflight_kserve::inference::{ModelConfig, ModelInput};
 
+use self::names::SETTINGS;
+pub use self::names::{Dialect, Setting, output};
 use crate::upstream::served::{Ability, ServedModel};
-
-/// A family of tensor names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// `tensorrt_llm`: token ids in and out.
-    TokenIds,
-    /// `ensemble` and `tensorrt_llm_bls`: text in and out.
-    Text,
-    /// TensorRT-LLM's `llmapi` model: text in and out, under the names of its SamplingParams.
-    LlmApi,
-}
-
-/// What a request can set, whatever the tensor is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Setting {
-    MaxTokens,
-    Streaming,
-    ExcludeInput,
-    Temperature,
-    TopK,
-    TopP,
-    Seed,
-    RepetitionPenalty,
-    PresencePenalty,
-    FrequencyPenalty,
-    MinTokens,
-    MinP,
-    EndId,
-    PadId,
-    StopIds,
-    StopWords,
-    BadWords,
-    EmbeddingBias,
-    ReturnLogProbs,
-    ReturnFinishReason,
-    ReturnInputTokens,
-    ReturnOutputTokens,
-}
-
-type Names = &'static [&'static str];
-
-/// Setting, element type, and the tensor's names in the three dialects; no name: not in that dialect.
-const SETTINGS: [(Setting, DataType, Names, Names, Names); 22] = {
-    use DataType::*;
-    use Setting::*;
-    [
-        (
-            MaxTokens,
-            TypeInt32,
-            &["request_output_len"],
-            &["max_tokens"],
-            &["sampling_param_max_tokens"],
-        ),
-        (
-            Streaming,
-            TypeBool,
-            &["streaming"],
-            &["stream"],
-            &["streaming"],
-        ),
-        (
-            ExcludeInput,
-            TypeBool,
-            &["exclude_input_in_output"],
-            &["exclude_input_in_output"],
-            &["sampling_param_exclude_input_from_output"],
-        ),
-        (
-            Temperature,
-            TypeFp32,
-            &["temperature"],
-            &["temperature"],
-            &["sampling_param_temperature"],
-        ),
-        (
-            TopK,
-            TypeInt32,
-            &["runtime_top_k"],
-            &["top_k"],
-            &["sampling_param_top_k"],
-        ),
-        (
-            TopP,
-            TypeFp32,
-            &["runtime_top_p"],
-            &["top_p"],
-            &["sampling_param_top_p"],
-        ),
-        (
-            Seed,
-            TypeUint64,
-            &["seed", "random_seed"],
-            &["seed", "random_seed"],
-            &["sampling_param_seed"],
-        ),
-        (
-            RepetitionPenalty,
-            TypeFp32,
-            &["repetition_penalty"],
-            &["repetition_penalty"],
-            &[],
-        ),
-        (
-            PresencePenalty,
-            TypeFp32,
-            &["presence_penalty"],
-            &["presence_penalty"],
-            &["sampling_param_presence_penalty"],
-        ),
-        (
-            FrequencyPenalty,
-            TypeFp32,
-            &["frequency_penalty"],
-            &["frequency_penalty"],
-            &["sampling_param_frequency_penalty"],
-        ),
-        (
-            MinTokens,
-            TypeInt32,
-            &["min_tokens", "min_length"],
-            &["min_tokens", "min_length"],
-            &[],
-        ),
-        // Of repositories that host Inflight's executors.
-        (MinP, TypeFp32, &[names::MIN_P], &[], &[]),
-        (EndId, TypeInt32, &["end_id"], &[], &[]),
-        (PadId, TypeInt32, &["pad_id"], &[], &[]),
-        (StopIds, TypeInt32, &["stop_words_list"], &[], &[]),
-        (StopWords, TypeString, &[], &["stop_words"], &[]),
-        (BadWords, TypeString, &[], &["bad_words"], &[]),
-        (EmbeddingBias, TypeFp32, &["embedding_bias"], &[], &[]),
-        (ReturnLogProbs, TypeBool, &["return_log_probs"], &[], &[]),
-        (
-            ReturnFinishReason,
-            TypeBool,
-            &[],
-            &[],
-            &["return_finish_reason"],
-        ),
-        (
-            ReturnInputTokens,
-            TypeBool,
-            &[],
-            &["return_num_input_tokens"],
-            &[],
-        ),
-        (
-            ReturnOutputTokens,
-            TypeBool,
-            &[],
-            &["return_num_output_tokens"],
-            &[],
-        ),
-    ]
-};
-
-/// Output tensors that are read.
-pub mod output {
-    pub const IDS: &str = "output_ids";
-    pub const LENGTH: &str = "sequence_length";
-    pub const LOG_PROBS: &str = "output_log_probs";
-    /// A number; of repositories that host Inflight's executors.
-    pub const REASON: &str = inflight_kserve::names::FINISH_REASON;
-    pub const TEXT: &str = "text_output";
-    pub const FINISH_REASON: &str = "finish_reason";
-    pub const INPUT_TOKENS: &str = "num_input_tokens";
-    pub const OUTPUT_TOKENS: &str = "num_output_tokens";
-}
-
-impl Dialect {
-    fn names(self, row: &(Setting, DataType, Names, Names, Names)) -> Names {
-        match self {
-            Self::TokenIds => row.2,
-            Self::Text => row.3,
-            Self::LlmApi => row.4,
-        }
-    }
-
-    /// The prompt's tensors.
-    fn prompt(self) -> &'static [(&'static str, DataType)] {
-        match self {
-            Self::TokenIds => &[
-                ("input_ids", DataType::TypeInt32),
-                ("input_lengths", DataType::TypeInt32),
-            ],
-            Self::Text | Self::LlmApi => &[("text_input", DataType::TypeString)],
-        }
-    }
-
-    /// The one output that must be there.
-    fn answer(self) -> (&'static str, DataType) {
-        match self {
-            Self::TokenIds => (output::IDS, DataType::TypeInt32),
-            Self::Text | Self::LlmApi => (output::TEXT, DataType::TypeString),
-        }
-    }
-
-    /// The dialect whose prompt and limit the configuration has.
-    fn of(config: &ModelConfig) -> Option<Self> {
-        let has = |name: &str| config.input.iter().any(|input| input.name == name);
-        [Self::TokenIds, Self::Text, Self::LlmApi]
-            .into_iter()
-            .find(|dialect| {
-                let limit = dialect.names(&SETTINGS[0]).iter().any(|name| has(name));
-                limit && dialect.prompt().iter().all(|(name, _)| has(name))
-            })
-    }
-}
 
 /// One model of a plain Triton server.
 #[derive(Clone, Debug, PartialEq)]
@@ -306,6 +97,16 @@ fn read(
                 expected.as_str_name()
             ));
         }
+        let list = prompt.is_some_and(|(name, _)| *name == "input_ids");
+        if !fits(input, setting.map(|(row, _)| row.0), list) {
+            if input.optional && prompt.is_none() {
+                continue;
+            }
+            return Err(format!(
+                "its input `{}` has the dimensions {:?}, which the gateway cannot fill",
+                input.name, input.dims
+            ));
+        }
         if let Some((row, name)) = setting {
             // A table row's first name wins where a model has both.
             let newer = dialect.names(row).first() == Some(&name);
@@ -335,19 +136,10 @@ fn read(
             "its answers repeat the prompt: it does not stream and has no input `{name}`"
         ));
     }
-    let known = [
-        output::IDS,
-        output::LENGTH,
-        output::LOG_PROBS,
-        output::REASON,
-        output::TEXT,
-        output::FINISH_REASON,
-        output::INPUT_TOKENS,
-        output::OUTPUT_TOKENS,
-    ];
-    let outputs = known
-        .into_iter()
-        .filter(|name| config.output.iter().any(|output| output.name == *name));
+    let outputs = output::TYPES.into_iter().filter_map(|(name, kinds)| {
+        let found = config.output.iter().find(|output| output.name == name)?;
+        kinds.contains(&found.data_type()).then_some(name)
+    });
     Ok(TritonModel {
         name: config.name.clone(),
         dialect,
@@ -359,6 +151,20 @@ fn read(
         settings,
         outputs: outputs.collect(),
     })
+}
+
+/// Whether the input takes the shape it would be sent in, behind the batch: all but lists are `[1]`.
+fn fits(input: &ModelInput, setting: Option<Setting>, list: bool) -> bool {
+    use Setting::{BadWords, EmbeddingBias, StopIds, StopWords};
+    let dims: &[i64] = match setting {
+        Some(StopIds) => &[2, 0],
+        Some(StopWords | BadWords | EmbeddingBias) => &[0],
+        _ if list => &[0],
+        _ => &[1],
+    };
+    // 0: any length, so that only -1 takes it.
+    let takes = |(has, sent): (&i64, &i64)| *has == -1 || (has == sent && *sent > 0);
+    input.dims.len() == dims.len() && input.dims.iter().zip(dims).all(takes)
 }
 
 impl TritonModel {
@@ -383,12 +189,14 @@ impl TritonModel {
     }
 
     /// Whether to have responses as tokens are made: where the client wants them, where the gateway
-    /// looks for stop strings and nothing else ends the answer, and where counting the steps is the only
-    /// way to tell a cut answer. A text in one piece is decoded better than its pieces are.
+    /// looks for stop strings and nothing else ends the answer, where counting the steps is the only
+    /// way to tell a cut answer, and where an answer in one piece would begin with the prompt. A text in
+    /// one piece is decoded better than its pieces are.
     pub fn streams(&self, asked: bool, has_stops: bool, has_tokenizer: bool) -> bool {
         let stops = has_stops && self.setting(Setting::StopWords).is_none();
         let counts = has_tokenizer || self.counts_tokens() || self.tells_reason();
-        self.decoupled && (asked || stops || (self.takes_text() && !counts))
+        let repeats = self.setting(Setting::ExcludeInput).is_none();
+        self.decoupled && (asked || stops || repeats || (self.takes_text() && !counts))
     }
 
     /// Whether the server tells how many tokens prompt and answer have.
@@ -425,8 +233,8 @@ impl TritonModel {
         };
         let tokens_only = || self.takes_text().then(|| self.not_possible());
         match ability {
-            // One request of the server's for each.
-            Ability::Sequences => None,
+            // Each is a request of its own, and without a seed all would be the same.
+            Ability::Sequences => input(Setting::Seed),
             Ability::TokenPrompt | Ability::IgnoreEos | Ability::ShowSpecialTokens => tokens_only(),
             Ability::TopK => input(Setting::TopK),
             Ability::TopP => input(Setting::TopP),

@@ -6,14 +6,14 @@ use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::tensor::ResponseBuilder;
 use inflight_testkit::model::{END, SECOND_END, VOCABULARY, byte_model_files, tokens};
 use inflight_testkit::triton::{Asked, FakeTriton};
-use inflight_testkit::triton_models::{remove_input, token_model, tokens_response};
+use inflight_testkit::triton_models::{token_model, tokens_response};
 use serde_json::{Value, json};
 
 use super::{
     CHAT, COMPLETIONS, Directory, choice, completion, exchange, front, front_with_tokenizer, open,
     shown,
 };
-use crate::support::{Client, Gateway, chat};
+use crate::support::{Client, chat};
 
 #[tokio::test]
 async fn a_streamed_answer_is_the_events_of_its_tokens() {
@@ -392,61 +392,4 @@ async fn each_prompt_of_a_list_has_its_choices() {
         assert_eq!(texts, ["0/0", "0/1", "1/0", "1/1"]);
         assert_eq!(answer["usage"]["prompt_tokens"], 3);
     }
-}
-
-#[tokio::test]
-async fn what_the_model_has_no_input_for_is_refused_by_field() {
-    let mut model = token_model("m");
-    for input in [
-        "runtime_top_k",
-        "runtime_top_p",
-        "temperature",
-        "seed",
-        "min_tokens",
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "embedding_bias",
-        "stop_words_list",
-        "return_log_probs",
-    ] {
-        remove_input(&mut model, input);
-    }
-    let (mut triton, gateway) = front_with_tokenizer([model]).await;
-    for (field, value, named) in [
-        ("top_k", json!(2), "`runtime_top_k`"),
-        ("top_p", json!(0.5), "`runtime_top_p`"),
-        ("temperature", json!(0.5), "`temperature`"),
-        ("seed", json!(1), "`seed`"),
-        ("min_tokens", json!(1), "`min_tokens`"),
-        ("repetition_penalty", json!(1.5), "`repetition_penalty`"),
-        ("presence_penalty", json!(0.5), "`presence_penalty`"),
-        ("frequency_penalty", json!(0.5), "`frequency_penalty`"),
-        ("logit_bias", json!({"97": 1}), "`embedding_bias`"),
-        ("stop_token_ids", json!([97]), "`stop_words_list`"),
-        ("logprobs", json!(true), "`return_log_probs`"),
-        ("min_p", json!(0.5), "`m`"),
-    ] {
-        refused(&gateway, &chat(json!({field: value})), field, named).await;
-    }
-    // What no client asked for is only left out.
-    let body = chat(json!({}));
-    let serve = async |asked: Asked| {
-        assert!(!asked.shapes().contains_key("temperature"));
-        asked.finish(tokens_response(&tokens("ok"))).await;
-    };
-    let answer = exchange(&mut triton, &gateway, (CHAT, &body), serve).await;
-    assert_eq!(answer.status, 200);
-}
-
-async fn refused(gateway: &Gateway, body: &Value, field: &str, named: &str) {
-    let answer = gateway.post(CHAT, body).await;
-    let error = &answer.json()["error"];
-    assert_eq!(
-        (answer.status, &error["param"]),
-        (400, &json!(field)),
-        "{body}"
-    );
-    let message = error["message"].as_str().unwrap();
-    assert!(message.contains(named), "{message}");
 }

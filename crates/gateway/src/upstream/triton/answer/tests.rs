@@ -64,6 +64,7 @@ fn model(kind: &str) -> Arc<TritonModel> {
             .map(|(name, kind)| ModelInput {
                 name: (*name).to_owned(),
                 data_type: *kind as i32,
+                dims: vec![-1],
                 ..ModelInput::default()
             })
             .collect(),

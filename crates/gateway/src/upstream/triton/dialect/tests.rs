@@ -1,7 +1,7 @@
 //! Configurations as releases of Triton's TensorRT-LLM backend write them, and spoiled ones.
 
 use inflight_kserve::assets::ModelDescription;
-use inflight_kserve::inference::{ModelInput, ModelOutput, ModelParameter};
+use inflight_kserve::inference::{DataType, ModelOutput, ModelParameter};
 
 use super::*;
 
@@ -19,6 +19,7 @@ fn config(name: &str, inputs: &[(&str, DataType)], outputs: &[(&str, DataType)])
     let input = |(name, kind): &(&str, DataType)| ModelInput {
         name: name.trim_start_matches('!').to_owned(),
         data_type: *kind as i32,
+        dims: vec![-1],
         optional: !name.starts_with('!'),
         ..ModelInput::default()
     };
@@ -148,7 +149,25 @@ fn the_newer_of_two_names_is_used() {
 #[test]
 fn what_cannot_be_used_is_refused_by_its_tensor() {
     type Spoil = fn(&mut ModelConfig);
-    let cases: [(ModelConfig, Surroundings, Spoil, &str); 6] = [
+    let cases: [(ModelConfig, Surroundings, Spoil, &str); 9] = [
+        (
+            core(),
+            DECOUPLED,
+            |config| config.input[0].dims = vec![1, -1],
+            "input_ids",
+        ),
+        (
+            core(),
+            DECOUPLED,
+            |config| config.input[0].dims = vec![1],
+            "input_ids",
+        ),
+        (
+            ensemble(),
+            DECOUPLED,
+            |config| config.input[0].dims = vec![2],
+            "text_input",
+        ),
         (
             core(),
             DECOUPLED,
@@ -202,9 +221,46 @@ fn what_cannot_be_used_is_refused_by_its_tensor() {
 }
 
 #[test]
+fn settings_that_cannot_be_filled_and_outputs_that_cannot_be_read_are_left_out() {
+    use DataType::*;
+    let mut model = core();
+    for (dims, taken) in [
+        (&[1][..], true),
+        (&[-1], true),
+        (&[1, 1], false),
+        (&[3], false),
+        (&[], false),
+    ] {
+        model.input[5].dims = dims.to_vec();
+        let taken = taken.then_some("seed");
+        let model = described(&model, DECOUPLED);
+        assert_eq!(model.setting(Setting::Seed), taken, "{dims:?}");
+    }
+    for (name, kind, read) in [
+        (output::LENGTH, TypeInt32, true),
+        (output::LENGTH, TypeInt64, false),
+        (output::LOG_PROBS, TypeFp16, true),
+        (output::LOG_PROBS, TypeString, false),
+        (output::REASON, TypeUint8, false),
+    ] {
+        let mut model = core();
+        model.output.push(ModelOutput {
+            name: name.to_owned(),
+            data_type: kind as i32,
+            ..ModelOutput::default()
+        });
+        let model = described(&model, DECOUPLED);
+        assert_eq!(model.has_output(name), read, "{name} {kind:?}");
+    }
+}
+
+#[test]
 fn what_a_model_lacks_names_the_tensor_or_the_way_out() {
     let core = described(&core(), DECOUPLED);
     let text = described(&ensemble(), DECOUPLED);
+    let mut seedless = ensemble();
+    seedless.input.truncate(5);
+    let seedless = described(&seedless, DECOUPLED);
     let cases = [
         (&core, 9, Ability::Seed, None),
         (&core, 9, Ability::LogitBias, None),
@@ -216,6 +272,7 @@ fn what_a_model_lacks_names_the_tensor_or_the_way_out() {
         (&text, 0, Ability::TokenPrompt, Some("`ensemble`")),
         (&text, 0, Ability::Temperature, Some("`temperature`")),
         (&text, 0, Ability::Sequences, None),
+        (&seedless, 0, Ability::Sequences, Some("`seed`")),
         (&text, 9, Ability::LogitBias, Some("`ensemble`")),
         (&text, 0, Ability::StopTokenIds, Some("`ensemble`")),
         (&text, 0, Ability::Usage, Some("`--tokenizer`")),
@@ -247,6 +304,13 @@ fn answers_come_in_pieces_only_where_that_is_of_use() {
     assert!(text.streams(false, false, false), "to count its steps");
     text.decoupled = false;
     assert!(!text.streams(true, true, false), "it cannot");
+    let mut repeating = ensemble();
+    repeating.input.remove(3);
+    let repeating = described(&repeating, DECOUPLED);
+    assert!(
+        repeating.streams(false, false, true),
+        "a whole text would begin with the prompt"
+    );
 }
 
 #[test]
