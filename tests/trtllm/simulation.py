@@ -9,6 +9,8 @@ import queue
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+
 from trtllm.simulator import MODULES, REFUSE, VOCAB, Job, Simulator, record, record_engine
 
 
@@ -312,6 +314,17 @@ class Response:
         return self.values.get("error_msg") is not None
 
 
+#: Two ids, bit for bit in floats.
+FAST_LOGITS = np.arange(4, dtype="<i4").view("<f4")
+
+
+class SpeculativeDecodingFastLogitsInfo:
+    """`bindings.executor.SpeculativeDecodingFastLogitsInfo`."""
+
+    def to_tensor(self) -> Any:
+        return MODULES["torch"].Tensor(FAST_LOGITS[None], "float32")
+
+
 #: Results on their way out of the engine's loop, by their bytes.
 PACKED: dict[bytes, Any] = {}
 #: Prompt tokens that the cache had of every request.
@@ -356,6 +369,7 @@ BEHAVIOUR: dict[str, type] = {
     "tensorrt_llm.bindings.executor.Executor": Executor,
     "tensorrt_llm.bindings.executor.IterationStats": IterationStats,
     "tensorrt_llm.bindings.executor.Response": Response,
+    "tensorrt_llm.bindings.executor.SpeculativeDecodingFastLogitsInfo": SpeculativeDecodingFastLogitsInfo,
     "tensorrt_llm.llmapi.LLM": LLM,
     "tensorrt_llm.llmapi.RequestOutput": RequestOutput,
     "tensorrt_llm.executor.base_worker.AwaitResponseHelper": AwaitResponseHelper,

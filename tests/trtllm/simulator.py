@@ -16,9 +16,16 @@ from typing import Any
 import numpy as np
 
 #: First prompt tokens: an error of this request; a broken engine; no answer ever; a refusal at enqueue; the
-#: death of a rank, after which the others answer nothing and take nothing.
-ERROR, CRASH, SILENCE, REFUSE, DEATH = 90, 91, 92, 93, 94
+#: death of a rank, after which the others answer nothing and take nothing; an error that all that run get,
+#: after which the engine says that it lives.
+ERROR, CRASH, SILENCE, REFUSE, DEATH, FAULT = 90, 91, 92, 93, 94, 95
+FAULT_TEXT = (
+    "Encountered an error in forwardAsync function: [TensorRT-LLM][ERROR] CUDA runtime error in "
+    "cudaEventSynchronize(get()): an illegal memory access was encountered (cudaEvent.h:66)\n1 0x7f4a0a"
+)
 VOCAB = 96
+#: Logits are wider than the vocabulary, as where several ranks share it.
+WIDTH = VOCAB + 2
 STEP_S = 0.002
 
 #: Filled by `connect`.
@@ -112,7 +119,11 @@ class Simulator:
                 self.changed.wait_for(lambda: self.jobs or self.stopped)
                 if self.stopped:
                     return
-                responses = [response for job in list(self.jobs.values()) for response in self.step(job)]
+                responses: list[Any] = []
+                for job in list(self.jobs.values()):
+                    # One that fails may take the others with it.
+                    if job.identity in self.jobs:
+                        responses += self.step(job)
                 self.iterations += 1
                 self.stats.append(self.describe())
                 if self.deliver is None:
@@ -133,11 +144,15 @@ class Simulator:
             self.broken = True
             self.changed.notify_all()
             return
-        if job.prompt[0] == ERROR:
-            del self.jobs[job.identity]
-            yield API.Response(
-                request_id=job.identity, error_msg="LoRA task 7 not found in cache.", client_id=job.client_id
-            )
+        errors = {ERROR: "LoRA task 7 not found in cache.", FAULT: FAULT_TEXT}
+        if job.prompt[0] in errors:
+            for failed in [job] if job.prompt[0] == ERROR else list(self.jobs.values()):
+                del self.jobs[failed.identity]
+                yield API.Response(
+                    request_id=failed.identity,
+                    error_msg=errors[job.prompt[0]],
+                    client_id=failed.client_id,
+                )
             return
         running = [sequence for sequence in job.sequences if not sequence.reason]
         for place, sequence in enumerate(running):
@@ -177,7 +192,9 @@ class Simulator:
             result.cum_log_probs = [sum(-token / 64 for token in sequence.tokens)] * job.beams
         tensor = MODULES["torch"].Tensor
         if job.output.get("return_generation_logits") and tokens:
-            result.generation_logits = tensor(logits(tokens)[None].repeat(job.beams, axis=0), "float32")
+            # Room for all that might have come, where the answer comes at once.
+            room = len(tokens) if job.streaming else job.max_tokens
+            result.generation_logits = tensor(logits(tokens, room)[None].repeat(job.beams, axis=0), "float32")
         if job.output.get("return_context_logits"):
             shifted = [*job.prompt[1:], (job.prompt[-1] + 1) % VOCAB]
             result.context_logits = tensor(logits(shifted), "float32")
@@ -197,9 +214,10 @@ class Simulator:
         return stats
 
 
-def logits(tokens: list[int]) -> Any:
-    """Rows whose best token is the given one, the next best the one after it."""
-    rows = np.zeros((len(tokens), VOCAB), dtype=np.float32)
+def logits(tokens: list[int], room: int = 0) -> Any:
+    """Rows whose best token is the given one, the next best the one after it; then empty ones."""
+    rows = np.zeros((max(len(tokens), room), WIDTH), dtype=np.float32)
+    rows[:, VOCAB:] = 9.0
     for row, token in enumerate(tokens):
         rows[row, token] = 4.0
         rows[row, (token + 1) % VOCAB] = 2.0

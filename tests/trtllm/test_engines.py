@@ -22,9 +22,11 @@ from inflight.executors.base import (
 )
 from inflight.executors.tensorrt_llm import find_runtime
 from inflight.executors.tensorrt_llm.engines import create_engines
-from inflight.executors.tensorrt_llm.health import EngineFailed
+from inflight.executors.tensorrt_llm.health import EngineFailed, check_error
 from inflight.executors.tensorrt_llm.options import parse
-from trtllm import doubles, simulator
+from inflight.executors.tensorrt_llm.results import Active, ResultReader
+from inflight.executors.tensorrt_llm.rows import Rows
+from trtllm import doubles, simulation, simulator
 from trtllm.harness import (
     Row,
     await_until_broken,
@@ -92,6 +94,39 @@ def test_log_probs_come_as_deltas_with_alternatives_and_the_prompts(executor: An
     assert log_probs[1] == pytest.approx(np.frombuffer(tops, "<f4")[1])
 
 
+def test_alternatives_are_those_of_a_whole_answers_tokens(executor: Any) -> None:
+    wanted = OutputConfig(num_top_log_probs=1)
+    executor.enqueue(
+        [
+            Request(
+                client_id=1,
+                input_token_ids=[8],
+                max_tokens=9,
+                end_id=11,
+                output_config=wanted,
+                streaming=False,
+            )
+        ]
+    )
+    batch = executor.await_responses(5.0)
+    assert np.frombuffer(batch.token_ids, "<i4").tolist() == [9, 10]
+    assert np.frombuffer(batch.top_log_prob_ids, "<i4").tolist() == [9, 10]
+
+
+def test_a_draft_that_shares_its_ranks_tells_where_its_logits_are(executor: Any) -> None:
+    api = sys.modules["tensorrt_llm.bindings.executor"]
+    result, rows = api.Result(), Rows()
+    result.spec_dec_fast_logits_info = api.SpeculativeDecodingFastLogitsInfo()
+    result.is_final, result.sequence_index = True, 0
+    result.output_token_ids, result.finish_reasons = [[9]], [api.FinishReason.LENGTH]
+    wanted = OutputConfig(return_generation_logits=True)
+    request = Request(client_id=1, input_token_ids=[8], max_tokens=1, output_config=wanted)
+    ResultReader(api.FinishReason, simulator.VOCAB).read(result, Active(request), rows)
+    ((_, found),) = rows.pack().tensors
+    assert (found.name, found.shape) == ("generation_logits", (1, 4))
+    assert found.data == simulation.FAST_LOGITS.tobytes()
+
+
 def test_large_outputs_come_under_their_triton_names(executor: Any) -> None:
     everything = OutputConfig(True, True, True, True)
     executor.enqueue(
@@ -102,8 +137,8 @@ def test_large_outputs_come_under_their_triton_names(executor: Any) -> None:
         ]
     )
     tensors = collect(executor, 1)[1][-1].tensors
-    assert tensors["context_logits"].shape == (2, simulator.VOCAB)
-    assert tensors["generation_logits"].shape == (1, 2, simulator.VOCAB)
+    assert tensors["context_logits"].shape == (2, simulator.WIDTH)
+    assert tensors["generation_logits"].shape == (1, 2, simulator.WIDTH)
     assert np.frombuffer(tensors["cum_log_probs"].data, "<f4").tolist() == [-35 / 64]
     assert struct.unpack("<q", tensors["last_token_time_ns"].data) == (4000,)
     assert struct.unpack("<i", tensors["kv_cache_alloc_total_blocks"].data) == (5,)
@@ -153,6 +188,26 @@ def test_a_broken_engine_raises_with_its_reason(executor: Any) -> None:
     executor.enqueue([Request(client_id=1, input_token_ids=[simulator.CRASH], max_tokens=1)])
     with pytest.raises(EngineFailed, match=r"giving responses: RuntimeError.*illegal memory access$"):
         await_until_broken(executor)
+
+
+def test_an_error_that_all_get_breaks_the_engine_and_one_of_a_request_does_not(executor: Any) -> None:
+    executor.enqueue([Request(client_id=1, input_token_ids=[simulator.ERROR], max_tokens=1)])
+    assert collect(executor, 1)[1][-1].errors
+    executor.enqueue([Request(client_id=2, input_token_ids=[simulator.FAULT], max_tokens=1)])
+    with pytest.raises(EngineFailed, match=r"forwardAsync.*illegal memory access was encountered"):
+        await_until_broken(executor)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMalloc(ptr, n): out of memory",
+        "Encountered an error when fetching new request: Prompt length exceeds maximum input length",
+    ],
+)
+def test_an_error_that_passes_breaks_nothing(text: str) -> None:
+    check_error(text)
 
 
 def test_a_dead_rank_is_noticed(executor: Any) -> None:

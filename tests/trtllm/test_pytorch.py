@@ -366,8 +366,8 @@ def test_logits_come_with_their_tokens(executor: Any, streaming: bool) -> None:
     assert len(rows) == (3 if streaming else 1)
     for row in rows:
         logits = row.tensors["generation_logits"]
-        assert logits.shape == (1, len(row.tokens), simulator.VOCAB)
-        held = np.frombuffer(logits.data, "<f4").reshape(logits.shape)[0]
+        assert logits.shape == (1, len(row.tokens), simulator.WIDTH)
+        held = np.frombuffer(logits.data, "<f4").reshape(logits.shape)[0, :, : simulator.VOCAB]
         assert held.argmax(axis=1).tolist() == row.tokens
 
 
@@ -389,7 +389,7 @@ def test_beams_come_whole_at_the_end(executor: Any) -> None:
         (0, [9, 10], False),
         (1, [9, 10], True),
     ]
-    assert rows[1].tensors["generation_logits"].shape == (2, 2, simulator.VOCAB)
+    assert rows[1].tensors["generation_logits"].shape == (2, 2, simulator.WIDTH)
 
 
 def test_tokens_that_the_cache_had_are_told_once(executor: Any) -> None:
@@ -466,6 +466,12 @@ def test_one_refusal_leaves_the_others_alone(executor: Any) -> None:
 def test_a_dead_engine_raises(executor: Any) -> None:
     executor.enqueue([Request(client_id=1, input_token_ids=[simulator.CRASH], max_tokens=1)])
     with pytest.raises(EngineFailed, match="no longer takes requests"):
+        await_until_broken(executor)
+
+
+def test_an_error_that_all_get_breaks_the_engine(executor: Any) -> None:
+    executor.enqueue([Request(client_id=1, input_token_ids=[simulator.FAULT], max_tokens=1)])
+    with pytest.raises(EngineFailed, match=r"forwardAsync.*illegal memory access was encountered"):
         await_until_broken(executor)
 
 

@@ -116,7 +116,7 @@ def test_tensors_of_a_client_reach_the_request_and_rows_the_client(served: Serve
     assert tokens(answer) == [17, 18]
     assert answer.as_numpy("output_log_probs").ravel().tolist() == [-17 / 64, -18 / 64]
     assert answer.as_numpy("cum_log_probs").ravel().tolist() == [-35 / 64]
-    assert answer.as_numpy("context_logits").shape == (1, 2, simulator.VOCAB)
+    assert answer.as_numpy("context_logits").shape == (1, 2, simulator.WIDTH)
     held = served.last_request()
     sampling = {"class": "SamplingConfig", "beam_width": 1, "top_k": 3, "seed": 2**63, "temperature": 0.5}
     assert held["sampling_config"] == sampling
@@ -246,10 +246,11 @@ def test_an_encoder_decoder_is_served_from_its_one_directory(start: Start, tmp_p
     ("prompt", "reasons"),
     [
         (simulator.CRASH, {"engines": "CUDA error: an illegal memory access", "pytorch": "has died"}),
+        (simulator.FAULT, {"engines": "forwardAsync", "pytorch": "forwardAsync"}),
         (simulator.DEATH, {"engines": "one of its ranks has died", "pytorch": "one of its ranks has died"}),
         (simulator.SILENCE, {"engines": "no progress", "pytorch": "no progress"}),
     ],
-    ids=["fatal error", "dead rank", "no progress"],
+    ids=["fatal error", "error of all", "dead rank", "no progress"],
 )
 def test_an_engine_that_cannot_go_on_ends_the_worker_with_its_own_code_and_the_reason(
     start: Start, tmp_path: Path, runtime: str, prompt: int, reasons: dict[str, str]

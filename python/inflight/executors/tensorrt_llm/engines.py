@@ -27,7 +27,7 @@ from inflight.executors.tensorrt_llm.engine_config import build_config
 from inflight.executors.tensorrt_llm.engine_directory import EngineDirectory
 from inflight.executors.tensorrt_llm.engine_requests import RequestBuilder
 from inflight.executors.tensorrt_llm.guides import read_tokenizer_info
-from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, describe, fatal
+from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check_error, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.promises import capabilities
 from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
@@ -175,6 +175,7 @@ class EnginesExecutor:
             return
         if response.has_error():
             text = str(response.error_msg)
+            check_error(text)
             rows.fail(active.client_id, status_of(text), text)
         elif not self._reader.read(response.result, active, rows):
             return
@@ -269,7 +270,7 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
         decoder_start=directory.decoder_start,
         fast_logits=fast_logits,
     )
-    return EnginesExecutor(engine, builder, ResultReader(api.FinishReason), info)
+    return EnginesExecutor(engine, builder, ResultReader(api.FinishReason, directory.vocab_size), info)
 
 
 def _import(version: str) -> tuple[Any, Any]:

@@ -12,6 +12,21 @@ from typing import Any
 CHECK_EVERY_S = 1.0
 
 
+#: In the text of one request's error: what no request of the same process outlives. Both runtimes answer all
+#: that run with such an error and go on, so that every later request would fail too.
+_BROKEN = (
+    "cuda error",
+    "cuda runtime error",
+    "cuda driver error",
+    "illegal memory access",
+    "device-side assert",
+    "unspecified launch failure",
+    "nccl error",
+)
+#: The memory of one iteration is free again in the next.
+_PASSING = "out of memory"
+
+
 class EngineFailed(RuntimeError):
     """TensorRT-LLM cannot go on; the worker must end and be started again."""
 
@@ -25,6 +40,14 @@ def describe(error: BaseException) -> str:
 def fatal(doing: str, error: BaseException) -> EngineFailed:
     """The failure that an exception of TensorRT-LLM outside of one request means."""
     return EngineFailed(f"TensorRT-LLM failed while {doing}: {describe(error)}")
+
+
+def check_error(text: str) -> None:
+    """Raises `EngineFailed` where a request's error says that the engine is broken, not the request."""
+    lowered = text.lower()
+    if _PASSING not in lowered and any(words in lowered for words in _BROKEN):
+        lines = text.strip().splitlines()
+        raise EngineFailed(f"TensorRT-LLM failed while answering requests: {lines[0].strip()}")
 
 
 class Liveness:

@@ -21,7 +21,7 @@ from inflight.errors import UserMistake
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
 from inflight.executors.tensorrt_llm import pytorch_config, ranks
 from inflight.executors.tensorrt_llm.convert import Refused
-from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, describe, fatal
+from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check_error, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.promises import capabilities
 from inflight.executors.tensorrt_llm.pytorch_requests import SamplingBuilder
@@ -158,7 +158,7 @@ class PyTorchExecutor:
                 self._ready.notify_all()
         except Exception as error:
             if type(error).__name__ == "RequestError":
-                self._fail(active, status_of(str(error)), str(error))
+                self._fail_or_break(active, str(error))
             else:
                 self._break(fatal("giving a result", error))
         finally:
@@ -182,6 +182,7 @@ class PyTorchExecutor:
                 for response, active in mine:
                     if response.has_error():
                         text = str(response.error_msg)
+                        check_error(text)
                         self._rows.fail(active.client_id, status_of(text), text)
                     elif not self._read_tapped(reader, response.result, active):
                         continue
@@ -189,6 +190,8 @@ class PyTorchExecutor:
                     self._results.pop(active.client_id, None)
                 if mine:
                     self._ready.notify_all()
+        except EngineFailed as failure:
+            self._break(failure)
         except Exception as error:
             self._break(fatal("giving a batch", error))
 
@@ -283,6 +286,14 @@ class PyTorchExecutor:
             self._rows.fail(active.client_id, code, text)
             self._ready.notify_all()
 
+    def _fail_or_break(self, active: Active, text: str) -> None:
+        try:
+            check_error(text)
+        except EngineFailed as failure:
+            self._break(failure)
+        else:
+            self._fail(active, status_of(text), text)
+
     def _break(self, failure: EngineFailed) -> None:
         with self._ready:
             if not self._closed and self._failure is None:
@@ -344,7 +355,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         capabilities=capabilities("pytorch", frozenset(conditions), frozenset(verified.off)),
     )
     builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters)
-    reader = None if tap is None else ResultReader(bindings.FinishReason)
+    reader = None if tap is None else ResultReader(bindings.FinishReason, sizes.vocab_size)
     deserialize = getattr(bindings, "deserialize_result", None)
     executor = PyTorchExecutor(llm, builder, reader, deserialize, info)
     if tap is not None:

@@ -73,9 +73,11 @@ class Active:
 
 
 class ResultReader:
-    """Turns results into rows, with the enumeration of one installed version."""
+    """Turns results into rows, with the enumeration of one installed version. Logits may be wider than
+    `vocab_size`: several ranks fill the vocabulary up to a common width."""
 
-    def __init__(self, finish_reason: Any) -> None:
+    def __init__(self, finish_reason: Any, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
         self._reasons = {
             getattr(finish_reason, reason.name): int(reason)
             for reason in FinishReason
@@ -115,12 +117,11 @@ class ResultReader:
         if final and last < 0:
             row = rows.add(active.client_id, (), int(FinishReason.CANCELLED), True)
         if active.rich and (last >= 0 or final):
-            _extras(result, active, row, rows)
+            _extras(result, active, row, rows, self._vocab_size)
         return final
 
-    @staticmethod
     def _log_probs(
-        result: Any, active: Active, beam: int, tokens: Sequence[int], dropped: int
+        self, result: Any, active: Active, beam: int, tokens: Sequence[int], dropped: int
     ) -> tuple[Sequence[float] | None, Top | None]:
         log_probs, top = None, None
         count = len(tokens)
@@ -131,7 +132,8 @@ class ResultReader:
             log_probs = [_log_prob(entry, token) for entry, token in zip(newest, tokens, strict=False)]
         if active.top_width and active.beams == 1 and result.generation_logits is not None:
             logits = as_float32(result.generation_logits)
-            logits = logits.reshape(-1, logits.shape[-1])[-(count + dropped) :][:count]
+            # A stream's are of the row's tokens; a whole answer has room for all that might have come.
+            logits = logits.reshape(-1, logits.shape[-1])[:count, : self._vocab_size]
             if len(logits) == count:
                 top = top_of(log_softmax(logits), active.top_width)
         return log_probs, top
@@ -169,17 +171,22 @@ def top_of(log_probs: np.ndarray[Any, Any], width: int) -> Top:
     return width, ids.reshape(-1).tolist(), values.reshape(-1).tolist()
 
 
-def _extras(result: Any, active: Active, row: int, rows: Rows) -> None:
+def _extras(result: Any, active: Active, row: int, rows: Rows, vocab_size: int) -> None:
     """What goes with a row besides tokens."""
     context = getattr(result, "context_logits", None)
     if context is not None:
         if active.wants_context_logits:
             rows.tensor(row, float_tensor("context_logits", context))
         if active.prompt_width is not None:
-            prompt_from_logits(context, active, row, rows)
-    generation = getattr(result, "generation_logits", None)
-    if generation is not None and active.wants_generation_logits:
-        rows.tensor(row, float_tensor("generation_logits", generation))
+            prompt_from_logits(context, active, row, rows, vocab_size)
+    if active.wants_generation_logits:
+        generation = getattr(result, "generation_logits", None)
+        # A draft model that shares its ranks with the target tells where its logits are instead.
+        where = getattr(result, "spec_dec_fast_logits_info", None)
+        if generation is None and where is not None:
+            generation = where.to_tensor()
+        if generation is not None:
+            rows.tensor(row, float_tensor("generation_logits", generation))
     cumulative = getattr(result, "cum_log_probs", None)
     if cumulative is not None and active.log_probs:
         values = array("f", cumulative)
@@ -195,9 +202,9 @@ def _extras(result: Any, active: Active, row: int, rows: Rows) -> None:
         perf_tensors(metrics, row, rows)
 
 
-def prompt_from_logits(context: Any, active: Active, row: int, rows: Rows) -> None:
-    """Log probabilities of the prompt from its logits `[prompt, vocab]`; position 0 has none."""
-    log_probs = log_softmax(as_float32(context))
+def prompt_from_logits(context: Any, active: Active, row: int, rows: Rows, vocab_size: int) -> None:
+    """Log probabilities of the prompt from its logits `[prompt, vocab or more]`; position 0 has none."""
+    log_probs = log_softmax(as_float32(context)[..., :vocab_size])
     prompt = active.prompt
     count, width = len(prompt), active.prompt_width or 0
     if log_probs.ndim != 2 or len(log_probs) < count or not count:
