@@ -183,6 +183,20 @@ def test_an_output_inside_the_checkpoint_is_refused(shell: Shell) -> None:
         assert said in told.errors
 
 
+@pytest.mark.parametrize("target", ["elsewhere", "nowhere", "link"])
+def test_an_output_that_is_a_link_is_refused_before_anything_is_built(target: str, shell: Shell) -> None:
+    (shell.folder / "elsewhere").mkdir()
+    (shell.folder / "link").symlink_to(target)
+    told = shell("build", str(DEMO_DIRECTORY), "--output", "link")
+    refused(told, "`--output link` is a link")
+    assert not list(shell.folder.glob(".*.building"))
+
+
+def test_what_to_type_next_is_quoted_for_a_shell(shell: Shell) -> None:
+    told = shell("build", str(DEMO_DIRECTORY), "--output", "two words")
+    assert "serve it with: inflight serve 'two words'\n" in told.output
+
+
 def test_weights_that_do_not_belong_to_the_config_are_found_while_building(shell: Shell) -> None:
     source = demo_copy(shell.folder / "demo")
     config = json.loads((source / "config.json").read_text())

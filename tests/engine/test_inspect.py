@@ -230,6 +230,21 @@ def test_what_is_nothing_is_refused(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--tp-size", "3"), "`--tp-size 3` does not divide the model's `8` attention heads"),
+        (("--pp-size", "6"), "`--pp-size 6` is more than the model's `5` layers"),
+        (("--gpu-memory", "nan"), "nan is not a finite number"),
+        (("--gpu-memory", "1e300"), "not in the range"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(arguments: tuple[str, str], said: str, shell: Shell) -> None:
+    told = shell("inspect", str(DEMO_DIRECTORY), *arguments)
+    assert told.code == 2
+    assert said in told.errors
+
+
+@pytest.mark.parametrize(
     ("part", "changes", "said"),
     [
         ("mapping", {"tp_size": 0}, "its tp_size is 0"),

@@ -5,6 +5,8 @@ the options are `inflight.engine.options`', the plan and its execution `inflight
 from __future__ import annotations
 
 import json as json_module
+import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -147,7 +149,7 @@ def build(model_dir: str, **given: Any) -> None:
             "content_hash": made["content_hash"],
         },
         f"built `{output}`: {len(made['files'])} files, {_bytes(size)}\n"
-        f"serve it with: inflight serve {output}{_executor_flag(plan.runtime)}",
+        f"serve it with: inflight serve {shlex.quote(str(output))}{_executor_flag(plan.runtime)}",
     )
 
 
@@ -167,7 +169,11 @@ def _require_apart(source: Path, output: Path) -> None:
 
     if output.name in ("", ".."):
         raise UserMistake(f"`--output {output}` is no name of a directory", "give one that is to be made")
-    inside, outside = output.resolve(), source.resolve()
+    if output.is_symlink():
+        # What is built takes its name by a rename, which would take the place of the link.
+        raise UserMistake(f"`--output {output}` is a link", "give the directory that it should lie in")
+    # Path.resolve raises where links go round.
+    inside, outside = Path(os.path.realpath(output)), Path(os.path.realpath(source))
     if inside == outside or outside in inside.parents or inside in outside.parents:
         raise UserMistake(
             f"`--output {output}` and the checkpoint `{source}` lie in one another",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from inflight.cli.options import Finite
 from inflight.engine.options import BY_NAME
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -30,7 +31,8 @@ def _override(name: str, text: str) -> Callable[[Command], Command]:
 @_override("tokens_per_block", "Tokens in a KV cache block.  [default: the build's, else 32]")
 @click.option(
     "--gpu-memory",
-    type=click.FloatRange(min=0, min_open=True),
+    # A petabyte: far beyond any GPU, and within what floats count exactly.
+    type=Finite(min=0, min_open=True, max=1 << 20),
     metavar="GIB",
     help="Memory of each GPU.  [default: this machine's]",
 )

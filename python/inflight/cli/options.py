@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: 0 asks the system for a free port.
 PORT = click.IntRange(0, 65535)
+
+
+class Finite(click.FloatRange):
+    """A number of a range; `nan` compares with nothing and `inf` is none that anybody means."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As `FloatRange`, and neither `nan` nor `inf`."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
 
 
 class NativeDefault(click.Option):

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from inflight.cli.options import PORT, model_options, named_options, native_options
+from inflight.cli.options import PORT, Finite, model_options, named_options, native_options
 
 #: Option -> the executors that it means something to, its type and its help.
 EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
-    "step_us": (("simulated", "scripted"), click.FloatRange(min=0), "Microseconds of every iteration."),
-    "step_us_per_sequence": (("simulated",), click.FloatRange(min=0), "Microseconds per sequence in it."),
-    "prefill_us_per_token": (("simulated",), click.FloatRange(min=0), "Microseconds per prompt token."),
+    "step_us": (("simulated", "scripted"), Finite(min=0), "Microseconds of every iteration."),
+    "step_us_per_sequence": (("simulated",), Finite(min=0), "Microseconds per sequence in it."),
+    "prefill_us_per_token": (("simulated",), Finite(min=0), "Microseconds per prompt token."),
     "num_blocks": (("simulated",), click.IntRange(min=1), "KV cache capacity in blocks."),
     "tokens_per_block": (("simulated", "reference"), click.IntRange(min=1), "Tokens in a KV cache block."),
     "max_batch_size": (("simulated", "reference"), click.IntRange(min=1), "Sequences that run at once."),
@@ -35,15 +35,15 @@ BOUNDS = {
     "max_queued_requests": (click.IntRange(min=0), "Live requests beyond what the executor runs at once."),
     "max_concurrent_streams": (click.IntRange(min=1), "gRPC calls at once on one connection."),
     "progress_timeout_s": (
-        click.FloatRange(min=0),
+        Finite(min=0),
         "Seconds without a token while requests wait before the executor is taken for dead.",
     ),
-    "drain_timeout_s": (click.FloatRange(min=0), "Seconds that running requests get at shutdown."),
+    "drain_timeout_s": (Finite(min=0), "Seconds that running requests get at shutdown."),
     "slow_reader_timeout_s": (
-        click.FloatRange(min=0),
+        Finite(min=0),
         "Seconds after which a stream whose client reads nothing is ended.",
     ),
-    "canary_timeout_s": (click.FloatRange(min=0), "Seconds for the one token that proves readiness."),
+    "canary_timeout_s": (Finite(min=0), "Seconds for the one token that proves readiness."),
 }
 
 

@@ -15,6 +15,12 @@ from inflight.engine.steps import Mapping4D, Problem
 NEEDS_ARCHITECTURE = {"fp8": 89, "nvfp4": 100, "w4a8_awq": 89}
 
 
+#: TensorRT-LLM counts in 32 bits.
+MOST = 2**31 - 1
+#: Ranks of one model: more than anybody has, and few enough to list a step for each.
+MOST_RANKS = 4096
+
+
 @dataclass(frozen=True)
 class Lengths:
     """Sizes of the built model in tokens."""
@@ -35,6 +41,15 @@ def applicable(values: Values, runtime: str) -> list[Problem]:
         )
         for name in values.given
         if runtime not in BY_NAME[name].runtimes
+    ]
+
+
+def countable(values: Values) -> list[Problem]:
+    """Numbers given that no runtime could hold."""
+    return [
+        Problem(f"`{BY_NAME[name].flag} {values[name]}` is too large", f"choose at most {MOST}")
+        for name in values.given
+        if isinstance(values[name], int) and values[name] > MOST
     ]
 
 
@@ -84,11 +99,21 @@ def resolve_mapping(values: Values, facts: ModelFacts) -> tuple[Mapping4D, list[
                 "leave `--world-size` out",
             )
         )
-    problems += _division(tp, pp, facts)
+    problems += check_division(tp, pp, facts)
+    if tp * pp * cp > MOST_RANKS:
+        problems.append(
+            Problem(
+                f"`--tp-size {tp}`, `--pp-size {pp}` and `--cp-size {cp}` make `{tp * pp * cp}` ranks",
+                f"choose at most {MOST_RANKS} in all",
+            )
+        )
+        # Refused anyway: a plan for one rank shows the other problems.
+        return Mapping4D(), problems
     return Mapping4D(tp, pp, cp, moe_tp, moe_ep), problems
 
 
-def _division(tp: int, pp: int, facts: ModelFacts) -> list[Problem]:
+def check_division(tp: int, pp: int, facts: ModelFacts) -> list[Problem]:
+    """Whether that many ranks can share the model's heads and layers."""
     problems = []
     if facts.num_heads % tp:
         problems.append(
@@ -252,6 +277,11 @@ def check_features(values: Values, facts: ModelFacts) -> list[Problem]:
             values["user_buffer"] == ENABLE and values["reduce_fusion"] != ENABLE,
             "`--user-buffer enable` is given without `--reduce-fusion enable`",
             "give both",
+        ),
+        (
+            values["lora_plugin"] == DISABLE and (values["lora_dir"] or values["lora_target_modules"]),
+            "`--lora-plugin disable` is given with adapters",
+            "leave it out, or the adapters",
         ),
         (
             values["embedding_sharding_dim"] > 1,

@@ -12,12 +12,14 @@ from typing import Any
 
 from inflight.engine import manifest as manifests
 from inflight.engine.checkpoint import TOKENIZERS, ModelFacts, parse_config, read_checkpoint, read_json
+from inflight.engine.consistency import check_division
 from inflight.engine.families import runtimes_of
 from inflight.engine.files import CHECKPOINT_CONFIG
 from inflight.engine.foreign import foreign_engine, formats_of_checkpoint, read_foreign_engine
 from inflight.engine.installed import Installed, has_engines, has_pytorch
 from inflight.engine.options import PYTORCH, REFERENCE, RUNTIMES, TENSORRT
 from inflight.engine.sizes import FREE_MEMORY_FRACTION, Needs, human_bytes, needs
+from inflight.engine.steps import raise_problems
 from inflight.errors import UserMistake
 
 #: GPUs that people ask about, where this machine has none: 24, 48, 80 and 141 GB cards.
@@ -55,6 +57,7 @@ def inspect(
     else:
         facts, settings, kind, files = _build_of(directory, manifest)
     settings = {**settings, **overrides}
+    raise_problems(check_division(settings.get("tp_size", 1), settings.get("pp_size", 1), facts))
     longest = settings.get("max_seq_len") or facts.max_position_embeddings or USUAL_LENGTH
     needed = _needs(facts, settings)
     ranks = settings.get("tp_size", 1) * settings.get("pp_size", 1) * settings.get("cp_size", 1)

@@ -19,12 +19,21 @@ from inflight.engine.installed import (
     has_engines,
     has_pytorch,
 )
-from inflight.engine.options import PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Values
+from inflight.engine.options import BY_NAME, PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Values
 from inflight.engine.pytorch import plan_pytorch
 from inflight.engine.speculation import check_draft, check_speculation
 from inflight.engine.steps import Layout, Mapping4D, Own, Plan, Problem, Step, raise_problems
-from inflight.engine.tensorrt import kv_cache_type, plan_engine, resolve_dtype, scripts_needed
+from inflight.engine.tensorrt import (
+    calibrates,
+    kv_cache_type,
+    plan_engine,
+    resolve_dtype,
+    scripts_needed,
+)
 from inflight.errors import UserMistake
+
+#: Options of `quantize.py` alone.
+CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "awq_block_size")
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ def make_plan(inputs: Inputs) -> Plan:
     layout = Layout(str(values["output"]))
     if runtime == REFERENCE:
         return _reference(inputs, layout, why)
-    problems = consistency.applicable(values, runtime)
+    problems = consistency.applicable(values, runtime) + consistency.countable(values)
     mapping, more = consistency.resolve_mapping(values, checkpoint.facts)
     problems += more
     lengths, more, notes = consistency.resolve_lengths(values, checkpoint.facts)
@@ -64,7 +73,7 @@ def make_plan(inputs: Inputs) -> Plan:
     if runtime == TENSORRT:
         problems += consistency.check_features(values, checkpoint.facts)
         problems += consistency.check_workers(values, inputs.installed)
-        problems += _examples(inputs)
+        problems += _examples(inputs) + _idle_calibration(values)
         if values.is_given("model_version"):
             notes.append(f"`--model-version {values['model_version']}` is not needed: config.json tells")
         steps, expected, more = plan_engine(checkpoint, values, mapping, lengths, layout, inputs.python)
@@ -214,6 +223,18 @@ def _examples(inputs: Inputs) -> list[Problem]:
             )
         )
     return problems
+
+
+def _idle_calibration(values: Values) -> list[Problem]:
+    """Options of a calibration that does not take place."""
+    return [
+        Problem(
+            f"`{BY_NAME[name].flag} {values[name]}` is given, and nothing is calibrated",
+            f"leave `{BY_NAME[name].flag}` out, or choose a format that calibrates with `--quantization`",
+        )
+        for name in CALIBRATION
+        if values.is_given(name) and not calibrates(values)
+    ]
 
 
 def _reference(inputs: Inputs, layout: Layout, why: str) -> Plan:
