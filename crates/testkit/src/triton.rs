@@ -4,7 +4,7 @@
 //! tensors are called is `triton_models`'. A test takes each request with [`FakeTriton::next_request`] and
 //! answers it response by response.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -150,6 +150,7 @@ impl FakeTriton {
         let models = models.into_iter().map(|model| (model.name.clone(), model));
         let service = Service {
             models: Arc::new(Mutex::new(models.collect())),
+            hidden: Arc::default(),
             requests: sender,
         };
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -165,6 +166,15 @@ impl FakeTriton {
     /// Adds a model, or changes the one of its name.
     pub fn load(&self, model: ModelConfig) {
         self.service.models().insert(model.name.clone(), model);
+    }
+
+    /// Refuses to tell a model's configuration, or tells it again.
+    pub fn hide(&self, model: &str, hidden: bool) {
+        let mut models = self.service.hidden();
+        match hidden {
+            true => models.insert(model.to_owned()),
+            false => models.remove(model),
+        };
     }
 
     /// Takes a model away; its streams go on.
@@ -239,12 +249,18 @@ async fn listen(service: Service, address: SocketAddr) -> (SocketAddr, Runtime) 
 #[derive(Clone, Debug)]
 struct Service {
     models: Arc<Mutex<Models>>,
+    /// Models whose configuration is not told.
+    hidden: Arc<Mutex<BTreeSet<String>>>,
     requests: mpsc::Sender<Asked>,
 }
 
 impl Service {
     fn models(&self) -> MutexGuard<'_, Models> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hidden(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -299,6 +315,9 @@ impl GrpcInferenceService for Service {
         request: Request<ModelConfigRequest>,
     ) -> Result<Response<ModelConfigResponse>, Status> {
         let name = request.into_inner().name;
+        if self.hidden().contains(&name) {
+            return Err(Status::internal("the configuration is gone"));
+        }
         let config = self.models().get(&name).cloned();
         let config = config.ok_or_else(|| {
             Status::not_found(format!("Request for unknown model: '{name}' is not found"))

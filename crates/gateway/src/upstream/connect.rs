@@ -124,7 +124,7 @@ async fn serve_steps(slot: &WorkerSlot, shared: &Connecting, steps: Steps) -> (S
 /// The same for a plain Triton, whose requests under way have streams of their own: those tell what
 /// becomes of them, be it that the server only failed to answer a question in time.
 async fn serve_triton(slot: &WorkerSlot, shared: &Connecting, server: Server) -> (String, usize) {
-    let reason = server.watch(slot, &transport(shared), shared).await;
+    let reason = server.watch(slot, shared).await;
     let requests = slot.active();
     shared.table.set_lost(slot, &reason);
     (reason, requests)

@@ -81,6 +81,68 @@ async fn models_are_those_that_generate_and_follow_the_server() {
 }
 
 #[tokio::test]
+async fn a_model_that_tells_no_configuration_leaves_the_others_alone() {
+    let triton = FakeTriton::start([text_model("a"), text_model("b")]).await;
+    triton.hide("a", true);
+    let gateway = Gateway::start(&[triton.address], &[]).await.ready().await;
+    assert_eq!(models(&gateway).await, ["b"]);
+    triton.hide("a", false);
+    listed(&gateway, &["a", "b"]).await;
+    triton.hide("b", true);
+    listed(&gateway, &["a"]).await;
+    // With nothing left there is a reason.
+    triton.hide("a", true);
+    gateway.wait_for_readiness(503).await;
+    let health = gateway.get("/health/ready").await.json();
+    let reason = health["workers"][0]["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("`a`: its configuration cannot be read"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn a_model_that_is_loaded_with_another_configuration_is_asked_anew() {
+    let (mut triton, gateway) = front_with_tokenizer([token_model("m"), token_model("n")]).await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let begin = async |asked: &Asked| asked.respond(tokens_response(&tokens("a"))).await;
+    let (mut stream, asked) = open(&mut triton, &mut client, (CHAT, &body), begin).await;
+    assert_eq!(shown(&mut stream).await, "");
+    assert_eq!(shown(&mut stream).await, "a");
+    // The index is as it was; the model is another.
+    let mut renewed = token_model("m");
+    remove_input(&mut renewed, "seed");
+    triton.load(renewed);
+    let refuses = async {
+        let body = chat(json!({"seed": 1, "max_tokens": 1000}));
+        loop {
+            let answer = gateway.post(CHAT, &body).await.json();
+            if answer["error"]["param"] == "seed" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, refuses).await;
+    found.expect("the configuration is read again in time");
+    // What was asked of the model before is answered by it.
+    asked.finish(tokens_response(&tokens("b"))).await;
+    assert_eq!(shown(&mut stream).await, "b");
+    assert_eq!(stream.rest().await.last().unwrap(), "[DONE]");
+}
+
+#[tokio::test]
+async fn a_model_among_thousands_is_served_and_of_too_many_the_first_are() {
+    let many = |count: usize| (0..count).map(|number| config(&format!("x{number}"), 0, false));
+    let (_triton, gateway) = front(many(5000).chain([text_model("m")]), &[]).await;
+    assert_eq!(models(&gateway).await, ["m"]);
+    let late = many(5000).chain([text_model("z"), text_model("a")]);
+    let (_triton, gateway) = front(late, &[]).await;
+    assert_eq!(models(&gateway).await, ["a"]);
+}
+
+#[tokio::test]
 async fn a_model_that_cannot_be_served_is_named_with_why() {
     let with = |mut model: ModelConfig, change: fn(&mut ModelConfig)| {
         change(&mut model);
