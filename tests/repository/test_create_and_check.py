@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 from inflight.cli.app import inflight
 from inflight.repository.create import tensors
 from inflight.repository.pbtxt import PbtxtError, parse
-from inflight.repository.tables import MODELS
+from inflight.repository.tables import MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
 
 def run(*arguments: object) -> Result:
@@ -67,3 +67,95 @@ def test_fill_refuses_unknown_and_missing_keys(tmp_path: Path) -> None:
     assert run("fill", file, r"one:x\,y\:z,two:2").output == 'a: "x,y:z" b: "2"\n'
     assert run("fill", "-i", file, "one:1,two:2").exit_code == 0
     assert file.read_text() == 'a: "1" b: "2"\n'
+
+
+def test_fill_keeps_the_modes_of_a_file_and_needs_nothing_for_comments(tmp_path: Path) -> None:
+    file, link = tmp_path / "config.pbtxt", tmp_path / "link"
+    file.write_text('a: ${one} # of ${two}\nb: "${three}"\n')
+    file.chmod(0o640)
+    link.symlink_to(file)
+    assert run("fill", "-i", link, "one:1").exit_code == 0
+    assert file.read_text() == 'a: 1 # of ${two}\nb: "${three}"\n'
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.iterdir()) == [file, link]
+
+
+def test_every_field_of_a_configuration_is_known() -> None:
+    fields = model_config_pb2.ModelConfig.DESCRIPTOR.fields
+    # Protobuf's maps and repeated fields look alike here.
+    single = {one.name for one in fields if one.label != one.LABEL_REPEATED}
+    assert single == SINGLE_FIELDS
+    assert {one.name for one in fields} - single == REPEATED_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("max_batch_size: 8", "max_batch_size: -5", "tensorrt_llm: `max_batch_size` is `-5`"),
+        (
+            "max_batch_size: 8",
+            'max_batch_size: "8"',
+            "tensorrt_llm: `max_batch_size` is `8`; it must be a whole",
+        ),
+        ("max_batch_size: 8", "max_batch_size: 4", "ensemble: `max_batch_size` is `8`, but `4` in its step"),
+        ("max_batch_size: 8", "max_batch_sise: 8", "`max_batch_sise` is no field of a model's configuration"),
+        (
+            "max_batch_size: 8",
+            "max_batch_size: 8 max_batch_size: 8",
+            "`max_batch_size` stands there `2` times",
+        ),
+    ],
+)
+def test_check_names_fields_that_triton_refuses(
+    before: str, after: str, problem: str, tmp_path: Path, model_directory: Path
+) -> None:
+    output = tmp_path / "repository"
+    run("create", model_directory, "--output", output)
+    core = output / "tensorrt_llm" / "config.pbtxt"
+    core.write_text(core.read_text().replace(before, after))
+    answer = run("check", output)
+    assert answer.exit_code == 2
+    assert problem in answer.output
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "said"),
+    [
+        ("file/below", [], "cannot be written: "),
+        ("link", [], "cannot be written: "),
+        ("long" * 100, [], "cannot be written: File name too long"),
+        ("out", ["--max-batch-size", "0"], "must be a whole number from 1 to 2147483647"),
+        ("out", ["--max-batch-size", "2147483648"], "must be a whole number from 1 to 2147483647"),
+        ("out", ["--set", "bls_instance_count=0"], "must be a whole number from 1 to 2147483647"),
+        ("out", ["--set", "tokenizer_dir="], "must be a text that is not empty"),
+    ],
+)
+def test_what_cannot_be_created_is_refused_whole(
+    output: str, options: list[str], said: str, tmp_path: Path, model_directory: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    answer = run("create", model_directory, "--output", tmp_path / output, *options)
+    assert answer.exit_code == 2, answer.output
+    assert said in answer.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_repository_takes_no_place_in_the_model(tmp_path: Path, model_directory: Path) -> None:
+    (tmp_path / "model").symlink_to(model_directory)
+    answer = run("create", model_directory, "--output", tmp_path / "model", "--force")
+    assert answer.exit_code == 2
+    assert "is the model's own directory" in answer.output
+    assert not (model_directory / "ensemble").exists()
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"a: [1", b"when: 2020-99-99", b"[" * 1000, b"- 1", b""])
+def test_options_that_are_no_yaml_are_told_on_one_line(
+    text: bytes, tmp_path: Path, model_directory: Path
+) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_bytes(text)
+    answer = run("create", model_directory, "--output", tmp_path / "out", "--options", file)
+    assert answer.exit_code == 2, answer.output
+    assert answer.output.count("\n") == 2
+    assert f"`{file}`" in answer.output

@@ -4,6 +4,9 @@ is written and what is wrong is `inflight.repository`'s.
 
 from __future__ import annotations
 
+import os
+import shlex
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,14 @@ FLAGS = {
     "exclude_input_in_output": "exclude_input_in_output",
     "kv_cache_free_gpu_mem_fraction": "kv_cache_free_gpu_mem_fraction",
 }
+#: What a kind of `tables.Parameter` is called in the help; other kinds are their values.
+KINDS = {
+    "count": "NUMBER",
+    "int": "NUMBER",
+    "fraction": "FRACTION",
+    "path": "DIRECTORY",
+    "bool": "[true|false]",
+}
 
 
 @click.group()
@@ -40,8 +51,8 @@ def _flags(command: Any) -> Any:
         command = click.option(
             "--" + flag.replace("_", "-"),
             flag,
-            metavar="VALUE",
-            help=parameter.meaning.capitalize() + "." + default,
+            metavar=KINDS.get(parameter.kind, f"[{parameter.kind}]"),
+            help=parameter.meaning[:1].upper() + parameter.meaning[1:] + "." + default,
         )(command)
     return command
 
@@ -76,6 +87,8 @@ def create(
 
     if not directory.is_dir():
         raise UserMistake(f"`{directory}` is not a directory", "give the engine's or the model's directory")
+    if os.path.realpath(output) == os.path.realpath(directory):
+        raise UserMistake(f"`--output {output}` is the model's own directory", "give one beside it")
     where = str(directory.resolve())
     given = {"engine_dir": where}
     if (directory / "tokenizer.json").is_file():
@@ -91,9 +104,13 @@ def create(
         raise UserMistake(
             f"`{directory}` has no `tokenizer.json`", "give the tokenizer's with `--tokenizer-dir`"
         )
-    given["tokenizer_dir"] = str(Path(given["tokenizer_dir"]).resolve())
+    for name in ("engine_dir", "tokenizer_dir"):
+        if given[name]:
+            # Triton starts elsewhere.
+            given[name] = str(Path(given[name]).resolve())
     writer.create(output, backend, writer.settings(given, backend), force=force)
-    click.echo(f"wrote {output}; start it with `tritonserver --model-repository={output}`")
+    start = shlex.join(["tritonserver", f"--model-repository={output}"])
+    click.echo(f"wrote {output}; start it with `{start}`")
 
 
 @repository.command()
@@ -142,18 +159,36 @@ def fill(file: Path, substitutions: str, in_place: bool) -> None:
         names = ", ".join(f"`{key}`" for key in filled.unset)
         click.echo(f"note: not set, the backend takes its own defaults: {names}", err=True)
     if in_place:
-        file.write_text(filled.text, encoding="utf-8")
+        _replace(file, filled.text)
     else:
         click.echo(filled.text, nl=False)
+
+
+def _replace(file: Path, text: str) -> None:
+    """Writes the file whole: a full disk leaves the former one."""
+    target = os.path.realpath(file)
+    try:
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(target), prefix=".fill-") as folder:
+            fresh = Path(folder) / "filled"
+            fresh.write_text(text, encoding="utf-8")
+            fresh.chmod(os.stat(target).st_mode)
+            fresh.replace(target)
+    except OSError as error:
+        raise UserMistake(
+            f"`{file}` cannot be written: {error.strerror}", "mend that; it is as it was"
+        ) from error
 
 
 def _from_file(file: Path) -> dict[str, str]:
     yaml: Any = import_module("yaml")
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise UserMistake(f"`{file}` cannot be read: {error.strerror}", "give a file of options") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        said = " ".join(str(error).split())
         raise UserMistake(
-            f"`{file}` is not YAML that can be read: {error}", "write `name: value` lines"
+            f"`{file}` is not YAML that can be read: {said}", "write `name: value` lines"
         ) from error
     if not isinstance(values, dict) or any(isinstance(value, (dict, list)) for value in values.values()):
         raise UserMistake(f"`{file}` does not hold plain options", "write `name: value` lines")

@@ -12,7 +12,7 @@ from inflight.repository import executor_options
 from inflight.repository.create import parameters, tensors, validated
 from inflight.repository.fill import PLACEHOLDER, is_optional
 from inflight.repository.pbtxt import Message, PbtxtError, parse
-from inflight.repository.tables import DATA_TYPES, MODELS
+from inflight.repository.tables import DATA_TYPES, MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
 _PATHS = frozenset({"tokenizer_dir", "gpt_model_path", "encoder_model_path"})
 
@@ -104,6 +104,15 @@ def _decoupled(config: Message) -> bool:
 
 def _model(name: str, config: Message, folder: Path) -> list[str]:
     wrong = []
+    for field, values in config.items():
+        if field not in SINGLE_FIELDS | REPEATED_FIELDS:
+            wrong.append(f"`{field}` is no field of a model's configuration")
+        elif field in SINGLE_FIELDS and len(values) > 1:
+            wrong.append(f"`{field}` stands there `{len(values)}` times")
+    batch = _one(config, "max_batch_size", 0)
+    least = 1 if name in MODELS else 0
+    if batch != UNFILLED and (not isinstance(batch, int) or not least <= batch < 2**31):
+        wrong.append(f"`max_batch_size` is `{batch}`; it must be a whole number of at least {least}")
     if _one(config, "name", name) != name:
         wrong.append(f"`name` is `{_one(config, 'name')}`, but its directory is `{name}`")
     for field in ("input", "output"):
@@ -202,6 +211,7 @@ def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:
     wrong: list[str] = []
     scheduling = _one(config, "ensemble_scheduling", {})
     made = _types(config, "input")
+    largest = _one(config, "max_batch_size", 0)
     steps = _messages(scheduling, "step") if isinstance(scheduling, dict) else []
     if not steps:
         wrong.append("`ensemble_scheduling` has no step")
@@ -212,6 +222,9 @@ def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:
                 if model not in present and field == "output_map":
                     wrong.append(f"the step `{model}` names a model that is not there")
                 continue
+            its = _one(models[model], "max_batch_size", 0)
+            if field == "output_map" and isinstance(its, int) and isinstance(largest, int) and its < largest:
+                wrong.append(f"`max_batch_size` is `{largest}`, but `{its}` in its step `{model}`")
             declared = _types(models[model], types)
             for entry in _messages(step, field):
                 key, name = str(_one(entry, "key")), str(_one(entry, "value"))

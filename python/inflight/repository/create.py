@@ -86,6 +86,11 @@ def validated(parameter: Parameter, value: str) -> str:
         if not text.isdecimal():
             raise ValueError("a whole number, 0 or more")
         return str(int(text))
+    if kind == "count":
+        # Triton counts in 32 bits; none at all is no model.
+        if not text.isdecimal() or not 1 <= int(text) < 2**31:
+            raise ValueError("a whole number from 1 to 2147483647")
+        return str(int(text))
     if kind == "ints":
         if not all(part.strip().isdecimal() for part in text.split(",")):
             raise ValueError("whole numbers with commas between")
@@ -141,8 +146,6 @@ def settings(given: Mapping[str, str], backend: str) -> dict[str, str | None]:
         problems.append(
             "`decoding_mode` is `lookahead`, which needs " + ", ".join(f"`{n}`" for n in lookahead)
         )
-    if values["triton_max_batch_size"] == "0":
-        problems.append("`triton_max_batch_size` is `0`, but the tensors have a batch dimension")
     if problems:
         raise UserMistake("; ".join(problems), "`inflight repository options` lists the options and defaults")
     return values
@@ -223,8 +226,19 @@ def _steps() -> list[str]:
 def create(output: Path, backend: str, values: Mapping[str, str | None], *, force: bool = False) -> None:
     """Writes the repository; nothing half-written is left under `output`.
 
-    Raises `UserMistake` where something is there already and `force` is not given.
+    Raises `UserMistake` where something is there already and `force` is not given, or where `output` cannot
+    be written.
     """
+    try:
+        _create(output, backend, values, force=force)
+    except OSError as error:
+        raise UserMistake(
+            f"`{output}` cannot be written: {error.strerror}",
+            "mend that, or give another directory",
+        ) from error
+
+
+def _create(output: Path, backend: str, values: Mapping[str, str | None], *, force: bool) -> None:
     if output.exists() and not output.is_dir():
         raise UserMistake(f"`{output}` is not a directory", "give another directory")
     if output.exists() and any(output.iterdir()) and not force:

@@ -35,7 +35,11 @@ def substitutions(text: str) -> dict[str, str]:
 
 
 def is_optional(text: str, match: re.Match[str]) -> bool:
-    """Whether a placeholder is a whole quoted value; a backend takes one that is unfilled for not set."""
+    """Whether a placeholder is a whole quoted value, which a backend takes for not set if it is unfilled, or
+    stands in a comment.
+    """
+    if "#" in text[text.rfind("\n", 0, match.start()) + 1 : match.start()]:
+        return True
     return text[match.start() - 1 : match.start()] == text[match.end() : match.end() + 1] == '"'
 
 

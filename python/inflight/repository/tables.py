@@ -28,6 +28,40 @@ DATA_TYPES = frozenset(
         "BF16",
     ]
 )
+#: Fields of a config.pbtxt (Triton's `ModelConfig`) that stand there once, and those that may repeat.
+SINGLE_FIELDS = frozenset(
+    {
+        "name",
+        "platform",
+        "backend",
+        "runtime",
+        "version_policy",
+        "max_batch_size",
+        "optimization",
+        "dynamic_batching",
+        "sequence_batching",
+        "ensemble_scheduling",
+        "default_model_filename",
+        "model_metrics",
+        "model_operations",
+        "model_transaction_policy",
+        "model_repository_agents",
+        "response_cache",
+    }
+)
+REPEATED_FIELDS = frozenset(
+    {
+        "input",
+        "output",
+        "batch_input",
+        "batch_output",
+        "instance_group",
+        "cc_model_filenames",
+        "metric_tags",
+        "parameters",
+        "model_warmup",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +83,8 @@ class Parameter:
 
     key: str
     option: str
-    #: `text`, `path`, `int`, `ints`, `float`, `fraction`, `bool`, or the allowed values with `|` between.
+    #: `text`, `path`, `int`, `count` (1 to 2147483647), `ints`, `float`, `fraction`, `bool`, or the allowed
+    #: values with `|` between.
     kind: str
     #: `None`: not set unless asked for, the backend then takes its own default.
     default: str | None
@@ -251,16 +286,16 @@ inflight_prompt_top_log_probs FP32 -1,-1
 
 #: Options of a config that are no parameters of it.
 SHAPE = _parameters("""
-triton_max_batch_size; int; 8; largest batch that Triton sends
+triton_max_batch_size; count; 8; largest batch that Triton sends
 decoupled_mode; bool; true; many responses to a request; streaming needs it
 logits_datatype; TYPE_FP32|TYPE_FP16|TYPE_BF16; TYPE_FP32; as the engine gathers logits
 encoder_input_features_data_type; TYPE_FP16|TYPE_FP32|TYPE_BF16; TYPE_FP16; of an encoder's features
 prompt_embedding_table_data_type; TYPE_FP16|TYPE_FP32|TYPE_BF16; TYPE_FP16; of prompt tables
 max_queue_delay_microseconds; int; 0; dynamic batching
 max_queue_size; int; 0; dynamic batching; 0 is no bound
-preprocessing_instance_count; int; 1; instances
-postprocessing_instance_count; int; 1; instances
-bls_instance_count; int; 1; instances
+preprocessing_instance_count; count; 1; instances
+postprocessing_instance_count; count; 1; instances
+bls_instance_count; count; 1; instances
 """)
 
 PARAMETERS: dict[str, tuple[Parameter, ...]] = {
