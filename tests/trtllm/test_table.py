@@ -137,7 +137,46 @@ EVERY = {
     "cuda_graph_mode": "true",
     "cuda_graph_cache_size": "3",
     "cache_transceiver_backend": "UCX",
+    "max_seq_idle_microseconds": "5",
+    "iter_stats_max_iterations": "6",
+    "request_stats_max_iterations": "7",
+    "cross_kv_cache_fraction": "0.25",
+    "kv_cache_onboard_blocks": "false",
+    "enable_partial_reuse": "false",
+    "event_buffer_max_size": "8",
+    "lora_cache_optimal_adapter_size": "16",
+    "lora_cache_gpu_memory_fraction": "0.125",
+    "lora_cache_host_memory_bytes": "2048",
+    "lora_prefetch_dir": "adapters",
+    "lookahead_window_size": "4",
+    "lookahead_ngram_size": "5",
+    "lookahead_verification_set_size": "6",
+    "enable_context_fmha_fp32_acc": "true",
+    "xgrammar_tokenizer_info_path": "info.json",
 }
+
+
+def objects(value: doubles.Double) -> dict[str, dict[str, Any]]:
+    """What each class of a configuration holds."""
+    found = {type(value).__name__: value.values}
+    for held in value.values.values():
+        if isinstance(held, doubles.Double):
+            found |= objects(held)
+    return found
+
+
+def test_every_knob_arrives_in_its_object() -> None:
+    assert {knob.option for knob in engine_config.KNOBS} == set(EVERY)
+    parsed = options.parse(EVERY, "engines", {})
+    info = {"encoded_vocab": ["a"], "tokenizer_str": "{}", "stop_token_ids": [0]}
+    with doubles.installed() as api:
+        made = objects(engine_config.build_config(api, parsed, info, "1.2.1"))
+    for knob in engine_config.KNOBS:
+        held = made[knob.owner][knob.keyword]
+        if knob.how in ("same", "attribute"):
+            assert held == getattr(parsed, knob.option), knob
+        else:
+            assert held is not None, knob
 
 
 def test_options_reach_the_executors_configuration() -> None:
@@ -157,6 +196,10 @@ def test_options_reach_the_executors_configuration() -> None:
         "sink_token_length": 4,
         "free_gpu_memory_fraction": 0.8,
         "host_cache_size": 1024,
+        "cross_kv_cache_fraction": 0.25,
+        "onboard_blocks": False,
+        "enable_partial_reuse": False,
+        "event_buffer_max_size": 8,
     }
     assert held["parallel_config"] == {
         "class": "ParallelConfig",
@@ -258,11 +301,18 @@ class Native:
 
 
 def test_signatures_of_nanobind_and_of_python_are_read() -> None:
-    text = (
-        "def __init__(self, arg: dict[str, int], /, *, b: int | None = None, c: tuple[int, str] = (1, 'x'))"
-    )
+    text = "def __init__(self, a: dict[str, int], /, *, b: int | None = None, c: tuple[int, str] = (1, 'x'))"
     Native.__init__.__nb_signature__ = ((text, None), ("def __init__(self, d: int) -> None", None))  # type: ignore[attr-defined]
-    assert parameters(Native) == {"arg", "b", "c", "d"}
+    assert parameters(Native) == {"a", "b", "c", "d"}
+    Native.__init__.__nb_signature__ = (("def __init__(self, arg0: int, arg1: str, /) -> None", None),)  # type: ignore[attr-defined]
+    assert parameters(Native) is None
+    del Native.__init__.__nb_signature__  # type: ignore[attr-defined]
+    Native.__init__.__doc__ = (
+        "__init__(*args, **kwargs)\nOverloaded function.\n\n"
+        "1. __init__(self: m.Config, a: List[Tuple[int, str]], *, b: Optional[int] = None, "
+        "c: m.Kind = <Kind.ONE: 1>) -> None\n\n2. __init__(self: m.Config, d: bytes) -> None\n"
+    )
+    assert parameters(Native) == {"a", "b", "c", "d"}
     assert parameters(lambda x, *, y=1: (x, y)) == {"x", "y"}
     assert parameters(lambda **anything: anything) is None
 

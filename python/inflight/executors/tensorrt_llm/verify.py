@@ -1,14 +1,15 @@
 """Checks the names that the adapter will use against the installed TensorRT-LLM, before a model is loaded.
 
 Missing and always needed: a refusal that names it. Missing and optional: the capability is off, and the
-log says so. Additions are ignored. Reads signatures (`inspect` and nanobind's
-`__nb_signature__`); calls nothing.
+log says so. Additions are ignored. Reads signatures (`inspect`, nanobind's
+`__nb_signature__`, the text of pybind11's functions); calls nothing.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,14 +92,14 @@ def parameters(function: Any) -> set[str] | None:
 
     A `**kwargs` of a Python function takes any name: then None too.
     """
+    candidates = [function]
     if isinstance(function, type):
-        initializer = getattr(function, "__init__", None)
-        found = _nanobind_parameters(initializer)
+        candidates.insert(0, getattr(function, "__init__", None))
+    for candidate in candidates:
+        found = _native_parameters(candidate)
         if found is not None:
-            return found
-    found = _nanobind_parameters(function)
-    if found is not None:
-        return found
+            # Some constructors name no parameter; those are called by position.
+            return None if any(_UNNAMED.fullmatch(name) for name in found) else found
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -109,13 +110,23 @@ def parameters(function: Any) -> set[str] | None:
     return set(signature.parameters) - {"self"}
 
 
-def _nanobind_parameters(function: Any) -> set[str] | None:
+#: What both binding libraries call a parameter that has no name.
+_UNNAMED = re.compile(r"arg_?\d*")
+#: A constructor in pybind11's text: alone, or numbered as one of several.
+_PYBIND = re.compile(r"^(?:\d+\. )?(__init__\(self: .*)$", re.MULTILINE)
+
+
+def _native_parameters(function: Any) -> set[str] | None:
+    """The names of all overloads, as bindings by nanobind or by pybind11 tell them."""
     overloads = getattr(function, "__nb_signature__", None)
-    if not overloads:
+    if overloads:
+        signatures = [overload[0] for overload in overloads]
+    else:
+        text = getattr(function, "__doc__", None)
+        signatures = _PYBIND.findall(text) if isinstance(text, str) else []
+    if not signatures:
         return None
-    found: set[str] = set()
-    for overload in overloads:
-        found |= _parameter_names(overload[0])
+    found = {name for signature in signatures for name in _parameter_names(signature)}
     return found - {"self"}
 
 
