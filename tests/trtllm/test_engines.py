@@ -225,6 +225,19 @@ def test_statistics_are_the_engines_json(executor: Any) -> None:
     assert stats[0]["maxNumActiveRequests"] == 8
 
 
+def test_statistics_asked_while_the_engine_ends_are_none(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = executor._engine
+
+    def tell() -> None:
+        executor.shutdown()
+        raise RuntimeError("Shutdown called")
+
+    monkeypatch.setattr(type(engine), "get_latest_iteration_stats", lambda _: tell())
+    assert executor.stats() == ()
+
+
 def test_an_optional_name_that_is_missing_turns_its_capability_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -136,6 +136,8 @@ class EnginesExecutor:
             try:
                 self._engine.cancel_request(engine_id)
             except Exception as error:
+                if self._closed:
+                    return
                 raise fatal("cancelling a request", error) from error
 
     def await_responses(self, timeout_s: float) -> ResponseBatch:
@@ -187,7 +189,13 @@ class EnginesExecutor:
         """Iterations since the last call, as the engine's own JSON."""
         if self._closed:
             return ()
-        latest = self._engine.get_latest_iteration_stats()
+        try:
+            latest = self._engine.get_latest_iteration_stats()
+        except Exception as error:
+            # Asked by another thread than the one that ends the engine.
+            if self._closed:
+                return ()
+            raise fatal("telling statistics", error) from error
         return [json.loads(stats.to_json_str()) for stats in list(latest)[-_MAX_STATS:]]
 
     def shutdown(self) -> None:

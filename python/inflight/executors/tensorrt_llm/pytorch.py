@@ -259,7 +259,13 @@ class PyTorchExecutor:
         """Iterations since the last call; there are none before the first request."""
         if not self._submitted or self._closed:
             return ()
-        taken: Sequence[IterationStats] = self._llm.get_stats(timeout=_STATS_TIMEOUT_S)
+        try:
+            taken: Sequence[IterationStats] = self._llm.get_stats(timeout=_STATS_TIMEOUT_S)
+        except Exception as error:
+            # Asked by another thread than the one that ends the LLM.
+            if self._closed:
+                return ()
+            raise fatal("telling statistics", error) from error
         return taken
 
     def shutdown(self) -> None:
