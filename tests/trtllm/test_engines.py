@@ -210,6 +210,16 @@ def test_an_error_that_passes_breaks_nothing(text: str) -> None:
     check_error(text)
 
 
+def test_an_error_without_a_client_id_finds_its_request(executor: Any) -> None:
+    executor.enqueue([Request(client_id=1, input_token_ids=[simulator.SILENCE], max_tokens=1)])
+    api, sim = sys.modules["tensorrt_llm.bindings.executor"], simulator.ENGINES[-1]._sim
+    with sim.changed:
+        (identity,) = sim.jobs
+        sim.ready.append(api.Response(request_id=identity, error_msg="Request is too large"))
+        sim.changed.notify_all()
+    assert collect(executor, 1)[1][-1].errors[0][1] == "Request is too large"
+
+
 def test_a_dead_rank_is_noticed(executor: Any) -> None:
     executor.enqueue([Request(client_id=1, input_token_ids=[simulator.SILENCE], max_tokens=1)])
     simulator.ENGINES[-1]._sim.stop()

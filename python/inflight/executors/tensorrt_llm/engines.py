@@ -171,6 +171,10 @@ class EnginesExecutor:
     def _take(self, response: Any, rows: Rows) -> None:
         """One response; called with the lock."""
         tag = response.client_id
+        if tag is None:
+            # An orchestrator refuses what is too large to send without saying whose it is.
+            engine_id = response.request_id
+            tag = next((tag for tag, active in self._active.items() if active.engine_id == engine_id), 0)
         active = self._active.get(tag)
         if active is None:
             # Of a batch that was refused as a whole; its requests live under other tags.
