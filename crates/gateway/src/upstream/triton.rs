@@ -318,3 +318,6 @@ fn serve(model: TritonModel, tokenizers: &Tokenizers) -> Result<ServedModel, Str
         triton: Some(Arc::new(model)),
     })
 }
+
+#[cfg(test)]
+mod any;
