@@ -220,6 +220,13 @@ def test_an_error_without_a_client_id_finds_its_request(executor: Any) -> None:
     assert collect(executor, 1)[1][-1].errors[0][1] == "Request is too large"
 
 
+def test_the_end_does_not_wait_for_what_runs(executor: Any) -> None:
+    executor.enqueue([Request(client_id=1, input_token_ids=[simulator.SILENCE], max_tokens=1)])
+    (job,) = simulator.ENGINES[-1]._sim.jobs.values()
+    executor.shutdown()
+    assert job.cancelled
+
+
 def test_a_dead_rank_is_noticed(executor: Any) -> None:
     executor.enqueue([Request(client_id=1, input_token_ids=[simulator.SILENCE], max_tokens=1)])
     simulator.ENGINES[-1]._sim.stop()

@@ -204,9 +204,14 @@ class EnginesExecutor:
 
     def shutdown(self) -> None:
         """Ends the engine; requests in flight get no more rows."""
-        if not self._closed:
-            self._closed = True
-            self._engine.shutdown()
+        if self._closed:
+            return
+        self._closed = True
+        # The engine would end what runs first, however long that takes.
+        with self._ids:
+            running = [active.client_id for active in self._active.values()]
+        self.cancel(running)
+        self._engine.shutdown()
 
 
 def create_engines(model_dir: Path, options: Options, version: str) -> EnginesExecutor:
