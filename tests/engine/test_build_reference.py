@@ -197,17 +197,6 @@ def test_what_to_type_next_is_quoted_for_a_shell(shell: Shell) -> None:
     assert "serve it with: inflight serve 'two words'\n" in told.output
 
 
-def test_weights_that_do_not_belong_to_the_config_are_found_while_building(shell: Shell) -> None:
-    source = demo_copy(shell.folder / "demo")
-    config = json.loads((source / "config.json").read_text())
-    config["intermediate_size"] += 64
-    (source / "config.json").write_text(json.dumps(config))
-    told = shell("build", "demo", "--output", "out")
-    assert told.code == 2
-    assert "where config.json implies" in told.errors
-    assert not (shell.folder / "out").exists()
-
-
 def refused(told: Told, *sentences: str) -> None:
     assert told.code == 2, told
     for sentence in sentences:

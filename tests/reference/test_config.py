@@ -124,6 +124,8 @@ def test_the_architecture_may_come_from_the_model_type() -> None:
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, UnsupportedModelError, ["layer type"]),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, UnsupportedModelError, ["partial_rotary"]),
         ({"partial_rotary_factor": 0.5}, UnsupportedModelError, ["partial_rotary_factor"]),
+        ({"num_hidden_layers": 10**15}, CheckpointError, ["num_hidden_layers", "100000"]),
+        ({"rope_theta": 10**400}, CheckpointError, ["rope_theta", "positive number"]),
         (
             {
                 "architectures": ["MistralForCausalLM"],

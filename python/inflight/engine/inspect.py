@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from inflight.engine import manifest as manifests
-from inflight.engine.checkpoint import TOKENIZERS, ModelFacts, parse_config, read_checkpoint, read_json
+from inflight.engine.checkpoint import (
+    TOKENIZERS,
+    Checkpoint,
+    ModelFacts,
+    parse_config,
+    read_checkpoint,
+    read_json,
+)
 from inflight.engine.consistency import check_division
 from inflight.engine.families import runtimes_of
 from inflight.engine.files import CHECKPOINT_CONFIG
 from inflight.engine.foreign import foreign_engine, formats_of_checkpoint, read_foreign_engine
 from inflight.engine.installed import Installed, has_engines, has_pytorch
+from inflight.engine.loadable import check_config, check_tensors
 from inflight.engine.options import PYTORCH, REFERENCE, RUNTIMES, TENSORRT
+from inflight.engine.shards import INDEX
 from inflight.engine.sizes import FREE_MEMORY_FRACTION, Needs, human_bytes, needs
 from inflight.engine.steps import raise_problems
 from inflight.errors import UserMistake
@@ -43,6 +52,7 @@ def inspect(
         raise UserMistake(f"`{directory}` {state}", "give a checkpoint, or what `inflight build` wrote")
     manifest = manifests.read(directory)
     engine = foreign_engine(directory) if manifest is None else None
+    checkpoint = None
     if engine is not None:
         facts, settings, kind, files = read_foreign_engine(engine)
     elif manifest is None:
@@ -77,7 +87,7 @@ def inspect(
         "runtimes": [
             {
                 "runtime": runtime,
-                **_verdict(_Asked(directory, runtime, facts, manifest, installed, needed, ranks)),
+                **_verdict(_Asked(directory, runtime, facts, manifest, checkpoint, installed, needed, ranks)),
             }
             for runtime in RUNTIMES
             if manifest is None or runtime == manifest["runtime"]
@@ -151,6 +161,8 @@ class _Asked:
     runtime: str
     facts: ModelFacts
     manifest: Mapping[str, Any] | None
+    #: None: the directory is a build or an engine.
+    checkpoint: Checkpoint | None
     installed: Installed
     needed: Needs
     ranks: int
@@ -172,10 +184,9 @@ def _reason_against(asked: _Asked) -> str | None:
     if runtime not in runtimes_of(facts.architecture):
         return f"it does not take `{facts.architecture}`"
     if runtime == REFERENCE:
-        if facts.quantized:
-            return f"the checkpoint is quantized (`{facts.quantized}`)"
-        if not any(directory.glob("*.safetensors")):
-            return "there are no safetensors weights"
+        reason = _reason_of_reference(asked)
+        if reason is not None:
+            return reason
     else:
         reason = _reason_of_tensorrt_llm(asked) or _reason_of_gpus(asked)
         if reason is not None:
@@ -183,6 +194,23 @@ def _reason_against(asked: _Asked) -> str | None:
     if not any((directory / name).is_file() for name in TOKENIZERS):
         return "there is no tokenizer"
     return None
+
+
+def _reason_of_reference(asked: _Asked) -> str | None:
+    if asked.facts.quantized:
+        return f"the checkpoint is quantized (`{asked.facts.quantized}`)"
+    if not any(asked.directory.glob("*.safetensors")):
+        return "there are no safetensors weights"
+    if asked.checkpoint is None:
+        # A build was loaded when it was made.
+        return None
+    problem = check_config(asked.checkpoint.config)
+    if problem is not None:
+        return problem.what
+    if not any((asked.directory / name).is_file() for name in ("model.safetensors", INDEX)):
+        return f"there is neither `model.safetensors` nor `{INDEX}`: `inflight build` makes one of the shards"
+    problem = check_tensors(asked.checkpoint)
+    return None if problem is None else problem.what
 
 
 def _reason_of_tensorrt_llm(asked: _Asked) -> str | None:

@@ -19,6 +19,7 @@ from inflight.engine.installed import (
     has_engines,
     has_pytorch,
 )
+from inflight.engine.loadable import check_config, check_tensors
 from inflight.engine.options import BY_NAME, PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Values
 from inflight.engine.pytorch import plan_pytorch
 from inflight.engine.speculation import check_draft, check_speculation
@@ -257,6 +258,8 @@ def _reference(inputs: Inputs, layout: Layout, why: str) -> Plan:
                 "give the unquantized checkpoint",
             )
         )
+    elif (problem := check_config(checkpoint.config)) is not None:
+        problems.append(problem)
     raise_problems(problems)
     source = str(checkpoint.directory)
     arguments = {"source": source, "result": layout.result}
@@ -276,6 +279,8 @@ def _reference(inputs: Inputs, layout: Layout, why: str) -> Plan:
         Step("verify", "load it as the executor does", Own("reference.verify", {"result": layout.result})),
     )
     blockers = _missing_files(checkpoint, REFERENCE)
+    if checkpoint.has_safetensors and (problem := check_tensors(checkpoint)) is not None:
+        blockers.append(problem)
     if "tokenizer.json" not in checkpoint.tokenizer_files and checkpoint.has_tokenizer:
         blockers.append(
             Problem(f"`{source}` has no `tokenizer.json`", "convert its tokenizer to the fast format")

@@ -7,6 +7,7 @@ weights or arrays. Whatever would change the logits and is not implemented is re
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ _ARCHITECTURE_OF_MODEL_TYPE = {
 }
 
 _DEFAULT_ROPE_THETA = 10000.0
+
+#: Far above any model, so that a damaged number cannot ask for all memory.
+_MOST_LAYERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ def parse_config(values: Mapping[str, Any]) -> ModelConfig:
 
     hidden_size = _integer(values, "hidden_size")
     num_layers = _integer(values, "num_hidden_layers")
+    if num_layers > _MOST_LAYERS:
+        raise _bad("num_hidden_layers", num_layers, f"at most {_MOST_LAYERS}")
     num_heads = _integer(values, "num_attention_heads")
     num_kv_heads = _integer(values, "num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -250,7 +256,7 @@ def _number(values: Mapping[str, Any], key: str, default: float | None = None) -
                 f"config key `{key}` is missing", "fetch the checkpoint's config.json again"
             )
         return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
         raise _bad(key, value, "a positive number")
     return float(value)
 
