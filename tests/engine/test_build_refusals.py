@@ -1,4 +1,4 @@
-"""What `worker` would refuse, `build` refuses before it writes and `inspect` tells as the reason."""
+"""What `inflight worker` would refuse, `build` refuses before it writes and `inspect` tells as the reason."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def header_with(tensor: str, **changes: Any) -> Callable[[Path], None]:
         path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[start:])
 
     return spoil
+
+
+def file_with(name: str, content: str) -> Callable[[Path], None]:
+    return lambda model: (model / name).write_text(content) and None
+
+
+def only_sentencepiece(model: Path) -> None:
+    (model / "tokenizer.json").rename(model / "tokenizer.model")
 
 
 def renamed(model: Path) -> None:
@@ -84,6 +92,33 @@ def test_shards_without_an_index_are_built_and_not_served(shell: Shell) -> None:
     assert "neither `model.safetensors` nor" in verdicts[-1]["verdict"]
     assert shell("worker", "demo", "--grpc-port=0", "--metrics-port=0").code == 2
     assert shell("build", "demo", "--output", "out", "--runtime", "reference").code == 0
+
+
+@pytest.mark.parametrize("runtime", ["reference", "tensorrt", "pytorch"])
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (only_sentencepiece, "`demo` has no `tokenizer.json`, and no text becomes tokens without"),
+        (file_with("tokenizer.json", "{"), "the model `demo` cannot be served: "),
+        (file_with("tokenizer.json", '{"version": "1.0"}'), "the model `demo` cannot be served: "),
+        (file_with("tokenizer_config.json", "[]"), "the model `demo` cannot be served: "),
+    ],
+)
+def test_a_tokenizer_that_no_worker_loads_is_refused_for_every_runtime(
+    runtime: str, spoil: Callable[[Path], None], said: str, double: Shell
+) -> None:
+    spoil(demo_copy(double.folder / "demo"))
+    served = double("worker", "demo", "--grpc-port=0", "--metrics-port=0")
+    assert served.code == 2, served
+    assert said in served.errors
+    told = double("build", "demo", "--output", "out", "--runtime", runtime)
+    assert (told.code, told.errors) == (2, served.errors)
+    assert not list(double.folder.glob("*out*"))
+    planned = double("build", "demo", "--output", "out", "--runtime", runtime, "--dry-run").output
+    assert f"would stop: {said}" in planned
+    verdicts = double("inspect", "demo", "--json").json()["runtimes"]
+    against = next(entry["verdict"] for entry in verdicts if entry["runtime"] == runtime)
+    assert against.startswith("no: it is not built" if runtime == "tensorrt" else f"no: {said}")
 
 
 #: Sizes that differ from each other, so that no two can be mistaken.

@@ -91,6 +91,7 @@ def build(model_dir: str, **given: Any) -> None:
     from inflight.engine.run import build as run_build
     from inflight.engine.steps import raise_problems
     from inflight.engine.tensorrt import scripts_needed
+    from inflight.engine.tokenizer import check_tokenizer
 
     values = Values(given)
     checkpoint = read_checkpoint(Path(model_dir))
@@ -102,7 +103,8 @@ def build(model_dir: str, **given: Any) -> None:
     draft = None
     if values.is_given("speculative_model"):
         draft = read_checkpoint(Path(values["speculative_model"]))
-    plan = make_plan(Inputs(checkpoint, values, installed, examples, draft, python=sys.executable))
+    tokenizer = check_tokenizer(checkpoint.directory)
+    plan = make_plan(Inputs(checkpoint, values, installed, examples, draft, tokenizer, sys.executable))
     as_json = bool(values["json"])
     if values["dry_run"]:
         _print_plan(plan, checkpoint, as_json=as_json)

@@ -12,7 +12,6 @@ from typing import Any
 
 from inflight.engine import manifest as manifests
 from inflight.engine.checkpoint import (
-    TOKENIZERS,
     Checkpoint,
     ModelFacts,
     parse_config,
@@ -28,7 +27,8 @@ from inflight.engine.loadable import check_config, check_tensors
 from inflight.engine.options import PYTORCH, REFERENCE, RUNTIMES, TENSORRT
 from inflight.engine.shards import INDEX
 from inflight.engine.sizes import FREE_MEMORY_FRACTION, Needs, human_bytes, needs
-from inflight.engine.steps import raise_problems
+from inflight.engine.steps import Problem, raise_problems
+from inflight.engine.tokenizer import check_tokenizer
 from inflight.errors import UserMistake
 
 #: GPUs that people ask about, where this machine has none: 24, 48, 80 and 141 GB cards.
@@ -68,6 +68,7 @@ def inspect(
         facts, settings, kind, files = _build_of(directory, manifest)
     settings = {**settings, **overrides}
     raise_problems(check_division(settings.get("tp_size", 1), settings.get("pp_size", 1), facts))
+    tokenizer = check_tokenizer(directory)
     longest = settings.get("max_seq_len") or facts.max_position_embeddings or USUAL_LENGTH
     needed = _needs(facts, settings)
     ranks = settings.get("tp_size", 1) * settings.get("pp_size", 1) * settings.get("cp_size", 1)
@@ -87,7 +88,11 @@ def inspect(
         "runtimes": [
             {
                 "runtime": runtime,
-                **_verdict(_Asked(directory, runtime, facts, manifest, checkpoint, installed, needed, ranks)),
+                **_verdict(
+                    _Asked(
+                        directory, runtime, facts, manifest, checkpoint, tokenizer, installed, needed, ranks
+                    )
+                ),
             }
             for runtime in RUNTIMES
             if manifest is None or runtime == manifest["runtime"]
@@ -163,6 +168,8 @@ class _Asked:
     manifest: Mapping[str, Any] | None
     #: None: the directory is a build or an engine.
     checkpoint: Checkpoint | None
+    #: What stands against its tokenizer.
+    tokenizer: Problem | None
     installed: Installed
     needed: Needs
     ranks: int
@@ -191,9 +198,7 @@ def _reason_against(asked: _Asked) -> str | None:
         reason = _reason_of_tensorrt_llm(asked) or _reason_of_gpus(asked)
         if reason is not None:
             return reason
-    if not any((directory / name).is_file() for name in TOKENIZERS):
-        return "there is no tokenizer"
-    return None
+    return None if asked.tokenizer is None else asked.tokenizer.what
 
 
 def _reason_of_reference(asked: _Asked) -> str | None:

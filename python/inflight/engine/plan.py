@@ -48,6 +48,8 @@ class Inputs:
     examples: Examples | None
     #: The model of `--speculative-model`; None: not given.
     draft: Checkpoint | None = None
+    #: Why no worker could turn text into tokens with it; None: nothing.
+    tokenizer: Problem | None = None
     #: The interpreter that runs example scripts.
     python: str = "python3"
 
@@ -69,7 +71,7 @@ def make_plan(inputs: Inputs) -> Plan:
     problems += check_speculation(values, runtime)
     if inputs.draft is not None:
         problems += check_draft(values, inputs.draft, checkpoint)
-    blockers = [*_missing_files(checkpoint, runtime), *_missing_runtime(runtime, inputs.installed)]
+    blockers = [*_missing_files(inputs, runtime), *_missing_runtime(runtime, inputs.installed)]
     settings: dict[str, object] = {**mapping.record()}
     if runtime == TENSORRT:
         problems += consistency.check_features(values, checkpoint.facts)
@@ -160,15 +162,14 @@ def _require_supported(runtime: str, checkpoint: Checkpoint) -> None:
         )
 
 
-def _missing_files(checkpoint: Checkpoint, runtime: str) -> list[Problem]:
+def _missing_files(inputs: Inputs, runtime: str) -> list[Problem]:
+    checkpoint = inputs.checkpoint
     problems = []
     if not checkpoint.has_weights or (runtime != TENSORRT and not checkpoint.has_safetensors):
         kind = "weights" if runtime == TENSORRT else "safetensors weights"
         problems.append(Problem(f"`{checkpoint.directory}` has no {kind}", "fetch the whole checkpoint"))
-    if not checkpoint.has_tokenizer:
-        problems.append(
-            Problem(f"`{checkpoint.directory}` has no tokenizer", "fetch the checkpoint's tokenizer files")
-        )
+    if inputs.tokenizer is not None:
+        problems.append(inputs.tokenizer)
     return problems
 
 
@@ -278,13 +279,9 @@ def _reference(inputs: Inputs, layout: Layout, why: str) -> Plan:
         ),
         Step("verify", "load it as the executor does", Own("reference.verify", {"result": layout.result})),
     )
-    blockers = _missing_files(checkpoint, REFERENCE)
+    blockers = _missing_files(inputs, REFERENCE)
     if checkpoint.has_safetensors and (problem := check_tensors(checkpoint)) is not None:
         blockers.append(problem)
-    if "tokenizer.json" not in checkpoint.tokenizer_files and checkpoint.has_tokenizer:
-        blockers.append(
-            Problem(f"`{source}` has no `tokenizer.json`", "convert its tokenizer to the fast format")
-        )
     return Plan(
         REFERENCE,
         why,

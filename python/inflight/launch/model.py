@@ -8,22 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.engine import manifest
-from inflight.engine.files import CHECKPOINT_CONFIG
+from inflight.engine.tokenizer import config_path, read_assets
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.engine_directory import is_encoder_decoder
 
 DEMO_NAME = "inflight-demo"
 DEMO_DIRECTORY = Path(__file__).resolve().parent.parent / "demo"
-
-#: What a gateway needs to turn text into tokens and back; those that exist are sent.
-ASSET_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "generation_config.json",
-    "config.json",
-    "special_tokens_map.json",
-)
 
 
 @dataclass(frozen=True)
@@ -45,18 +35,11 @@ class Model:
 
     def assets(self) -> dict[str, bytes]:
         """The asset files by name."""
-        paths = {name: self.directory / name for name in ASSET_FILES}
-        paths["config.json"] = self._config_path()
-        return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
-
-    def _config_path(self) -> Path:
-        """The checkpoint's config, which has another name beside an engine's."""
-        beside_engine = self.directory / CHECKPOINT_CONFIG
-        return beside_engine if beside_engine.is_file() else self.directory / "config.json"
+        return read_assets(self.directory)
 
     def vocab_size(self) -> int | None:
         """The vocabulary size that `config.json` states, if it does."""
-        path = self._config_path()
+        path = config_path(self.directory)
         if not path.is_file():
             return None
         try:
