@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -227,6 +228,27 @@ def test_what_is_nothing_is_refused(shell: Shell, tmp_path: Path) -> None:
         told = shell("inspect", directory)
         assert told.code == 2
         assert said in told.errors
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["build", "--output", "out"]])
+@pytest.mark.parametrize(
+    ("directory", "said"),
+    [
+        ("repository", "`repository` is a Triton model repository"),
+        ("repository/tensorrt_llm", "`repository/tensorrt_llm` is a model of a Triton repository"),
+        ("repository/tensorrt_llm/1", "is a version of a model in a Triton repository"),
+    ],
+)
+def test_a_triton_repository_is_told_with_the_command_that_checks_it(
+    command: list[str], directory: str, said: str, shell: Shell
+) -> None:
+    assert shell("repository", "create", str(DEMO_DIRECTORY), "--output", "repository").code == 0
+    told = shell(*command, directory)
+    assert told.code == 2
+    assert said in told.errors
+    named = re.search(r"`inflight (repository check \S+)`", told.errors)
+    assert named is not None
+    assert shell(*named[1].split()).code == 0
 
 
 @pytest.mark.parametrize(

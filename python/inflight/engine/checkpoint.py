@@ -7,6 +7,7 @@ nothing but its config can be planned for. Knows no runtime.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,6 +146,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         raise UserMistake(
             f"`{directory}` is not a directory", "give the checkpoint's directory, not a file of it"
         )
+    if not (directory / "config.json").exists():
+        _refuse_repository(directory)
     config = read_json(directory / "config.json")
     quantization = directory / "hf_quant_config.json"
     if quantization.is_file() and "quantization_config" not in config:
@@ -156,6 +159,24 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         shards=shards,
         tokenizer_files=tuple(name for name in TOKENIZER_FILES if (directory / name).is_file()),
         config=config,
+    )
+
+
+def _refuse_repository(directory: Path) -> None:
+    """Raises `UserMistake` for a Triton repository or a part of one: people have both side by side."""
+    model = directory.resolve()
+    if any(directory.glob("*/config.pbtxt")):
+        what, repository = "a Triton model repository", directory
+    elif (directory / "config.pbtxt").is_file():
+        what, repository = "a model of a Triton repository", model.parent
+    elif (model.parent / "config.pbtxt").is_file():
+        what, repository = "a version of a model in a Triton repository", model.parent.parent
+    else:
+        return
+    raise UserMistake(
+        f"`{directory}` is {what}, and no checkpoint or engine",
+        f"check it with `inflight repository check {shlex.quote(str(repository))}`,"
+        " or give the directory that its `gpt_model_path` names",
     )
 
 
