@@ -40,7 +40,10 @@ def header_with(tensor: str, **changes: Any) -> Callable[[Path], None]:
 
 
 def file_with(name: str, content: str) -> Callable[[Path], None]:
-    return lambda model: (model / name).write_text(content) and None
+    def spoil(model: Path) -> None:
+        (model / name).write_text(content)
+
+    return spoil
 
 
 def only_sentencepiece(model: Path) -> None:
@@ -92,6 +95,33 @@ def test_shards_without_an_index_are_built_and_not_served(shell: Shell) -> None:
     assert "neither `model.safetensors` nor" in verdicts[-1]["verdict"]
     assert shell("worker", "demo", "--grpc-port=0", "--metrics-port=0").code == 2
     assert shell("build", "demo", "--output", "out", "--runtime", "reference").code == 0
+
+
+ODD = "Llama\x1b[2J\x07\x9b1m\r\u202eForCausalLM"
+TOLD = r"Llama\x1b[2J\x07\x9b1m\x0d\u202eForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "code"),
+    [
+        ({"architectures": [ODD]}, ("build", "demo", "--output", "out"), 2),
+        ({"architectures": [ODD]}, ("build", "demo", "--output", "out", "--runtime", "pytorch"), 2),
+        ({"architectures": [ODD]}, ("inspect", "demo"), 0),
+        ({"hidden_act": ODD}, ("inspect", "demo"), 0),
+        ({"hidden_act": ODD}, ("worker", "demo", "--grpc-port=0", "--metrics-port=0"), 2),
+        ({"quantization_config": {"quant_method": ODD}}, ("inspect", "demo"), 0),
+        ({"torch_dtype": ODD}, ("inspect", "demo"), 0),
+    ],
+)
+def test_control_characters_of_a_config_reach_no_terminal(
+    changes: dict[str, Any], arguments: tuple[str, ...], code: int, shell: Shell
+) -> None:
+    config_with(**changes)(demo_copy(shell.folder / "demo"))
+    told = shell(*arguments)
+    assert told.code == code, told
+    shown = told.output + told.errors
+    assert TOLD in shown.replace("\n", "").replace(" ", "")
+    assert not set(shown) & set("\x1b\x07\x9b\r\u202e")
 
 
 @pytest.mark.parametrize("runtime", ["reference", "tensorrt", "pytorch"])

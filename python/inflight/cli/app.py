@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from inflight.cli.terminal import printable
 from inflight.errors import InflightError, UserMistake
 
 #: Command name -> module of `inflight.cli` that defines it under the same name. Listed in this order.
@@ -53,9 +54,10 @@ class LazyGroup(click.Group):
 
 
 def _tell(ctx: click.Context, error: InflightError) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.what}", err=True)
+    # What files and peers said is part of it; the style is ours.
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {printable(error.what)}", err=True)
     if error.remedy:
-        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {error.remedy}", err=True)
+        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {printable(error.remedy)}", err=True)
     ctx.exit(error.exit_code)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.terminal import echo
 from inflight.engine.options import DISABLE, ENABLE, OPTIONS, Option
 
 if TYPE_CHECKING:
@@ -111,9 +112,9 @@ def build(model_dir: str, **given: Any) -> None:
         return
     raise_problems(list(plan.blockers))
     if not as_json:
-        click.echo(f"runtime {plan.runtime}: {plan.why}")
+        echo(f"runtime {plan.runtime}: {plan.why}")
         for note in plan.notes:
-            click.echo(f"note: {note}")
+            echo(f"note: {note}")
     inputs = manifest.describe_inputs(
         plan,
         checkpoint,
@@ -139,7 +140,7 @@ def build(model_dir: str, **given: Any) -> None:
                 force=bool(values["force"]),
             )
     except KeyboardInterrupt:
-        click.echo("stopped: the same command goes on there", err=True)
+        echo("stopped: the same command goes on there", err=True)
         raise
     size = sum(entry["bytes"] for entry in made["files"].values())
     _say(
@@ -163,7 +164,7 @@ def _executor_flag(runtime: str) -> str:
 
 
 def _say(as_json: bool, values: dict[str, Any], text: str) -> None:
-    click.echo(json_module.dumps(values, sort_keys=True) if as_json else text)
+    echo(json_module.dumps(values, sort_keys=True) if as_json else text)
 
 
 def _require_apart(source: Path, output: Path) -> None:
@@ -203,22 +204,20 @@ def _print_plan(plan: Plan, checkpoint: Checkpoint, *, as_json: bool) -> None:
             "steps": [step.data() for step in plan.steps],
             "expected": list(plan.expected),
         }
-        click.echo(json_module.dumps(values, indent=2))
+        echo(json_module.dumps(values, indent=2))
         return
-    click.echo(f"{facts.architecture} from {checkpoint.directory}")
-    click.echo(f"runtime {plan.runtime}: {plan.why}")
-    click.echo("settings: " + ", ".join(f"{name} {value}" for name, value in plan.settings.items()))
+    echo(f"{facts.architecture} from {checkpoint.directory}")
+    echo(f"runtime {plan.runtime}: {plan.why}")
+    echo("settings: " + ", ".join(f"{name} {value}" for name, value in plan.settings.items()))
     for number, step in enumerate(plan.steps, 1):
-        click.echo(f"\n{number}. {step.title}  [{step.name}]")
+        echo(f"\n{number}. {step.title}  [{step.name}]")
         for line in step.action.lines():
-            click.echo(f"   {line}")
-    click.echo(
-        f"\n{len(plan.steps) + 1}. write inflight.json, rename {plan.layout.result} to {plan.layout.output}"
-    )
+            echo(f"   {line}")
+    echo(f"\n{len(plan.steps) + 1}. write inflight.json, rename {plan.layout.result} to {plan.layout.output}")
     for note in plan.notes:
-        click.echo(f"\nnote: {note}")
+        echo(f"\nnote: {note}")
     for problem in plan.blockers:
-        click.echo(f"\nwould stop: {problem.what}; {problem.remedy}")
+        echo(f"\nwould stop: {problem.what}; {problem.remedy}")
 
 
 def _report(*, quiet: bool) -> Any:

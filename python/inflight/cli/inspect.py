@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from inflight.cli.options import Finite
+from inflight.cli.terminal import printable
 from inflight.engine.options import BY_NAME
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -72,7 +73,7 @@ def _print_table(found: dict[str, Any]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in _rows(found):
-        table.add_row(name, value)
+        table.add_row(name, printable(value))
     Console(highlight=False, markup=False).print(table)
 
 

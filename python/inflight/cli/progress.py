@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.terminal import printable
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -92,7 +94,7 @@ class LiveReport:
         """Shows the latest line, as text and not as markup."""
         from rich.markup import escape
 
-        self._progress.update(self._tasks[step.name], line=escape(line[:LINE_LENGTH]))
+        self._progress.update(self._tasks[step.name], line=escape(printable(line)[:LINE_LENGTH]))
 
     def finished(self, step: Step, seconds: float) -> None:  # noqa: ARG002 -- the column counts
         """Marks it."""
