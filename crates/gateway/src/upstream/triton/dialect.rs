@@ -127,11 +127,7 @@ fn read(
     }
     let streams = surroundings.decoupled && settings.contains_key(&Setting::Streaming);
     if !streams && !settings.contains_key(&Setting::ExcludeInput) {
-        let name = dialect
-            .names(&SETTINGS[2])
-            .first()
-            .copied()
-            .unwrap_or_default();
+        let name = dialect.newest(Setting::ExcludeInput).unwrap_or_default();
         return Err(format!(
             "its answers repeat the prompt: it does not stream and has no input `{name}`"
         ));
@@ -221,9 +217,7 @@ impl TritonModel {
             if self.settings.contains_key(&setting) {
                 return None;
             }
-            let row = SETTINGS.iter().find(|row| row.0 == setting);
-            let name = row.and_then(|row| self.dialect.names(row).first());
-            Some(match name {
+            Some(match self.dialect.newest(setting) {
                 Some(name) => format!(
                     "needs the input `{name}`, which the Triton model `{}` does not have",
                     self.name

@@ -205,6 +205,12 @@ impl Dialect {
         }
     }
 
+    /// What a setting is called in the newest releases, where the dialect has it.
+    pub(super) fn newest(self, setting: Setting) -> Option<&'static str> {
+        let row = SETTINGS.iter().find(|row| row.0 == setting)?;
+        self.names(row).first().copied()
+    }
+
     /// The prompt's tensors.
     pub(super) fn prompt(self) -> &'static [(&'static str, DataType)] {
         match self {
@@ -230,7 +236,7 @@ impl Dialect {
         [Self::TokenIds, Self::Text, Self::LlmApi]
             .into_iter()
             .find(|dialect| {
-                let limit = dialect.names(&SETTINGS[0]).iter().any(|name| has(name));
+                let limit = dialect.newest(Setting::MaxTokens).is_some_and(has);
                 limit && dialect.prompt().iter().all(|(name, _)| has(name))
             })
     }
