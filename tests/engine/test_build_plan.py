@@ -59,6 +59,13 @@ REFUSALS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("mixtral-8x22b", {"tp_size": 8, "moe_tp_size": 2, "moe_ep_size": 2}, ("`--moe-tp-size 2`", "-size 8`")),
     ("mixtral-8x22b", {"tp_size": 3, "moe_ep_size": 3}, ("`--moe-ep-size 3`", "`8` experts")),
     ("gpt2-medium", {"max_seq_len": 2048}, ("`--max-seq-len 2048`", "`1024` positions")),
+    ("gpt2-medium", {"max_input_len": 2048}, ("`--max-input-len 2048`", "`1024` positions")),
+    ("gpt2-medium", {"max_input_len": 1000, "max_output_len": 25}, ("`--max-output-len 25` are together",)),
+    ("llama-2-70b", {"opt_num_tokens": 8193}, ("`--opt-num-tokens 8193`", "`--max-num-tokens 8192`")),
+    ("llama-2-70b", {"kv_cache_type": "continuous"}, ("`--kv-cache-type continuous`", "no worker serves")),
+    ("llama-2-70b", {"paged_kv_cache": "disable"}, ("`--paged-kv-cache disable`", "no worker serves")),
+    ("llama-2-70b", {"remove_input_padding": "disable"}, ("`--remove-input-padding disable`", "packed")),
+    ("llama-2-70b", {"gpt_attention_plugin": "disable"}, ("`--gpt-attention-plugin disable`", "plugin")),
     ("llama-2-70b", {"max_batch_size": 2**31}, ("`--max-batch-size 2147483648` is too large",)),
     ("llama-2-70b", {"tp_size": 10**20}, ("`--tp-size 100000000000000000000` is too large",)),
     ("llama-2-70b", {"cp_size": 4097, "workers": 2}, ("`4097` ranks", "`--workers 2`")),
@@ -120,6 +127,37 @@ def test_options_that_do_not_fit_are_refused_by_name_and_value(
     for words in said:
         assert words in told
     assert refusal.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        ("llama-2-70b", {}, None),
+        ("llama-2-70b", {"max_num_tokens": 4096}, None),
+        ("llama-2-70b", {"max_num_tokens": 4095}, "`4095`, need chunks: a worker started without"),
+        ("llama-2-70b", {"max_num_tokens": 4095, "runtime": "pytorch"}, "enable_chunked_context=true`"),
+        ("llama-2-70b", {"max_num_tokens": 4095, "context_fmha": "disable"}, None),
+        (
+            "llama-2-70b",
+            {"max_num_tokens": 4095, "use_paged_context_fmha": "disable"},
+            "rules out: they are refused",
+        ),
+        ("mixtral-8x22b", {"tp_size": 8}, "`8192`, need chunks: "),
+        ("llama-2-70b", {"strip_plan": True}, "`--strip-plan` leaves the weights out"),
+        ("llama-2-70b", {"max_seq_len": 5000}, "`--max-seq-len 5000` is beyond the `4096` positions"),
+        (
+            "llama-2-70b",
+            {"max_input_len": 4096, "max_output_len": 1024},
+            "`--max-input-len 4096` and `--max-output-len 1024` are together beyond the `4096` positions",
+        ),
+    ],
+)
+def test_what_serving_it_asks_for_is_noted(model: str, options: dict[str, Any], said: str | None) -> None:
+    notes = plan(model, **{"runtime": "tensorrt", "max_batch_size": 8, **options}).notes
+    if said is None:
+        assert not [note for note in notes if "max_num_tokens" in note]
+    else:
+        assert [note for note in notes if said in note], notes
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
@@ -229,14 +267,14 @@ def test_sizes_are_always_written_and_others_only_when_given() -> None:
             lora_dir=("one", "two"),
             gather_context_logits=True,
             use_paged_context_fmha="enable",
-            kv_cache_type="continuous",
+            kv_cache_type="disabled",
             max_beam_width=8,
         )
     )
     assert given[given.index("--lora_dir") + 1 :][:2] == ["one", "two"]
     assert given.count("--gather_context_logits") == 1
     assert given[given.index("--use_paged_context_fmha") + 1] == "enable"
-    assert given[given.index("--kv_cache_type") + 1] == "continuous"
+    assert given[given.index("--kv_cache_type") + 1] == "disabled"
     # Nobody gave it, so it follows what every sequence needs.
     assert given[given.index("--max_num_tokens") + 1] == str(2048 * 8)
 

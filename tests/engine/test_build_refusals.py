@@ -151,6 +151,33 @@ def test_a_tokenizer_that_no_worker_loads_is_refused_for_every_runtime(
     assert against.startswith("no: it is not built" if runtime == "tensorrt" else f"no: {said}")
 
 
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["real", "dry"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("--lora-dir", "adapter", "--lora-dir", "absent"),
+            ["`--lora-dir` is `absent`, which does not exist"],
+        ),
+        (("--model-config", "absent.json"), ["`--model-config` is `absent.json`, which does not exist"]),
+        (("--examples-dir", "absent"), ["`--examples-dir` is `absent`, which is no directory"]),
+        (("--examples-dir", "demo/config.json"), ["`--examples-dir` is `demo/config.json`"]),
+        (("--build-config", "a", "--tp-size", "3"), ["`--build-config` is `a`", "`--tp-size 3`"]),
+    ],
+)
+def test_a_path_that_is_not_there_is_refused_with_the_plan(
+    arguments: tuple[str, ...], said: list[str], dry: tuple[str, ...], double: Shell
+) -> None:
+    demo_copy(double.folder / "demo")
+    (double.folder / "adapter").mkdir()
+    told = double("build", "demo", "--output", "out", "--runtime", "tensorrt", *arguments, *dry)
+    assert told.code == 2, told
+    for sentence in said:
+        assert sentence in told.errors
+    assert "`adapter`" not in told.errors
+    assert not list(double.folder.glob("*out*"))
+
+
 #: Sizes that differ from each other, so that no two can be mistaken.
 SIZES = {
     "vocab_size": 11,

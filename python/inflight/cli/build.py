@@ -86,7 +86,7 @@ def build(model_dir: str, **given: Any) -> None:
     from inflight.engine import manifest
     from inflight.engine.checkpoint import read_checkpoint
     from inflight.engine.installed import find_examples, find_installed
-    from inflight.engine.named_files import fingerprint_named_files
+    from inflight.engine.named_files import check_named_files, fingerprint_named_files
     from inflight.engine.options import Values
     from inflight.engine.plan import Inputs, make_plan
     from inflight.engine.run import build as run_build
@@ -104,8 +104,18 @@ def build(model_dir: str, **given: Any) -> None:
     draft = None
     if values.is_given("speculative_model"):
         draft = read_checkpoint(Path(values["speculative_model"]))
-    tokenizer = check_tokenizer(checkpoint.directory)
-    plan = make_plan(Inputs(checkpoint, values, installed, examples, draft, tokenizer, sys.executable))
+    plan = make_plan(
+        Inputs(
+            checkpoint,
+            values,
+            installed,
+            examples,
+            draft,
+            check_tokenizer(checkpoint.directory),
+            tuple(check_named_files(values)),
+            sys.executable,
+        )
+    )
     as_json = bool(values["json"])
     if values["dry_run"]:
         _print_plan(plan, checkpoint, as_json=as_json)

@@ -150,6 +150,8 @@ def resolve_lengths(values: Values, facts: ModelFacts) -> tuple[Lengths, list[Pr
         values["max_seq_len"],
         values["max_output_len"],
     )
+    # A length that follows from others has not its own option's name.
+    asked = f"`--max-seq-len {max_seq}` is" if max_seq is not None else f"`--max-input-len {max_input}` is"
     if max_output is not None:
         if max_seq is not None or max_input is None:
             problems.append(
@@ -160,6 +162,7 @@ def resolve_lengths(values: Values, facts: ModelFacts) -> tuple[Lengths, list[Pr
             )
         else:
             max_seq = max_input + max_output
+            asked = f"`--max-input-len {max_input}` and `--max-output-len {max_output}` are together"
             notes.append(f"`--max-output-len` is of older releases: max_seq_len is {max_seq}")
     if max_seq is None:
         if trained is None:
@@ -167,8 +170,8 @@ def resolve_lengths(values: Values, facts: ModelFacts) -> tuple[Lengths, list[Pr
                 Problem("config.json states no longest sequence", "give one with `--max-seq-len`")
             )
         max_seq = max(trained or 2, max_input or 0)
-    elif trained is not None and max_seq > trained:
-        beyond = f"`--max-seq-len {max_seq}` is beyond the `{trained}` positions the model was trained for"
+    if trained is not None and max_seq > trained:
+        beyond = f"{asked} beyond the `{trained}` positions the model was trained for"
         if facts.learned_positions:
             problems.append(Problem(beyond, f"choose at most {trained}: the model has no vector for more"))
         else:
@@ -185,6 +188,14 @@ def resolve_lengths(values: Values, facts: ModelFacts) -> tuple[Lengths, list[Pr
     max_num_tokens = values["max_num_tokens"]
     if not values.is_given("max_num_tokens"):
         max_num_tokens = max(max_num_tokens, sequences)
+    tuned = values["opt_num_tokens"]
+    if tuned is not None and tuned > max_num_tokens:
+        problems.append(
+            Problem(
+                f"`--opt-num-tokens {tuned}` is more than `--max-num-tokens {max_num_tokens}`",
+                "no iteration has so many: lower one or raise the other",
+            )
+        )
     lengths = Lengths(values["max_batch_size"], max_input, max_seq, max_num_tokens, values["max_beam_width"])
     if values["remove_input_padding"] != DISABLE and max_num_tokens < sequences:
         problems.append(

@@ -41,6 +41,8 @@ class Examples:
     directory: str
     scripts: frozenset[str]
     version: str | None = None
+    #: Whether there is such a directory.
+    exists: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def find_examples(directory: Path, scripts: tuple[str, ...]) -> Examples:
         )
         version = found[1] if found else None
     there = frozenset(script for script in scripts if (directory / script).is_file())
-    return Examples(str(directory), there, version)
+    return Examples(str(directory), there, version, directory.is_dir())
 
 
 def beside_python(command: str) -> str:

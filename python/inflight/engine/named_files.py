@@ -4,16 +4,23 @@ by which a build knows a changed one whatever its name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from inflight.engine.option import Option
 from inflight.engine.options import OPTIONS, Values
 from inflight.engine.shards import fingerprint_file
+from inflight.engine.steps import Problem, raise_problems
 from inflight.errors import UserMistake
 
 #: An adapter has a handful; more means that the path is another's.
 MAX_FILES = 10_000
+
+
+def check_named_files(values: Values) -> list[Problem]:
+    """Paths given that are not there; reads none."""
+    return [_missing(option, path) for option, paths in _named(values) for path in paths if not path.exists()]
 
 
 def fingerprint_named_files(values: Values) -> dict[str, list[dict[str, str]]]:
@@ -21,15 +28,21 @@ def fingerprint_named_files(values: Values) -> dict[str, list[dict[str, str]]]:
 
     Errors: `UserMistake` for a path that is not there or cannot be read.
     """
-    found = {}
+    return {option.name: [_fingerprint(option, path) for path in paths] for option, paths in _named(values)}
+
+
+def _named(values: Values) -> Iterator[tuple[Option, list[Path]]]:
     for option in OPTIONS:
         if option.reads and values.is_given(option.name):
             paths = [Path(path) for path in _several(values[option.name])]
             # Text may be the name of a data set instead.
             paths = [path for path in paths if option.kind != "text" or path.exists()]
             if paths:
-                found[option.name] = [_fingerprint(option, path) for path in paths]
-    return found
+                yield option, paths
+
+
+def _missing(option: Option, path: Path) -> Problem:
+    return Problem(f"`{option.flag}` is `{path}`, which does not exist", "give a path that does")
 
 
 def _several(value: Any) -> tuple[str, ...]:
@@ -38,7 +51,7 @@ def _several(value: Any) -> tuple[str, ...]:
 
 def _fingerprint(option: Option, path: Path) -> dict[str, str]:
     if not path.exists():
-        raise UserMistake(f"`{option.flag}` is `{path}`, which does not exist", "give a path that does")
+        raise_problems([_missing(option, path)])
     try:
         if path.is_file():
             return {path.name: fingerprint_file(path)}

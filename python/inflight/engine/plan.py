@@ -22,6 +22,7 @@ from inflight.engine.installed import (
 from inflight.engine.loadable import check_config, check_tensors
 from inflight.engine.options import BY_NAME, PYTORCH, REFERENCE, RUNTIMES, TENSORRT, Values
 from inflight.engine.pytorch import plan_pytorch
+from inflight.engine.servable import check_servable, serving_notes
 from inflight.engine.speculation import check_draft, check_speculation
 from inflight.engine.steps import Layout, Mapping4D, Own, Plan, Problem, Step, raise_problems
 from inflight.engine.tensorrt import (
@@ -50,6 +51,8 @@ class Inputs:
     draft: Checkpoint | None = None
     #: Why no worker could turn text into tokens with it; None: nothing.
     tokenizer: Problem | None = None
+    #: Paths of options that are not there.
+    missing: tuple[Problem, ...] = ()
     #: The interpreter that runs example scripts.
     python: str = "python3"
 
@@ -63,6 +66,7 @@ def make_plan(inputs: Inputs) -> Plan:
     if runtime == REFERENCE:
         return _reference(inputs, layout, why)
     problems = consistency.applicable(values, runtime) + consistency.countable(values)
+    problems += inputs.missing
     mapping, more = consistency.resolve_mapping(values, checkpoint.facts)
     problems += more
     lengths, more, notes = consistency.resolve_lengths(values, checkpoint.facts)
@@ -75,6 +79,7 @@ def make_plan(inputs: Inputs) -> Plan:
     settings: dict[str, object] = {**mapping.record()}
     if runtime == TENSORRT:
         problems += consistency.check_features(values, checkpoint.facts)
+        problems += check_servable(values)
         problems += consistency.check_workers(values, inputs.installed)
         problems += _examples(inputs) + _idle_calibration(values)
         if values.is_given("model_version"):
@@ -102,6 +107,7 @@ def make_plan(inputs: Inputs) -> Plan:
     if checkpoint.facts.is_encoder_decoder:
         # The decoder's prompt is its start token; what people send goes to the encoder.
         settings |= {"max_input_len": 1, "max_encoder_input_len": values["max_encoder_input_len"]}
+    notes += serving_notes(values, lengths, runtime, checkpoint.facts)
     gpus = len(inputs.installed.gpus)
     if 0 < gpus < mapping.world_size:
         notes.append(f"it will be served by {mapping.world_size} GPUs; this machine has {gpus}")
@@ -196,6 +202,13 @@ def _missing_runtime(runtime: str, installed: Installed) -> list[Problem]:
 
 def _examples(inputs: Inputs) -> list[Problem]:
     """What stands against running example scripts, where the plan needs them."""
+    if inputs.examples is not None and not inputs.examples.exists:
+        return [
+            Problem(
+                f"`--examples-dir` is `{inputs.examples.directory}`, which is no directory",
+                "give the `examples` directory of TensorRT-LLM's sources",
+            )
+        ]
     needed = scripts_needed(inputs.checkpoint, inputs.values)
     if not needed:
         return []
