@@ -320,4 +320,4 @@ fn serve(model: TritonModel, tokenizers: &Tokenizers) -> Result<ServedModel, Str
 }
 
 #[cfg(test)]
-mod any;
+mod tests;
