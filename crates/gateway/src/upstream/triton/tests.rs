@@ -243,12 +243,16 @@ proptest! {
     #[test]
     fn what_is_served_of_any_configuration_gets_all_that_it_demands(
         (config, configs) in surrounded(),
-        plan in plan(),
+        mut plan in plan(),
     ) {
         for found in find_models(&configs, &Tokenizers::default()) {
             prop_assert!(found.is_ok() || found.is_err_and(|reason| reason.starts_with('`')));
         }
         if let Some(Ok(model)) = dialect::describe(&config, surroundings(&config, &configs)) {
+            if !model.has_output(dialect::output::LOG_PROBS) {
+                // Refused before it is asked.
+                plan.log_probs = None;
+            }
             let question = Question {
                 plan: &plan,
                 tokens: &[1, 2],
