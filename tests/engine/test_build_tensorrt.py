@@ -54,6 +54,19 @@ def test_an_engine_is_converted_built_and_published(double: Shell) -> None:
     assert logs == {"01-convert-rank0.log", "02-convert-rank1.log", "03-build.log", "04-files.log"}
 
 
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ((), " --executor tensorrt_llm"),
+        (("--tp-size", "2"), " --executor tensorrt_llm --executor-option communication_mode=orchestrator"),
+    ],
+)
+def test_what_to_type_next_starts_every_rank(options: tuple[str, ...], flags: str, double: Shell) -> None:
+    checkpoint_of("gpt2-medium", double.folder / "gpt2")
+    told = double("build", "gpt2", "--output", "engine", *options)
+    assert told.output.endswith(f"\nserve it with: inflight serve engine{flags}\n"), told
+
+
 def test_a_failed_build_goes_on_where_it_stopped(double: Shell) -> None:
     checkpoint_of("gpt2-medium", double.folder / "gpt2")
     command = ("build", "gpt2", "--output", "engine", "--tp-size", "2")

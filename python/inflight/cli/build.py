@@ -162,15 +162,20 @@ def build(model_dir: str, **given: Any) -> None:
             "content_hash": made["content_hash"],
         },
         f"built `{output}`: {len(made['files'])} files, {_bytes(size)}\n"
-        f"serve it with: inflight serve {shlex.quote(str(output))}{_executor_flag(plan.runtime)}",
+        f"serve it with: inflight serve {shlex.quote(str(output))}{_executor_flags(plan)}",
     )
 
 
-def _executor_flag(runtime: str) -> str:
+def _executor_flags(plan: Plan) -> str:
     from inflight.engine.manifest import EXECUTORS
+    from inflight.engine.options import TENSORRT
 
-    executor = EXECUTORS[runtime]
-    return "" if executor == "reference" else f" --executor {executor}"
+    executor = EXECUTORS[plan.runtime]
+    flags = "" if executor == "reference" else f" --executor {executor}"
+    if plan.runtime == TENSORRT and plan.mapping.world_size > 1:
+        # One process starts the ranks; without it, each has to be started by `mpirun`.
+        flags += " --executor-option communication_mode=orchestrator"
+    return flags
 
 
 def _say(as_json: bool, values: dict[str, Any], text: str) -> None:
