@@ -157,7 +157,7 @@ def test_tensorrt_llm_says_where_it_comes_from(command: str, checkpoint: Path) -
     code, output = run(command, str(checkpoint), "--executor", "tensorrt_llm")
     assert code == 2
     assert "the executor `tensorrt_llm`" in output
-    assert "inflight-llm[tensorrt_llm]" in output
+    assert "inflight-llm[tensorrt_llm]' --extra-index-url " in output
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,11 @@ NO_ENGINES_FROM = (1, 3)
 PYTORCH_FROM = (1, 0)
 WRITTEN_AGAINST = "1.2.1"
 
-INSTALL = "install it from NVIDIA's package index: `pip install 'inflight-llm[tensorrt_llm]'`"
+#: PyPI's own package of that name is a stub.
+INSTALL = (
+    "install it from NVIDIA's package index, whose address TensorRT-LLM's installation guide gives:"
+    " `pip install 'inflight-llm[tensorrt_llm]' --extra-index-url NVIDIA_INDEX`"
+)
 
 
 @dataclass(frozen=True)
