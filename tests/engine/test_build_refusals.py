@@ -97,8 +97,8 @@ def test_shards_without_an_index_are_built_and_not_served(shell: Shell) -> None:
     assert shell("build", "demo", "--output", "out", "--runtime", "reference").code == 0
 
 
-ODD = "Llama\x1b[2J\x07\x9b1m\r\u202eForCausalLM"
-TOLD = r"Llama\x1b[2J\x07\x9b1m\x0d\u202eForCausalLM"
+ODD = "Llama\x1b[2J\x07\x9b1m\r\n\u202eForCausalLM"
+TOLD = r"Llama\x1b[2J\x07\x9b1m\x0d\x0a\u202eForCausalLM"
 
 
 @pytest.mark.parametrize(

@@ -10,27 +10,24 @@ import unicodedata
 
 import click
 
-#: Lines and columns are our own layout.
-KEPT = frozenset("\n\t")
-
 #: Marks that turn the direction of the text after them.
 TURNING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def printable(text: str) -> str:
-    """The text with control characters as `\\x1b`, and those that turn its direction as `\\u202e`."""
+    """One line of text, control characters as `\\x1b` and those that turn its direction as `\\u202e`."""
     if text.isprintable():
         return text
     return "".join(_escaped(character) for character in text)
 
 
 def _escaped(character: str) -> str:
-    if character in KEPT or (unicodedata.category(character) != "Cc" and character not in TURNING):
+    if unicodedata.category(character) != "Cc" and character not in TURNING:
         return character
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Prints a line; `err` to standard error."""
-    click.echo(printable(text), err=err)
+    """Prints lines, whose ends are our own layout; `err` to standard error."""
+    click.echo("\n".join(printable(line) for line in text.split("\n")), err=err)
