@@ -39,11 +39,11 @@ def test_check_names_every_problem_at_once(tmp_path: Path, model_directory: Path
     run("create", model_directory, "--output", output, "--set", "max_tokens_in_paged_kv_cache=4096")
     core = output / "tensorrt_llm" / "config.pbtxt"
     spoiled = core.read_text().replace("decoupled: true", "decoupled: false").replace("count: 1", "count: 3")
-    spoiled = spoiled.replace(str(model_directory), "/nowhere").replace('"4096"', '"${tokens}"')
+    spoiled = spoiled.replace(str(model_directory), "/no\x1b[2Jwhere").replace('"4096"', '"${tokens}"')
     core.write_text(spoiled.replace('"end_id" data_type: TYPE_INT32', '"end_id" data_type: TYPE_INT64'))
     answer = run("check", output)
     assert answer.exit_code == 2
-    for part in ("`${tokens}`", "instance count is `3`", "`/nowhere`", "`decoupled`", "`end_id`"):
+    for part in ("`${tokens}`", "instance count is `3`", r"`/no\x1b[2Jwhere`", "`decoupled`", "`end_id`"):
         assert part in answer.output
 
 

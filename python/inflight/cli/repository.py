@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from inflight.cli.terminal import echo
 from inflight.errors import UserMistake
 
 #: Flags of their own; every other option is set by `--set` or in the YAML file.
@@ -132,7 +133,7 @@ def check(ctx: click.Context, directory: Path) -> None:
 
     found = find(directory)
     for one in found:
-        click.echo(f"{one.where}: {'note: ' if one.is_note else ''}{one.what}", err=True)
+        echo(f"{one.where}: {'note: ' if one.is_note else ''}{one.what}", err=True)
     problems = [one for one in found if not one.is_note]
     if problems:
         click.echo(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}", err=True)
@@ -154,10 +155,10 @@ def fill(file: Path, substitutions: str, in_place: bool) -> None:
         raise UserMistake(f"`{file}` cannot be read: {error}", "give a config.pbtxt template") from error
     filled = filler.fill(template, filler.substitutions(substitutions))
     for key in filled.unused:
-        click.echo(f"note: `{file}` has no place for `{key}`", err=True)
+        echo(f"note: `{file}` has no place for `{key}`", err=True)
     if filled.unset:
         names = ", ".join(f"`{key}`" for key in filled.unset)
-        click.echo(f"note: not set, the backend takes its own defaults: {names}", err=True)
+        echo(f"note: not set, the backend takes its own defaults: {names}", err=True)
     if in_place:
         _replace(file, filled.text)
     else:
