@@ -428,3 +428,21 @@ def test_an_orchestrator_starts_its_ranks_with_the_packages_program(tmp_path: Pa
             "is_orchestrator": True,
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "longest"),
+    [
+        ({}, {}, 100),
+        ({"max_num_tokens": 64}, {}, 64),
+        ({}, {"max_num_tokens": 32}, 32),
+        ({"max_num_tokens": 64}, {"enable_chunked_context": True}, 100),
+    ],
+)
+def test_without_chunks_a_prompt_fits_one_iteration(
+    tmp_path: Path, build: dict[str, Any], options: dict[str, Any], longest: int
+) -> None:
+    with doubles.installed():
+        executor = start_engines(tmp_path, build, **options)
+        assert executor.info().max_input_len == longest
+        executor.shutdown()

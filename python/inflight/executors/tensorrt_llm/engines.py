@@ -268,13 +268,18 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
     ):
         if given:
             conditions.add(condition)
+    max_num_tokens = min(options.max_num_tokens or directory.max_num_tokens, directory.max_num_tokens)
+    max_input_len = directory.max_input_len
+    if encoder is None and not options.enable_chunked_context:
+        # Without chunks a prompt must fit one iteration.
+        max_input_len = min(max_input_len, max_num_tokens)
     info = ModelInfo(
         executor="tensorrt_llm",
         vocab_size=directory.vocab_size,
         max_seq_len=directory.max_seq_len,
-        max_input_len=directory.max_input_len,
+        max_input_len=max_input_len,
         max_batch_size=min(options.max_batch_size or directory.max_batch_size, directory.max_batch_size),
-        max_num_tokens=min(options.max_num_tokens or directory.max_num_tokens, directory.max_num_tokens),
+        max_num_tokens=max_num_tokens,
         max_beam_width=beams,
         tokens_per_block=directory.tokens_per_block,
         capabilities=capabilities("engines", frozenset(conditions), frozenset(verified.off)),
