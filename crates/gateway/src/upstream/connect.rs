@@ -105,15 +105,16 @@ pub async fn keep_connected(slot: Arc<WorkerSlot>, shared: Arc<Connecting>) {
 
 /// Serves until the worker is lost; returns why, and how many requests that ended.
 async fn serve_steps(slot: &WorkerSlot, shared: &Connecting, steps: Steps) -> (String, usize) {
-    let description = &steps.connection.served.description;
+    let connection = Arc::clone(&steps.connection);
+    // Before it is said: who reads the line may ask at once.
+    shared.table.set_ready(slot, vec![Arc::clone(&connection)]);
+    let description = &connection.served.description;
     tracing::info!(
         worker = %slot.address,
         model = %description.served_model_name,
         executor = %description.executor,
         "worker ready"
     );
-    let connection = Arc::clone(&steps.connection);
-    shared.table.set_ready(slot, vec![Arc::clone(&connection)]);
     let reason = steps.read(shared.limits, &shared.metrics).await;
     let requests = connection.active();
     shared.table.set_lost(slot, &reason);

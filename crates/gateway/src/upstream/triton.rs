@@ -179,6 +179,8 @@ impl Server {
     }
 
     fn announce(&self, slot: &WorkerSlot, shared: &Connecting) {
+        // Before it is said: who reads the line may ask at once.
+        shared.table.set_ready(slot, self.connections.clone());
         for connection in &self.connections {
             tracing::info!(
                 worker = %slot.address,
@@ -187,7 +189,6 @@ impl Server {
                 "model ready"
             );
         }
-        shared.table.set_ready(slot, self.connections.clone());
     }
 }
 
