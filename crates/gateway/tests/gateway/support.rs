@@ -79,6 +79,23 @@ impl Gateway {
             .expect("readiness changes in time");
     }
 
+    /// Why its first worker is not ready, once that was tried.
+    pub(crate) async fn refusal(&self) -> String {
+        let poll = async {
+            loop {
+                let health = self.get("/health/ready").await.json();
+                let reason = health["workers"][0]["reason"].as_str().unwrap().to_owned();
+                if reason != "not connected yet" {
+                    return reason;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, poll)
+            .await
+            .expect("a worker is tried in time")
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Answer {
         Client::connect(self.address).await.get(path).await
     }

@@ -28,14 +28,7 @@ async fn a_server_without_step_batching_is_named_as_such() {
     model.extensions = vec!["classification".to_owned()];
     let worker = FakeWorker::start(model).await;
     let gateway = Gateway::start(&[worker.address], &[]).await;
-    let reason = loop {
-        let health = gateway.get("/health/ready").await.json();
-        let reason = health["workers"][0]["reason"].as_str().unwrap().to_owned();
-        if reason != "not connected yet" {
-            break reason;
-        }
-        tokio::task::yield_now().await;
-    };
+    let reason = gateway.refusal().await;
     assert!(reason.contains("inflight_step_batching_v1"), "{reason}");
 }
 

@@ -186,14 +186,7 @@ async fn a_model_that_cannot_be_served_is_named_with_why() {
         // Neither is served alone, and beside another model each is only left out.
         let triton = FakeTriton::start([model.clone()]).await;
         let gateway = Gateway::start(&[triton.address], &[]).await;
-        let reason = loop {
-            let health = gateway.get("/health/ready").await.json();
-            let reason = health["workers"][0]["reason"].as_str().unwrap().to_owned();
-            if reason != "not connected yet" {
-                break reason;
-            }
-            tokio::task::yield_now().await;
-        };
+        let reason = gateway.refusal().await;
         assert!(reason.contains("`m`") && reason.contains(words), "{reason}");
         assert_eq!(gateway.get("/health/ready").await.status, 503);
         let (_triton, gateway) = front([model, text_model("good")], &[]).await;
