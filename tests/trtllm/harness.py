@@ -154,6 +154,27 @@ RETENTION = [
     passed("retention_decode_priority", "INT32", (1,), 5),
     passed("retention_decode_duration_ms", "INT32", (1,), 250),
 ]
+#: What both runtimes make of it.
+RETAINED = {
+    "token_range_retention_configs": [
+        {
+            "class": "TokenRangeRetentionConfig",
+            "token_start": 0,
+            "token_end": 3,
+            "priority": 90,
+            "duration_ms": {"ms": 500.0},
+        },
+        {
+            "class": "TokenRangeRetentionConfig",
+            "token_start": 3,
+            "token_end": None,
+            "priority": 10,
+            "duration_ms": None,
+        },
+    ],
+    "decode_retention_priority": 5,
+    "decode_duration_ms": {"ms": 250.0},
+}
 PHASE = convert.pack_context_phase([5], 77, b"\x01\x02", [6])
 PHASE_TENSOR = NamedTensor("context_phase_params", "UINT8", (len(PHASE),), PHASE)
 BIAS = np.zeros(simulator.VOCAB, dtype="<f4")

@@ -10,7 +10,7 @@ import pytest
 from inflight.executors.base import NamedTensor, OutputConfig, Request, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm import fields
 from trtllm import simulator
-from trtllm.harness import BIAS, PHASE_TENSOR, RETENTION, collect, passed, request_of, tensor
+from trtllm.harness import BIAS, PHASE_TENSOR, RETAINED, RETENTION, collect, passed, request_of, tensor
 
 #: Inputs that the case is about, what the worker makes of them, what the double's Request must hold.
 CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
@@ -227,29 +227,7 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
     (
         {tensor.name for tensor in RETENTION},
         {"tensors": RETENTION},
-        {
-            "kv_cache_retention_config": {
-                "class": "KvCacheRetentionConfig",
-                "token_range_retention_configs": [
-                    {
-                        "class": "TokenRangeRetentionConfig",
-                        "token_start": 0,
-                        "token_end": 3,
-                        "priority": 90,
-                        "duration_ms": {"ms": 500.0},
-                    },
-                    {
-                        "class": "TokenRangeRetentionConfig",
-                        "token_start": 3,
-                        "token_end": None,
-                        "priority": 10,
-                        "duration_ms": None,
-                    },
-                ],
-                "decode_retention_priority": 5,
-                "decode_duration_ms": {"ms": 250.0},
-            }
-        },
+        {"kv_cache_retention_config": {"class": "KvCacheRetentionConfig", **RETAINED}},
     ),
     *(
         (

@@ -22,7 +22,7 @@ from support.servers import Start
 from support.triton import TritonStream, inputs, tensor, tokens
 from trtllm import simulator
 from trtllm.harness import BIAS, write_encoder_decoder, write_engine
-from trtllm.test_pytorch import write_adapter, write_checkpoint
+from trtllm.pytorch_setup import write_adapter, write_checkpoint
 
 TESTS = Path(__file__).resolve().parent.parent
 

@@ -1,0 +1,41 @@
+"""What the PyTorch runtime's adapter starts with, over the doubles: a checkpoint, adapters, options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from inflight.executors.tensorrt_llm import pytorch
+from inflight.executors.tensorrt_llm.options import parse
+from trtllm import simulator
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": simulator.VOCAB,
+    "max_position_embeddings": 128,
+}
+OPTIONS = {
+    "max_beam_width": 2,
+    "guided_decoding_backend": "xgrammar",
+    "cache_transceiver_backend": "UCX",
+    "sampler_type": "TRTLLMSampler",
+}
+
+
+def write_checkpoint(directory: Path, **config: Any) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(CONFIG | config))
+    return directory
+
+
+def write_adapter(folder: Path, name: str = "7", rank: int = 8) -> Path:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    return folder
+
+
+def start(tmp_path: Path, **options: Any) -> Any:
+    return pytorch.create_pytorch(
+        write_checkpoint(tmp_path / "model"), parse(OPTIONS | options, "pytorch", {}), "1.2.1"
+    )
