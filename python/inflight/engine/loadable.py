@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inflight.engine.checkpoint import Checkpoint
-from inflight.engine.shards import Tensor
+from inflight.engine.shards import DTYPE_BYTES, Tensor
 from inflight.engine.steps import Problem
 from inflight.executors.reference.config import ModelConfig, parse_config
 from inflight.executors.reference.errors import ModelError
 
 #: Types that are widened to float32, by the bytes of an element.
-FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+FLOATS = {name: DTYPE_BYTES[name] for name in ("F64", "F32", "F16", "BF16")}
 
 
 def check_config(config: Mapping[str, Any]) -> Problem | None:
