@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from inflight.cli.app import inflight
-from inflight.repository.tables import MODELS
+from inflight.triton.repository.tables import MODELS
 from support import real_triton
 
 #: Variant -> the model it is made of, and the options of its repository.

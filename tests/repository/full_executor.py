@@ -16,8 +16,8 @@ import numpy as np
 
 from inflight import executors
 from inflight.executors.base import FinishReason, ModelInfo, NamedTensor, Request, ResponseBatch
-from inflight.repository.backend.core import TritonPythonModel
-from inflight.repository.backend.rows import NEEDS
+from inflight.triton.models.core import TritonPythonModel
+from inflight.triton.models.rows import NEEDS
 
 __all__ = ["TritonPythonModel"]
 

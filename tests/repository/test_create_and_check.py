@@ -10,9 +10,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from inflight.cli.app import inflight
-from inflight.repository.create import tensors
-from inflight.repository.pbtxt import PbtxtError, parse
-from inflight.repository.tables import MODELS, REPEATED_FIELDS, SINGLE_FIELDS
+from inflight.triton.repository.create import tensors
+from inflight.triton.repository.pbtxt import PbtxtError, parse
+from inflight.triton.repository.tables import MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
 
 def run(*arguments: object) -> Result:
@@ -45,6 +45,22 @@ def test_check_names_every_problem_at_once(tmp_path: Path, model_directory: Path
     assert answer.exit_code == 2
     for part in ("`${tokens}`", "instance count is `3`", r"`/no\x1b[2Jwhere`", "`decoupled`", "`end_id`"):
         assert part in answer.output
+
+
+def test_check_names_models_that_import_from_where_earlier_releases_had_the_code(
+    tmp_path: Path, model_directory: Path
+) -> None:
+    output = tmp_path / "repository"
+    run("create", model_directory, "--output", output)
+    file = output / "tensorrt_llm" / "1" / "model.py"
+    text = file.read_text()
+    assert "inflight.triton.models.core" in text
+    file.write_text(text.replace("inflight.triton.models", "inflight.repository.backend"))
+    answer = run("check", output)
+    assert answer.exit_code == 2
+    assert "`inflight.repository.backend`, which is now `inflight.triton.models`" in " ".join(
+        answer.output.split()
+    )
 
 
 @pytest.mark.parametrize(

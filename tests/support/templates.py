@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inflight.repository.create import parameters, tensors
-from inflight.repository.tables import MODELS, STEPS, Parameter, Tensor
+from inflight.triton.repository.create import parameters, tensors
+from inflight.triton.repository.tables import MODELS, STEPS, Parameter, Tensor
 
 #: Documented, and in no template.
 _ABSENT = frozenset({"recv_poll_period_ms"})

@@ -1,5 +1,5 @@
 """`inflight repository`: Triton model repositories from the command line. Owns options and exit codes; what
-is written and what is wrong is `inflight.repository`'s.
+is written and what is wrong is `inflight.triton.repository`'s.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def repository() -> None:
 
 
 def _flags(command: Any) -> Any:
-    from inflight.repository.create import options
+    from inflight.triton.repository.create import options
 
     known = options()
     for flag, option in reversed(FLAGS.items()):
@@ -84,7 +84,7 @@ def create(
     **flags: str | None,
 ) -> None:
     """Write the five models for DIRECTORY, an engine or a model."""
-    from inflight.repository import create as writer
+    from inflight.triton.repository import create as writer
 
     if not directory.is_dir():
         raise UserMistake(f"`{directory}` is not a directory", "give the engine's or the model's directory")
@@ -117,7 +117,7 @@ def create(
 @repository.command()
 def options() -> None:
     """List every option of `create`, with its default."""
-    from inflight.repository.create import options as known
+    from inflight.triton.repository.create import options as known
 
     for name, parameter in known().items():
         default = "not set" if parameter.default is None else parameter.default
@@ -129,7 +129,7 @@ def options() -> None:
 @click.pass_context
 def check(ctx: click.Context, directory: Path) -> None:
     """Name every problem of the repository in DIRECTORY; exit status 2 if there is one."""
-    from inflight.repository.check import check as find
+    from inflight.triton.repository.check import check as find
 
     found = find(directory)
     for one in found:
@@ -147,7 +147,7 @@ def check(ctx: click.Context, directory: Path) -> None:
 @click.option("-i", "--in-place", "--in_place", is_flag=True, help="Change FILE and print nothing.")
 def fill(file: Path, substitutions: str, in_place: bool) -> None:
     """Fill the `${placeholders}` of FILE with SUBSTITUTIONS, `key:value,key:value`."""
-    from inflight.repository import fill as filler
+    from inflight.triton.repository import fill as filler
 
     try:
         template = file.read_text(encoding="utf-8")

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from inflight.executors.base import FinishReason
-from inflight.repository.backend.text import Text, pack_words
-from inflight.repository.backend.triton import BadRequest, Config, Reply, error, pb_utils, tensor
+from inflight.triton.models.python_backend import BadRequest, Config, Reply, error, pb_utils, tensor
+from inflight.triton.models.text import Text, pack_words
 
 #: Input -> the core model's, and its type.
 SAMPLING = {

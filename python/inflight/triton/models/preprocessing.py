@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from inflight.repository.backend.text import Text, pack_words, pad
-from inflight.repository.backend.triton import BadRequest, Config, Inputs, error, pb_utils, tensor
+from inflight.triton.models.python_backend import BadRequest, Config, Inputs, error, pb_utils, tensor
+from inflight.triton.models.text import Text, pack_words, pad
 
 _NO_IMAGES = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES")
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from inflight.executors.base import ModelInfo, NamedTensor, StatusCode
-from inflight.repository.backend.text import unpack_words
-from inflight.repository.backend.triton import BadRequest, Inputs
+from inflight.triton.models.python_backend import BadRequest, Inputs
+from inflight.triton.models.text import unpack_words
 
 #: The least number of FP32 above zero.
 ABOVE_ZERO = float(np.finfo(np.float32).tiny)

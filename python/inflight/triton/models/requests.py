@@ -21,8 +21,8 @@ from inflight.executors.base import (
     SamplingConfig,
     StatusCode,
 )
-from inflight.repository.backend.rows import ABOVE_ZERO, Row, named
-from inflight.repository.backend.triton import BadRequest, Inputs
+from inflight.triton.models.python_backend import BadRequest, Inputs
+from inflight.triton.models.rows import ABOVE_ZERO, Row, named
 
 #: Sequences of one prompt at most, as the worker has it.
 MAX_SEQUENCES = 128

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inflight.repository.backend.text import Text
-from inflight.repository.backend.triton import Config, Inputs, error, pb_utils, texts
+from inflight.triton.models.python_backend import Config, Inputs, error, pb_utils, texts
+from inflight.triton.models.text import Text
 
 
 class TritonPythonModel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inflight.repository.backend.triton import pb_utils
+from inflight.triton.models.python_backend import pb_utils
 
 #: Family -> its label, its help, and for each value of the label where the number is in the statistics.
 FAMILIES: dict[str, tuple[str, str, dict[str, str]]] = {

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.repository import executor_options
-from inflight.repository.create import parameters, tensors, validated
-from inflight.repository.fill import PLACEHOLDER, is_optional
-from inflight.repository.pbtxt import Message, PbtxtError, parse
-from inflight.repository.tables import DATA_TYPES, MODELS, REPEATED_FIELDS, SINGLE_FIELDS
+from inflight.triton.repository import executor_options
+from inflight.triton.repository.create import parameters, tensors, validated
+from inflight.triton.repository.fill import PLACEHOLDER, is_optional
+from inflight.triton.repository.pbtxt import Message, PbtxtError, parse
+from inflight.triton.repository.tables import DATA_TYPES, MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
 _PATHS = frozenset({"tokenizer_dir", "gpt_model_path", "encoder_model_path"})
 
+
+#: Where a created `model.py` imports the model's code from, and where earlier releases had it.
+MODULES = "inflight.triton.models"
+MOVED = "inflight.repository.backend"
 
 #: What a value that was not filled is read as, so that what is around it is checked as well.
 UNFILLED = "UNFILLED"
@@ -139,6 +143,11 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
         wrong.append(f"`backend` is `{backend}`, not " + " or ".join(f"`{one}`" for one in allowed))
     if backend == "python" and not any(folder.glob("[1-9]*/model.py")):
         wrong.append("there is no `1/model.py`, which the backend `python` needs")
+    if MOVED in _code(folder):
+        wrong.append(
+            f"`model.py` imports `{MOVED}`, which is now `{MODULES}`; change the import, or write the "
+            "repository again with `inflight repository create --force`"
+        )
     for group in _messages(config, "instance_group"):
         count = _one(group, "count", 1)
         if count == UNFILLED:
@@ -187,13 +196,19 @@ def _needed(name: str, config: Message, folder: Path) -> list[str]:
 
 
 def _is_inflights(folder: Path) -> bool:
-    """Whether the model's code is this package's."""
+    """Whether the model's code is this package's, of this release or an earlier one."""
+    code = _code(folder)
+    return f"{MODULES}." in code or MOVED in code
+
+
+def _code(folder: Path) -> str:
+    """The text of the model's `model.py`; empty where there is none to read."""
     for path in folder.glob("[1-9]*/model.py"):
         try:
-            return "inflight.repository" in path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-    return False
+    return ""
 
 
 def _executor(given: dict[str, str]) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inflight.errors import UserMistake
-from inflight.repository import executor_options
-from inflight.repository.pbtxt import quote
-from inflight.repository.tables import (
+from inflight.triton.repository import executor_options
+from inflight.triton.repository.pbtxt import quote
+from inflight.triton.repository.tables import (
     INFLIGHT_INPUTS,
     INFLIGHT_OUTPUTS,
     INPUTS,
@@ -37,7 +37,7 @@ CLASSES = {
 
 MODEL_FILE = '''"""{model}: the code is Inflight's."""
 
-from inflight.repository.backend.{module} import TritonPythonModel
+from inflight.triton.models.{module} import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from inflight._native import Detokenizer, StopMatcher
-from inflight.repository.backend.text import Text, pack_words, pad
-from inflight.repository.backend.triton import (
+from inflight.triton.models.python_backend import (
     BadRequest,
     Config,
     Inputs,
@@ -27,7 +26,8 @@ from inflight.repository.backend.triton import (
     tensor,
     texts,
 )
-from inflight.repository.tables import FORWARDED
+from inflight.triton.models.text import Text, pack_words, pad
+from inflight.triton.repository.tables import FORWARDED
 
 _ABSENT = [
     "decoder_text_input",

@@ -17,12 +17,12 @@ from typing import Any
 
 from inflight import executors
 from inflight.executors.base import ResponseBatch
-from inflight.repository import executor_options
-from inflight.repository.backend import requests as build_requests
-from inflight.repository.backend.metrics import Gauges
-from inflight.repository.backend.responses import DTYPES, Asked, Columns, Responder
-from inflight.repository.backend.text import Text
-from inflight.repository.backend.triton import BadRequest, Config, Inputs, Reply, error, pb_utils
+from inflight.triton.models import requests as build_requests
+from inflight.triton.models.metrics import Gauges
+from inflight.triton.models.python_backend import BadRequest, Config, Inputs, Reply, error, pb_utils
+from inflight.triton.models.responses import DTYPES, Asked, Columns, Responder
+from inflight.triton.models.text import Text
+from inflight.triton.repository import executor_options
 
 #: How long one request may take where Triton wants its answer in return (a model that is not decoupled).
 ANSWER_TIMEOUT_S = 3600.0

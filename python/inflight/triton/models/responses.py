@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from inflight.executors.base import FinishReason, NamedTensor, Request, ResponseBatch, StatusCode
-from inflight.repository.backend.triton import error, pb_utils, tensor
+from inflight.triton.models.python_backend import error, pb_utils, tensor
 
 #: Fills beams that are shorter than the longest, in ids and log probabilities, as Triton's backend does.
 PADDING = -1

@@ -1,0 +1,4 @@
+"""Triton model repositories: written, checked and filled.
+
+Owns the five models of TensorRT-LLM's Triton backend as data (`tables`). Runs no model and opens no socket.
+"""
