@@ -16,6 +16,7 @@ from inflight.executors.reference.admission import Bounds
 from inflight.executors.reference.cache import BlockPool, PagedCache
 from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.model import LlamaModel, load_model
+from inflight.executors.reference.numpy_runner import NumpyRunner
 from inflight.executors.reference.rows import Row
 from inflight.executors.reference.scheduler import Limits
 
@@ -47,13 +48,17 @@ def engine(
     tokens_per_block: int = 4,
     max_seq_len: int = 128,
     max_queue_size: int = 100,
+    depth: int = 1,
 ) -> Engine:
     """An engine over a fixture, small enough to reach its limits."""
     loaded = model(name)
     config = loaded.config
     return Engine(
-        loaded,
-        PagedCache(config.num_layers, num_blocks, tokens_per_block, config.num_kv_heads, config.head_dim),
+        NumpyRunner(
+            loaded,
+            PagedCache(config.num_layers, num_blocks, tokens_per_block, config.num_kv_heads, config.head_dim),
+            depth,
+        ),
         BlockPool(num_blocks, tokens_per_block),
         Limits(max_batch_size, max_num_tokens),
         Bounds(config.vocab_size, max_seq_len, num_blocks, tokens_per_block, max_queue_size),

@@ -233,12 +233,54 @@ ACTION = st.one_of(
 )
 
 
+def test_planning_ahead_of_the_tokens_changes_none_of_them() -> None:
+    """Depth 2 plans each iteration before the last one's tokens are known, as a device needs it."""
+    told = greedy(max_tokens=20)
+    word = told[5:7]
+    samplings: list[dict[str, Any]] = [
+        {},
+        {"top_p": 0.9, "temperature": 2.0, "seed": 4, "num_return_sequences": 2},
+        {"repetition_penalty": 1.7, "frequency_penalty": 0.3},
+        {"top_k": 3, "temperature": 3.0, "min_tokens": 9},
+    ]
+    output = {"return_log_probs": True, "num_top_log_probs": 2, "num_prompt_log_probs": 1}
+    requests = [
+        request(
+            10 * index + length,
+            PROMPT * length,
+            20 - length,
+            sampling=sampling,
+            output=output,
+            end_id=told[9],
+            stop_words=[word],
+            bad_words=[told[10:12]] if length == 3 else [],
+        )
+        for index, sampling in enumerate(samplings)
+        for length in (1, 2, 3, 7)
+    ]
+    alike = [
+        run(engine(max_batch_size=6, max_num_tokens=20, num_blocks=60, depth=depth), requests)
+        for depth in (1, 2)
+    ]
+    for key, one in alike[0].items():
+        other = alike[1][key]
+        assert (one.tokens, one.finish_reason, one.rows) == (other.tokens, other.finish_reason, other.rows)
+        assert one.top_ids == other.top_ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-3)
+        assert len(one.prompt_rows) == len(other.prompt_rows)
+    assert {one.finish_reason for one in alike[0].values()} == {
+        FinishReason.END_ID,
+        FinishReason.STOP_WORDS,
+        FinishReason.LENGTH,
+    }
+
+
 @settings(max_examples=40, deadline=None)
-@given(actions=st.lists(ACTION, max_size=40))
+@given(actions=st.lists(ACTION, max_size=40), depth=st.sampled_from([1, 2]))
 def test_whatever_happens_every_request_ends_once_and_all_blocks_return(
-    actions: list[tuple[str, int, int, int]],
+    actions: list[tuple[str, int, int, int]], depth: int
 ) -> None:
-    subject: Engine = engine(num_blocks=20, max_batch_size=4, max_num_tokens=16, max_seq_len=64)
+    subject: Engine = engine(num_blocks=20, max_batch_size=4, max_num_tokens=16, max_seq_len=64, depth=depth)
     told: dict[tuple[int, int], Told] = {}
     added = 0
     for action, first, second, third in actions:

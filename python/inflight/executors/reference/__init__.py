@@ -10,6 +10,7 @@ This file puts the parts together:
     cache    blocks and their storage         sequence   a request in flight
     batch    the ragged rows of an iteration  engine     one iteration
     model    the forward pass                 rows       columns of a response
+    runner   what the engine asks to run      numpy_runner  an iteration on NumPy
     threads  how many NumPy uses              executor   threads, waiting, statistics
 """
 
@@ -70,6 +71,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     from .engine import Engine
     from .executor import ReferenceExecutor
     from .model import load_model
+    from .numpy_runner import NumpyRunner
     from .options import parse_options, plan_sizes
     from .scheduler import Limits
 
@@ -85,8 +87,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             "lower `max_tokens_in_paged_kv_cache`, or serve a smaller model",
         ) from error
     engine = Engine(
-        model,
-        cache,
+        NumpyRunner(model, cache),
         BlockPool(sizes.num_blocks, block),
         Limits(values.max_batch_size, sizes.max_num_tokens),
         Bounds(config.vocab_size, sizes.max_seq_len, sizes.num_blocks, block, values.max_queue_size),

@@ -1,30 +1,26 @@
 """The engine: requests in, one iteration at a time, rows out.
 
-Owns the requests in flight and ties scheduler, cache, model and sampler together. Single-threaded and
-clockless; threads, waiting and time belong to `executor`.
+Owns the requests in flight: who runs next, which blocks and slots they hold, and what a token means for
+its sequence. A `runner.Runner` computes. Single-threaded and clockless; threads, waiting and time belong
+to `executor`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from inflight.executors.base import FinishReason, Request, StatusCode
 
-from . import log_probs, scheduler, stop
+from . import scheduler, stop
 from .admission import Bounds, Refused, admit
-from .batch import Span, build_batch
-from .cache import BlockPool, PagedCache
-from .model import LlamaModel
+from .cache import BlockPool
 from .rows import PromptRecord, Row, TokenRecord
-from .sampler import SamplerState, sample
+from .runner import KNOWN, Chunk, Outcome, Pending, Runner, Work
+from .sampler import SamplerState
 from .sequence import RequestState, SequenceState
-
-#: Rows of prompt logits held at once, so that a long prompt with a large vocabulary stays in memory.
-_PROMPT_LOGIT_ROWS = 128
 
 
 @dataclass(slots=True)
@@ -41,18 +37,10 @@ class Iteration:
 
 
 class Engine:
-    """In-flight batching over one model. Not thread-safe: one thread owns it."""
+    """In-flight batching over one runner. Not thread-safe: one thread owns it."""
 
-    def __init__(
-        self,
-        model: LlamaModel,
-        cache: PagedCache,
-        pool: BlockPool,
-        limits: scheduler.Limits,
-        bounds: Bounds,
-    ) -> None:
-        self._model = model
-        self._cache = cache
+    def __init__(self, runner: Runner, pool: BlockPool, limits: scheduler.Limits, bounds: Bounds) -> None:
+        self._runner = runner
         self.pool = pool
         self.limits = limits
         self._bounds = bounds
@@ -60,6 +48,9 @@ class Engine:
         # In order of arrival and of admission; dictionaries, so that a cancel finds its sequences at once.
         self._waiting: dict[int, SequenceState] = {}
         self._active: dict[int, SequenceState] = {}
+        # Launched and not collected, oldest first; never more than the runner's depth.
+        self._in_flight: deque[tuple[Work, Pending]] = deque()
+        self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
         self._keys = itertools.count()
 
     @property
@@ -72,7 +63,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._active)
+        return bool(self._waiting or self._active or self._in_flight)
 
     def add(self, requests: Iterable[Request], iteration: Iteration) -> None:
         """Queues requests; what cannot be served becomes an errored, final row of ``iteration``."""
@@ -96,29 +87,100 @@ class Engine:
         self.cancel(list(self._requests), iteration)
 
     def step(self, iteration: Iteration) -> None:
-        """Runs one iteration: admits, runs the model once over all rows, samples, and reports."""
+        """Plans and launches one iteration, then collects the oldest in flight and reports it.
+
+        With a runner of depth 2 that is the one before, so that this planning cost the device no time.
+        """
+        if any(one.sampler.needs_history for one in self._active.values()):
+            while self._in_flight:
+                self._collect(iteration)
+        work = self._plan(iteration)
+        if work is not None:
+            self._in_flight.append((work, self._runner.launch(work)))
+        if self._in_flight and (work is None or len(self._in_flight) >= self._runner.depth):
+            self._collect(iteration)
+
+    def _plan(self, iteration: Iteration) -> Work | None:
+        """Chooses who runs next and notes it as done; None when nobody can run."""
         plan = scheduler.schedule(
             (
                 scheduler.Waiting(one.key, len(one.prompt), one.owner.admitted.blocks)
                 for one in self._waiting.values()
             ),
-            [scheduler.Active(one.key, one.context_left) for one in self._active.values()],
+            [scheduler.Active(one.key, one.context_left, one.ending) for one in self._active.values()],
             self.pool.available,
             self.limits,
         )
         for key in plan.admitted:
             sequence = self._waiting.pop(key)
             sequence.table = self.pool.reserve(sequence.owner.admitted.blocks)
+            sequence.slot = self._free_slots.pop()
             self._active[key] = sequence
+        if not plan.generation and not plan.context:
+            return None
         generating = [self._active[key] for key in plan.generation]
-        chunks = [(self._active[key], tokens) for key, tokens in plan.context]
-        if not generating and not chunks:
-            return
-        self._run(generating, chunks, iteration)
+        positions = [len(one.prompt) + one.launched - 1 for one in generating]
+        sources = [KNOWN if one.launched == len(one.sampler.generated) else one.row for one in generating]
+        for sequence, position in zip(generating, positions, strict=True):
+            self._grow(sequence, position + 1)
+        work = Work(
+            generating, positions, sources, [self._chunk(self._active[key], n) for key, n in plan.context]
+        )
+        for row, sequence in enumerate(work.choosing()):
+            sequence.row = row
+            sequence.launched += 1
         iteration.admitted = len(plan.admitted)
-        iteration.context_requests = len(chunks)
+        iteration.context_requests = len(plan.context)
         iteration.generation_requests = len(generating)
-        iteration.context_tokens = sum(tokens for _, tokens in chunks)
+        iteration.context_tokens = sum(tokens for _, tokens in plan.context)
+        return work
+
+    def _chunk(self, sequence: SequenceState, tokens: int) -> Chunk:
+        """The next ``tokens`` of a prompt, which counts as processed from here on."""
+        first = sequence.context_done
+        sequence.context_done += tokens
+        self._grow(sequence, sequence.context_done)
+        record = sequence.owner.prompt_record if sequence.index == 0 else None
+        return Chunk(
+            sequence,
+            first,
+            sequence.context_done,
+            chooses=sequence.context_left == 0 and sequence.owner.admitted.max_tokens > 0,
+            prompt_width=None if record is None else record.top_ids.shape[1],
+        )
+
+    def _grow(self, sequence: SequenceState, tokens: int) -> None:
+        if sequence.table is None:
+            raise RuntimeError("a sequence without blocks was scheduled")
+        self.pool.grow(sequence.table, tokens)
+
+    def _collect(self, iteration: Iteration) -> None:
+        """Waits for the oldest iteration in flight and takes what it gave."""
+        work, pending = self._in_flight.popleft()
+        outcome = self._runner.collect(pending)
+        self._take_prompts(work, outcome)
+        for row, (sequence, token) in enumerate(zip(work.choosing(), outcome.tokens, strict=True)):
+            if sequence.ended:
+                continue  # it ended, or was cancelled, while this row was in flight
+            told = outcome.told.get(row)
+            if told is not None and sequence.record is not None:
+                sequence.record.append(told.values[0], told.top_ids[0], told.top_values[0])
+            iteration.generated_tokens += 1
+            self._take(sequence, token, iteration)
+        for chunk in work.chunks:
+            if chunk.sequence.owner.admitted.max_tokens == 0 and chunk.stop == len(chunk.sequence.prompt):
+                self._finish(chunk.sequence, FinishReason.LENGTH, iteration)
+
+    def _take_prompts(self, work: Work, outcome: Outcome) -> None:
+        """Fills in the log probabilities of prompt tokens."""
+        for place, told in outcome.prompts.items():
+            chunk = work.chunks[place]
+            record = chunk.sequence.owner.prompt_record
+            if record is not None:
+                tokens = slice(chunk.first + 1, chunk.first + 1 + chunk.told)
+                record.values[tokens] = told.values
+                record.top_ids[tokens] = told.top_ids
+                record.top_values[tokens] = told.top_values
 
     def _add(self, request: Request) -> None:
         if request.client_id in self._requests:
@@ -149,74 +211,6 @@ class Engine:
             state.unfinished.append(sequence)
             self._waiting[sequence.key] = sequence
 
-    def _run(
-        self, generating: list[SequenceState], chunks: list[tuple[SequenceState, int]], iteration: Iteration
-    ) -> None:
-        generation_spans = [
-            self._span(one, one.sampler.generated[-1:], len(one.prompt) + len(one.sampler.generated) - 1)
-            for one in generating
-        ]
-        context_spans = [
-            self._span(one, one.prompt[one.context_done : one.context_done + tokens], one.context_done)
-            for one, tokens in chunks
-        ]
-        batch = build_batch(generation_spans, context_spans, self._cache.tokens_per_block)
-
-        # Rows whose logits choose a token come first, then those that only tell of a prompt.
-        choosing = list(generating)
-        output_rows = list(range(len(generating)))
-        prompt_rows: list[int] = []
-        recorded: list[tuple[SequenceState, int, int]] = []
-        for (sequence, tokens), span in zip(chunks, batch.context, strict=True):
-            if sequence.index == 0 and sequence.owner.prompt_record is not None:
-                # The row of position p tells of the token at p + 1; the prompt's last row tells of none.
-                stop_position = min(sequence.context_done + tokens, len(sequence.prompt) - 1)
-                recorded.append((sequence, sequence.context_done, stop_position))
-                prompt_rows.extend(range(span.start, span.start + stop_position - sequence.context_done))
-            sequence.context_done += tokens
-            if sequence.context_left == 0:
-                choosing.append(sequence)
-                output_rows.append(span.stop - 1)
-
-        hidden = self._model.forward(batch, self._cache, np.array(output_rows + prompt_rows, dtype=np.int64))
-        self._record_prompts(recorded, hidden[len(output_rows) :])
-        choosing_rows = [row for row, one in enumerate(choosing) if one.owner.admitted.max_tokens > 0]
-        if choosing_rows:
-            logits = self._model.logits(hidden[choosing_rows])
-            chosen = [choosing[row] for row in choosing_rows]
-            tokens_chosen = sample(logits, [one.sampler for one in chosen])
-            _record_tokens(chosen, logits, tokens_chosen)
-            iteration.generated_tokens = len(tokens_chosen)
-            for sequence, token in zip(chosen, tokens_chosen, strict=True):
-                self._take(sequence, token, iteration)
-        for sequence in choosing:
-            if sequence.owner.admitted.max_tokens == 0:
-                self._finish(sequence, FinishReason.LENGTH, iteration)
-
-    def _span(self, sequence: SequenceState, tokens: Sequence[int], first_position: int) -> Span:
-        table = sequence.table
-        if table is None:
-            raise RuntimeError("a sequence without blocks was scheduled")
-        self.pool.grow(table, first_position + len(tokens))
-        return Span(tokens, first_position, table.blocks)
-
-    def _record_prompts(self, recorded: list[tuple[SequenceState, int, int]], hidden: np.ndarray) -> None:
-        """Fills in the log probabilities of the prompt tokens that the rows of ``hidden`` tell of."""
-        offset = 0
-        for sequence, first, last in recorded:
-            record = sequence.owner.prompt_record
-            if record is None:
-                continue
-            for start in range(first, last, _PROMPT_LOGIT_ROWS):
-                end = min(last, start + _PROMPT_LOGIT_ROWS)
-                logits = self._model.logits(hidden[offset : offset + end - start])
-                told = np.asarray(sequence.prompt[start + 1 : end + 1], dtype=np.int64)
-                values, ids, best = log_probs.chosen_and_best(logits, told, record.top_ids.shape[1])
-                record.values[start + 1 : end + 1] = values
-                record.top_ids[start + 1 : end + 1] = ids
-                record.top_values[start + 1 : end + 1] = best
-                offset += end - start
-
     def _take(self, sequence: SequenceState, token: int, iteration: Iteration) -> None:
         """Adds a chosen token to its sequence and reports it, and its end when it is one."""
         request = sequence.owner.request
@@ -231,24 +225,22 @@ class Engine:
         if reason == FinishReason.END_ID:
             # The end token is not among a row's tokens, and neither are its log probabilities.
             if sequence.record is not None:
-                for told in (
-                    sequence.record.log_probs,
-                    sequence.record.top_ids,
-                    sequence.record.top_log_probs,
-                ):
-                    told.pop()
+                sequence.record.pop()
         else:
             sequence.unsent.append(token)
         if reason != FinishReason.NOT_FINISHED:
             self._finish(sequence, reason, iteration)
         elif request.streaming:
-            iteration.rows.append(sequence.row(reason))
+            iteration.rows.append(sequence.tell(reason))
 
     def _finish(self, sequence: SequenceState, reason: FinishReason, iteration: Iteration) -> None:
         """Reports a sequence's last row and frees all that it held."""
+        if sequence.ended:
+            return
+        sequence.ended = True
         owner = sequence.owner
         owner.unfinished.remove(sequence)
-        row = sequence.row(reason)
+        row = sequence.tell(reason)
         row.final = not owner.unfinished
         iteration.rows.append(row)
         iteration.completed += 1
@@ -257,21 +249,6 @@ class Engine:
         if sequence.table is not None:
             self.pool.release(sequence.table)
             sequence.table = None
+            self._free_slots.append(sequence.slot)
         if row.final:
             del self._requests[owner.request.client_id]
-
-
-def _record_tokens(sequences: list[SequenceState], logits: np.ndarray, tokens: list[int]) -> None:
-    """Notes log probabilities for the rows that asked; one computation, as wide as the widest."""
-    rows = [row for row, one in enumerate(sequences) if one.record is not None]
-    if not rows:
-        return
-    widths = [sequences[row].owner.request.output_config.num_top_log_probs for row in rows]
-    chosen = np.array([tokens[row] for row in rows], dtype=np.int64)
-    values, ids, best = log_probs.chosen_and_best(logits[rows], chosen, max(widths))
-    for place, row in enumerate(rows):
-        record = sequences[row].record
-        if record is not None:
-            record.log_probs.append(float(values[place]))
-            record.top_ids.append(ids[place, : widths[place]])
-            record.top_log_probs.append(best[place, : widths[place]])

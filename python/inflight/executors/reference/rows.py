@@ -26,6 +26,17 @@ class TokenRecord:
     top_ids: list[Int32] = field(default_factory=list)
     top_log_probs: list[Float32] = field(default_factory=list)
 
+    def append(self, log_prob: float, top_ids: Int32, top_log_probs: Float32) -> None:
+        """Notes one token."""
+        self.log_probs.append(float(log_prob))
+        self.top_ids.append(top_ids)
+        self.top_log_probs.append(top_log_probs)
+
+    def pop(self) -> None:
+        """Forgets the latest token."""
+        for values in (self.log_probs, self.top_ids, self.top_log_probs):
+            values.pop()
+
 
 @dataclass(slots=True)
 class PromptRecord:

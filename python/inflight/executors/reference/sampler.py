@@ -54,6 +54,11 @@ class SamplerState:
             or self._holds_back_the_end()
         )
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether the next token cannot be sampled before the last one is known to the host."""
+        return self.edits
+
     def observe(self, token: int) -> None:
         """Takes the chosen token into account."""
         self.generated.append(token)

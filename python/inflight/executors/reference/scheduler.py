@@ -35,6 +35,8 @@ class Active:
 
     key: int
     context_left: int
+    #: Its last token is being chosen: it runs no more and holds its place until that is known.
+    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ def schedule(
 
     Needs max_num_tokens >= max_batch_size, so that generation never starves a prompt in flight.
     """
-    generation = tuple(sequence.key for sequence in active if sequence.context_left == 0)
+    generation = tuple(
+        sequence.key for sequence in active if sequence.context_left == 0 and not sequence.ending
+    )
     budget = limits.max_num_tokens - len(generation)
     context: list[tuple[int, int]] = []
     for sequence in active:

@@ -36,8 +36,15 @@ class SequenceState:
     owner: RequestState
     index: int
     sampler: SamplerState
+    #: Prompt tokens launched, and tokens of the output launched: chosen, or being chosen.
     context_done: int = 0
+    launched: int = 0
+    #: Among the choosing rows of the latest `runner.Work` it was in.
+    row: int = 0
+    #: Its place among the sequences in flight, below max_batch_size, while it has a table.
+    slot: int = -1
     table: BlockTable | None = None
+    ended: bool = False
     #: What a request that does not stream has not been told yet.
     unsent: list[int] = field(default_factory=list)
     record: TokenRecord | None = None
@@ -50,7 +57,22 @@ class SequenceState:
     def context_left(self) -> int:
         return len(self.prompt) - self.context_done
 
-    def row(self, reason: FinishReason) -> Row:
+    @property
+    def ending(self) -> bool:
+        """Whether its last token is launched: it holds its place until that is collected."""
+        return self.context_left == 0 and self.launched >= self.owner.admitted.max_tokens
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """The cache blocks that it holds, in order of position."""
+        return () if self.table is None else self.table.blocks
+
+    @property
+    def top_width(self) -> int:
+        """Alternatives told of each token of the output."""
+        return self.owner.request.output_config.num_top_log_probs
+
+    def tell(self, reason: FinishReason) -> Row:
         """A row of all that its client has not been told."""
         owner = self.owner
         output = owner.request.output_config

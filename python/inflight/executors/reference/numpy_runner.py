@@ -1,0 +1,102 @@
+"""The runner on NumPy: an iteration is computed where it is launched.
+
+Owns the ragged layout of an iteration's rows and which hidden states become logits. Knows nothing of
+queues, ends of sequences or responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from . import log_probs
+from .arrays import Float32
+from .batch import Span, build_batch
+from .cache import PagedCache
+from .model import LlamaModel
+from .runner import KNOWN, Chunk, Outcome, Pending, Told, Work
+from .sampler import sample
+from .sequence import SequenceState
+
+#: Rows of prompt logits held at once, so that a long prompt with a large vocabulary stays in memory.
+_PROMPT_LOGIT_ROWS = 128
+
+
+class NumpyRunner:
+    """Implements `runner.Runner`. ``depth`` 2 is for tests: planning as for a device."""
+
+    def __init__(self, model: LlamaModel, cache: PagedCache, depth: int = 1) -> None:
+        self.depth = depth
+        self._model = model
+        self._cache = cache
+        self._last_tokens: Sequence[int] = ()
+
+    def launch(self, work: Work) -> Pending:
+        batch = build_batch(
+            [
+                Span(
+                    [one.sampler.generated[-1] if source == KNOWN else self._last_tokens[source]],
+                    position,
+                    one.blocks,
+                )
+                for one, position, source in zip(work.generation, work.positions, work.sources, strict=True)
+            ],
+            [Span(chunk.tokens, chunk.first, chunk.sequence.blocks) for chunk in work.chunks],
+            self._cache.tokens_per_block,
+        )
+        # Rows that choose a token come first, then those that only tell of a prompt.
+        choosing_rows = list(range(len(work.generation)))
+        prompt_rows: list[int] = []
+        for chunk, span in zip(work.chunks, batch.context, strict=True):
+            if chunk.chooses:
+                choosing_rows.append(span.stop - 1)
+            prompt_rows.extend(range(span.start, span.start + chunk.told))
+        rows = np.array(choosing_rows + prompt_rows, dtype=np.int64)
+        hidden = self._model.forward(batch, self._cache, rows)
+        prompts = self._tell_prompts(work.chunks, hidden[len(choosing_rows) :])
+        tokens: list[int] = []
+        told: dict[int, Told] = {}
+        if choosing_rows:
+            choosing = work.choosing()
+            logits = self._model.logits(hidden[: len(choosing_rows)])
+            tokens = sample(logits, [one.sampler for one in choosing])
+            told = _tell(choosing, logits, tokens)
+        self._last_tokens = tokens
+        return Outcome(tokens, told, prompts)
+
+    def collect(self, pending: Pending) -> Outcome:
+        return cast(Outcome, pending)
+
+    def _tell_prompts(self, chunks: Sequence[Chunk], hidden: Float32) -> dict[int, Told]:
+        """The log probabilities of the prompt tokens that the rows of ``hidden`` tell of, chunk by chunk."""
+        prompts: dict[int, Told] = {}
+        offset = 0
+        for place, chunk in enumerate(chunks):
+            if chunk.prompt_width is None:
+                continue
+            following = np.asarray(chunk.sequence.prompt[chunk.first + 1 : chunk.stop + 1], dtype=np.int64)
+            parts = []
+            for start in range(0, max(1, chunk.told), _PROMPT_LOGIT_ROWS):
+                stop = min(chunk.told, start + _PROMPT_LOGIT_ROWS)
+                logits = self._model.logits(hidden[offset + start : offset + stop])
+                parts.append(log_probs.chosen_and_best(logits, following[start:stop], chunk.prompt_width))
+            values, ids, best = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            prompts[place] = Told(values, ids, best)
+            offset += chunk.told
+        return prompts
+
+
+def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[int]) -> dict[int, Told]:
+    """Log probabilities for the rows that keep a record; one computation, as wide as the widest."""
+    rows = [row for row, one in enumerate(sequences) if one.record is not None]
+    if not rows:
+        return {}
+    widths = [sequences[row].top_width for row in rows]
+    chosen = np.array([tokens[row] for row in rows], dtype=np.int64)
+    values, ids, best = log_probs.chosen_and_best(logits[rows], chosen, max(widths))
+    return {
+        row: Told(values[place : place + 1], ids[place : place + 1, :width], best[place : place + 1, :width])
+        for place, (row, width) in enumerate(zip(rows, widths, strict=True))
+    }

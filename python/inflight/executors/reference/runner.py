@@ -1,0 +1,115 @@
+"""The seam between the engine and what computes: one planned iteration in, its tokens out.
+
+Owns the values that cross and the protocol; an implementation owns the model, the cache's storage and where
+both live. The engine decides who runs, counts blocks and reads what a token means (ends, stop words, rows);
+a runner lays out the rows, runs the model, and samples.
+
+Launching and collecting are apart, so that the engine can plan an iteration while the last one computes:
+
+    launch(i + 1)     tokens that iteration i still chooses are named by their row, not by their id
+    collect(i)        waits; a sequence that turns out to have ended has one row in i + 1, which is dropped
+
+A runner keeps the order of launches, on the device too: blocks and slots that were given back may be in
+use by the latest launch, and the next one may write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .sequence import SequenceState
+
+#: In `Work.sources`: the host knows the token, ``sampler.generated[-1]``.
+KNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive tokens of one prompt: the positions ``first`` up to ``stop``, without it."""
+
+    sequence: SequenceState
+    first: int
+    stop: int
+    #: Whether its last row chooses the first token of the output.
+    chooses: bool
+    #: Alternatives told of each prompt token; None: nothing is told. The row of position p tells of the
+    #: token at p + 1, and the prompt's last row tells of none.
+    prompt_width: int | None = None
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.sequence.prompt[self.first : self.stop]
+
+    @property
+    def told(self) -> int:
+        """How many prompt tokens its rows tell of, from ``first + 1`` on."""
+        return 0 if self.prompt_width is None else min(self.stop, len(self.sequence.prompt) - 1) - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One planned iteration. Every sequence has a slot of its own and the blocks that its rows need.
+
+    The rows that choose a token, in this order, are the generation rows and the last row of each chunk
+    that ``chooses``. The blocks of a sequence only ever grow at their end while it keeps its table.
+    """
+
+    #: One new token each.
+    generation: Sequence[SequenceState] = ()
+    #: The position of each generation row's input token.
+    positions: Sequence[int] = ()
+    #: Where each generation row's input token comes from: a choosing row of the work launched before this
+    #: one, or `KNOWN`.
+    sources: Sequence[int] = ()
+    chunks: Sequence[Chunk] = ()
+
+    def choosing(self) -> list[SequenceState]:
+        """The sequences that get a token, in order of their rows."""
+        return [*self.generation, *(chunk.sequence for chunk in self.chunks if chunk.chooses)]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Log probabilities of tokens ``[tokens]``, and of the best alternatives ``[tokens, width]``."""
+
+    values: npt.NDArray[np.float32]
+    top_ids: npt.NDArray[np.int32]
+    top_values: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an iteration gave."""
+
+    #: One for each choosing row.
+    tokens: Sequence[int] = ()
+    #: By choosing row, for the sequences that keep a record: one token's log probabilities.
+    told: dict[int, Told] = field(default_factory=dict)
+    #: By place in `Work.chunks`, for the chunks with a ``prompt_width``.
+    prompts: dict[int, Told] = field(default_factory=dict)
+
+
+class Pending(Protocol):
+    """A launched iteration; only its runner looks inside."""
+
+
+class Runner(Protocol):
+    """Runs planned iterations in the order of their launch. One thread owns it."""
+
+    #: How many iterations may be launched before the first of them is collected: 1 or 2.
+    depth: int
+
+    def launch(self, work: Work) -> Pending:
+        """Starts an iteration; everything in ``work`` is read before the call returns.
+
+        Where a sequence's sampler needs the tokens before this one (`SamplerState.needs_history`), the
+        engine has collected them all.
+        """
+
+    def collect(self, pending: Pending) -> Outcome:
+        """Waits for the oldest iteration that is not collected yet."""
