@@ -6,6 +6,9 @@ reaches the command line is a defect and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 
 class InflightError(Exception):
     """Something failed for a reason outside the program: a server is gone, a process died."""
@@ -22,3 +25,19 @@ class UserMistake(InflightError):
     """A command line, file or environment that cannot work as given."""
 
     exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why something cannot be built: what is wrong, and what to do."""
+
+    what: str
+    remedy: str
+
+
+def raise_problems(problems: Sequence[Problem]) -> None:
+    """Raises one `UserMistake` that tells all of them; none: nothing happens."""
+    if not problems:
+        return
+    what = "; ".join(problem.what for problem in problems)
+    raise UserMistake(what, "; ".join(dict.fromkeys(problem.remedy for problem in problems)))

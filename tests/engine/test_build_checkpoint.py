@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from inflight.engine import shards
-from inflight.engine.api_call import CallError, make, resolve
-from inflight.engine.checkpoint import parse_config, read_checkpoint
-from inflight.engine.installed import Gpu, has_engines, has_pytorch, parse_gpus
+from inflight.build.api_call import CallError, make, resolve
 from inflight.errors import UserMistake
+from inflight.machine import Gpu, has_engines, has_pytorch, parse_gpus
+from inflight.model import shards
+from inflight.model.checkpoint import read_checkpoint
+from inflight.model.config import parse_config
 
 from .checkpoints import write_safetensors
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from inflight.engine.families import ENGINES, supported
-from inflight.engine.options import DISABLE, ENABLE, OPTIONS, PYTORCH, REFERENCE, RUNTIMES
+from inflight.build.families import ENGINES, supported
+from inflight.build.options import OPTIONS
+from inflight.build.options.declaration import DISABLE, ENABLE
+from inflight.model.runtimes import PYTORCH, REFERENCE, RUNTIMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "BUILD.md"
 

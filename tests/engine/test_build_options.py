@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from inflight.build.options import BY_NAME, OPTIONS, Values
 from inflight.cli.app import inflight
-from inflight.engine.option import ENGINE_DRAFTERS, PYTORCH_DRAFTERS
-from inflight.engine.options import BY_NAME, OPTIONS, RUNTIMES, Values
-from inflight.engine.speculation import CLASSES, DECODING_TYPES
+from inflight.model.runtimes import RUNTIMES
+from inflight.model.speculation import CLASSES, DECODING_TYPES, ENGINE_DRAFTERS, PYTORCH_DRAFTERS
 
 from .double import RECORDED
 

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from inflight.engine.checkpoint import Checkpoint, ModelFacts, read_checkpoint
-from inflight.engine.families import runtimes_of, supported
-from inflight.engine.installed import Examples, Gpu, Installed
-from inflight.engine.options import Values
-from inflight.engine.plan import Inputs, make_plan
-from inflight.engine.steps import Command, Plan
-from inflight.engine.tensorrt import QUANTIZE
+from inflight.build.examples import Examples
+from inflight.build.families import runtimes_of, supported
+from inflight.build.options import Values
+from inflight.build.plan import Inputs, make_plan
+from inflight.build.runtimes.tensorrt import QUANTIZE
+from inflight.build.steps import BuildPlan, Command
 from inflight.errors import UserMistake
+from inflight.machine import Gpu, Installed
+from inflight.model.checkpoint import Checkpoint, read_checkpoint
+from inflight.model.config import ModelFacts
 
 from .checkpoints import CONFIGS
 
@@ -37,13 +39,13 @@ def plan(
     installed: Installed = RELEASE,
     examples: Examples | None = None,
     **options: Any,
-) -> Plan:
+) -> BuildPlan:
     values = Values({"output": "out", **options})
     of = checkpoint(model) if isinstance(model, str) else model
     return make_plan(Inputs(of, values, installed, examples))
 
 
-def build_argv(made: Plan) -> list[str]:
+def build_argv(made: BuildPlan) -> list[str]:
     argv = [step.action.argv for step in made.steps if isinstance(step.action, Command)][-1]
     assert argv[0] == "trtllm-build"
     return list(argv)

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from inflight.build.steps import Own, Step
 from inflight.cli.progress import LiveReport, PlainReport
-from inflight.engine.steps import Own, Step
 
 STEP = Step("weights", "widen the weights", Own("reference.write_weights", {}))
 

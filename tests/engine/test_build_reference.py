@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inflight.engine.reference import write_weights
-from inflight.engine.shards import read_shard
+from inflight.build.runtimes.reference import write_weights
 from inflight.launch.model import DEMO_DIRECTORY
+from inflight.model.shards import read_shard
 from support.http import post
 from support.servers import Start, wait_ready
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.engine.loadable import required_tensors
+from inflight.build.checks.reference import required_tensors
 from inflight.executors.reference.config import ModelConfig, parse_config
 from inflight.executors.reference.model import LlamaModel
 

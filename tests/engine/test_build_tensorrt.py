@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from inflight.engine.named_files import fingerprint_named_files
-from inflight.engine.options import OPTIONS, Option, Values
+from inflight.build.named_files import fingerprint_named_files
+from inflight.build.options import OPTIONS, Values
+from inflight.build.options.declaration import Option
 from inflight.errors import UserMistake
 from inflight.launch.model import find_model
 from support.processes import exists, wait_until

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from inflight.engine.checkpoint import read_checkpoint
-from inflight.engine.sizes import count_parameters, human_bytes, needs
 from inflight.launch.model import DEMO_DIRECTORY
+from inflight.model.checkpoint import read_checkpoint
+from inflight.model.memory import count_parameters, human_bytes, needs
 
 from .checkpoints import CONFIGS, checkpoint_of
 from .double import write_double

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from engine.checkpoints import checkpoint_of
 from engine.double import write_double, write_encoder_decoder_script
 from engine.shell import Shell
-from inflight.engine.options import OPTIONS
+from inflight.build.options import OPTIONS
 from support.http import post
 from support.servers import Start, wait_ready
 from support.triton import inputs, tensor, tokens

@@ -1,5 +1,5 @@
 """`inflight build`: from a checkpoint to something a worker serves. Owns how a plan and its progress look;
-the options are `inflight.engine.options`', the plan and its execution `inflight.engine`'s.
+the options are `inflight.build.options`', the plan and its execution `inflight.build`'s.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.build.options import OPTIONS
+from inflight.build.options.declaration import DISABLE, ENABLE, Option
 from inflight.cli.terminal import echo
-from inflight.engine.options import DISABLE, ENABLE, OPTIONS, Option
 
 if TYPE_CHECKING:
-    from inflight.engine.checkpoint import Checkpoint
-    from inflight.engine.steps import Plan
+    from inflight.build.steps import BuildPlan
+    from inflight.model.checkpoint import Checkpoint
 
 
 def _click_option(option: Option) -> click.Option:
@@ -83,16 +84,17 @@ def build(model_dir: str, **given: Any) -> None:
     configuration for its PyTorch runtime, or weights for the reference executor, with a manifest that the
     worker checks before it loads anything. A build that failed goes on where it stopped.
     """
-    from inflight.engine import manifest
-    from inflight.engine.checkpoint import read_checkpoint
-    from inflight.engine.installed import find_examples, find_installed
-    from inflight.engine.named_files import check_named_files, fingerprint_named_files
-    from inflight.engine.options import Values
-    from inflight.engine.plan import Inputs, make_plan
-    from inflight.engine.run import build as run_build
-    from inflight.engine.steps import raise_problems
-    from inflight.engine.tensorrt import scripts_needed
-    from inflight.engine.tokenizer import check_tokenizer
+    from inflight.build.examples import find_examples
+    from inflight.build.named_files import check_named_files, fingerprint_named_files
+    from inflight.build.options import Values
+    from inflight.build.plan import Inputs, make_plan
+    from inflight.build.record import describe_inputs, is_up_to_date, source_record
+    from inflight.build.run import build as run_build
+    from inflight.build.runtimes.tensorrt import scripts_needed
+    from inflight.errors import raise_problems
+    from inflight.machine import find_installed
+    from inflight.model.checkpoint import read_checkpoint
+    from inflight.model.tokenizer import check_tokenizer
 
     values = Values(given)
     checkpoint = read_checkpoint(Path(model_dir))
@@ -125,16 +127,16 @@ def build(model_dir: str, **given: Any) -> None:
         echo(f"runtime {plan.runtime}: {plan.why}")
         for note in plan.notes:
             echo(f"note: {note}")
-    inputs = manifest.describe_inputs(
+    inputs = describe_inputs(
         plan,
         checkpoint,
         values,
         installed,
-        manifest.source_record(checkpoint),
+        source_record(checkpoint),
         fingerprint_named_files(values),
     )
     output = Path(plan.layout.output)
-    if not values["force"] and manifest.is_up_to_date(output, inputs):
+    if not values["force"] and is_up_to_date(output, inputs):
         _say(as_json, {"output": str(output), "status": "up to date"}, f"`{output}` is up to date")
         return
     # As Ctrl-C: children are ended, and what is done is kept.
@@ -166,9 +168,8 @@ def build(model_dir: str, **given: Any) -> None:
     )
 
 
-def _executor_flags(plan: Plan) -> str:
-    from inflight.engine.manifest import EXECUTORS
-    from inflight.engine.options import TENSORRT
+def _executor_flags(plan: BuildPlan) -> str:
+    from inflight.model.runtimes import EXECUTORS, TENSORRT
 
     executor = EXECUTORS[plan.runtime]
     flags = "" if executor == "reference" else f" --executor {executor}"
@@ -200,12 +201,12 @@ def _require_apart(source: Path, output: Path) -> None:
 
 
 def _bytes(size: int) -> str:
-    from inflight.engine.sizes import human_bytes
+    from inflight.model.memory import human_bytes
 
     return human_bytes(size)
 
 
-def _print_plan(plan: Plan, checkpoint: Checkpoint, *, as_json: bool) -> None:
+def _print_plan(plan: BuildPlan, checkpoint: Checkpoint, *, as_json: bool) -> None:
     facts = checkpoint.facts
     if as_json:
         values = {

@@ -1,5 +1,5 @@
 """`inflight inspect`: what a directory is, what it needs, whether this machine serves it. Owns the table;
-the facts are `inflight.engine.inspect`'s.
+the facts are `inflight.build.inspect`'s.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from inflight.build.options import BY_NAME
 from inflight.cli.options import Finite
 from inflight.cli.terminal import printable
-from inflight.engine.options import BY_NAME
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,8 +49,8 @@ def inspect(
     """
     from pathlib import Path
 
-    from inflight.engine.inspect import inspect as inspect_directory
-    from inflight.engine.installed import find_installed
+    from inflight.build.inspect import inspect as inspect_directory
+    from inflight.machine import find_installed
 
     found = inspect_directory(
         Path(directory),
@@ -78,7 +78,7 @@ def _print_table(found: dict[str, Any]) -> None:
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    from inflight.engine.sizes import human_bytes
+    from inflight.model.memory import human_bytes
 
     model, needs, fits = found["model"], found["needs"], found["fits"]
     rows = [

@@ -1,6 +1,6 @@
 """How the steps of a build look while they run: one live line each on a terminal, plain lines elsewhere.
 
-Implements `inflight.engine.run.Report`. Owns no step and no log.
+Implements `inflight.build.run.Report`. Owns no step and no log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from inflight.engine.steps import Step
+    from inflight.build.steps import Step
 
 #: What fits behind a title on most terminals.
 LINE_LENGTH = 80

@@ -7,10 +7,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight.engine import manifest
-from inflight.engine.tokenizer import config_path, read_assets
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.engine_directory import is_encoder_decoder
+from inflight.model import manifest
+from inflight.model.files import config_path
+from inflight.model.tokenizer import read_assets
 
 DEMO_NAME = "inflight-demo"
 DEMO_DIRECTORY = Path(__file__).resolve().parent.parent / "demo"

@@ -29,17 +29,17 @@ __all__ = ["create", "require"]
 
 def require() -> str:
     """The installed version, from metadata. Raises `UserMistake` where it is absent or too old."""
-    from inflight.engine import installed
+    from inflight import machine
 
-    version = installed.package_version("tensorrt_llm")
+    version = machine.package_version("tensorrt_llm")
     if version is None:
         raise UserMistake(
-            "the executor `tensorrt_llm` needs TensorRT-LLM, which is not installed", installed.INSTALL
+            "the executor `tensorrt_llm` needs TensorRT-LLM, which is not installed", machine.INSTALL
         )
-    if not installed.has_pytorch(version):
+    if not machine.has_pytorch(version):
         raise UserMistake(
             f"the executor `tensorrt_llm` needs TensorRT-LLM 1.0 or later, and `{version}` is installed",
-            f"install {installed.WRITTEN_AGAINST}, which it was written against",
+            f"install {machine.WRITTEN_AGAINST}, which it was written against",
         )
     return version
 
@@ -88,7 +88,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
 
 
 def _create(model_dir: Path, device: str, options: dict[str, Any]) -> Executor:
-    from inflight.engine import installed
+    from inflight import machine
     from inflight.executors.tensorrt_llm.options import parse
 
     version = require()
@@ -99,10 +99,10 @@ def _create(model_dir: Path, device: str, options: dict[str, Any]) -> Executor:
     runtime = find_runtime(model_dir)
     parsed = parse(options, runtime)
     if runtime == "engines":
-        if not installed.has_engines(version):
+        if not machine.has_engines(version):
             raise UserMistake(
                 f"`{model_dir}` is an engine, and TensorRT-LLM `{version}` no longer runs engines",
-                f"install {installed.WRITTEN_AGAINST}, or serve the checkpoint itself",
+                f"install {machine.WRITTEN_AGAINST}, or serve the checkpoint itself",
             )
         from inflight.executors.tensorrt_llm.engines import create_engines
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inflight.engine.pytorch import ARGUMENTS_FILE
-from inflight.engine.speculation import CLASSES as SPECULATION_CLASSES
-from inflight.engine.speculation import ONE_MODEL
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.adapters import Adapters, read_adapters
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.verify import parameters
+from inflight.model.files import ARGUMENTS_FILE
+from inflight.model.speculation import CLASSES as SPECULATION_CLASSES
+from inflight.model.speculation import ONE_MODEL
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
 

@@ -1,0 +1,1 @@
+"""What stands against a build, told before anything is run. Pure: facts in, problems out."""

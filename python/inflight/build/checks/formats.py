@@ -1,0 +1,70 @@
+"""Quantization and precision: against the checkpoint, each other, the runtime and the GPUs."""
+
+from __future__ import annotations
+
+from inflight.build.options import Values
+from inflight.errors import Problem
+from inflight.machine import Installed
+from inflight.model.config import ModelFacts
+from inflight.model.runtimes import PYTORCH, TENSORRT
+
+#: Quantization and cache formats -> the oldest GPU architecture with the instructions.
+NEEDS_ARCHITECTURE = {"fp8": 89, "nvfp4": 100, "w4a8_awq": 89}
+
+
+def check_formats(values: Values, facts: ModelFacts, runtime: str, installed: Installed) -> list[Problem]:
+    """Quantization against the checkpoint, the precision, the runtime and the GPUs."""
+    problems = []
+    quantization, cache = values["quantization"], values["kv_cache_dtype"]
+    if quantization != "none" and facts.quantized:
+        problems.append(
+            Problem(
+                f"`--quantization {quantization}` is given, and the checkpoint is quantized already"
+                f" (`{facts.quantized}`)",
+                "give the unquantized checkpoint, or leave the option out",
+            )
+        )
+    if quantization != "none" and values["dtype"] == "float32":
+        problems.append(
+            Problem(
+                f"`--quantization {quantization}` does not go with `--dtype float32`",
+                "choose `--dtype float16` or `bfloat16`",
+            )
+        )
+    if runtime == PYTORCH:
+        if quantization != "none":
+            problems.append(
+                Problem(
+                    f"`--quantization {quantization}` means nothing to the runtime `pytorch`, which quantizes"
+                    " no checkpoint",
+                    "give a checkpoint that is quantized, or choose `--runtime tensorrt`",
+                )
+            )
+        if cache == "int8":
+            problems.append(
+                Problem(
+                    "`--kv-cache-dtype int8` is not a cache format of the runtime `pytorch`",
+                    "choose `fp8` or `auto`",
+                )
+            )
+    if installed.gpus and runtime in (PYTORCH, TENSORRT):
+        problems += _gpu_formats(quantization, cache, installed)
+    return problems
+
+
+def _gpu_formats(quantization: str, cache: str, installed: Installed) -> list[Problem]:
+    problems = []
+    for flag, value in (("--quantization", quantization), ("--kv-cache-dtype", cache)):
+        needed = NEEDS_ARCHITECTURE.get(value)
+        for gpu in installed.gpus:
+            digits = gpu.architecture.removeprefix("sm")
+            if needed is not None and digits.isdigit() and int(digits) < needed:
+                problems.append(
+                    Problem(
+                        f"`{flag} {value}` needs GPU architecture `sm{needed}`, and `{gpu.name}` is"
+                        f" `{gpu.architecture}`",
+                        "choose another format, or build on such a GPU",
+                    )
+                )
+                break
+    return problems

@@ -1,0 +1,56 @@
+"""What options of a build mean for whoever serves the result: refused where no worker could, noted where one
+needs an option of its own. Pure; the facts are TensorRT-LLM's executor's.
+"""
+
+from __future__ import annotations
+
+from inflight.build.checks.lengths import Lengths
+from inflight.build.options import Values
+from inflight.build.options.declaration import DISABLE
+from inflight.errors import Problem
+from inflight.model.config import ModelFacts
+from inflight.model.runtimes import PYTORCH
+
+#: Engines without one of these are refused by TensorRT-LLM's executor, which batches in flight only.
+_NEEDED = (
+    ("kv_cache_type", "continuous", "a paged KV cache"),
+    ("paged_kv_cache", DISABLE, "a paged KV cache"),
+    ("remove_input_padding", DISABLE, "packed requests"),
+    ("gpt_attention_plugin", DISABLE, "the attention plugin"),
+)
+
+
+def check_servable(values: Values) -> list[Problem]:
+    """Options of an engine that no worker could load."""
+    return [
+        Problem(
+            f"`--{name.replace('_', '-')} {value}` makes an engine that no worker serves: in-flight batching"
+            f" needs {needed}",
+            f"leave `--{name.replace('_', '-')}` out",
+        )
+        for name, value, needed in _NEEDED
+        if values[name] == value
+    ]
+
+
+def serving_notes(values: Values, lengths: Lengths, runtime: str, facts: ModelFacts) -> list[str]:
+    """What a person has to do, or to know, before the result serves all that it was built for."""
+    notes = []
+    if values["strip_plan"]:
+        notes.append(
+            "`--strip-plan` leaves the weights out: no worker serves the engine before `trtllm-refit` has"
+            " put them back, which needs the converted checkpoint, and a build does not keep that"
+        )
+    if facts.is_encoder_decoder or values["context_fmha"] == DISABLE:
+        # Prompts go to an encoder, or need not fit an iteration.
+        return notes
+    if lengths.max_input_len > lengths.max_num_tokens:
+        needed = f"prompts of more than max_num_tokens, `{lengths.max_num_tokens}`, need chunks"
+        if runtime != PYTORCH and values["use_paged_context_fmha"] == DISABLE:
+            notes.append(f"{needed}, which `--use-paged-context-fmha {DISABLE}` rules out: they are refused")
+        else:
+            notes.append(
+                f"{needed}: a worker started without `--executor-option enable_chunked_context=true`"
+                " refuses them"
+            )
+    return notes

@@ -1,0 +1,90 @@
+"""A Hugging Face checkpoint directory: its config, weight files and tokenizer files.
+
+Reads no weights, so that a directory with nothing but its config can be planned for. Knows no runtime.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import UserMistake
+from inflight.model.config import ModelFacts, parse_config
+from inflight.model.files import read_json
+from inflight.model.shards import Shard, find_shards
+from inflight.model.tokenizer import TOKENIZER_FILES, TOKENIZERS
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint directory."""
+
+    directory: Path
+    facts: ModelFacts
+    shards: tuple[Shard, ...] = ()
+    tokenizer_files: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_weights(self) -> bool:
+        return bool(self.shards)
+
+    @property
+    def has_safetensors(self) -> bool:
+        return any(shard.tensors for shard in self.shards)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return any(name in TOKENIZERS for name in self.tokenizer_files)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(shard.size for shard in self.shards)
+
+
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Reads a directory. Raises `UserMistake` where it is no checkpoint or a file of it is damaged."""
+    if not directory.exists():
+        raise UserMistake(
+            f"the checkpoint directory `{directory}` does not exist",
+            "give the path of a Hugging Face checkpoint directory",
+        )
+    if not directory.is_dir():
+        raise UserMistake(
+            f"`{directory}` is not a directory", "give the checkpoint's directory, not a file of it"
+        )
+    if not (directory / "config.json").exists():
+        _refuse_repository(directory)
+    config = read_json(directory / "config.json")
+    quantization = directory / "hf_quant_config.json"
+    if quantization.is_file() and "quantization_config" not in config:
+        config = {**config, "quantization_config": read_json(quantization).get("quantization", {})}
+    shards = find_shards(directory)
+    return Checkpoint(
+        directory=directory,
+        facts=parse_config(config, shards),
+        shards=shards,
+        tokenizer_files=tuple(name for name in TOKENIZER_FILES if (directory / name).is_file()),
+        config=config,
+    )
+
+
+def _refuse_repository(directory: Path) -> None:
+    """Raises `UserMistake` for a Triton repository or a part of one: people have both side by side."""
+    model = directory.resolve()
+    if any(directory.glob("*/config.pbtxt")):
+        what, repository = "a Triton model repository", directory
+    elif (directory / "config.pbtxt").is_file():
+        what, repository = "a model of a Triton repository", model.parent
+    elif (model.parent / "config.pbtxt").is_file():
+        what, repository = "a version of a model in a Triton repository", model.parent.parent
+    else:
+        return
+    raise UserMistake(
+        f"`{directory}` is {what}, and no checkpoint or engine",
+        f"check it with `inflight repository check {shlex.quote(str(repository))}`,"
+        " or give the directory that its `gpt_model_path` names",
+    )

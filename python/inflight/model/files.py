@@ -1,0 +1,47 @@
+"""Files of a model directory: their names, and reading and writing JSON.
+
+Owns the names that a build and whoever serves it must agree on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import UserMistake
+
+#: The checkpoint's `config.json` beside an engine, whose own config has that name.
+CHECKPOINT_CONFIG = "checkpoint_config.json"
+#: Keyword arguments of `LLM`, without the model, for the PyTorch runtime.
+ARGUMENTS_FILE = "llm_args.json"
+
+
+def config_path(directory: Path) -> Path:
+    """The checkpoint's config, which has another name beside an engine's."""
+    beside_engine = directory / CHECKPOINT_CONFIG
+    return beside_engine if beside_engine.is_file() else directory / "config.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserMistake(
+            f"`{path.parent}` is not a Hugging Face checkpoint: it has no `{path.name}`",
+            "give a directory with `config.json`, a tokenizer and weights",
+        ) from None
+    except OSError as error:
+        raise UserMistake(f"`{path}` cannot be read: {error.strerror}", "check its permissions") from error
+    except (ValueError, RecursionError) as error:
+        raise UserMistake(f"`{path}` is not JSON: {error}", "fetch the checkpoint again") from error
+    if not isinstance(values, dict):
+        raise UserMistake(f"`{path}` does not hold a JSON object", "fetch the checkpoint again")
+    return values
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Sorted and indented, so that equal values are equal files."""
+    path.write_text(json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
