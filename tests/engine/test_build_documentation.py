@@ -1,4 +1,4 @@
-"""The tables of docs/BUILD.md are those of the code; `UPDATE_SNAPSHOTS=1` writes them anew."""
+"""The tables of docs/reference/build-options.md match the code; `UPDATE_SNAPSHOTS=1` rewrites them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inflight.build.options import OPTIONS
 from inflight.build.options.declaration import DISABLE, ENABLE
 from inflight.model.runtimes import PYTORCH, REFERENCE, RUNTIMES
 
-PAGE = Path(__file__).parents[2] / "docs" / "BUILD.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "build-options.md"
 
 
 def options_table() -> str:

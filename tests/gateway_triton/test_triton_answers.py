@@ -1,6 +1,6 @@
 """In every dialect an answer is what `inflight serve` gives.
 
-Where a dialect promises less (docs/TRITON.md), less is compared.
+Where a dialect promises less (docs/guides/triton-gateway.md), less is compared.
 """
 
 from __future__ import annotations

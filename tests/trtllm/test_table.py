@@ -326,7 +326,7 @@ def test_all_that_is_missing_is_named_at_once() -> None:
 
 
 def test_the_documentation_is_what_the_table_says() -> None:
-    text = (ROOT / "docs" / "TENSORRT_LLM.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "tensorrt-llm.md").read_text(encoding="utf-8")
     assert document.insert(text) == text, (
-        "run `python -m inflight.executors.tensorrt_llm.document docs/TENSORRT_LLM.md`"
+        "run `python -m inflight.executors.tensorrt_llm.document docs/reference/tensorrt-llm.md`"
     )

@@ -143,7 +143,7 @@ def choose_runtime(inputs: Inputs) -> tuple[str, str]:
     _require_any(inputs.checkpoint)
     raise UserMistake(
         f"TensorRT-LLM {version} does not take `{architecture}`",
-        "see `docs/BUILD.md` for the architectures of each runtime",
+        "see `docs/reference/build-options.md` for the architectures of each runtime",
     )
 
 

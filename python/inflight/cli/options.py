@@ -86,7 +86,7 @@ def model_options(command: Command) -> Command:
             "executor_options",
             multiple=True,
             metavar="NAME=VALUE",
-            help="An option by TensorRT-LLM's or Triton's name; docs/TENSORRT_LLM.md lists them."
+            help="An option by TensorRT-LLM's or Triton's name; `docs/reference/tensorrt-llm.md` lists them."
             "  (tensorrt_llm)",
         ),
     )

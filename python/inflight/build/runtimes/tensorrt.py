@@ -1,7 +1,7 @@
 """The steps that make a TensorRT engine: convert or quantize, then trtllm-build. Pure.
 
 Writes plans against TensorRT-LLM 1.2.1; the names of its classes, keywords and flags are facts of that
-release (docs/BUILD.md says which of them were only read and never run).
+release (docs/STATUS.md says what was never run).
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
     promises  what follows from it: names needed, capabilities
     convert   values of the wire as what fields take     options   what it is started with
     rows      columns of a response batch                verify    the installed names, at start
-    document  the tables of docs/TENSORRT_LLM.md         health    why it is broken
+    document  tables of docs/reference/tensorrt-llm.md   health    why it is broken
     engines, engine_directory, engine_config, engine_requests, guides, results, ranks: the engines
     pytorch, pytorch_config, pytorch_requests, pytorch_results, adapters: the PyTorch runtime
 
 This file looks at directories and package metadata only; TensorRT-LLM is imported once a model is to be
-loaded. Nothing here was run on the real package: see docs/TENSORRT_LLM.md.
+loaded. Nothing here was run on the real package: see docs/STATUS.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The generated part of docs/TENSORRT_LLM.md: what each runtime honours, and every option.
+"""The generated part of docs/reference/tensorrt-llm.md: what each runtime honours, and every option.
 
-`python -m inflight.executors.tensorrt_llm.document docs/TENSORRT_LLM.md` writes it between its marks.
+`python -m inflight.executors.tensorrt_llm.document docs/reference/tensorrt-llm.md` writes it in place.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _cell(field: Field, runtime: Runtime) -> str:
 def generate() -> str:
     """The Markdown between the marks."""
     lines = [
-        "### Inputs",
+        "## Inputs",
         "",
         "| Input | Capability | Engines | PyTorch |",
         "| --- | --- | --- | --- |",
@@ -60,7 +60,7 @@ def generate() -> str:
         lines.append(f"| {name} | {capability} | {_cell(field, 'engines')} | {_cell(field, 'pytorch')} |")
     lines += ["", "Conditions:", ""]
     lines += [f"- {name}: {text}" for name, text in CONDITIONS.items()]
-    lines += ["", "### Options", "", "| Option | Engines | PyTorch |", "| --- | --- | --- |"]
+    lines += ["", "## Options", "", "| Option | Engines | PyTorch |", "| --- | --- | --- |"]
     engines = {knob.option: f"`{knob.owner}.{knob.keyword}`" for knob in KNOBS}
     engines["encoder_model_path"] = "`Executor(encoder_model_path)`"
     for option in dataclass_fields(Options):

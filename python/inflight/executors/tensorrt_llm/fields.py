@@ -1,7 +1,7 @@
 """THE table: every input of the core model, what it becomes in each runtime, and what that takes.
 
 Capabilities and the start-up check (`promises`), the builders of requests and the tables of
-docs/TENSORRT_LLM.md all follow from it. Names are TensorRT-LLM's: for engines classes of
+docs/reference/tensorrt-llm.md all follow from it. Names are TensorRT-LLM's: for engines classes of
 `tensorrt_llm.bindings.executor`, for PyTorch `SamplingParams` and the keywords of `LLM.generate_async`. Holds
 no object of TensorRT-LLM.
 """

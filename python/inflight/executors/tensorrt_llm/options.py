@@ -153,7 +153,7 @@ def parse(values: Mapping[str, Any], runtime: str, environment: Mapping[str, str
         if option is None:
             raise UserMistake(
                 f"the tensorrt_llm executor has no option `{name}`",
-                "docs/TENSORRT_LLM.md lists those it has",
+                "docs/reference/tensorrt-llm.md lists those it has",
             )
         if value is None:
             continue

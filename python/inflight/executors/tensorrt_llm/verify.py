@@ -199,7 +199,7 @@ def verify(
     if refused:
         raise UserMistake(
             f"TensorRT-LLM `{version}` lacks what every request needs: {', '.join(refused)}",
-            "install a version that docs/TENSORRT_LLM.md lists; this adapter was written against 1.2.1",
+            "install one that `docs/guides/tensorrt-llm.md` lists; this adapter was written against 1.2.1",
         )
     for capability, missing in sorted(verified.off.items()):
         LOG.warning("TensorRT-LLM %s has no %s: `%s` is off", version, ", ".join(missing), capability)
