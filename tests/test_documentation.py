@@ -1,4 +1,4 @@
-"""The pages of the repository: their links lead somewhere, and the paths they name exist."""
+"""The pages of the repository: their links lead somewhere, and the code that they name exists."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)\)")
+#: A link from a name to the file that has it: [`make_plan`](../python/inflight/build/plan.py).
+NAME_LINK = re.compile(r"\[`([^`\]]+)`\]\(([^()\s#]+\.(?:rs|py|proto))\)")
+PATH = re.compile(r"`((?:crates|docs|examples|proto|python|tests|tools)/[\w./-]*)`")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
 
@@ -23,6 +26,8 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 PAGES = tracked("*.md")
+#: The changelog also names paths of earlier revisions.
+CURRENT_PAGES = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 
 @cache
@@ -55,3 +60,20 @@ def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
         elif fragment and (target.suffix != ".md" or fragment not in anchors(target)):
             broken.append(f"{link}: no such heading")
     assert not broken
+
+
+@pytest.mark.parametrize("page", CURRENT_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_paths_that_a_page_names_exist(page: Path) -> None:
+    named = PATH.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_names_that_a_page_links_are_in_their_files(page: Path) -> None:
+    missing = []
+    for name, link in NAME_LINK.findall(page.read_text(encoding="utf-8")):
+        code = (page.parent / link).read_text(encoding="utf-8")
+        missing += [
+            f"{link}: {part}" for part in re.findall(r"\w+", name) if not re.search(rf"\b{part}\b", code)
+        ]
+    assert missing == []
