@@ -20,12 +20,12 @@ from inflight.executors.base import (
     SamplingConfig,
     StatusCode,
 )
+from inflight.executors.columns import Columns
 from inflight.executors.tensorrt_llm import find_runtime
 from inflight.executors.tensorrt_llm.engines import create_engines
 from inflight.executors.tensorrt_llm.health import EngineFailed, check_error
 from inflight.executors.tensorrt_llm.options import parse
 from inflight.executors.tensorrt_llm.results import Active, ResultReader
-from inflight.executors.tensorrt_llm.rows import Rows
 from trtllm import doubles, simulation, simulator
 from trtllm.harness import (
     Row,
@@ -115,7 +115,7 @@ def test_alternatives_are_those_of_a_whole_answers_tokens(executor: Any) -> None
 
 def test_a_draft_that_shares_its_ranks_tells_where_its_logits_are(executor: Any) -> None:
     api = sys.modules["tensorrt_llm.bindings.executor"]
-    result, rows = api.Result(), Rows()
+    result, rows = api.Result(), Columns()
     result.spec_dec_fast_logits_info = api.SpeculativeDecodingFastLogitsInfo()
     result.is_final, result.sequence_index = True, 0
     result.output_token_ids, result.finish_reasons = [[9]], [api.FinishReason.LENGTH]

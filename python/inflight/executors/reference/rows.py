@@ -1,17 +1,17 @@
-"""Response rows and their packing into the columns of a `ResponseBatch`.
-
-Owns the layout that ``executors/base.py`` describes. Knows nothing of how rows come about.
-"""
+"""Response rows, and what they tell of their tokens. `executors.columns` packs them."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from inflight.executors.base import FinishReason, ResponseBatch, StatusCode
+from inflight.executors.columns import Columns
 
 from .arrays import Float32
 
@@ -75,49 +75,28 @@ class Row:
 
 def pack(rows: Sequence[Row]) -> ResponseBatch:
     """The rows as columns; no rows give the empty batch."""
-    if not rows:
-        return ResponseBatch()
-    offsets = np.zeros(len(rows) + 1, dtype="<u4")
-    np.cumsum([len(row.tokens) for row in rows], out=offsets[1:])
-    with_log_probs = [
-        (index, row.record)
-        for index, row in enumerate(rows)
-        if row.record is not None and row.wants_log_probs and row.tokens
-    ]
-    with_top = [
-        (index, row.record, row.top_width)
-        for index, row in enumerate(rows)
-        if row.record is not None and row.top_width and row.tokens
-    ]
-    return ResponseBatch(
-        client_ids=np.array([row.client_id for row in rows], dtype="<u8").tobytes(),
-        sequence_index=np.array([row.sequence_index for row in rows], dtype="<i4").tobytes(),
-        token_offsets=offsets.tobytes(),
-        token_ids=np.array([token for row in rows for token in row.tokens], dtype="<i4").tobytes(),
-        finish_reasons=np.array([row.finish_reason for row in rows], dtype="u1").tobytes(),
-        finals=np.array([row.final for row in rows], dtype="u1").tobytes(),
-        errors=[(index, int(row.error[0]), row.error[1]) for index, row in enumerate(rows) if row.error],
-        log_prob_rows=np.array([index for index, _ in with_log_probs], dtype="<u4").tobytes(),
-        log_probs=np.array(
-            [value for _, record in with_log_probs for value in record.log_probs], dtype="<f4"
-        ).tobytes(),
-        top_log_prob_rows=np.array([index for index, _, _ in with_top], dtype="<u4").tobytes(),
-        top_log_prob_widths=np.array([width for _, _, width in with_top], dtype="<u4").tobytes(),
-        top_log_prob_ids=b"".join(
-            ids.astype("<i4").tobytes() for _, record, _ in with_top for ids in record.top_ids
-        ),
-        top_log_probs=b"".join(
-            values.astype("<f4").tobytes() for _, record, _ in with_top for values in record.top_log_probs
-        ),
-        prompt_log_probs=[
-            (
-                index,
-                row.prompt.values.astype("<f4").tobytes(),
-                row.prompt.top_ids.shape[1],
-                row.prompt.top_ids.astype("<i4").tobytes(),
-                row.prompt.top_values.astype("<f4").tobytes(),
-            )
-            for index, row in enumerate(rows)
-            if row.prompt is not None
-        ],
-    )
+    columns = Columns()
+    for row in rows:
+        record, tokens = row.record, row.tokens
+        told = record if record is not None and tokens else None
+        number = columns.add(
+            row.client_id,
+            tokens,
+            row.finish_reason,
+            row.final,
+            row.sequence_index,
+            told.log_probs if told is not None and row.wants_log_probs else None,
+            (row.top_width, _joined("i", told.top_ids), _joined("f", told.top_log_probs))
+            if told is not None and row.top_width
+            else None,
+        )
+        if row.error is not None:
+            columns.error(number, *row.error)
+        if row.prompt is not None:
+            prompt = row.prompt
+            columns.prompt(number, prompt.values, prompt.top_ids.shape[1], prompt.top_ids, prompt.top_values)
+    return columns.pack()
+
+
+def _joined(typecode: str, parts: Sequence[npt.NDArray[Any]]) -> array[Any]:
+    return array(typecode, b"".join(part.tobytes() for part in parts))

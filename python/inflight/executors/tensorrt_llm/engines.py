@@ -21,6 +21,7 @@ from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
+from inflight.executors.columns import Columns
 from inflight.executors.tensorrt_llm import ranks
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.engine_config import build_config
@@ -31,7 +32,6 @@ from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.promises import capabilities
 from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
-from inflight.executors.tensorrt_llm.rows import Rows
 from inflight.executors.tensorrt_llm.verify import verify
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
@@ -143,7 +143,7 @@ class EnginesExecutor:
     def await_responses(self, timeout_s: float) -> ResponseBatch:
         """All responses that are ready; the bindings release the GIL while they wait."""
         deadline = time.monotonic() + timeout_s
-        rows = Rows()
+        rows = Columns()
         while True:
             while self._refused:
                 rows.fail(*self._refused.popleft())
@@ -168,7 +168,7 @@ class EnginesExecutor:
             if left <= 0:
                 return rows.pack()
 
-    def _take(self, response: Any, rows: Rows) -> None:
+    def _take(self, response: Any, rows: Columns) -> None:
         """One response; called with the lock."""
         tag = response.client_id
         if tag is None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
+from inflight.executors.columns import Columns
 from inflight.executors.tensorrt_llm import pytorch_config, ranks
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check_error, describe, fatal
@@ -27,7 +28,6 @@ from inflight.executors.tensorrt_llm.promises import capabilities
 from inflight.executors.tensorrt_llm.pytorch_requests import SamplingBuilder
 from inflight.executors.tensorrt_llm.pytorch_results import Progress, opened
 from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
-from inflight.executors.tensorrt_llm.rows import Rows
 from inflight.executors.tensorrt_llm.verify import verify
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
@@ -67,7 +67,7 @@ class PyTorchExecutor:
         #: The tap has seen a batch, so that this process is the one that has them.
         self._tap_is_live = False
         self._ready = threading.Condition()
-        self._rows = Rows()
+        self._rows = Columns()
         self._failure: EngineFailed | None = None
         #: Client id -> result, read on the loop or by the tap.
         self._results: dict[int, Any] = {}
@@ -245,7 +245,7 @@ class PyTorchExecutor:
                 self._ready.wait_for(lambda: self._rows or self._failure or self._closed, min(left, _SLICE_S))
                 rows = self._rows
                 if rows:
-                    self._rows = Rows()
+                    self._rows = Columns()
             if rows or self._closed:
                 return rows.pack()
             if self._failure is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from inflight.executors.base import FinishReason, NamedTensor
+from inflight.executors.columns import Columns, Top
 from inflight.executors.tensorrt_llm.convert import pack_context_phase
 from inflight.executors.tensorrt_llm.results import (
     Active,
@@ -20,7 +21,6 @@ from inflight.executors.tensorrt_llm.results import (
     float_tensor,
     perf_tensors,
 )
-from inflight.executors.tensorrt_llm.rows import Rows, Top
 
 #: `stop` alone is the end token; with a stop reason it is a stop word.
 _REASONS = {
@@ -53,7 +53,7 @@ class Progress:
         self._told = False
         self.final = False
 
-    def read(self, result: Any, rows: Rows) -> None:
+    def read(self, result: Any, rows: Columns) -> None:
         """Appends what is new in the result."""
         if self.final:
             return
@@ -64,13 +64,13 @@ class Progress:
         if finished and not self.final:
             self.cancel(rows)
 
-    def cancel(self, rows: Rows) -> None:
+    def cancel(self, rows: Columns) -> None:
         """The last row of a request whose result said no more."""
         if not self.final:
             self.final = True
             rows.add(self._active.client_id, (), int(FinishReason.CANCELLED), True)
 
-    def _sequence(self, result: Any, output: Any, finished: bool, final: bool, rows: Rows) -> None:
+    def _sequence(self, result: Any, output: Any, finished: bool, final: bool, rows: Columns) -> None:
         active, index = self._active, output.index
         reason = self._reason(output)
         if not reason and finished:
@@ -118,7 +118,7 @@ class Progress:
             return int(FinishReason.END_ID if output.stop_reason is None else FinishReason.STOP_WORDS)
         return int(_REASONS.get(output.finish_reason, FinishReason.NOT_FINISHED))
 
-    def _extras(self, result: Any, output: Any, row: int, ended: bool, rows: Rows) -> None:
+    def _extras(self, result: Any, output: Any, row: int, ended: bool, rows: Columns) -> None:
         active = self._active
         if not self._told:
             self._told = True
@@ -148,7 +148,7 @@ class Progress:
             )
             rows.tensor(row, NamedTensor("context_phase_params", "UINT8", (len(blob),), blob))
 
-    def _generation_logits(self, result: Any, output: Any, row: int, rows: Rows) -> None:
+    def _generation_logits(self, result: Any, output: Any, row: int, rows: Columns) -> None:
         """Those of the row's tokens, `[beam, token, vocab]`. A stream's hold the newest tokens only."""
         if self._active.beams > 1:
             if self.final:
@@ -192,7 +192,7 @@ def _top(entries: Sequence[Any], width: int) -> Top | None:
     return width, [token for _, token in kept], [value for value, _ in kept]
 
 
-def _prompt(entries: Sequence[Any], active: Active, row: int, rows: Rows) -> None:
+def _prompt(entries: Sequence[Any], active: Active, row: int, rows: Columns) -> None:
     """Log probabilities of the prompt's tokens from the second on.
 
     Versions differ in whether the list has an entry for the first token: where it has, that entry is not

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from inflight.executors.base import FinishReason, NamedTensor, Request, StatusCode
+from inflight.executors.columns import Columns, Top
 from inflight.executors.tensorrt_llm.convert import pack_context_phase
-from inflight.executors.tensorrt_llm.rows import Rows, Top
 
 
 class Active:
@@ -84,7 +84,7 @@ class ResultReader:
             if hasattr(finish_reason, reason.name)
         }
 
-    def read(self, result: Any, active: Active, rows: Rows) -> bool:
+    def read(self, result: Any, active: Active, rows: Columns) -> bool:
         """Appends the result's rows; True once the request is over."""
         final = bool(result.is_final)
         output = result.output_token_ids
@@ -171,7 +171,7 @@ def top_of(log_probs: np.ndarray[Any, Any], width: int) -> Top:
     return width, ids.reshape(-1).tolist(), values.reshape(-1).tolist()
 
 
-def _extras(result: Any, active: Active, row: int, rows: Rows, vocab_size: int) -> None:
+def _extras(result: Any, active: Active, row: int, rows: Columns, vocab_size: int) -> None:
     """What goes with a row besides tokens."""
     context = getattr(result, "context_logits", None)
     if context is not None:
@@ -202,7 +202,7 @@ def _extras(result: Any, active: Active, row: int, rows: Rows, vocab_size: int) 
         perf_tensors(metrics, row, rows)
 
 
-def prompt_from_logits(context: Any, active: Active, row: int, rows: Rows, vocab_size: int) -> None:
+def prompt_from_logits(context: Any, active: Active, row: int, rows: Columns, vocab_size: int) -> None:
     """Log probabilities of the prompt from its logits `[prompt, vocab or more]`; position 0 has none."""
     log_probs = log_softmax(as_float32(context)[..., :vocab_size])
     prompt = active.prompt
@@ -255,7 +255,7 @@ PERF_OUTPUTS = {
 _CODES = {"INT64": "q", "INT32": "i", "FP32": "f"}
 
 
-def perf_tensors(metrics: Any, row: int, rows: Rows) -> None:
+def perf_tensors(metrics: Any, row: int, rows: Columns) -> None:
     """A request's timings and counts as Triton's outputs; times are of a steady clock."""
     for name, (part, attribute, datatype) in PERF_OUTPUTS.items():
         value = getattr(getattr(metrics, part, None), attribute, None)

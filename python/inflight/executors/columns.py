@@ -1,12 +1,13 @@
-"""Rows into the columns of a `ResponseBatch`: appended as they come, packed once an await.
+"""Rows to the columns of a `ResponseBatch`: appended as they come, packed once per await.
 
-Owns the layout that `executors/base.py` describes. Knows no class of TensorRT-LLM.
+Owns the layout that `executors/base.py` describes, for every executor. Does not know where rows come from.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Protocol
 
 from inflight.executors.base import NamedTensor, ResponseBatch, StatusCode
 
@@ -14,7 +15,13 @@ from inflight.executors.base import NamedTensor, ResponseBatch, StatusCode
 Top = tuple[int, Sequence[int], Sequence[float]]
 
 
-class Rows:
+class Packed(Protocol):
+    """An `array.array` or a NumPy array of float32 or int32."""
+
+    def tobytes(self) -> bytes: ...
+
+
+class Columns:
     """The rows of one await."""
 
     __slots__ = (
@@ -61,7 +68,7 @@ class Rows:
         log_probs: Sequence[float] | None = None,
         top: Top | None = None,
     ) -> int:
-        """Adds a row and returns its number. `log_probs` and `top` count when they fit the tokens."""
+        """Adds a row and returns its number. `log_probs` and `top` are dropped unless they fit the tokens."""
         row = len(self._finals)
         self._client_ids.append(client_id)
         self._sequences.append(sequence)
@@ -82,13 +89,17 @@ class Rows:
 
     def fail(self, client_id: int, code: StatusCode, text: str) -> None:
         """Adds the errored, final row of a request."""
-        self._errors.append((self.add(client_id, (), final=True), int(code), text))
+        self.error(self.add(client_id, (), final=True), code, text)
+
+    def error(self, row: int, code: StatusCode, text: str) -> None:
+        """Why a row is its request's last."""
+        self._errors.append((row, int(code), text))
 
     def cached(self, row: int, tokens: int) -> None:
         """Prompt tokens that the cache had."""
         self._cached.append((row, tokens))
 
-    def prompt(self, row: int, values: array[float], width: int, ids: array[int], tops: array[float]) -> None:
+    def prompt(self, row: int, values: Packed, width: int, ids: Packed, tops: Packed) -> None:
         """Log probabilities of the prompt: float32 `[n]`, and `[n x width]` alternatives."""
         self._prompts.append((row, values.tobytes(), width, ids.tobytes(), tops.tobytes()))
 
