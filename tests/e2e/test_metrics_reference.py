@@ -1,0 +1,54 @@
+"""docs/reference/metrics.md lists what a gateway and a worker export; `UPDATE_SNAPSHOTS=1` rewrites it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from support.http import get, post
+from support.servers import Server
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+SAMPLE = re.compile(r"^(\w+?)(?:_total|_bucket|_sum|_count)?(?:\{(.*)\})? \S+$")
+
+
+def table(address: str) -> str:
+    """The families of a metrics page, with the names and labels that a query uses."""
+    kinds: dict[str, str] = {}
+    helps: dict[str, str] = {}
+    labels: dict[str, list[str]] = {}
+    full: dict[str, str] = {}
+    for line in get(address, "/metrics").body.decode().splitlines():
+        if line.startswith(("# HELP ", "# TYPE ")):
+            _, what, name, text = line.split(" ", 3)
+            (helps if what == "HELP" else kinds)[name.removesuffix("_total")] = text
+        elif sample := SAMPLE.match(line):
+            name = next(known for known in (sample[1], line.partition("{")[0].split()[0]) if known in kinds)
+            named = [label for label in re.findall(r'(\w+)="', sample[2] or "") if label != "le"]
+            labels[name] = named
+            full[name] = line.partition("{")[0].split()[0] if kinds[name] != "histogram" else name
+    lines = ["| metric | type | labels | |", "|---|---|---|---|"]
+    for name, kind in kinds.items():
+        listed = ", ".join(f"`{label}`" for label in labels.get(name, []))
+        lines.append(f"| `{full.get(name, name)}` | {kind} | {listed} | {helps[name].rstrip('.')} |")
+    return "\n".join([*lines, ""])
+
+
+def test_the_page_lists_every_metric(server: Server) -> None:
+    # Families without a sample are not exported: a request, an ignored field and a refusal fill all.
+    body = {"model": server.model, "prompt": "Hello", "max_tokens": 2, "unknown_field": 1}
+    assert post(server.http, "/v1/completions", body).status == 200
+    assert post(server.http, "/v1/completions", {**body, "model": "nobody"}).status == 404
+    page = PAGE.read_text(encoding="utf-8")
+    for name, address in {"gateway": server.http, "worker": server.metrics}.items():
+        block = re.compile(rf"(<!-- {name} -->\n)(.*?)(<!-- end of {name} -->)", re.DOTALL)
+        found = block.search(page)
+        assert found is not None
+        made = table(address)
+        if os.environ.get("UPDATE_SNAPSHOTS"):
+            page = page[: found.start(2)] + made + page[found.end(2) :]
+            PAGE.write_text(page, encoding="utf-8")
+        else:
+            command = "UPDATE_SNAPSHOTS=1 pytest tests/e2e/test_metrics_reference.py"
+            assert found[2] == made, f"run `{command}` and review the difference"
