@@ -19,10 +19,10 @@ use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
 mod clock;
-mod generation_tag;
 mod json;
 mod output;
 mod python;
+mod source;
 mod values;
 
 use output::Bounded;
@@ -275,7 +275,7 @@ fn compile(environment: &mut Environment<'static>, name: &str, source: &str) -> 
             source.len()
         ));
     }
-    let source = generation_tag::neutralize(source);
+    let source = source::adapt(source);
     catch_unwind(AssertUnwindSafe(|| {
         environment.add_template_owned(name.to_owned(), source)
     }))

@@ -215,7 +215,7 @@ fn long_conversations_fit_the_default_limits() {
 }
 
 #[test]
-fn the_date_is_utc() {
+fn the_date_is_a_date() {
     let text = template("{{ strftime_now('%Y-%m-%d') }}", &json!({}))
         .render(&input(&json!({})))
         .unwrap();
