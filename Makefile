@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PORT ?= 8000
 
 # Outside the clone, so that a fresh clone finds the compiled dependencies of the last one.
 CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/inflight/target
@@ -10,22 +11,44 @@ export CARGO_TARGET_DIR
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -name '*.rs' -o -name '*.toml' -o -name '*.proto')
 
-.PHONY: help install serve test test-rust test-python lint format bench gateway clean
+# What `make check` runs of Python: the command line, its processes and the reference executor, in seconds.
+# The other folders start servers for real clients, build models or need a Triton server.
+FAST_TESTS := tests/python tests/reference
+
+.PHONY: help install serve check test test-rust test-python lint deny format bench wheel check-wheel gateway clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-install: $(VENV)/.installed ## Create .venv with the package (release build) and what the tests need
+install: $(VENV)/.installed $(VENV)/.tools ## Create .venv with the package and what the tests need
 
 $(VENV)/.created: pyproject.toml
 	PYTHON=$(PYTHON) tools/install-system-packages
+	@echo "==> creating $(VENV)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet $$($(BIN)/python tools/list_requirements.py)
+	$(BIN)/pip install --quiet --group build
 	touch $@
 
+# Who only serves is spared these.
+$(VENV)/.tools: $(VENV)/.created
+	@echo "==> installing what tests and linters need"
+	$(BIN)/pip install --quiet --group test
+	touch $@
+
+# Daily work has the profile of the tests (`dev`), so that the two share every compiled dependency and a
+# change is running within a minute. What is measured or given away has the profile `release`. The two
+# build the same file, so each forgets the other.
 $(VENV)/.installed: $(VENV)/.created $(RUST_SOURCES)
-	$(BIN)/maturin develop --release --locked
+	@echo "==> compiling the Rust core: minutes the first time, then seconds"
+	$(BIN)/maturin develop --locked
+	rm -f $(VENV)/.installed-release
+	touch $@
+
+$(VENV)/.installed-release: $(VENV)/.created $(RUST_SOURCES)
+	@echo "==> compiling the Rust core for speed: some minutes, the last one silent"
+	$(BIN)/maturin develop --locked --release
+	rm -f $(VENV)/.installed
 	touch $@
 
 # Only the tests of model repositories need a real Triton; who serves is spared the download.
@@ -34,8 +57,17 @@ $(VENV)/.triton: tools/install-triton $(VENV)/.created | $(VENV)/.installed
 	tools/install-triton $(VENV)
 	touch $@
 
-serve: install ## Serve the embedded model on http://localhost:8000
-	$(BIN)/inflight serve
+serve: $(VENV)/.installed ## Serve the embedded model on http://localhost:8000 (another port: PORT=9000)
+	$(BIN)/inflight serve --port $(PORT)
+
+check: install ## What to run before a commit: the linters and the fast tests (a minute or two)
+	cargo fmt --all --check
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	cargo test --workspace --exclude inflight-python --locked --quiet --lib
+	$(BIN)/pytest --quiet $(FAST_TESTS)
 
 test: test-rust test-python ## Run every test
 
@@ -45,24 +77,38 @@ test-rust:
 test-python: install $(VENV)/.triton
 	$(BIN)/pytest
 
-lint: install ## Formatting, clippy, ruff, mypy
+lint: install deny ## Formatting, clippy, dependencies, ruff, mypy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# No registry has a current cargo-deny ready to run, and compiling it takes longer than everything else
+# that CI does: who has it (`cargo install --locked cargo-deny`) checks, others are told so.
+deny: ## Check licences, sources and duplicates of the Rust dependencies, if cargo-deny is installed
+	@if cargo deny --version >/dev/null 2>&1; \
+	then cargo deny --locked --offline check bans licenses sources; \
+	else echo "cargo-deny is not installed: the dependencies are not checked"; fi
+
 format: install ## Rewrite the sources as the linters want them
 	cargo fmt --all
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install ## Measure the gateway, the worker and the floor (about ten minutes)
+bench: $(VENV)/.installed-release ## Measure the gateway, the worker and the floor (about ten minutes)
 	$(BIN)/inflight bench suite
+
+wheel: $(VENV)/.created ## Build the wheel for this platform in dist/
+	$(BIN)/maturin build --release --locked --out dist
+	@ls -l dist
+
+check-wheel: wheel ## Install the wheel in an environment of its own and serve one completion
+	$(BIN)/python tools/check_wheel.py dist
 
 gateway: ## Build the standalone gateway binary
 	cargo build --release --locked -p inflight-gateway
 	@echo $(CARGO_TARGET_DIR)/release/inflight-gateway
 
-clean: ## Remove the virtual environment and caches of this clone
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+clean: ## Remove the virtual environment, wheels and caches of this clone
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache

@@ -460,7 +460,8 @@ EXPRESSIONS = [
     "a{% raw %}\nb {{ x }}\n{% endraw %}\nc",
     "a\n  {%- raw -%}  \n {% if %}\n  {%- endraw -%}  \n c",
     "  {% raw\n%}\n\n{% generation %}{# #}{% endraw %}\n\nc",
-    "{{ '{% raw %}\n{# ' }}|{# {% raw %}\n' #}{{ {'a': {'%}': \"}}{% raw %}\\\"\"}} }}\n{% if '{% raw %}' %}x{% endif %}",
+    "{{ '{% raw %}\n{# ' }}|{# {% raw %}\n' #}{{ {'a': {'%}': \"}}{% raw %}\\\"\"}} }}\n"
+    "{% if '{% raw %}' %}x{% endif %}",
     "a\r\nb\r{% if true %}\r\nc{% endif %}\r\n{% raw %}\r\n{% endraw %}|{{ 'd\r\ne' }}",
     "{{ not }}",
     "{{ numbers.append(1) }}",
