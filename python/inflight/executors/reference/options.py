@@ -6,8 +6,10 @@ Owns every option's name (TensorRT-LLM's), default and reason. Pure; knows nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from inflight.options import declared, option, parse_values
 
 from .config import ModelConfig
 from .errors import OptionError
@@ -18,22 +20,32 @@ _DEFAULT_CACHE_BYTES = 2 * 1024**3
 _DEFAULT_NUM_TOKENS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Options:
-    """What a user may set; all integers of at least 1."""
+    """What a user may set."""
 
-    #: Sequences in flight.
-    max_batch_size: int = 64
-    #: Tokens of one iteration: longer prompts go through in chunks, so that they delay no other stream.
-    #: None: 256 or twice the batch, so that a chunk of a small model takes some tens of milliseconds.
-    max_num_tokens: int | None = None
-    #: Prompt plus output of one sequence; None: as much as the model was trained for and the cache holds.
-    max_seq_len: int | None = None
-    tokens_per_block: int = 32
-    #: None: every sequence in flight at its longest, within two gibibytes.
-    max_tokens_in_paged_kv_cache: int | None = None
-    #: Sequences that wait for a place in the batch; more are refused.
-    max_queue_size: int = 4096
+    max_batch_size: int = option("int", "Sequences in flight", default=64, minimum=1)
+    max_num_tokens: int | None = option(
+        "int",
+        "Tokens of one iteration: longer prompts go through in chunks, so that they delay no other stream;"
+        " by default 256 or twice the batch, a chunk of some tens of milliseconds for a small model",
+        minimum=1,
+    )
+    max_seq_len: int | None = option(
+        "int", "Prompt plus output of one sequence; by default what model and cache allow", minimum=1
+    )
+    tokens_per_block: int = option("int", "Tokens in a block of the KV cache", default=32, minimum=1)
+    max_tokens_in_paged_kv_cache: int | None = option(
+        "int",
+        "Tokens in the KV cache; by default every sequence in flight at its longest, within two gibibytes",
+        minimum=1,
+    )
+    max_queue_size: int = option(
+        "int", "Sequences that wait for a place in the batch; more are refused", default=4096, minimum=1
+    )
+
+
+OPTIONS = declared(Options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +60,13 @@ class Sizes:
 
 
 def parse_options(values: Mapping[str, Any]) -> Options:
-    """Options by name; None stands for the default. Errors: `OptionError` for an unknown name or value."""
-    names = [field.name for field in fields(Options)]
-    for name, value in values.items():
-        if name not in names:
-            raise OptionError(
-                f"option `{name}` is unknown to the reference executor", f"use one of {', '.join(names)}"
-            )
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError(f"option `{name}` is `{value}`", "it must be an integer of at least 1")
-    options = Options(**{name: value for name, value in values.items() if value is not None})
+    """Options by name; None stands for the default. Raises `OptionError` for an unknown name or value."""
+    options = Options(**parse_values(OPTIONS, values, "the reference executor"))
     if options.max_num_tokens is not None and options.max_num_tokens < options.max_batch_size:
         raise OptionError(
-            f"option `max_num_tokens` is `{options.max_num_tokens}`",
-            f"it must be at least max_batch_size ({options.max_batch_size}), a token for every sequence",
+            f"option `max_num_tokens` must be at least `max_batch_size` ({options.max_batch_size}), got"
+            f" `{options.max_num_tokens}`",
+            "raise it, or lower `max_batch_size`: every sequence needs a token in each iteration",
         )
     return options
 
@@ -83,8 +88,9 @@ def plan_sizes(options: Options, config: ModelConfig) -> Sizes:
     num_blocks = tokens // size
     if num_blocks == 0:
         raise OptionError(
-            f"option `max_tokens_in_paged_kv_cache` is `{tokens}`",
-            f"it must hold at least one block of {size} tokens",
+            f"option `max_tokens_in_paged_kv_cache` must hold at least one block of {size} tokens, got"
+            f" `{tokens}`",
+            "raise it, or lower `tokens_per_block`",
         )
     max_seq_len = min(max_seq_len, num_blocks * size)
     max_num_tokens = options.max_num_tokens or max(_DEFAULT_NUM_TOKENS, 2 * options.max_batch_size)

@@ -7,11 +7,12 @@ that asks for what happens anyway passes, every other one is named. The options 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
+from inflight.executors import options_of
 from inflight.triton.repository.tables import PARAMETERS, SHAPE, Parameter
 
 #: What the core model reads itself; `tokenizer_dir` is for an executor without a model to ask.
@@ -27,7 +28,7 @@ OWN = frozenset(
         "tokenizer_dir",
     }
 )
-_KINDS = {"str": "text", "strs": "text", "choices": "text"}
+_KINDS: dict[str, str] = {"texts": "text", "token_paths": "text"}
 
 
 @dataclass(frozen=True)
@@ -115,25 +116,11 @@ def _is_default(parameter: Parameter, text: str) -> bool:
 
 def _kinds(executor: str, runtime: str | None) -> dict[str, str]:
     """The executor's options with their kinds in the words of `tables.Parameter`."""
-    if executor == "tensorrt_llm":
-        from inflight.executors.tensorrt_llm.options import Options
-
-        return {
-            option.name: _kind(option)
-            for option in fields(Options)
-            if runtime is None or option.metadata["runtimes"] in ("both", runtime)
-        }
-    if executor == "reference":
-        from inflight.executors.reference.options import Options as ReferenceOptions
-
-        return {option.name: "int" for option in fields(ReferenceOptions)}
-    return {"step_us": "float"}
-
-
-def _kind(option: Field[Any]) -> str:
-    if option.metadata["choices"]:
-        return "|".join(option.metadata["choices"])
-    return str(_KINDS.get(option.metadata["kind"], option.metadata["kind"]))
+    return {
+        name: "|".join(option.choices) if option.choices else _KINDS.get(option.kind, option.kind)
+        for name, option in options_of(executor).items()
+        if runtime is None or runtime in getattr(option, "runtimes", (runtime,))
+    }
 
 
 def _value(executor: str, kind: str, text: str) -> Any:
