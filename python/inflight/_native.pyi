@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from inflight.executors.base import Executor, ResponseBatch
+from inflight.executors.base import Executor, ModelInfo, Request, ResponseBatch
 
 __version__: str
 
@@ -125,6 +125,171 @@ class StopMatcher:
     @property
     def hit(self) -> int | None:
         """The index of the stop string that ended the text."""
+
+class CoreInput:
+    """An input tensor of the core model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def datatype(self) -> str:
+        """KServe's name, such as `INT32`."""
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Without the batch dimension; -1 is any length."""
+
+    @property
+    def optional(self) -> bool: ...
+    @property
+    def ragged(self) -> bool:
+        """Rows of a batch may differ in length."""
+
+    @property
+    def squeezed(self) -> bool:
+        """Triton reshapes it to nothing: its backends see the batch dimension alone."""
+
+    @property
+    def any_float(self) -> bool:
+        """Any float type will do; `datatype` is the default."""
+
+    @property
+    def declared(self) -> bool:
+        """Whether the config.pbtxt of Triton's model declares it."""
+
+    @property
+    def capability(self) -> str | None:
+        """What the executor must be capable of, unless the value asks for nothing."""
+
+    @property
+    def path(self) -> str | None:
+        """The field of `inflight.executors.base.Request` that it becomes, with dots.
+
+        None: the worker applies it, or it travels in `Request.tensors` under its own name.
+        """
+
+class CoreOutput:
+    """An output tensor of the core model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def datatype(self) -> str: ...
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Without the batch dimension; -1 is any length."""
+
+    @property
+    def declared(self) -> bool:
+        """Whether the config.pbtxt of Triton's model declares it."""
+
+class CoreParameter:
+    """A request parameter, which travels in `Request.tensors` under its own name."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def capability(self) -> str: ...
+
+class CoreModel:
+    """The table of the core model, in the order of Triton's config.pbtxt."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[CoreInput, ...]: ...
+    @property
+    def outputs(self) -> tuple[CoreOutput, ...]: ...
+    @property
+    def parameters(self) -> tuple[CoreParameter, ...]: ...
+
+def core_model() -> CoreModel:
+    """The core model's inputs, outputs and request parameters: the one table of them."""
+
+class Refusal:
+    """Why a request, or one of its rows, gets no answer."""
+
+    @property
+    def status(self) -> int:
+        """A gRPC status code."""
+
+    @property
+    def text(self) -> str: ...
+
+class ParsedRequest:
+    """A request that was understood."""
+
+    @property
+    def is_stop(self) -> bool:
+        """It ends the requests with its id, and has no executor request of its own."""
+
+    @property
+    def requests(self) -> list[Request]:
+        """One for each row of the batch."""
+
+    @property
+    def streaming(self) -> bool: ...
+    @property
+    def sequences(self) -> int:
+        """Sequences of each row."""
+
+class Answer:
+    """What one row of the executor became."""
+
+    @property
+    def client_id(self) -> int: ...
+    @property
+    def is_final(self) -> bool:
+        """Whether it was the last row of this client id."""
+
+    @property
+    def outputs(self) -> list[tuple[str, str, tuple[int, ...], bytes]] | None:
+        """Name, datatype, shape with the batch dimension, bytes. None with a refusal, or while beams are
+        gathered."""
+
+    @property
+    def refusal(self) -> Refusal | None: ...
+
+class CoreRequests:
+    """The core model inside a server that is not ours (Triton): parses requests, remembers them until their
+    last row, and answers rows, as the worker does. Safe to share between threads.
+
+    `info.max_batch_size` bounds the rows of a request, `max_message_bytes` an answer;
+    `exclude_input_in_output` holds for requests that do not say.
+    """
+
+    def __new__(
+        cls, info: ModelInfo, *, max_message_bytes: int, exclude_input_in_output: bool = False
+    ) -> CoreRequests: ...
+    def parse(
+        self,
+        request_id: str,
+        inputs: Sequence[tuple[str, str, Sequence[int], bytes]],
+        outputs: Sequence[str],
+        parameters: Mapping[str, bool | int | float | str],
+    ) -> ParsedRequest | Refusal:
+        """Reads a request. `inputs`: name, datatype, shape with the batch dimension, packed bytes.
+
+        Raises `ValueError` for an unknown datatype, `TypeError` for a parameter of another type.
+        """
+
+    def respond(self, batch: ResponseBatch) -> list[Answer]:
+        """Answers the rows of one iteration, in order; rows of unknown client ids have no answer.
+
+        Raises `TypeError` or `ValueError` for a batch that `check_response_batch` refuses.
+        """
+
+    def forget(self, client_ids: Sequence[int]) -> None:
+        """Drops requests that the executor will not answer."""
+
+def executor_gauges(stats: str | None, active: int) -> list[tuple[str, str, str, list[tuple[str, float]]]]:
+    """The executor's gauges as on the worker's metrics page: name, help, label, and a number per label value.
+
+    `stats` is an iteration's statistics in JSON, under TensorRT-LLM's keys. Raises `ValueError` where they
+    cannot be read.
+    """
 
 def serve_worker(executor: Executor, options: WorkerOptions) -> int:
     """Serves an executor until SIGINT or SIGTERM, with the GIL released; returns the exit code.

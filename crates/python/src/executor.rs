@@ -138,7 +138,8 @@ impl Executor for PythonExecutor {
     }
 }
 
-fn read_info(info: &Bound<'_, PyAny>) -> PyResult<ModelInfo> {
+/// Reads an `inflight.executors.base.ModelInfo`.
+pub(crate) fn read_info(info: &Bound<'_, PyAny>) -> PyResult<ModelInfo> {
     Ok(ModelInfo {
         executor: info.getattr("executor")?.extract()?,
         vocab_size: info.getattr("vocab_size")?.extract()?,

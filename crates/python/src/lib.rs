@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 mod attach;
 mod columns;
 mod commands;
+mod core_model;
 mod error;
 mod executor;
 mod options;
@@ -31,6 +32,11 @@ mod _native {
 
     #[pymodule_export]
     use super::commands::{bench_main, gateway_main};
+    #[pymodule_export]
+    use super::core_model::{
+        Answer, CoreInput, CoreModel, CoreOutput, CoreParameter, CoreRequests, ParsedRequest,
+        Refusal, core_model, gauges,
+    };
     #[pymodule_export]
     use super::options::{PySimulatedOptions, PyWorkerOptions};
     #[pymodule_export]

@@ -4,6 +4,7 @@
 
 mod assets;
 mod batch;
+pub mod embedded;
 mod engine;
 pub mod executor;
 mod metrics;
@@ -16,7 +17,11 @@ mod serve;
 mod service;
 pub mod simulated;
 
-pub use model::{CORE_MODEL, CORE_MODEL_VERSION};
+pub use metrics::{GaugeFamily, executor_gauges};
+pub use model::{
+    CORE_MODEL, CORE_MODEL_VERSION, CoreInput, CoreOutput, CoreParameter, core_inputs,
+    core_outputs, core_parameters,
+};
 pub use options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 pub use serve::serve;
 pub use simulated::{SimulatedExecutor, SimulatedOptions};

@@ -4,6 +4,7 @@
 //! of active requests is counted here, so that it is exact at any time. Families of Triton's that have
 //! no source in this process (GPU, response cache, pinned pool) are absent.
 
+mod gauges;
 mod page;
 mod server;
 
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use crate::executor::IterationStats;
 use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
 
+pub use gauges::{GaugeFamily, executor_gauges};
 pub(crate) use server::serve;
 
 /// How a request ended, by Triton's values of the label `reason`.

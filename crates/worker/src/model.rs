@@ -1,15 +1,20 @@
 //! The core model `tensorrt_llm` as clients see it: its name, its tensors, its metadata and config.
 //!
-//! One table ([`inputs`], [`outputs`]) says what there is; parsing, metadata, config and refusals all
-//! read it. The other four models of Triton's TensorRT-LLM repository are not served yet.
+//! One table ([`inputs`], [`outputs`], [`parameters`]) says what there is; parsing, metadata, config and
+//! refusals all read it, and so does Python ([`table`]). The other four models of Triton's TensorRT-LLM
+//! repository are not served yet.
 
 mod describe;
 mod inputs;
 mod outputs;
+mod parameters;
+mod table;
 
 pub(crate) use describe::{config, metadata};
 pub(crate) use inputs::{FLAGS_NONE, Field, Flags, INPUTS, InputSpec, Neutral, Range, input};
 pub(crate) use outputs::{OUTPUTS, OutputSet, output};
+pub(crate) use parameters::{PARAMETERS, PRIORITY, REQUEST_TYPE};
+pub use table::{CoreInput, CoreOutput, CoreParameter, core_inputs, core_outputs, core_parameters};
 
 /// The KServe model that takes token ids.
 pub const CORE_MODEL: &str = "tensorrt_llm";
@@ -20,7 +25,7 @@ pub const CORE_MODEL_VERSION: &str = "1";
 pub(crate) const PRIORITY_LEVELS: u32 = 100;
 /// The level of a request that names none.
 pub(crate) const DEFAULT_PRIORITY_LEVEL: u32 = PRIORITY_LEVELS / 2;
-/// The models that Triton's repository has around it and this worker has not.
+/// The models that Triton's repository has around it and this worker lacks.
 pub(crate) const ABSENT_MODELS: [&str; 4] = [
     "preprocessing",
     "postprocessing",

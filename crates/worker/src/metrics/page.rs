@@ -1,10 +1,13 @@
 //! The metrics page: Prometheus' text format, with exactly Triton's names and labels. Pure.
+//!
+//! Not `prometheus-client`, which the gateway uses: it writes OpenMetrics, where a counter's sample always
+//! ends in `_total`. Triton's counters do not (`nv_inference_request_success`), and dashboards know them so.
 
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::gauges::{GaugeFamily, executor_gauges};
 use super::{Counters, Histogram};
-use crate::executor::IterationStats;
 use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
 
 struct Page(String);
@@ -27,10 +30,10 @@ impl Page {
         let _ = writeln!(self.0, "}} {value}");
     }
 
-    fn gauges(&mut self, name: &str, help: &str, label: &str, values: &[(&str, f64)]) {
-        self.family(name, "gauge", help);
-        for (text, value) in values {
-            self.sample(name, Some((label, text)), *value);
+    fn gauges(&mut self, family: &GaugeFamily) {
+        self.family(family.name, "gauge", family.help);
+        for (text, value) in &family.values {
+            self.sample(family.name, Some((family.label, text)), *value);
         }
     }
 
@@ -71,7 +74,9 @@ fn microseconds(duration: Duration) -> f64 {
 pub(super) fn render(counters: &Counters, active: usize, pending: usize) -> String {
     let mut page = Page(String::with_capacity(8192));
     requests(&mut page, counters, pending);
-    executor(&mut page, counters.iteration.as_ref(), active);
+    for family in executor_gauges(counters.iteration.as_ref(), active) {
+        page.gauges(&family);
+    }
     page.histogram(
         "nv_llm_input_token_len",
         "Prompt tokens of finished requests",
@@ -137,75 +142,5 @@ fn requests(page: &mut Page, counters: &Counters, pending: usize) {
         "Time from a request to its first response",
         None,
         &counters.first_response_ms,
-    );
-}
-
-/// What the executor reported of its latest iteration. Without live requests there is none: what a
-/// finished iteration scheduled is over.
-fn executor(page: &mut Page, iteration: Option<&IterationStats>, active: usize) {
-    let none = IterationStats::default();
-    let stats = iteration.unwrap_or(&none);
-    let inflight = stats.inflight_batching_stats.clone().unwrap_or_default();
-    let running = |value: u64| if active == 0 { 0.0 } else { value as f64 };
-    let scheduled = running(inflight.num_scheduled_requests);
-    let active = active as f64;
-    page.gauges(
-        "nv_trt_llm_request_metrics",
-        "Requests in the executor",
-        "request_type",
-        &[
-            ("active", active),
-            ("max", stats.max_num_active_requests as f64),
-            ("scheduled", scheduled),
-            ("context", running(inflight.num_context_requests)),
-            ("waiting", (active - scheduled).max(0.0)),
-        ],
-    );
-    page.gauges(
-        "nv_trt_llm_runtime_memory_metrics",
-        "Bytes the runtime has allocated",
-        "memory_type",
-        &[
-            ("cpu", stats.cpu_mem_usage as f64),
-            ("gpu", stats.gpu_mem_usage as f64),
-            ("pinned", stats.pinned_mem_usage as f64),
-        ],
-    );
-    if let Some(cache) = &stats.kv_cache_stats {
-        let fraction = if cache.max_num_blocks == 0 {
-            0.0
-        } else {
-            cache.used_num_blocks as f64 / cache.max_num_blocks as f64
-        };
-        page.gauges(
-            "nv_trt_llm_kv_cache_block_metrics",
-            "Blocks of the KV cache",
-            "kv_cache_block_type",
-            &[
-                ("max", cache.max_num_blocks as f64),
-                ("free", cache.free_num_blocks as f64),
-                ("used", cache.used_num_blocks as f64),
-                ("tokens_per", cache.tokens_per_block as f64),
-                ("reused", cache.reused_blocks as f64),
-                ("fraction", fraction),
-            ],
-        );
-    }
-    page.gauges(
-        "nv_trt_llm_inflight_batcher_metrics",
-        "The latest iteration's batch",
-        "inflight_batcher_specific_metric",
-        &[
-            ("total_context_tokens", running(inflight.num_ctx_tokens)),
-            ("generation_requests", running(inflight.num_gen_requests)),
-            ("micro_batch_id", inflight.micro_batch_id as f64),
-            ("paused_requests", running(inflight.num_paused_requests)),
-        ],
-    );
-    page.gauges(
-        "nv_trt_llm_general_metrics",
-        "The latest iteration",
-        "general_type",
-        &[("iteration_counter", stats.iter as f64)],
     );
 }

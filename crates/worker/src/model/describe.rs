@@ -51,8 +51,8 @@ pub(crate) fn config(info: &ModelInfo) -> ModelConfig {
                 name: spec.name.to_owned(),
                 data_type: spec.datatype.to_config() as i32,
                 dims: spec.dims.to_vec(),
-                // Triton squeezes its scalars: the backend sees [batch].
-                reshape: (spec.dims == [1] && !spec.ragged)
+                reshape: spec
+                    .squeezed
                     .then(|| ModelTensorReshape { shape: Vec::new() }),
                 allow_ragged_batch: spec.ragged,
                 optional: spec.optional,

@@ -1,8 +1,8 @@
 //! Every input tensor of the core model: Triton's under Triton's names, ours under `inflight_`.
 //!
 //! Names, datatypes and dimensions are those of Triton's `tensorrt_llm` model (its config.pbtxt, and
-//! what its backend reads besides). Each row says what becomes of the tensor and which capability of
-//! the executor it needs.
+//! what its backend also reads). Each row says what the tensor becomes and which capability of the
+//! executor it needs. This is the only table: Python reads it through `inflight._native.core_model()`.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -21,6 +21,12 @@ pub(crate) struct InputSpec {
     pub(crate) optional: bool,
     /// Rows of a batch may differ in length (Triton's `allow_ragged_batch`).
     pub(crate) ragged: bool,
+    /// Triton reshapes it to nothing: its backends see the batch dimension alone.
+    pub(crate) squeezed: bool,
+    /// Any float type will do; Triton's config.pbtxt chooses one, and `datatype` is its default.
+    pub(crate) any_float: bool,
+    /// Whether Triton's config.pbtxt declares it.
+    pub(crate) declared: bool,
     /// What the executor must be able to do, unless the value is [`Neutral`].
     pub(crate) capability: Option<&'static str>,
     pub(crate) neutral: Neutral,
@@ -36,6 +42,8 @@ pub(crate) enum Neutral {
     ZeroOrOne,
     Negative,
     Empty,
+    /// One element or none: the preprocessing of Triton's ensemble always makes one decoder id.
+    AtMostOne,
 }
 
 /// The values a number may have.
@@ -73,7 +81,7 @@ pub(crate) const FLAGS_NONE: Flags = Flags {
     streaming: None,
 };
 
-/// What becomes of an input.
+/// What becomes of an input. Paths are those of [`Request`](crate::executor::Request).
 #[derive(Clone, Copy)]
 pub(crate) enum Field {
     Prompt,
@@ -96,10 +104,11 @@ pub(crate) enum Field {
     /// Triton takes a value of 0 or less for "not set".
     TopP,
     /// A token id of the vocabulary.
-    TokenId(fn(&mut SamplingConfig, i32)),
-    Float(fn(&mut SamplingConfig, f32), Range),
-    Int(fn(&mut SamplingConfig, i32), Range),
-    Flag(fn(&mut Flags, bool)),
+    TokenId(&'static str, fn(&mut SamplingConfig, i32)),
+    Float(&'static str, fn(&mut SamplingConfig, f32), Range),
+    Int(&'static str, fn(&mut SamplingConfig, i32), Range),
+    /// Without a path: the worker applies it.
+    Flag(Option<&'static str>, fn(&mut Flags, bool)),
     /// Goes to the executor unread.
     Passed,
 }
@@ -132,6 +141,9 @@ const fn scalar(name: &'static str, datatype: DataType, field: Field) -> InputSp
         dims: SCALAR,
         optional: true,
         ragged: false,
+        squeezed: true,
+        any_float: false,
+        declared: true,
         capability: None,
         neutral: Neutral::Never,
         field,
@@ -147,12 +159,30 @@ const fn list(
     InputSpec {
         dims,
         ragged: true,
+        squeezed: false,
         ..scalar(name, datatype, field)
     }
 }
 
-const fn flag(name: &'static str, set: fn(&mut Flags, bool)) -> InputSpec {
-    scalar(name, DataType::Bool, Field::Flag(set))
+/// A switch that the worker applies.
+const fn switch(name: &'static str, set: fn(&mut Flags, bool)) -> InputSpec {
+    scalar(name, DataType::Bool, Field::Flag(None, set))
+}
+
+/// A switch that the executor applies, too.
+const fn flag(name: &'static str, path: &'static str, set: fn(&mut Flags, bool)) -> InputSpec {
+    scalar(name, DataType::Bool, Field::Flag(Some(path), set))
+}
+
+/// A number of the sampling configuration: its kind, its field, its bounds.
+macro_rules! sampling {
+    ($kind:ident, $field:ident $(, $bounds:expr)?) => {
+        Field::$kind(
+            concat!("sampling_config.", stringify!($field)),
+            |config, value| config.$field = Some(value),
+            $($bounds)?
+        )
+    };
 }
 
 impl InputSpec {
@@ -170,25 +200,86 @@ impl InputSpec {
             ..self
         }
     }
+
+    const fn not_ragged(self) -> Self {
+        Self {
+            ragged: false,
+            ..self
+        }
+    }
+
+    const fn not_squeezed(self) -> Self {
+        Self {
+            squeezed: false,
+            ..self
+        }
+    }
+
+    const fn any_float(self) -> Self {
+        Self {
+            any_float: true,
+            ..self
+        }
+    }
+
+    const fn undeclared(self) -> Self {
+        Self {
+            declared: false,
+            ..self
+        }
+    }
+
+    pub(crate) fn takes(&self, datatype: DataType) -> bool {
+        datatype == self.datatype || self.any_float && matches!(datatype, Fp16 | Bf16 | Fp32)
+    }
+
+    /// The field of [`Request`](crate::executor::Request) that it becomes. None: the worker applies it,
+    /// or it travels in `Request::tensors` under its own name.
+    pub(crate) fn path(&self) -> Option<&'static str> {
+        Some(match self.field {
+            Field::Prompt => "input_token_ids",
+            Field::MaxTokens => "max_tokens",
+            Field::BeamWidth => "sampling_config.beam_width",
+            Field::NumReturnSequences => "sampling_config.num_return_sequences",
+            Field::EndId => "end_id",
+            Field::PadId => "pad_id",
+            Field::StopWords => "stop_words",
+            Field::BadWords => "bad_words",
+            Field::EmbeddingBias => "embedding_bias",
+            Field::LogitBiasIds | Field::LogitBiasValues => "logit_bias",
+            Field::Seed => "sampling_config.seed",
+            Field::NumTopLogProbs => "output_config.num_top_log_probs",
+            Field::NumPromptLogProbs => "output_config.num_prompt_log_probs",
+            Field::EarlyStopping => "sampling_config.early_stopping",
+            Field::TopP => "sampling_config.top_p",
+            Field::TokenId(path, _) | Field::Float(path, ..) | Field::Int(path, ..) => path,
+            Field::Flag(path, _) => return path,
+            Field::PromptLength | Field::Handle | Field::Passed => return None,
+        })
+    }
 }
 
-use DataType::{Bool, Bytes, Fp16, Fp32, Int32, Int64, Uint8, Uint64};
-use Field::{Float, Int, Passed, TokenId};
-use Neutral::{Empty, Negative, Never, One, Zero, ZeroOrOne};
+use DataType::{Bf16, Bool, Bytes, Fp16, Fp32, Int32, Int64, Uint8, Uint64};
+use Field::Passed;
+use Neutral::{AtMostOne, Empty, Negative, Never, One, Zero, ZeroOrOne};
 
 /// The inputs, in the order of Triton's config.pbtxt, then what only its backend reads, then ours.
 pub(crate) static INPUTS: &[InputSpec] = &[
     list("input_ids", Int32, LIST, Field::Prompt),
-    list("encoder_input_features", Fp16, MATRIX, Passed).needs(can::ENCODER, Empty),
+    list("encoder_input_features", Fp16, MATRIX, Passed)
+        .any_float()
+        .needs(can::ENCODER, Empty),
     scalar("encoder_output_lengths", Int32, Passed).needs(can::ENCODER, Zero),
     scalar("input_lengths", Int32, Field::PromptLength).required(),
     scalar("request_output_len", Int32, Field::MaxTokens).required(),
     scalar("num_return_sequences", Int32, Field::NumReturnSequences)
         .needs(can::NUM_RETURN_SEQUENCES, One),
     list("draft_input_ids", Int32, LIST, Passed).needs(can::DRAFT_TOKENS, Empty),
-    list("decoder_input_ids", Int32, LIST, Passed).needs(can::ENCODER, Empty),
-    scalar("decoder_input_lengths", Int32, Passed).needs(can::ENCODER, Zero),
-    list("draft_logits", Fp32, MATRIX, Passed).needs(can::DRAFT_TOKENS, Empty),
+    list("decoder_input_ids", Int32, LIST, Passed).needs(can::ENCODER, AtMostOne),
+    scalar("decoder_input_lengths", Int32, Passed).needs(can::ENCODER, ZeroOrOne),
+    list("draft_logits", Fp32, MATRIX, Passed)
+        .any_float()
+        .needs(can::DRAFT_TOKENS, Empty),
     scalar("draft_acceptance_threshold", Fp32, Passed).needs(can::DRAFT_TOKENS, Never),
     scalar("end_id", Int32, Field::EndId),
     scalar("pad_id", Int32, Field::PadId),
@@ -199,95 +290,109 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     scalar(
         "temperature",
         Fp32,
-        Float(|c, v| c.temperature = Some(v), NOT_NEGATIVE),
+        sampling!(Float, temperature, NOT_NEGATIVE),
     ),
-    scalar(
-        "runtime_top_k",
-        Int32,
-        Int(|c, v| c.top_k = Some(v), NOT_NEGATIVE),
-    ),
+    scalar("runtime_top_k", Int32, sampling!(Int, top_k, NOT_NEGATIVE)),
     scalar("runtime_top_p", Fp32, Field::TopP),
     scalar(
         "runtime_top_p_min",
         Fp32,
-        Float(|c, v| c.top_p_min = Some(v), FRACTION),
+        sampling!(Float, top_p_min, FRACTION),
     )
     .needs(can::TOP_P_DECAY, Zero),
     scalar(
         "runtime_top_p_decay",
         Fp32,
-        Float(|c, v| c.top_p_decay = Some(v), FRACTION),
+        sampling!(Float, top_p_decay, FRACTION),
     )
     .needs(can::TOP_P_DECAY, One),
     scalar(
         "runtime_top_p_reset_ids",
         Int32,
-        TokenId(|c, v| c.top_p_reset_ids = Some(v)),
+        sampling!(TokenId, top_p_reset_ids),
     )
     .needs(can::TOP_P_DECAY, Negative),
-    scalar(
-        "len_penalty",
-        Fp32,
-        Float(|c, v| c.length_penalty = Some(v), ANY),
-    )
-    .needs(can::BEAM_SEARCH, ZeroOrOne),
+    scalar("len_penalty", Fp32, sampling!(Float, length_penalty, ANY))
+        .needs(can::BEAM_SEARCH, ZeroOrOne),
     scalar("early_stopping", Bool, Field::EarlyStopping).needs(can::BEAM_SEARCH, ZeroOrOne),
     scalar(
         "repetition_penalty",
         Fp32,
-        Float(|c, v| c.repetition_penalty = Some(v), ABOVE_ZERO),
+        sampling!(Float, repetition_penalty, ABOVE_ZERO),
     )
     .needs(can::PENALTIES, One),
     scalar(
         "min_tokens",
         Int32,
-        Int(|c, v| c.min_tokens = Some(v), NOT_NEGATIVE),
+        sampling!(Int, min_tokens, NOT_NEGATIVE),
     )
     .needs(can::MIN_TOKENS, ZeroOrOne),
     scalar(
         "beam_search_diversity_rate",
         Fp32,
-        Float(|c, v| c.beam_search_diversity_rate = Some(v), NOT_NEGATIVE),
+        sampling!(Float, beam_search_diversity_rate, NOT_NEGATIVE),
     )
     .needs(can::BEAM_SEARCH, Zero),
     scalar(
         "presence_penalty",
         Fp32,
-        Float(|c, v| c.presence_penalty = Some(v), ANY),
+        sampling!(Float, presence_penalty, ANY),
     )
     .needs(can::PENALTIES, Zero),
     scalar(
         "frequency_penalty",
         Fp32,
-        Float(|c, v| c.frequency_penalty = Some(v), ANY),
+        sampling!(Float, frequency_penalty, ANY),
     )
     .needs(can::PENALTIES, Zero),
     scalar("seed", Uint64, Field::Seed),
-    flag("return_log_probs", |f, v| f.return_log_probs = v).needs(can::LOG_PROBS, Zero),
-    flag("return_context_logits", |f, v| f.return_context_logits = v)
-        .needs(can::CONTEXT_LOGITS, Zero),
-    flag("return_generation_logits", |f, v| {
-        f.return_generation_logits = v
-    })
+    flag(
+        "return_log_probs",
+        "output_config.return_log_probs",
+        |f, v| f.return_log_probs = v,
+    )
+    .needs(can::LOG_PROBS, Zero),
+    flag(
+        "return_context_logits",
+        "output_config.return_context_logits",
+        |f, v| f.return_context_logits = v,
+    )
+    .needs(can::CONTEXT_LOGITS, Zero),
+    flag(
+        "return_generation_logits",
+        "output_config.return_generation_logits",
+        |f, v| f.return_generation_logits = v,
+    )
     .needs(can::GENERATION_LOGITS, Zero),
-    flag("return_perf_metrics", |f, v| f.return_perf_metrics = v).needs(can::PERF_METRICS, Zero),
-    flag("return_num_input_tokens", |f, v| {
+    flag(
+        "return_perf_metrics",
+        "output_config.return_perf_metrics",
+        |f, v| f.return_perf_metrics = v,
+    )
+    .needs(can::PERF_METRICS, Zero),
+    switch("return_num_input_tokens", |f, v| {
         f.return_num_input_tokens = v
     }),
-    flag("return_num_output_tokens", |f, v| {
+    switch("return_num_output_tokens", |f, v| {
         f.return_num_output_tokens = v
     }),
-    flag("exclude_input_in_output", |f, v| {
+    switch("exclude_input_in_output", |f, v| {
         f.exclude_input_in_output = v
     }),
-    flag(names::STOP, |f, v| f.stop = v),
-    flag("streaming", |f, v| f.streaming = Some(v)),
-    list("prompt_embedding_table", Fp16, MATRIX, Passed).needs(can::PROMPT_TUNING, Empty),
+    switch(names::STOP, |f, v| f.stop = v),
+    flag("streaming", "streaming", |f, v| f.streaming = Some(v)),
+    list("prompt_embedding_table", Fp16, MATRIX, Passed)
+        .any_float()
+        .needs(can::PROMPT_TUNING, Empty),
     list("prompt_table_extra_ids", Uint64, LIST, Passed).needs(can::PROMPT_TUNING, Empty),
     scalar("prompt_vocab_size", Int32, Passed).needs(can::PROMPT_TUNING, Zero),
     list("cross_attention_mask", Bool, MATRIX, Passed).needs(can::CROSS_ATTENTION, Empty),
-    list("mrope_rotary_cos_sin", Fp32, LIST, Passed).needs(can::MROPE, Empty),
-    scalar("mrope_position_deltas", Int64, Passed).needs(can::MROPE, Never),
+    list("mrope_rotary_cos_sin", Fp32, LIST, Passed)
+        .not_ragged()
+        .needs(can::MROPE, Empty),
+    scalar("mrope_position_deltas", Int64, Passed)
+        .not_squeezed()
+        .needs(can::MROPE, Never),
     scalar("lora_task_id", Uint64, Passed).needs(can::LORA, Never),
     list("lora_weights", Fp16, MATRIX, Passed).needs(can::LORA, Empty),
     list("lora_config", Int32, &[-1, 3], Passed).needs(can::LORA, Empty),
@@ -310,22 +415,26 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     scalar(
         "no_repeat_ngram_size",
         Int32,
-        Int(|c, v| c.no_repeat_ngram_size = Some(v), NOT_NEGATIVE),
+        sampling!(Int, no_repeat_ngram_size, NOT_NEGATIVE),
     )
-    .needs(can::NO_REPEAT_NGRAM, Zero),
-    scalar(names::HANDLE, Uint64, Field::Handle),
-    scalar(
-        names::MIN_P,
-        Fp32,
-        Float(|c, v| c.min_p = Some(v), FRACTION),
-    )
-    .needs(can::MIN_P, Zero),
-    scalar(names::NUM_TOP_LOG_PROBS, Int32, Field::NumTopLogProbs).needs(can::TOP_LOG_PROBS, Zero),
+    .needs(can::NO_REPEAT_NGRAM, Zero)
+    .undeclared(),
+    scalar(names::HANDLE, Uint64, Field::Handle).undeclared(),
+    scalar(names::MIN_P, Fp32, sampling!(Float, min_p, FRACTION))
+        .needs(can::MIN_P, Zero)
+        .undeclared(),
+    scalar(names::NUM_TOP_LOG_PROBS, Int32, Field::NumTopLogProbs)
+        .needs(can::TOP_LOG_PROBS, Zero)
+        .undeclared(),
     scalar(names::NUM_PROMPT_LOG_PROBS, Int32, Field::NumPromptLogProbs)
-        .needs(can::PROMPT_LOG_PROBS, Never),
-    list(names::LOGIT_BIAS_IDS, Int32, LIST, Field::LogitBiasIds).needs(can::EMBEDDING_BIAS, Empty),
+        .needs(can::PROMPT_LOG_PROBS, Never)
+        .undeclared(),
+    list(names::LOGIT_BIAS_IDS, Int32, LIST, Field::LogitBiasIds)
+        .needs(can::EMBEDDING_BIAS, Empty)
+        .undeclared(),
     list(names::LOGIT_BIAS_VALUES, Fp32, LIST, Field::LogitBiasValues)
-        .needs(can::EMBEDDING_BIAS, Empty),
+        .needs(can::EMBEDDING_BIAS, Empty)
+        .undeclared(),
 ];
 
 /// The input with this name.

@@ -77,7 +77,7 @@ fn read(
     let config = &mut request.sampling_config;
     match input.spec.field {
         // The prompt is read once its length is known; handle and flags hold for the batch.
-        Field::Prompt | Field::Handle | Field::Flag(_) => {}
+        Field::Prompt | Field::Handle | Field::Flag(..) => {}
         Field::PromptLength => parts.prompt_length = Some(input.scalar(row)?),
         Field::MaxTokens => parts.max_tokens = Some(input.scalar(row)?),
         Field::BeamWidth => {
@@ -131,19 +131,19 @@ fn read(
             }
             config.top_p = (top_p > 0.0).then_some(top_p);
         }
-        Field::TokenId(set) => {
+        Field::TokenId(_, set) => {
             let id: i32 = input.scalar(row)?;
             if id >= 0 {
                 optional_token(name, id, vocab_size)?;
                 set(config, id);
             }
         }
-        Field::Float(set, range) => {
+        Field::Float(_, set, range) => {
             let number: f32 = input.scalar(row)?;
             within(name, f64::from(number), range)?;
             set(config, number);
         }
-        Field::Int(set, range) => {
+        Field::Int(_, set, range) => {
             let number: i32 = input.scalar(row)?;
             within(name, f64::from(number), range)?;
             set(config, number);

@@ -8,12 +8,10 @@ use inflight_kserve::inference::{
 use inflight_kserve::names;
 
 use crate::executor::{NamedTensor, capability};
-use crate::model::PRIORITY_LEVELS;
+use crate::model::{PRIORITY, PRIORITY_LEVELS, REQUEST_TYPE};
 
 use super::{Limits, RequestError};
 
-const REQUEST_TYPE: &str = "request_type";
-const PRIORITY: &str = "priority";
 /// Triton's words; the first is what a request without the parameter asks for.
 const REQUEST_TYPES: [&str; 3] = [CONTEXT_AND_GENERATION, CONTEXT_ONLY, "generation_only"];
 const CONTEXT_AND_GENERATION: &str = "context_and_generation";

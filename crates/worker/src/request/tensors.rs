@@ -49,7 +49,7 @@ impl<'a> Batch<'a> {
     pub(super) fn flags(&self, limits: &Limits) -> Result<Flags, RequestError> {
         let mut flags = FLAGS_NONE;
         for input in &self.inputs {
-            if let Field::Flag(set) = input.spec.field
+            if let Field::Flag(_, set) = input.spec.field
                 && !input.is_skipped(0, limits)?
             {
                 set(&mut flags, input.scalar(0)?);
@@ -72,7 +72,7 @@ impl<'a> Input<'a> {
         let spec = model::input(tensor.name).ok_or_else(|| RequestError::UnknownInput {
             tensor: tensor.name.to_owned(),
         })?;
-        if tensor.datatype != spec.datatype {
+        if !spec.takes(tensor.datatype) {
             return Err(RequestError::Datatype {
                 tensor: spec.name,
                 expected: spec.datatype,
@@ -145,6 +145,7 @@ impl<'a> Input<'a> {
             Neutral::ZeroOrOne => number().is_some_and(|value| value == 0.0 || value == 1.0),
             Neutral::Negative => number().is_some_and(|value| value < 0.0),
             Neutral::Empty => self.shape.contains(&0),
+            Neutral::AtMostOne => self.shape.iter().product::<i64>() <= 1,
         }
     }
 

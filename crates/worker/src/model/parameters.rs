@@ -1,0 +1,25 @@
+//! The parameters of a request, next to its tensors, that the core model reads.
+
+use crate::executor::capability;
+
+/// Which phases to run: `context_and_generation`, `context_only` or `generation_only`.
+pub(crate) const REQUEST_TYPE: &str = "request_type";
+/// A level from 1 (first) to [`PRIORITY_LEVELS`](super::PRIORITY_LEVELS); 0 is "not set".
+pub(crate) const PRIORITY: &str = "priority";
+
+/// One parameter. Its value travels in `Request::tensors` under its name.
+pub(crate) struct ParameterSpec {
+    pub(crate) name: &'static str,
+    pub(crate) capability: &'static str,
+}
+
+pub(crate) static PARAMETERS: &[ParameterSpec] = &[
+    ParameterSpec {
+        name: REQUEST_TYPE,
+        capability: capability::CONTEXT_PHASE,
+    },
+    ParameterSpec {
+        name: PRIORITY,
+        capability: capability::PRIORITY,
+    },
+];
