@@ -1,14 +1,16 @@
-"""The table against the worker's inputs and the recorded signatures; options; the generated documentation."""
+"""Every input's place in the runtimes, against the core model and the recorded signatures; options; docs."""
 
 from __future__ import annotations
 
-import re
+import operator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inflight._native import core_model
 from inflight.errors import UserMistake
+from inflight.executors.base import Request
 from inflight.executors.tensorrt_llm import (
     document,
     engine_config,
@@ -18,41 +20,29 @@ from inflight.executors.tensorrt_llm import (
     pytorch_config,
     ranks,
 )
-from inflight.executors.tensorrt_llm.fields import PARAMETERS, RUNTIMES, Runtime
+from inflight.executors.tensorrt_llm.fields import RUNTIMES, Runtime
 from inflight.executors.tensorrt_llm.verify import parameters, verify
 from trtllm import doubles
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Constants of crates/kserve/src/names.rs, `NAME: &str = "value"`.
-CONSTANT = re.compile(r'pub const (\w+): &str =\s*"([^"]+)"')
-ROW = re.compile(r'^\s*(?:list|scalar|flag)\(\s*(?:"([^"]+)"|names::(\w+))', re.MULTILINE)
 
 
-def worker_inputs() -> dict[str, str | None]:
-    """Input -> capability constant, as crates/worker declares them."""
-    names = dict(CONSTANT.findall((ROOT / "crates/kserve/src/names.rs").read_text()))
-    source = (ROOT / "crates/worker/src/model/inputs.rs").read_text()
-    table = source[source.index("static INPUTS") :]
-    table = table[: table.index("\n];")]
-    rows = list(ROW.finditer(table))
-    capabilities = dict(
-        re.findall(
-            r'pub const (\w+): &str = "([^"]+)"', (ROOT / "crates/kserve/src/capability.rs").read_text()
-        )
-    )
-    found: dict[str, str | None] = {}
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
-        text = table[row.start() : following.start() if following else None]
-        needs = re.search(r"needs\(\s*can::(\w+)", text)
-        found[row[1] or names[row[2]]] = capabilities[needs[1]] if needs else None
-    return found
+def test_every_input_and_parameter_of_the_core_model_has_its_place() -> None:
+    core = core_model()
+    known = [row.name for row in core.inputs] + [row.name for row in core.parameters]
+    assert [field.tensor for field in fields.FIELDS] == known
 
 
-def test_the_table_has_every_input_of_the_worker_with_its_capability() -> None:
-    inputs = worker_inputs()
-    assert len(inputs) > 60
-    ours = {field.tensor: field.capability for field in fields.FIELDS if field.tensor not in PARAMETERS}
-    assert ours == inputs
+def test_a_place_without_an_input_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        fields.Field("no_such_input", None, None)
+
+
+def test_every_path_is_a_field_of_a_request() -> None:
+    request = Request(1, [], 1)
+    for row in core_model().inputs:
+        if row.path is not None:
+            operator.attrgetter(row.path)(request)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -1,17 +1,19 @@
-"""THE table: every input of the core model, what it becomes in each runtime, and what that takes.
+"""What each TensorRT-LLM runtime does with each input of the core model, and the conditions for it.
 
-Capabilities and the start-up check (`promises`), the builders of requests and the tables of
-docs/reference/tensorrt-llm.md all follow from it. Names are TensorRT-LLM's: for engines classes of
-`tensorrt_llm.bindings.executor`, for PyTorch `SamplingParams` and the keywords of `LLM.generate_async`. Holds
-no object of TensorRT-LLM.
+Which inputs there are, the capability that each needs and the field of the request that it becomes come from
+the worker's table (`inflight._native.core_model()`). Capabilities and the start-up check (`promises`), the
+builders of requests and the tables of the documentation follow from both. Names are TensorRT-LLM's: for
+engines classes of `tensorrt_llm.bindings.executor`, for PyTorch `SamplingParams` and the keywords of
+`LLM.generate_async`. Holds no object of TensorRT-LLM.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from inflight._native import CoreInput, CoreParameter, core_model
 from inflight.executors.tensorrt_llm import convert
 
 Runtime = Literal["engines", "pytorch"]
@@ -51,16 +53,27 @@ class Refusal:
 Place = Target | Unsupported | Refusal | None
 
 
+_CORE = core_model()
+_ROWS: dict[str, CoreInput | CoreParameter] = {row.name: row for row in _CORE.inputs}
+_ROWS.update((row.name, row) for row in _CORE.parameters)
+
+
 @dataclass(frozen=True)
 class Field:
-    """One input: `path` is where the worker puts it in `inflight.executors.base.Request`; None for a tensor
-    that travels in `Request.tensors` under its own name."""
+    """One input or request parameter of the core model. An unknown name is a `KeyError`."""
 
     tensor: str
-    path: str | None
-    capability: str | None
     engines: Place
     pytorch: Place
+    #: The field of `inflight.executors.base.Request` that has it. None for what the worker applies, and for
+    #: a tensor that travels in `Request.tensors` under its own name.
+    path: str | None = field(init=False)
+    capability: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        row = _ROWS[self.tensor]
+        object.__setattr__(self, "path", row.path if isinstance(row, CoreInput) else None)
+        object.__setattr__(self, "capability", row.capability)
 
     def target(self, runtime: Runtime) -> Place:
         """None: the worker deals with it itself."""
@@ -114,46 +127,34 @@ _ADAPTERS_ARE_FILES = Refusal("the PyTorch runtime reads adapters from `lora_ada
 _RANGE = "KvCacheRetentionConfig.TokenRangeRetentionConfig"
 
 
-def _sampling(
-    tensor: str,
-    name: str,
-    capability: str | None = None,
-    *,
-    condition: str | None = None,
-    beams: bool = False,
-) -> Field:
-    engines_condition = "beams" if beams else None
+def _keyword(tensor: str) -> str:
+    """The name of the field that a tensor becomes, which is TensorRT-LLM's as well."""
+    row = _ROWS[tensor]
+    if not isinstance(row, CoreInput) or row.path is None:
+        raise ValueError(f"`{tensor}` has no field of its own")
+    return row.path.rpartition(".")[2]
+
+
+def _sampling(tensor: str, *, condition: str | None = None, beams: bool = False) -> Field:
+    name, engines_condition = _keyword(tensor), "beams" if beams else None
     return Field(
         tensor,
-        f"sampling_config.{name}",
-        capability,
         Target("SamplingConfig", name, condition=engines_condition),
         Target("SamplingParams", name, condition=condition or engines_condition),
     )
 
 
-def _output(tensor: str, name: str, capability: str, condition: str | None, pytorch: Place) -> Field:
-    return Field(
-        tensor,
-        f"output_config.{name}",
-        capability,
-        Target("OutputConfig", name, condition=condition),
-        pytorch,
-    )
+def _output(tensor: str, condition: str | None, pytorch: Place) -> Field:
+    return Field(tensor, Target("OutputConfig", _keyword(tensor), condition=condition), pytorch)
 
 
-def _passed(
-    tensor: str,
-    capability: str | None,
-    engines: Place,
-    pytorch: Place = _ENGINES_ONLY,
-) -> Field:
-    return Field(tensor, None, capability, engines, pytorch)
+def _passed(tensor: str, engines: Place, pytorch: Place = _ENGINES_ONLY) -> Field:
+    return Field(tensor, engines, pytorch)
 
 
 def _retention(tensor: str, owner: str, keyword: str, converter: Callable[[Any, Any], Any]) -> Field:
     target = Target(owner, keyword, converter)
-    return _passed(tensor, "kv_cache_retention", target, target)
+    return Field(tensor, target, target)
 
 
 _SAMPLER = "trtllm_sampler"
@@ -162,184 +163,138 @@ _OWN_SAMPLING = "own_sampling"
 FIELDS: tuple[Field, ...] = (
     Field(
         "input_ids",
-        "input_token_ids",
-        None,
         Target("Request", "input_token_ids"),
         Target("generate_async", "inputs"),
     ),
     _passed(
         "encoder_input_features",
-        "encoder",
         Target("Request", "encoder_input_features", convert.tensor, "encoder"),
     ),
     _passed(
         "encoder_output_lengths",
-        "encoder",
         Target("Request", "encoder_output_length", convert.first, "encoder"),
     ),
-    Field("input_lengths", None, None, _WORKER, _WORKER),
+    Field("input_lengths", _WORKER, _WORKER),
     Field(
         "request_output_len",
-        "max_tokens",
-        None,
         Target("Request", "max_tokens"),
         Target("SamplingParams", "max_tokens"),
     ),
     Field(
-        "num_return_sequences",
-        "sampling_config.num_return_sequences",
         "num_return_sequences",
         Target("SamplingConfig", "num_return_sequences"),
         Target("SamplingParams", "n"),
     ),
     _passed(
         "draft_input_ids",
-        "draft_tokens",
         Target("ExternalDraftTokensConfig", "tokens", convert.token_ids, "draft"),
     ),
     # Decoder ids take the prompt's place; the prompt becomes Request.encoder_input_token_ids.
-    _passed(
-        "decoder_input_ids", "encoder", Target("Request", "input_token_ids", convert.token_ids, "encoder")
-    ),
-    _passed(
-        "decoder_input_lengths", "encoder", Target("Request", "input_token_ids", convert.first, "encoder")
-    ),
-    _passed(
-        "draft_logits", "draft_tokens", Target("ExternalDraftTokensConfig", "logits", convert.tensor, "draft")
-    ),
+    _passed("decoder_input_ids", Target("Request", "input_token_ids", convert.token_ids, "encoder")),
+    _passed("decoder_input_lengths", Target("Request", "input_token_ids", convert.first, "encoder")),
+    _passed("draft_logits", Target("ExternalDraftTokensConfig", "logits", convert.tensor, "draft")),
     _passed(
         "draft_acceptance_threshold",
-        "draft_tokens",
         Target("ExternalDraftTokensConfig", "acceptance_threshold", convert.first, "draft"),
     ),
-    Field("end_id", "end_id", None, Target("Request", "end_id"), Target("SamplingParams", "end_id")),
-    Field("pad_id", "pad_id", None, Target("Request", "pad_id"), Target("SamplingParams", "pad_id")),
+    Field("end_id", Target("Request", "end_id"), Target("SamplingParams", "end_id")),
+    Field("pad_id", Target("Request", "pad_id"), Target("SamplingParams", "pad_id")),
     # PyTorch: words of several tokens go to the private `_stop_word_ids`.
     Field(
         "stop_words_list",
-        "stop_words",
-        None,
         Target("Request", "stop_words"),
         Target("SamplingParams", "stop_token_ids"),
     ),
     Field(
         "bad_words_list",
-        "bad_words",
-        "bad_words",
         Target("Request", "bad_words"),
         Target("SamplingParams", "bad_token_ids", condition=_SAMPLER),
     ),
     Field(
-        "embedding_bias",
-        "embedding_bias",
         "embedding_bias",
         Target("Request", "embedding_bias", convert.float_vector),
         Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
     Field(
         "beam_width",
-        "sampling_config.beam_width",
-        "beam_search",
         Target("SamplingConfig", "beam_width", condition="beams"),
         Target("SamplingParams", "best_of", condition="beams"),
     ),
-    _sampling("temperature", "temperature"),
-    _sampling("runtime_top_k", "top_k"),
-    _sampling("runtime_top_p", "top_p"),
-    _sampling("runtime_top_p_min", "top_p_min", "top_p_decay", condition=_SAMPLER),
-    _sampling("runtime_top_p_decay", "top_p_decay", "top_p_decay", condition=_SAMPLER),
-    _sampling("runtime_top_p_reset_ids", "top_p_reset_ids", "top_p_decay", condition=_SAMPLER),
-    _sampling("len_penalty", "length_penalty", "beam_search", beams=True),
-    _sampling("early_stopping", "early_stopping", "beam_search", beams=True),
-    _sampling("repetition_penalty", "repetition_penalty", "penalties", condition=_SAMPLER),
-    _sampling("min_tokens", "min_tokens", "min_tokens", condition=_SAMPLER),
-    _sampling("beam_search_diversity_rate", "beam_search_diversity_rate", "beam_search", beams=True),
-    _sampling("presence_penalty", "presence_penalty", "penalties", condition=_SAMPLER),
-    _sampling("frequency_penalty", "frequency_penalty", "penalties", condition=_SAMPLER),
-    _sampling("seed", "seed"),
+    _sampling("temperature"),
+    _sampling("runtime_top_k"),
+    _sampling("runtime_top_p"),
+    _sampling("runtime_top_p_min", condition=_SAMPLER),
+    _sampling("runtime_top_p_decay", condition=_SAMPLER),
+    _sampling("runtime_top_p_reset_ids", condition=_SAMPLER),
+    _sampling("len_penalty", beams=True),
+    _sampling("early_stopping", beams=True),
+    _sampling("repetition_penalty", condition=_SAMPLER),
+    _sampling("min_tokens", condition=_SAMPLER),
+    _sampling("beam_search_diversity_rate", beams=True),
+    _sampling("presence_penalty", condition=_SAMPLER),
+    _sampling("frequency_penalty", condition=_SAMPLER),
+    _sampling("seed"),
     _output(
         "return_log_probs",
-        "return_log_probs",
-        "log_probs",
         None,
         Target("SamplingParams", "logprobs", condition=_OWN_SAMPLING),
     ),
     _output(
         "return_context_logits",
-        "return_context_logits",
-        "context_logits",
         "gather_context_logits",
         Target("SamplingParams", "return_context_logits"),
     ),
     _output(
         "return_generation_logits",
-        "return_generation_logits",
-        "generation_logits",
         "gather_generation_logits",
         Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
     ),
     _output(
         "return_perf_metrics",
-        "return_perf_metrics",
-        "perf_metrics",
         None,
         Target("SamplingParams", "return_perf_metrics"),
     ),
-    Field("return_num_input_tokens", None, None, _WORKER, _WORKER),
-    Field("return_num_output_tokens", None, None, _WORKER, _WORKER),
-    Field("exclude_input_in_output", None, None, _WORKER, _WORKER),
-    Field("stop", None, None, _WORKER, _WORKER),
-    Field(
-        "streaming", "streaming", None, Target("Request", "streaming"), Target("generate_async", "streaming")
-    ),
+    Field("return_num_input_tokens", _WORKER, _WORKER),
+    Field("return_num_output_tokens", _WORKER, _WORKER),
+    Field("exclude_input_in_output", _WORKER, _WORKER),
+    Field("stop", _WORKER, _WORKER),
+    Field("streaming", Target("Request", "streaming"), Target("generate_async", "streaming")),
     _passed(
         "prompt_embedding_table",
-        "prompt_tuning",
         Target("PromptTuningConfig", "embedding_table", convert.tensor, "prompt_table"),
     ),
     _passed(
         "prompt_table_extra_ids",
-        "prompt_tuning",
         Target("PromptTuningConfig", "input_token_extra_ids", convert.extra_ids, "prompt_table"),
     ),
     # The executor reads the size off the table.
-    _passed("prompt_vocab_size", "prompt_tuning", _WORKER),
+    _passed("prompt_vocab_size", _WORKER),
     _passed(
         "cross_attention_mask",
-        "cross_attention",
         Target("Request", "cross_attention_mask", convert.tensor, "encoder"),
     ),
     _passed(
         "mrope_rotary_cos_sin",
-        "mrope",
         Target("MropeConfig", "mrope_rotary_cos_sin", convert.tensor, "mrope"),
     ),
     _passed(
         "mrope_position_deltas",
-        "mrope",
         Target("MropeConfig", "mrope_position_deltas", convert.first, "mrope"),
     ),
     _passed(
         "lora_task_id",
-        "lora",
         Target("LoraConfig", "task_id", convert.first, "lora"),
         Target("LoRARequest", "lora_int_id", convert.first, "adapters"),
     ),
-    _passed(
-        "lora_weights", "lora", Target("LoraConfig", "weights", convert.tensor, "lora"), _ADAPTERS_ARE_FILES
-    ),
-    _passed(
-        "lora_config", "lora", Target("LoraConfig", "config", convert.tensor, "lora"), _ADAPTERS_ARE_FILES
-    ),
+    _passed("lora_weights", Target("LoraConfig", "weights", convert.tensor, "lora"), _ADAPTERS_ARE_FILES),
+    _passed("lora_config", Target("LoraConfig", "config", convert.tensor, "lora"), _ADAPTERS_ARE_FILES),
     _passed(
         "context_phase_params",
-        "context_phase",
         Target("ContextPhaseParams", "opaque_state", convert.context_phase, "cache_transceiver"),
         Target("DisaggregatedParams", "opaque_state", convert.context_phase, "cache_transceiver"),
     ),
     _passed(
         "skip_cross_attn_blocks",
-        "cross_attention",
         Target("Request", "skip_cross_attn_blocks", convert.tensor, "encoder"),
     ),
     _retention("retention_token_range_starts", _RANGE, "token_start", convert.numbers),
@@ -353,74 +308,60 @@ FIELDS: tuple[Field, ...] = (
     # PyTorch: the type chooses the field of GuidedDecodingParams that takes the guide.
     _passed(
         "guided_decoding_guide_type",
-        "guided_decoding",
         Target("GuidedDecodingParams", "guide_type", convert.text, "guided"),
         Target("GuidedDecodingParams", "json_object", convert.text, "guided"),
     ),
     _passed(
         "guided_decoding_guide",
-        "guided_decoding",
         Target("GuidedDecodingParams", "guide", convert.text, "guided"),
         Target("GuidedDecodingParams", "json", convert.text, "guided"),
     ),
     _passed(
         "lookahead_window_size",
-        "lookahead",
         Target("LookaheadDecodingConfig", "max_window_size", convert.first, "lookahead"),
     ),
     _passed(
         "lookahead_ngram_size",
-        "lookahead",
         Target("LookaheadDecodingConfig", "max_ngram_size", convert.first, "lookahead"),
     ),
     _passed(
         "lookahead_verification_set_size",
-        "lookahead",
         Target("LookaheadDecodingConfig", "max_verification_set_size", convert.first, "lookahead"),
     ),
-    _sampling("no_repeat_ngram_size", "no_repeat_ngram_size", "no_repeat_ngram_size", condition=_SAMPLER),
-    Field("inflight_handle", None, None, _WORKER, _WORKER),
-    _sampling("inflight_min_p", "min_p", "min_p", condition=_SAMPLER),
+    _sampling("no_repeat_ngram_size", condition=_SAMPLER),
+    Field("inflight_handle", _WORKER, _WORKER),
+    _sampling("inflight_min_p", condition=_SAMPLER),
     # Engines: the alternatives are computed here from the logits.
     Field(
         "inflight_num_top_log_probs",
-        "output_config.num_top_log_probs",
-        "top_log_probs",
         Target("OutputConfig", "return_generation_logits", condition="gather_generation_logits"),
         Target("SamplingParams", "logprobs", condition=_OWN_SAMPLING),
     ),
     Field(
         "inflight_num_prompt_log_probs",
-        "output_config.num_prompt_log_probs",
-        "prompt_log_probs",
         Target("OutputConfig", "return_context_logits", condition="gather_context_logits"),
         Target("SamplingParams", "prompt_logprobs"),
     ),
     # Merged into the dense bias.
     Field(
         "inflight_logit_bias_ids",
-        "logit_bias",
-        "embedding_bias",
         Target("Request", "embedding_bias", convert.float_vector),
         Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
     Field(
         "inflight_logit_bias_values",
-        "logit_bias",
-        "embedding_bias",
         Target("Request", "embedding_bias", convert.float_vector),
         Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
     # KServe request parameters, not tensors; the worker passes them under these names.
     _passed(
         "request_type",
-        "context_phase",
         Target("Request", "type", convert.text, "cache_transceiver"),
         Target("DisaggregatedParams", "request_type", convert.text, "cache_transceiver"),
     ),
-    _passed("priority", "priority", Target("Request", "priority", convert.first)),
+    _passed("priority", Target("Request", "priority", convert.first)),
 )
 
-BY_TENSOR = {field.tensor: field for field in FIELDS}
-#: Request parameters among the fields: no tensors of the core model.
-PARAMETERS = frozenset({"request_type", "priority"})
+BY_TENSOR = {one.tensor: one for one in FIELDS}
+#: Request parameters among the fields, next to the tensors.
+PARAMETERS = frozenset(parameter.name for parameter in _CORE.parameters)
