@@ -17,13 +17,15 @@ import numpy as np
 from inflight import executors
 from inflight.executors.base import FinishReason, ModelInfo, NamedTensor, Request, ResponseBatch
 from inflight.triton.models.core import TritonPythonModel
-from inflight.triton.models.rows import NEEDS
+from inflight.triton.repository.tables import CORE
 
 __all__ = ["TritonPythonModel"]
 
 VOCAB_SIZE = 16
 #: A prompt that breaks the executor.
 POISON = [13]
+CAPABILITIES = {one.capability for one in CORE.inputs if one.capability}
+CAPABILITIES.update(one.capability for one in CORE.parameters)
 TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 COUNTS = (
     "kv_cache_alloc_new_blocks",
@@ -51,7 +53,7 @@ class FullExecutor:
             max_num_tokens=64,
             max_beam_width=4,
             tokens_per_block=32,
-            capabilities=("priority", *{capability for capability, _ in NEEDS.values()}),
+            capabilities=tuple(CAPABILITIES),
         )
 
     def enqueue(self, requests: Sequence[Request]) -> None:

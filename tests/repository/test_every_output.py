@@ -131,11 +131,11 @@ def test_a_context_phase_that_leaves_nothing_is_an_error(triton: real_triton.Tri
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"beam_width": 2, "streaming": True}, "streaming is not supported with a `beam_width` of `2`"),
-        ({"beam_width": 5}, "`beam_width` is `5`"),
-        ({"request_type": "both"}, "`request_type` is `both`; it must be one of"),
-        ({"priority": 0.5}, "`priority` is `0.5`; it must be a whole number"),
-        ({"priority": 101}, "`priority` is `101`"),
+        ({"beam_width": 2, "streaming": True}, "streaming is not supported with `beam_width` `2`"),
+        ({"beam_width": 5}, "`beam_width` has value `5`, expected `1` to `4`"),
+        ({"request_type": "both"}, "`request_type` is `both`, expected one of"),
+        ({"priority": 0.5}, "`priority` is `0.5`, expected a whole number"),
+        ({"priority": 101}, "`priority` is `101`, expected a whole number"),
     ],
 )
 def test_what_has_no_such_value_is_refused(

@@ -100,6 +100,6 @@ def test_a_bad_request_is_refused_by_name(triton: real_triton.Triton) -> None:
     try:
         stream.client.async_stream_infer(MODEL, inputs([40], 0), enable_empty_final_response=True)
         _, error = stream.next()
-        assert "`request_output_len` is `0`" in str(error)
+        assert "`request_output_len` has value `0`, expected at least 1" in str(error)
     finally:
         stream.close()

@@ -112,7 +112,11 @@ def test_a_batch_of_several_sequences(triton: real_triton.Triton, model: str, st
         ("tensorrt_llm_bls", {"use_draft_logits": True}, "`use_draft_logits` is not supported"),
         ("tensorrt_llm_bls", {"image_url_input": "http://localhost/x"}, "`image_url_input` is not supported"),
         ("tensorrt_llm_bls", {"max_tokens": None}, "max_tokens"),
-        ("tensorrt_llm_bls", {"text_input": None, "stream": False}, "`text_input` is required and missing"),
+        (
+            "tensorrt_llm_bls",
+            {"text_input": None, "stream": False},
+            "the required input `text_input` is missing",
+        ),
         *(
             case
             for model in TEXT_MODELS
@@ -120,9 +124,9 @@ def test_a_batch_of_several_sequences(triton: real_triton.Triton, model: str, st
                 (model, {"return_context_logits": True}, "`return_context_logits` needs `context_logits`"),
                 (model, {"beam_width": 2}, "`beam_width` needs `beam_search`"),
                 (model, {"lora_task_id": 3}, "`lora_task_id` needs `lora`"),
-                (model, {"temperature": -1.0}, "`temperature` is `-1.0`"),
+                (model, {"temperature": -1.0}, "`temperature` has value `-1`"),
                 (model, {"request_type": "context_only"}, "`request_type` needs `context_phase`"),
-                (model, {"max_tokens": 0}, "`request_output_len` is `0`"),
+                (model, {"max_tokens": 0}, "`request_output_len` has value `0`"),
             ]
         ),
     ],

@@ -1,3 +1,3 @@
 """What runs inside Triton's Python backend. Owns the translation between Triton's tensors and Inflight's
-executors and text; knows neither gRPC nor HTTP, which Triton does.
+executors and text; gRPC and HTTP are Triton's.
 """

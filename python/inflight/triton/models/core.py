@@ -2,32 +2,37 @@
 
 Owns which Triton request a row belongs to, and that each gets its responses and one final flag. Triton's
 thread enqueues, one thread awaits the executor and sends, one looks for clients that left, one reports
-statistics. What the tensors mean is `requests`'s and `responses`'s.
+statistics. The worker's own code (`inflight._native.CoreRequests`) parses requests and answers rows: one
+crossing per request and one per iteration.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from inflight import executors
+from inflight._native import Answer, CoreRequests, Refusal
 from inflight.executors.base import ResponseBatch
-from inflight.triton.models import requests as build_requests
 from inflight.triton.models.metrics import Gauges
 from inflight.triton.models.python_backend import BadRequest, Config, Inputs, Reply, error, pb_utils
-from inflight.triton.models.responses import DTYPES, Asked, Columns, Responder
+from inflight.triton.models.tensors import DTYPES, pack, unpack
 from inflight.triton.models.text import Text
 from inflight.triton.repository import executor_options
+from inflight.triton.repository.tables import CORE
 
 #: How long one request may take where Triton wants its answer in return (a model that is not decoupled).
 ANSWER_TIMEOUT_S = 3600.0
 #: How long unloading waits for the rows of what it cancelled.
 FINALIZE_S = 10.0
+#: The length of a gRPC message is a signed 32-bit number.
+MAX_OUTPUT_BYTES = 2**31 - 1
+#: What can be an output; a config may declare more, which nothing fills.
+OUTPUTS = frozenset(output.name for output in CORE.outputs)
 
 
 @dataclass(slots=True, eq=False)
@@ -46,18 +51,23 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
-        self._exclude_input = self._config.flag("exclude_input_in_output", False)
         self._period_s = self._config.period_s("cancellation_check_period_ms")
         self._stats_period_s = self._config.period_s("stats_check_period_ms")
         self._executor = self._create()
         self._info = self._executor.info()
-        for name, declared in self._config.outputs.items():
+        self._outputs = self._config.outputs
+        for name, declared in self._outputs.items():
             if declared.removeprefix("TYPE_") not in DTYPES and name in self._info.capabilities:
                 raise ValueError(f"the output `{name}` is `{declared}`, which cannot be sent; use TYPE_FP32")
-        self._ids = itertools.count(1)
+        # Triton bounds a request's rows, and not the executor's batch.
+        self._requests = CoreRequests(
+            replace(self._info, max_batch_size=self._config.max_batch_size),
+            max_message_bytes=MAX_OUTPUT_BYTES,
+            exclude_input_in_output=self._config.flag("exclude_input_in_output", False),
+        )
         #: Guards what follows, and lets one thread at a time hand the executor something.
         self._work = threading.Condition()
-        self._rows: dict[int, tuple[Group, Responder]] = {}
+        self._rows: dict[int, Group] = {}
         self._failure: str | None = None
         self._stopping = False
         targets = [self._run, self._watch]
@@ -65,7 +75,7 @@ class TritonPythonModel:
             self._gauges = Gauges(args["model_name"], args["model_version"])
             targets.append(self._report)
         except Exception as problem:
-            pb_utils.Logger.log_warn(f"Triton takes no metrics of this model: {problem}")
+            pb_utils.Logger.log_warn(f"Triton does not accept metrics of this model: {problem}")
         self._threads = [
             threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True)
             for target in targets
@@ -78,7 +88,7 @@ class TritonPythonModel:
         config = self._config
         directory = config.text("gpt_model_path")
         if not directory:
-            raise ValueError("the parameter `gpt_model_path` is not set; give what the executor loads")
+            raise ValueError("the parameter `gpt_model_path` is not set; set it to what the executor loads")
         name = config.text("executor", "reference")
         chosen = executor_options.choose(
             name, config.parameters, config.max_queue_size, executor_options.runtime(name, directory)
@@ -106,7 +116,7 @@ class TritonPythonModel:
             return None
         for group in groups:
             if not group.reply.wait(ANSWER_TIMEOUT_S):
-                group.reply.end(pb_utils.InferenceResponse(error=error("the executor gave no answer", 14)))
+                group.reply.end(pb_utils.InferenceResponse(error=error("the executor did not answer", 14)))
         return [group.reply.last for group in groups]
 
     def finalize(self) -> None:
@@ -122,11 +132,7 @@ class TritonPythonModel:
     def _take(self, request: Any) -> Group:
         group = Group(request.request_id(), Reply(request, self._config.decoupled))
         try:
-            inputs = Inputs(request, self._config.input_names)
-            if inputs.scalar("stop", default=False):
-                self._stop(group)
-            else:
-                self._start(group, request, inputs)
+            self._start(group, request)
         except BadRequest as problem:
             group.reply.end(pb_utils.InferenceResponse(error=error(str(problem), problem.status)))
         except Exception as problem:
@@ -135,47 +141,39 @@ class TritonPythonModel:
             group.reply.end(pb_utils.InferenceResponse(error=error(str(problem), 13)))
         return group
 
-    def _start(self, group: Group, request: Any, inputs: Inputs) -> None:
-        batch_size = len(inputs.required("input_lengths"))
-        parameters = json.loads(request.parameters() or "{}")
-        made = [
-            build_requests.build(inputs, row, next(self._ids), self._info, parameters)
-            for row in range(batch_size)
-        ]
-        streaming = any(one.streaming for one in made)
-        sequences = max((one.sampling_config.num_return_sequences for one in made), default=1)
-        if not self._config.decoupled and (streaming or len(made) != 1 or sequences != 1):
-            raise BadRequest("streaming, batches and several sequences need `decoupled_mode` to be true")
-        exclude = inputs.scalar("exclude_input_in_output", default=self._exclude_input)
-        asked = Asked(
-            outputs=frozenset(request.requested_output_names()),
-            batch_size=batch_size,
-            sequences=sequences,
-            with_prompt=not streaming and not exclude,
-            context_only=parameters.get("request_type") == "context_only",
-            counts=frozenset(
-                name
-                for name in ("num_input_tokens", "num_output_tokens")
-                if inputs.scalar(f"return_{name}", default=False)
-            ),
-            types=self._config.outputs,
+    def _start(self, group: Group, request: Any) -> None:
+        inputs = Inputs(request, self._config.input_names)
+        parsed = self._requests.parse(
+            group.id,
+            [pack(name, array) for name, array in inputs.arrays.items()],
+            [name for name in request.requested_output_names() if name in OUTPUTS],
+            json.loads(request.parameters() or "{}"),
         )
-        with self._work:
-            if self._failure is not None:
-                raise BadRequest(self._failure, 14)
-            # Under the lock: the awaiting thread must find the rows before their first response.
-            self._executor.enqueue(made)
-            group.live = {one.client_id for one in made}
-            for row, one in enumerate(made):
-                self._rows[one.client_id] = (group, Responder(asked, row, one))
-            self._work.notify_all()
+        if isinstance(parsed, Refusal):
+            raise BadRequest(parsed.text, parsed.status)
+        if parsed.is_stop:
+            self._stop(group)
+            return
+        ids = [one.client_id for one in parsed.requests]
+        try:
+            if not self._config.decoupled and (parsed.streaming or len(ids) != 1 or parsed.sequences != 1):
+                raise BadRequest("streaming, batches and several sequences need `decoupled_mode` to be true")
+            with self._work:
+                if self._failure is not None:
+                    raise BadRequest(self._failure, 14)
+                # Under the lock: the awaiting thread must find the rows before their first response.
+                self._executor.enqueue(parsed.requests)
+                group.live = set(ids)
+                self._rows |= dict.fromkeys(ids, group)
+                self._work.notify_all()
+        except Exception:
+            self._requests.forget(ids)
+            raise
 
     def _stop(self, group: Group) -> None:
         """Cancels what runs under the same id; an unknown id may have ended and is no error."""
-        if not group.id:
-            raise BadRequest("a request with `stop` needs the id of the request to end")
         with self._work:
-            ids = [id for id, (one, _) in self._rows.items() if one.id == group.id]
+            ids = [id for id, one in self._rows.items() if one.id == group.id]
             if ids:
                 self._executor.cancel(ids)
         group.reply.end(None if self._config.decoupled else pb_utils.InferenceResponse([]))
@@ -193,7 +191,8 @@ class TritonPythonModel:
             pb_utils.Logger.log_error(f"the executor failed: {problem!r}")
             with self._work:
                 self._failure = f"the executor failed: {problem}"
-                groups = dict.fromkeys(group for group, _ in self._rows.values())
+                groups = dict.fromkeys(self._rows.values())
+                self._requests.forget(list(self._rows))
                 self._rows.clear()
             for group in groups:
                 group.reply.end(pb_utils.InferenceResponse(error=error(self._failure, 14)))
@@ -206,7 +205,7 @@ class TritonPythonModel:
                 self._work.wait_for(lambda: self._stopping, self._period_s)
                 if self._stopping:
                     return
-                groups = dict.fromkeys(group for group, _ in self._rows.values() if not group.cancelled)
+                groups = dict.fromkeys(group for group in self._rows.values() if not group.cancelled)
             gone = [group for group in groups if group.reply.is_abandoned()]
             with self._work:
                 for group in gone:
@@ -215,7 +214,7 @@ class TritonPythonModel:
 
     def _report(self) -> None:
         """Hands Triton the executor's statistics."""
-        latest: Mapping[str, Any] = {}
+        latest: Mapping[str, Any] | None = None
         while True:
             with self._work:
                 if self._work.wait_for(lambda: self._stopping, self._stats_period_s) or self._failure:
@@ -229,23 +228,19 @@ class TritonPythonModel:
                 return
 
     def _distribute(self, batch: ResponseBatch) -> None:
-        columns = Columns(batch)
         found = []
+        answers = self._requests.respond(batch)
         with self._work:
-            for place, client_id in enumerate(columns.ids):
-                row = self._rows.get(client_id)
-                if row is None:
+            for answer in answers:
+                group = self._rows.get(answer.client_id)
+                if group is None:
                     continue
-                if columns.finals[place]:
-                    del self._rows[client_id]
-                    row[0].live.discard(client_id)
-                found.append((place, *row, not row[0].live))
-        for place, group, responder, is_last in found:
-            if place in columns.errors:
-                status, text = columns.errors[place]
-                response = pb_utils.InferenceResponse(error=error(text, status))
-            else:
-                response = self._respond(responder, columns, place)
+                if answer.is_final:
+                    del self._rows[answer.client_id]
+                    group.live.discard(answer.client_id)
+                found.append((answer, group, not group.live))
+        for answer, group, is_last in found:
+            response = self._response(answer)
             if is_last:
                 group.reply.end(response)
                 if group.cancelled:
@@ -253,10 +248,14 @@ class TritonPythonModel:
             elif response is not None:
                 group.reply.send(response)
 
-    @staticmethod
-    def _respond(responder: Responder, columns: Columns, place: int) -> Any:
+    def _response(self, answer: Answer) -> Any:
+        """What Triton sends for a row; `None` while beams are gathered."""
+        if answer.refusal is not None:
+            return pb_utils.InferenceResponse(error=error(answer.refusal.text, answer.refusal.status))
+        if answer.outputs is None:
+            return None
         try:
-            return responder.respond(columns, place)
+            return pb_utils.InferenceResponse(unpack(answer.outputs, self._outputs))
         except Exception as problem:
             # A row that cannot be sent is one request's loss.
             pb_utils.Logger.log_error(f"a response failed: {problem!r}")

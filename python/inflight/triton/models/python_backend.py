@@ -21,7 +21,7 @@ _CODES = {3: "INVALID_ARG", 8: "UNAVAILABLE", 12: "UNSUPPORTED", 14: "UNAVAILABL
 
 
 class BadRequest(ValueError):
-    """A request that this model cannot answer, with the gRPC status that says whose turn it is."""
+    """A request that this model cannot answer, with its gRPC status."""
 
     def __init__(self, text: str, status: int = 3) -> None:
         super().__init__(text)
@@ -82,7 +82,7 @@ class Config:
         return int(policy.get("max_queue_size", 0))
 
     def text(self, key: str, default: str = "") -> str:
-        """A parameter; one that is empty or was never filled is not set."""
+        """A parameter; an empty or unfilled one is not set."""
         value = self.parameters.get(key, "")
         return default if not value or value.startswith("${") else value
 
@@ -98,10 +98,10 @@ class Config:
         given = [key for key in keys if self.text(key)]
         if given:
             names = ", ".join(f"`{key}`" for key in given)
-            raise ValueError(f"this model cannot honour the parameters {names}; leave them out")
+            raise ValueError(f"this model does not support the parameters {names}; leave them out")
 
     def flag(self, key: str, default: bool) -> bool:
-        """A boolean; a value that is none takes the default, as NVIDIA's models do."""
+        """A boolean; any other value means the default, as in NVIDIA's models."""
         known = {**dict.fromkeys(("true", "1", "t", "y", "yes"), True)}
         known |= dict.fromkeys(("false", "0", "f", "n", "no"), False)
         return known.get(self.text(key).lower(), default)
@@ -155,9 +155,9 @@ class Inputs:
                 self.arrays[name] = found.as_numpy()
 
     def required(self, name: str) -> np.ndarray[Any, Any]:
-        """All rows of an input. Triton counts required inputs and does not look which ones were sent."""
+        """All rows of an input. Triton only counts the required inputs."""
         if name not in self.arrays:
-            raise BadRequest(f"`{name}` is required and missing")
+            raise BadRequest(f"the required input `{name}` is missing")
         return self.arrays[name]
 
     def __contains__(self, name: str) -> bool:

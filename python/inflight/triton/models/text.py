@@ -1,6 +1,6 @@
 """Text for the models in Triton: the gateway's own code (`inflight._native`), on the files of a directory.
 
-Owns how word lists are packed into tensors; the tokenizer owns everything else.
+Owns how word lists are packed into tensors; the rest is the tokenizer's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ class Text:
 
     def __init__(self, directory: str) -> None:
         if not directory:
-            raise ValueError("the parameter `tokenizer_dir` is not set; give the directory of tokenizer.json")
+            raise ValueError(
+                "the parameter `tokenizer_dir` is not set; set it to the directory of tokenizer.json"
+            )
         found: Model = find_model(directory, None, weights=False)
         self.tokenizer = Tokenizer(found.assets())
         #: As the model pads it, where the checkpoint says; a bias has a value for each.
@@ -65,19 +67,6 @@ def pack_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, Any]:
             end += len(word)
             packed[row, 1, place] = end
     return packed
-
-
-def unpack_words(packed: np.ndarray[Any, Any]) -> list[list[int]]:
-    """The words of one ``[2, n]`` row. Raises `ValueError` where offsets do not ascend within the ids."""
-    words, start = [], 0
-    for offset in packed[1].tolist() if packed.size else []:
-        if offset < 0:
-            break
-        if not start < offset <= packed.shape[1]:
-            raise ValueError(f"offset `{offset}` after `{start}` with `{packed.shape[1]}` ids")
-        words.append(packed[0, start:offset].tolist())
-        start = offset
-    return words
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> np.ndarray[Any, Any]:

@@ -1,12 +1,25 @@
 """The five models as data: every tensor and every parameter, with type, default and meaning.
 
-Names, types and shapes are those of NVIDIA's tensorrtllm_backend (release line 0.20 to 1.2). Owns the facts;
-writes nothing. A data type in angle brackets is the option of that name.
+Names, types and shapes are those of NVIDIA's tensorrtllm_backend (release line 0.20 to 1.2). The core model's
+tensors come from the worker's table. A data type in angle brackets is the option of that name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from inflight._native import CoreInput, CoreOutput, core_model
+
+#: The table of the core model (`crates/worker/src/model`).
+CORE = core_model()
+#: Tensors of the core model whose float type is an option of its config.pbtxt.
+DATA_TYPE_OPTIONS = {
+    "encoder_input_features": "encoder_input_features_data_type",
+    "prompt_embedding_table": "prompt_embedding_table_data_type",
+    "draft_logits": "logits_datatype",
+    "context_logits": "logits_datatype",
+    "generation_logits": "logits_datatype",
+}
 
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 DATA_TYPES = frozenset(
@@ -28,7 +41,7 @@ DATA_TYPES = frozenset(
         "BF16",
     ]
 )
-#: Fields of a config.pbtxt (Triton's `ModelConfig`) that stand there once, and those that may repeat.
+#: Fields of a config.pbtxt (Triton's `ModelConfig`) that may appear once, and those that may repeat.
 SINGLE_FIELDS = frozenset(
     {
         "name",
@@ -146,21 +159,32 @@ lora_weights FP16 -1,-1 opt ragged
 lora_config INT32 -1,3 opt ragged
 """
 
-_NUMBERS_OUT = """
-cum_log_probs FP32 -1
-output_log_probs FP32 -1,-1
-context_logits <logits_datatype> -1,-1
-generation_logits <logits_datatype> -1,-1,-1
-batch_index/sequence_index INT32 1
-"""
-_PERF_OUT = """
-kv_cache_alloc_new_blocks/kv_cache_reused_blocks/kv_cache_alloc_total_blocks INT32 1
-arrival_time_ns/first_scheduled_time_ns/first_token_time_ns/last_token_time_ns INT64 1
-acceptance_rate FP32 1
-total_accepted_draft_tokens/total_draft_tokens INT32 1
-num_input_tokens/num_output_tokens INT32 1
-"""
-_TEXT_OUT = "text_output STRING -1" + _NUMBERS_OUT + _PERF_OUT.lstrip()
+
+def _core_tensor(row: CoreInput | CoreOutput) -> Tensor:
+    """A tensor of the core model as its config.pbtxt declares it."""
+    option = DATA_TYPE_OPTIONS.get(row.name)
+    data_type = f"TYPE_{'STRING' if row.datatype == 'BYTES' else row.datatype}"
+    if isinstance(row, CoreOutput):
+        return Tensor(row.name, f"<{option}>" if option else data_type, row.dims)
+    return Tensor(
+        row.name,
+        f"<{option}>" if option else data_type,
+        row.dims,
+        optional=row.optional,
+        ragged=row.ragged,
+        squeeze=row.squeezed,
+    )
+
+
+#: The outputs of the text models: the core model's, with text in place of token ids.
+_TEXT_OUT = (
+    *_tensors("text_output STRING -1"),
+    *(
+        _core_tensor(one)
+        for one in CORE.outputs
+        if one.declared and one.name not in ("output_ids", "sequence_length", "context_phase_params")
+    ),
+)
 
 INPUTS: dict[str, tuple[Tensor, ...]] = {
     "ensemble": _tensors(_SAMPLING + "guided_decoding_guide_type/guided_decoding_guide STRING 1 opt ragged"),
@@ -176,50 +200,7 @@ EMBEDDING_BIAS_WEIGHTS FP32 -1 opt
 END_ID/PAD_ID INT32 1 opt
 PROMPT_TABLE_EXTRA_ID UINT64 1 opt
 """),
-    "tensorrt_llm": _tensors("""
-input_ids INT32 -1 opt ragged
-encoder_input_features <encoder_input_features_data_type> -1,-1 opt ragged
-encoder_output_lengths INT32 1 opt squeeze
-input_lengths/request_output_len INT32 1 squeeze
-num_return_sequences INT32 1 opt squeeze
-draft_input_ids/decoder_input_ids INT32 -1 opt ragged
-decoder_input_lengths INT32 1 opt squeeze
-draft_logits <logits_datatype> -1,-1 opt ragged
-draft_acceptance_threshold FP32 1 opt squeeze
-end_id/pad_id INT32 1 opt squeeze
-stop_words_list/bad_words_list INT32 2,-1 opt ragged
-embedding_bias FP32 -1 opt ragged
-beam_width INT32 1 opt squeeze
-temperature FP32 1 opt squeeze
-runtime_top_k INT32 1 opt squeeze
-runtime_top_p/runtime_top_p_min/runtime_top_p_decay FP32 1 opt squeeze
-runtime_top_p_reset_ids INT32 1 opt squeeze
-len_penalty FP32 1 opt squeeze
-early_stopping BOOL 1 opt squeeze
-repetition_penalty FP32 1 opt squeeze
-min_tokens INT32 1 opt squeeze
-beam_search_diversity_rate/presence_penalty/frequency_penalty FP32 1 opt squeeze
-seed UINT64 1 opt squeeze
-return_log_probs/return_context_logits/return_generation_logits/return_perf_metrics BOOL 1 opt squeeze
-return_num_input_tokens/return_num_output_tokens BOOL 1 opt squeeze
-exclude_input_in_output/stop/streaming BOOL 1 opt squeeze
-prompt_embedding_table <prompt_embedding_table_data_type> -1,-1 opt ragged
-prompt_table_extra_ids UINT64 -1 opt ragged
-prompt_vocab_size INT32 1 opt squeeze
-cross_attention_mask BOOL -1,-1 opt ragged
-mrope_rotary_cos_sin FP32 -1 opt
-mrope_position_deltas INT64 1 opt
-lora_task_id UINT64 1 opt squeeze
-lora_weights FP16 -1,-1 opt ragged
-lora_config INT32 -1,3 opt ragged
-context_phase_params UINT8 -1 opt ragged
-skip_cross_attn_blocks BOOL 1 opt ragged
-retention_token_range_starts/retention_token_range_ends INT32 -1 opt ragged
-retention_token_range_priorities/retention_token_range_durations_ms INT32 -1 opt ragged
-retention_decode_priority/retention_decode_duration_ms INT32 1 opt ragged
-guided_decoding_guide_type/guided_decoding_guide STRING 1 opt ragged
-lookahead_window_size/lookahead_ngram_size/lookahead_verification_set_size INT32 1 opt ragged
-"""),
+    "tensorrt_llm": tuple(_core_tensor(one) for one in CORE.inputs if one.declared),
     "postprocessing": _tensors("TOKENS_BATCH INT32 -1,-1\nSEQUENCE_LENGTH INT32 -1"),
     "tensorrt_llm_bls": _tensors(
         _SAMPLING
@@ -234,7 +215,7 @@ guided_decoding_guide_type/guided_decoding_guide STRING 1 opt
 }
 
 OUTPUTS: dict[str, tuple[Tensor, ...]] = {
-    "ensemble": _tensors(_TEXT_OUT),
+    "ensemble": _TEXT_OUT,
     "preprocessing": _tensors("""
 INPUT_ID INT32 -1
 REQUEST_INPUT_LEN INT32 1
@@ -255,36 +236,19 @@ ATTENTION_MASK INT64 -1
 IMAGE_GRID_THW INT64 3
 VISION_INPUT_ID INT32 -1
 """),
-    "tensorrt_llm": _tensors(
-        "output_ids INT32 -1,-1\nsequence_length INT32 -1"
-        + _NUMBERS_OUT
-        + "context_phase_params UINT8 -1"
-        + _PERF_OUT
-    ),
+    "tensorrt_llm": tuple(_core_tensor(one) for one in CORE.outputs if one.declared),
     "postprocessing": _tensors("OUTPUT STRING -1"),
-    "tensorrt_llm_bls": _tensors(_TEXT_OUT),
+    "tensorrt_llm_bls": _TEXT_OUT,
 }
 
-#: Inflight's own tensors of the core model (`crates/kserve/src/names.rs`), and one that NVIDIA's backend
-#: reads without declaring it.
-INFLIGHT_INPUTS = _tensors("""
-no_repeat_ngram_size INT32 1 opt squeeze
-inflight_min_p FP32 1 opt squeeze
-inflight_num_top_log_probs/inflight_num_prompt_log_probs INT32 1 opt squeeze
-inflight_logit_bias_ids INT32 -1 opt ragged
-inflight_logit_bias_values FP32 -1 opt ragged
-""")
-INFLIGHT_OUTPUTS = _tensors("""
-inflight_finish_reason INT32 -1
-inflight_cached_tokens INT32 1
-inflight_top_log_prob_ids INT32 -1,-1,-1
-inflight_top_log_probs FP32 -1,-1,-1
-inflight_prompt_log_probs FP32 -1
-inflight_prompt_top_log_prob_ids INT32 -1,-1
-inflight_prompt_top_log_probs FP32 -1,-1
-""")
+#: Tensors of the core model that only a config.pbtxt for the Python backend has: Inflight's own, and one that
+#: NVIDIA's backend reads without declaring it. Handles belong to the worker's step batching.
+INFLIGHT_INPUTS = tuple(
+    _core_tensor(one) for one in CORE.inputs if not one.declared and one.name != "inflight_handle"
+)
+INFLIGHT_OUTPUTS = tuple(_core_tensor(one) for one in CORE.outputs if not one.declared)
 
-#: Options of a config that are no parameters of it.
+#: Options of a config that set fields other than its parameters.
 SHAPE = _parameters("""
 triton_max_batch_size; count; 8; largest batch that Triton sends
 decoupled_mode; bool; true; many responses to a request; streaming needs it
