@@ -114,11 +114,15 @@ def test_every_field_of_a_configuration_is_known() -> None:
             "tensorrt_llm: `max_batch_size` is `8`; it must be a whole",
         ),
         ("max_batch_size: 8", "max_batch_size: 4", "ensemble: `max_batch_size` is `8`, but `4` in its step"),
-        ("max_batch_size: 8", "max_batch_sise: 8", "`max_batch_sise` is no field of a model's configuration"),
+        (
+            "max_batch_size: 8",
+            "max_batch_sise: 8",
+            "unknown field `max_batch_sise` in the model configuration",
+        ),
         (
             "max_batch_size: 8",
             "max_batch_size: 8 max_batch_size: 8",
-            "`max_batch_size` stands there `2` times",
+            "`max_batch_size` appears `2` times; it may appear once",
         ),
     ],
 )
@@ -143,7 +147,7 @@ def test_check_names_fields_that_triton_refuses(
         ("out", ["--max-batch-size", "0"], "must be a whole number from 1 to 2147483647"),
         ("out", ["--max-batch-size", "2147483648"], "must be a whole number from 1 to 2147483647"),
         ("out", ["--set", "bls_instance_count=0"], "must be a whole number from 1 to 2147483647"),
-        ("out", ["--set", "tokenizer_dir="], "must be a text that is not empty"),
+        ("out", ["--set", "tokenizer_dir="], "must be a non-empty text"),
     ],
 )
 def test_what_cannot_be_created_is_refused_whole(

@@ -91,11 +91,11 @@ def test_only_what_was_asked_for_is_written_for_executors() -> None:
         (
             "python",
             "max_beam_width=4",
-            "`max_beam_width` is `4`, which means nothing to the executor `reference`",
+            "`max_beam_width` is `4`, which the executor `reference` does not support",
         ),
         ("python", "dtype=float16", "`dtype` is `float16`"),
-        ("tensorrtllm", "executor=reference", "`executor` means nothing to the C++ backend"),
-        ("tensorrtllm", "max_num_tokens=8", "`max_num_tokens` means nothing to the C++ backend"),
+        ("tensorrtllm", "executor=reference", "`executor` is not an option of the C++ backend"),
+        ("tensorrtllm", "max_num_tokens=8", "`max_num_tokens` is not an option of the C++ backend"),
     ],
 )
 def test_create_refuses_what_nobody_would_honour(
@@ -120,7 +120,7 @@ def test_check_names_a_parameter_that_the_executor_would_ignore(
         file.write('parameters { key: "max_beam_width" value { string_value: "4" } }\n')
     answer = run(inflight, ["repository", "check", str(output)])
     assert answer.exit_code == 2
-    assert "`max_beam_width` is `4`, which means nothing to the executor `reference`" in answer.output
+    assert "`max_beam_width` is `4`, which the executor `reference` does not support" in answer.output
 
 
 def test_every_executor_option_is_an_option_of_create() -> None:

@@ -82,7 +82,7 @@ def test_templates_filled_as_in_the_guides_lack_only_the_engine(
     assert answer.exit_code == 2
     wrong = [line for line in answer.output.splitlines() if "note: " not in line]
     assert wrong == [
-        f"tensorrt_llm: the parameter `gpt_model_path` is `{engine}`, which is no directory",
+        f"tensorrt_llm: the parameter `gpt_model_path` must be a directory, got `{engine}`",
         "1 problem",
     ]
     engine.mkdir()
@@ -109,7 +109,7 @@ def test_fill_says_what_stays_and_what_has_no_place(repository: Path, model_dire
     [
         # As in the guides of an older release: Triton could not read the file.
         ("ensemble", "triton_max_batch_size:8", "`logits_datatype` has no value"),
-        ("preprocessing", "tokenizer_type:auto,tokenizer_dir:x", "`tokenizer_type` is no placeholder"),
+        ("preprocessing", "tokenizer_type:auto,tokenizer_dir:x", "`tokenizer_type` is not a placeholder"),
         (
             "tensorrt_llm_bls",
             "triton_max_batch_size:8,decoupled_mode:True",

@@ -1,4 +1,4 @@
-"""Finds all that is wrong with a repository, theirs or ours. Owns the rules; changes nothing."""
+"""Finds everything that is wrong with a repository, NVIDIA's or ours. Owns the rules; changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATHS = frozenset({"tokenizer_dir", "gpt_model_path", "encoder_model_path"})
 MODULES = "inflight.triton.models"
 MOVED = "inflight.repository.backend"
 
-#: What a value that was not filled is read as, so that what is around it is checked as well.
+#: How an unfilled value is read, so that its surroundings can be checked.
 UNFILLED = "UNFILLED"
 
 
@@ -31,18 +31,18 @@ class Problem:
 
     where: str
     what: str
-    #: Worth knowing, and nothing that keeps the repository from working.
+    #: Worth knowing, but the repository works.
     is_note: bool = False
 
 
 def check(directory: Path) -> list[Problem]:
-    """Every problem of the repository. Raises `UserMistake` where there is none to check."""
+    """Every problem of the repository. Raises `UserMistake` if the directory is not a repository."""
     if not directory.is_dir():
-        raise UserMistake(f"`{directory}` is not a directory", "give the directory of a model repository")
+        raise UserMistake(f"`{directory}` is not a directory", "pass the directory of a model repository")
     found = {path.parent.name: path for path in sorted(directory.glob("*/config.pbtxt"))}
     if not found:
         raise UserMistake(
-            f"`{directory}` has no `MODEL/config.pbtxt`", "give the directory of a model repository"
+            f"`{directory}` has no `MODEL/config.pbtxt`", "pass the directory of a model repository"
         )
     problems: list[Problem] = []
     models: dict[str, Message] = {}
@@ -66,9 +66,9 @@ def _read(name: str, path: Path, problems: list[Problem]) -> Message | None:
     for number, line in enumerate(text.splitlines(), 1):
         code = line.partition("#")[0]
         for match in PLACEHOLDER.finditer(code):
-            what = f"line {number}: the placeholder `{match[0]}` is not filled"
+            what = f"line {number}: the placeholder `{match[0]}` has no value"
             if is_optional(code, match):
-                problems.append(Problem(name, what + "; the backend takes its own default", is_note=True))
+                problems.append(Problem(name, what + "; the backend uses its own default", is_note=True))
             else:
                 problems.append(Problem(name, what))
     try:
@@ -110,9 +110,9 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
     wrong = []
     for field, values in config.items():
         if field not in SINGLE_FIELDS | REPEATED_FIELDS:
-            wrong.append(f"`{field}` is no field of a model's configuration")
+            wrong.append(f"unknown field `{field}` in the model configuration")
         elif field in SINGLE_FIELDS and len(values) > 1:
-            wrong.append(f"`{field}` stands there `{len(values)}` times")
+            wrong.append(f"`{field}` appears `{len(values)}` times; it may appear once")
     batch = _one(config, "max_batch_size", 0)
     least = 1 if name in MODELS else 0
     if batch != UNFILLED and (not isinstance(batch, int) or not least <= batch < 2**31):
@@ -142,7 +142,7 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
     if backend not in allowed and backend != UNFILLED:
         wrong.append(f"`backend` is `{backend}`, not " + " or ".join(f"`{one}`" for one in allowed))
     if backend == "python" and not any(folder.glob("[1-9]*/model.py")):
-        wrong.append("there is no `1/model.py`, which the backend `python` needs")
+        wrong.append("`1/model.py` is missing; the backend `python` needs it")
     if MOVED in _code(folder):
         wrong.append(
             f"`model.py` imports `{MOVED}`, which is now `{MODULES}`; change the import, or write the "
@@ -155,7 +155,9 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
         if not isinstance(count, int) or count < 1:
             wrong.append(f"the instance count is `{count}`; it must be at least 1")
         elif name == "tensorrt_llm" and count > 1 and not _parameters(config).get("gpu_device_ids"):
-            wrong.append(f"the instance count is `{count}`: the core model batches by itself and needs 1")
+            wrong.append(
+                f"the instance count is `{count}`; it must be 1, because the core model batches by itself"
+            )
     return wrong
 
 
@@ -175,7 +177,7 @@ def _values(name: str, config: Message, folder: Path) -> list[str]:
             except ValueError as error:
                 wrong.append(f"the parameter `{key}` is `{value}`, but must be {error}")
             if key in _PATHS and not Path(value).is_dir():
-                wrong.append(f"the parameter `{key}` is `{value}`, which is no directory")
+                wrong.append(f"the parameter `{key}` must be a directory, got `{value}`")
     for key in _needed(name, config, folder):
         if given.get(key, UNFILLED) in ("", UNFILLED):
             wrong.append(f"the parameter `{key}` is not set")
@@ -212,7 +214,7 @@ def _code(folder: Path) -> str:
 
 
 def _executor(given: dict[str, str]) -> list[str]:
-    """What the executor would not honour."""
+    """What the executor would not apply."""
     executor = given.get("executor") or "reference"
     set_ = {key: value for key, value in given.items() if value != UNFILLED}
     runtime = executor_options.runtime(executor, given.get("gpt_model_path", ""))
@@ -235,7 +237,7 @@ def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:
             model = str(_one(step, "model_name"))
             if model not in models:
                 if model not in present and field == "output_map":
-                    wrong.append(f"the step `{model}` names a model that is not there")
+                    wrong.append(f"the step `{model}` names a model that is missing")
                 continue
             its = _one(models[model], "max_batch_size", 0)
             if field == "output_map" and isinstance(its, int) and isinstance(largest, int) and its < largest:
@@ -255,7 +257,7 @@ def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:
                     made[name] = declared[key]
     for name, data_type in _types(config, "output").items():
         if name in made and UNFILLED not in (made[name], data_type) and made[name] != data_type:
-            wrong.append(f"the output `{name}` is `{data_type}`, but is made as `{made[name]}`")
+            wrong.append(f"the output `{name}` is `{data_type}`, but its step makes `{made[name]}`")
     return wrong
 
 
@@ -268,7 +270,8 @@ def _bls(models: dict[str, Message], present: set[str]) -> list[str]:
         core_name = "tensorrt_llm"
     core = models.get(core_name)
     if core is None:
-        return [] if core_name in present else [f"the core model `{core_name}` is not there"]
+        return [] if core_name in present else [f"the core model `{core_name}` is missing"]
     if _decoupled(bls) != _decoupled(core):
-        return [f"`decoupled` is `{str(_decoupled(bls)).lower()}` here and the opposite in `{core_name}`"]
+        mode = str(_decoupled(bls)).lower()
+        return [f"`decoupled` is `{mode}`, but not in `{core_name}`; it must be the same in both"]
     return []

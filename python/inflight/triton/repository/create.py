@@ -93,7 +93,7 @@ def validated(parameter: Parameter, value: str) -> str:
         return str(int(text))
     if kind == "ints":
         if not all(part.strip().isdecimal() for part in text.split(",")):
-            raise ValueError("whole numbers with commas between")
+            raise ValueError("whole numbers separated by commas")
         return text
     if kind in ("float", "fraction"):
         try:
@@ -101,11 +101,11 @@ def validated(parameter: Parameter, value: str) -> str:
         except ValueError:
             number = -1.0
         if not 0 <= number <= (1 if kind == "fraction" else math.inf):
-            raise ValueError("a number from 0 to 1" if kind == "fraction" else "a number from 0 on")
+            raise ValueError("a number from 0 to 1" if kind == "fraction" else "a number of at least 0")
         return text
     if kind in ("text", "path"):
         if not text:
-            raise ValueError("a text that is not empty")
+            raise ValueError("a non-empty text")
         return text
     allowed = kind.split("|")
     if text not in allowed:
@@ -117,7 +117,7 @@ def settings(given: Mapping[str, str], backend: str) -> dict[str, str | None]:
     """Defaults and what was given, validated. Raises `UserMistake` naming every problem."""
     known = options()
     core = {parameter.option: parameter.key for parameter in parameters("tensorrt_llm", backend)}
-    problems = [f"`{name}` is no option" for name in given if name not in known]
+    problems = [f"unknown option `{name}`" for name in given if name not in known]
     values: dict[str, str | None] = {}
     for name, parameter in known.items():
         values[name] = parameter.default
@@ -127,7 +127,7 @@ def settings(given: Mapping[str, str], backend: str) -> dict[str, str | None]:
             except ValueError as error:
                 problems.append(f"`{name}` is `{given[name]}`, but must be {error}")
         elif backend == "python" and core.get(name, "") not in ("", *executor_options.OWN):
-            # An executor's defaults are its own; what stands in the file, it has to honour.
+            # An executor has defaults of its own; what the file says, it must apply.
             values[name] = None
     if backend == "python":
         written = {core[name]: value for name, value in values.items() if name in core and value is not None}
@@ -137,7 +137,7 @@ def settings(given: Mapping[str, str], backend: str) -> dict[str, str | None]:
     else:
         ours = {parameter.option for parameter in executor_options.parameters()} | INFLIGHTS
         problems += [
-            f"`{name}` means nothing to the C++ backend; it is for `--backend python`"
+            f"`{name}` is not an option of the C++ backend; it needs `--backend python`"
             for name in given
             if name in ours
         ]
@@ -234,16 +234,16 @@ def create(output: Path, backend: str, values: Mapping[str, str | None], *, forc
     except OSError as error:
         raise UserMistake(
             f"`{output}` cannot be written: {error.strerror}",
-            "mend that, or give another directory",
+            "fix this, or choose another directory",
         ) from error
 
 
 def _create(output: Path, backend: str, values: Mapping[str, str | None], *, force: bool) -> None:
     if output.exists() and not output.is_dir():
-        raise UserMistake(f"`{output}` is not a directory", "give another directory")
+        raise UserMistake(f"`{output}` is not a directory", "choose another directory")
     if output.exists() and any(output.iterdir()) and not force:
         raise UserMistake(
-            f"`{output}` is not empty", "give another directory, or `--force` to replace its models"
+            f"`{output}` is not empty", "choose another directory, or pass `--force` to replace its models"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".repository-") as temporary:

@@ -1,7 +1,7 @@
 """The executors' options as parameters of the core model (`--backend python`).
 
-Owns which parameters an executor takes, which the model itself reads, and what becomes of the others: one
-that asks for what happens anyway passes, every other one is named. The options are the executors' own.
+Owns which parameters an executor takes, which the model itself reads, and what happens to the others: a value
+that changes nothing passes, every other one is reported. The options are the executors' own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS: dict[str, str] = {"texts": "text", "token_paths": "text"}
 
 @dataclass(frozen=True)
 class Chosen:
-    """What an executor is created with, and the parameters that nobody would honour."""
+    """What an executor is created with, and the problems of the parameters that nobody would apply."""
 
     values: dict[str, Any]
     problems: list[str]
@@ -75,10 +75,10 @@ def choose(
             try:
                 values[key] = _value(executor, kinds[key], text)
             except ValueError:
-                problems.append(f"the parameter `{key}` is `{text}`, which is no number")
+                problems.append(f"the parameter `{key}` must be a number, got `{text}`")
         elif key not in table or not _is_default(table[key], text):
             problems.append(
-                f"the parameter `{key}` is `{text}`, which means nothing to the executor `{executor}`"
+                f"the parameter `{key}` is `{text}`, which the executor `{executor}` does not support"
                 f"{_words(runtime)}; leave it out"
             )
     return Chosen(values, problems)

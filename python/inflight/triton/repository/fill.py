@@ -1,5 +1,5 @@
-"""Fills `${placeholders}`, as NVIDIA's fill_template does, but refuses unknown keys and missing ones that a
-config cannot be read without. Values of parameters may be missing: the backend takes its own default.
+"""Fills `${placeholders}`, as NVIDIA's fill_template does, but refuses unknown keys, and missing ones without
+which Triton cannot read the file. Values of parameters may be missing: the backend uses its own default.
 
 Owns the syntax of substitutions: `key:value,key:value`, with a backslash before a comma or colon that
 belongs to a value.
@@ -19,24 +19,24 @@ PRESET = {"max_queue_size": "0", "max_queue_delay_microseconds": "0"}
 
 
 def substitutions(text: str) -> dict[str, str]:
-    """The pairs of `key:value,key:value`. Raises `UserMistake` for a pair that is none."""
+    """The pairs of `key:value,key:value`. Raises `UserMistake` for a malformed pair."""
     pairs: dict[str, str] = {}
     for part in re.split(r"(?<!\\),", text) if text else []:
         key, colon, value = [*re.split(r"(?<!\\)(:)", part, maxsplit=1), "", ""][:3]
         if not colon or not key.strip():
             raise UserMistake(
-                f"`{part}` is no substitution",
+                f"`{part}` is not a substitution",
                 "write `key:value,key:value`, with a backslash before a comma or colon within a value",
             )
         if key.strip() in pairs:
-            raise UserMistake(f"`{key.strip()}` is given twice", "give each key once")
+            raise UserMistake(f"`{key.strip()}` appears twice", "pass each key once")
         pairs[key.strip()] = re.sub(r"\\([,:\\])", r"\1", value)
     return pairs
 
 
 def is_optional(text: str, match: re.Match[str]) -> bool:
-    """Whether a placeholder is a whole quoted value, which a backend takes for not set if it is unfilled, or
-    stands in a comment.
+    """Whether a placeholder may stay: it is a whole quoted value, which backends then treat as not set, or in
+    a comment.
     """
     if "#" in text[text.rfind("\n", 0, match.start()) + 1 : match.start()]:
         return True
@@ -48,9 +48,9 @@ class Filled:
     """A filled template, and what the caller should know of it."""
 
     text: str
-    #: Placeholders that stayed.
+    #: Placeholders without a value.
     unset: list[str]
-    #: Keys that the file has no place for, and that fill_template sets anyway.
+    #: Keys that the file does not have, and that fill_template sets anyway.
     unused: list[str]
 
 
@@ -61,7 +61,7 @@ def fill(template: str, pairs: Mapping[str, str]) -> Filled:
     needed = {match[1] for match in found if not is_optional(template, match)}
     values = {**PRESET, **pairs}
     absent = [key for key in pairs if key not in wanted]
-    unknown = [f"`{key}` is no placeholder of the file" for key in absent if key not in PRESET]
+    unknown = [f"`{key}` is not a placeholder of the file" for key in absent if key not in PRESET]
     unset = [key for key in wanted if key not in values]
     missing = [f"`{key}` has no value" for key in unset if key in needed]
     if unknown or missing:

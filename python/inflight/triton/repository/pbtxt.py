@@ -1,9 +1,12 @@
 """Protobuf's text format as config.pbtxt uses it: read into plain messages, and values quoted for writing.
 
-A message is a dict from field name to the list of its values (str, int, float, bool or a message), so
-that a repeated and a single field look alike. Any text either parses or raises `PbtxtError` with its line.
-Not protobuf's own parser, for two reasons: a file that still has placeholders can be read up to the error
-with its line, and Triton's containers need no package for it. Tests hold it to protobuf's parser.
+A message is a dict from field name to the list of its values (str, int, float, bool or a message), so that
+a repeated and a single field look alike. Any text either parses or raises `PbtxtError` with its line.
+
+Why not `google.protobuf.text_format`: it needs the descriptors of `ModelConfig`, and with them it stops at
+the first unknown field, repeated single field or value of another type. The check reports all of these at
+once, and reads templates, where a number may still be a placeholder. Protobuf would also become a dependency
+of the wheel, in Triton's containers next to their own. Tests compare this parser with protobuf's.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)")
 
 
 class PbtxtError(ValueError):
-    """Text that is no config.pbtxt; says the line."""
+    """Text that is not a config.pbtxt, with the line."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(f"line {line}: {problem}")
@@ -53,7 +56,7 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise PbtxtError(line, f"`{text[at]}` has no place here")
+            raise PbtxtError(line, f"unexpected `{text[at]}`")
         kind = str(match.lastgroup)
         if kind != "skip":
             found.append((kind, match[0], line))
@@ -89,7 +92,7 @@ class _Parser:
                 raise PbtxtError(line, "messages are nested too deeply")
             if kind != "name":
                 wanted = f"a field name or `{closing}`" if closing else "a field name"
-                raise PbtxtError(line, f"found `{text}` instead of {wanted}")
+                raise PbtxtError(line, f"expected {wanted}, found `{text}`")
             colon = self._peek() == ":"
             if colon:
                 self._next()
@@ -112,14 +115,14 @@ class _Parser:
             if kind == "mark" and text == "]":
                 return
             if kind != "mark" or text != ",":
-                raise PbtxtError(line, f"found `{text}` instead of `,` or `]`")
+                raise PbtxtError(line, f"expected `,` or `]`, found `{text}`")
 
     def _value(self, colon: bool, depth: int) -> Any:
         kind, text, line = self._next()
         if kind == "mark" and text in "{<":
             return self.fields("}" if text == "{" else ">", depth + 1)
         if not colon:
-            raise PbtxtError(line, f"found `{text}` instead of `:` or a message")
+            raise PbtxtError(line, f"expected `:` or a message, found `{text}`")
         if kind == "string":
             value = _unquote(text)
             while self._tokens[self._at][0] == "string":
@@ -130,8 +133,8 @@ class _Parser:
         if kind == "name":
             return {"true": True, "false": False}.get(text, text)
         if kind == "placeholder":
-            raise PbtxtError(line, f"the placeholder `{text}` is not filled")
-        raise PbtxtError(line, f"found `{text}` instead of a value")
+            raise PbtxtError(line, f"the placeholder `{text}` has no value")
+        raise PbtxtError(line, f"expected a value, found `{text}`")
 
 
 def _number(text: str) -> int | float:
