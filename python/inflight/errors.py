@@ -27,25 +27,12 @@ class UserMistake(InflightError):
     exit_code = 2
 
 
-class CheckpointError(UserMistake):
-    """A file of a checkpoint is missing or damaged, or does not fit the others."""
-
-
-class OptionError(UserMistake):
-    """An option has a value that it cannot have, or is not an option."""
-
-
 @dataclass(frozen=True)
 class Problem:
     """Why something cannot be built: what is wrong, and what to do."""
 
     what: str
-    remedy: str | None
-
-    @classmethod
-    def of(cls, error: InflightError) -> Problem:
-        """What the error says."""
-        return cls(error.what, error.remedy)
+    remedy: str
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:
@@ -53,6 +40,4 @@ def raise_problems(problems: Sequence[Problem]) -> None:
     if not problems:
         return
     what = "; ".join(problem.what for problem in problems)
-    raise UserMistake(
-        what, "; ".join(dict.fromkeys(problem.remedy for problem in problems if problem.remedy)) or None
-    )
+    raise UserMistake(what, "; ".join(dict.fromkeys(problem.remedy for problem in problems)))

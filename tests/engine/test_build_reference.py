@@ -61,15 +61,18 @@ def test_what_was_built_answers_like_the_checkpoint(built: Path, start: Start) -
 
 
 def test_the_weights_are_float32_and_the_same_numbers(built: Path) -> None:
-    from inflight.executors.reference.weights import Weights, find_weights
+    from inflight.executors.reference.weights import Checkpoint
 
     shard = read_shard(built / "model.safetensors")
     assert {tensor.dtype for tensor in shard.tensors} == {"F32"}
     assert shard.tensors[0].begin % 64 == 0
-    shapes = [(tensor.name, tensor.shape) for tensor in shard.tensors]
-    ours, theirs = (Weights(find_weights(path), shapes) for path in (built, DEMO_DIRECTORY))
+    ours, theirs = Checkpoint(built), Checkpoint(DEMO_DIRECTORY)
     for tensor in shard.tensors:
-        assert np.array_equal(ours.tensor(tensor.name), theirs.tensor(tensor.name))
+        assert np.array_equal(
+            ours.tensor(tensor.name, tensor.shape), theirs.tensor(tensor.name, tensor.shape)
+        )
+    ours.close()
+    theirs.close()
     config = json.loads((built / "config.json").read_text())
     assert "float32" in (config.get("dtype"), config.get("torch_dtype"))
 

@@ -93,9 +93,9 @@ def test_an_option_that_would_be_ignored_is_refused(executor: str, option: str, 
     ("executor", "given", "words"),
     [
         (
-            "reference",
+            "simulated",
             "a=1",
-            ("`--executor-option` means nothing to the executor `reference`", "leave it out"),
+            ("`--executor-option` means nothing to the executor `simulated`", "leave it out"),
         ),
         ("tensorrt_llm", "a", ("`--executor-option` is `a`", "give it as NAME=VALUE")),
         ("tensorrt_llm", "=1", ("`--executor-option` is `=1`", "give it as NAME=VALUE")),
@@ -105,6 +105,22 @@ def test_an_executors_own_option_must_be_one(
     command: str, executor: str, given: str, words: tuple[str, ...]
 ) -> None:
     code, output = run(command, "--executor", executor, "--executor-option", given)
+    assert code == 2
+    assert all(one in output for one in words)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("a=1", ("option `a` is unknown to the reference executor", "dtype")),
+        ("dtype=int4", ("option `dtype` is `int4`", "bfloat16")),
+        ("dtype=bfloat16", ("dtype `bfloat16` needs PyTorch", "`backend`")),
+    ],
+)
+def test_the_reference_executor_refuses_an_option_by_name(given: str, words: tuple[str, ...]) -> None:
+    code, output = run(
+        "worker", "--device", "cpu", "--grpc-port", "0", "--metrics-port", "0", "--executor-option", given
+    )
     assert code == 2
     assert all(one in output for one in words)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,43 @@ def engine(
         BlockPool(num_blocks, tokens_per_block),
         Limits(max_batch_size, max_num_tokens),
         Bounds(config.vocab_size, max_seq_len, num_blocks, tokens_per_block, max_queue_size),
+    )
+
+
+def torch_engine(
+    name: str = "llama",
+    device: str = "cpu",
+    *,
+    max_batch_size: int = 64,
+    max_num_tokens: int = 256,
+    num_blocks: int = 600,
+    tokens_per_block: int = 4,
+    max_seq_len: int = 128,
+    kernels: ModuleType | None = None,
+) -> Engine:
+    """As `engine`, over PyTorch in float32; with the kernels on a GPU."""
+    import torch
+
+    from inflight.executors.reference.config import load_config
+    from inflight.executors.reference.pytorch import operations
+    from inflight.executors.reference.pytorch.model import TorchModel
+    from inflight.executors.reference.pytorch.runner import TorchRunner
+    from inflight.executors.reference.pytorch.weights import DeviceWeights
+    from inflight.executors.reference.weights import Checkpoint
+
+    if device == "cuda" and kernels is None:
+        from inflight.executors.reference.pytorch import kernels
+    config = load_config(FIXTURES / name)
+    checkpoint = Checkpoint(FIXTURES / name)
+    weights = DeviceWeights(checkpoint, torch.device(device), torch.float32)
+    loaded = TorchModel(config, weights, max_seq_len, tokens_per_block, kernels or operations)
+    checkpoint.close()
+    limits = Limits(max_batch_size, max_num_tokens)
+    return Engine(
+        TorchRunner(loaded, num_blocks, limits),
+        BlockPool(num_blocks, tokens_per_block),
+        limits,
+        Bounds(config.vocab_size, max_seq_len, num_blocks, tokens_per_block, 100),
     )
 
 

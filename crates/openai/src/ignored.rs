@@ -36,7 +36,7 @@ impl IgnoredFields {
         }
     }
 
-    /// True if every field was applied.
+    /// True if every field was honoured.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }

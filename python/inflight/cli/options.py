@@ -87,7 +87,7 @@ def model_options(command: Command) -> Command:
             multiple=True,
             metavar="NAME=VALUE",
             help="An option by TensorRT-LLM's or Triton's name; `docs/reference/tensorrt-llm.md` lists them."
-            "  (tensorrt_llm)",
+            "  (tensorrt_llm, reference)",
         ),
     )
     for decorator in reversed(decorators):
@@ -102,10 +102,10 @@ def named_options(executor: str, given: tuple[str, ...]) -> dict[str, str]:
     """
     from inflight.errors import UserMistake
 
-    if given and executor != "tensorrt_llm":
+    if given and executor not in ("tensorrt_llm", "reference"):
         raise UserMistake(
             f"`--executor-option` means nothing to the executor `{executor}`",
-            "leave it out, or use `--executor tensorrt_llm`",
+            "leave it out, or use `--executor tensorrt_llm` or `reference`",
         )
     options = {}
     for text in given:

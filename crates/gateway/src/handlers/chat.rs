@@ -11,27 +11,19 @@ use inflight_text::{TemplateInput, TextModel};
 
 use super::generate::{self, Prepared};
 use super::prompt::{self, SpecialTokens};
-use super::response;
-use crate::error::HttpError;
-use crate::state::AppState;
+use crate::app::App;
 use crate::stream::body::Shape;
-use crate::translate::requested::Requested;
+use crate::translate::ask::Ask;
 
 /// `POST /v1/chat/completions`.
-pub(crate) async fn create_chat_completion(
-    State(state): State<Arc<AppState>>,
-    request: Request,
-) -> Result<Response, HttpError> {
-    let received = generate::receive(&state, request).await?;
-    let (prepared, arrival) = received.prepare(&state, prepare).await?;
-    let active = generate::start(&state, &prepared, arrival)?;
-    Ok(response::answer(active, &prepared, Shape::Chat).await?)
+pub async fn create_chat_completion(State(app): State<Arc<App>>, request: Request) -> Response {
+    generate::respond(app, request, Shape::Chat, prepare).await
 }
 
-fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
     let parsed = chat::parse(body)?;
     let mut request = parsed.request;
-    let (entry, served) = generate::locate(state, &request.generation.model)?;
+    let (entry, served) = generate::locate(app, &request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
     let model = served.text.as_deref().ok_or_else(|| {
@@ -42,10 +34,9 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         )
     })?;
     let text = render(model, messages)?;
-    let requested = Requested::chat(&request);
-    let prompt = prompt::text(&requested, &served, text, SpecialTokens::Written, false)?;
-    state
-        .metrics
+    let ask = Ask::chat(&request);
+    let prompt = prompt::text(&ask, &served, text, SpecialTokens::Written, false)?;
+    app.metrics
         .tokenize_time
         .observe(started.elapsed().as_secs_f64());
     Ok(Prepared {

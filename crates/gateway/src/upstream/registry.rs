@@ -1,53 +1,24 @@
-//! Which request each handle of a connection belongs to. Owns handles and the way of a server's output to
-//! inboxes; knows nothing of sockets, of what the output means, or of clients.
+//! Which request each handle of a connection belongs to. Owns handles and the way of rows to inboxes,
+//! be they a step message's or a stream's of its own; knows nothing of gRPC, of what the rows mean, or of clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
+use inflight_kserve::step::{FinishReason, Row, StepBatch};
 use parking_lot::Mutex;
 use slab::Slab;
-use tonic::Code;
 
-use super::inbox::{DeltaDetails, Inbox};
+use super::triton::answer::Answer;
+use crate::stream::inbox::{Inbox, RowDetails};
 
-/// One request at one connection. Never used again, so that late output of a cancelled request finds
-/// nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Handle(u64);
+/// gRPC status codes that rows of our own making carry.
+pub const CODE_INTERNAL: i32 = 13;
+pub const CODE_UNAVAILABLE: i32 = 14;
+pub const CODE_DEADLINE_EXCEEDED: i32 = 4;
 
-impl Handle {
-    /// The handle with this number.
-    #[cfg(test)]
-    pub(crate) fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// As it travels on the wire.
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
-}
-
-impl std::fmt::LowerHex for Handle {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::LowerHex::fmt(&self.0, formatter)
-    }
-}
-
-/// What one response brings to the only sequence of a handle.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub tokens: Vec<i32>,
-    pub finish: FinishReason,
-    /// Nothing more follows for the handle.
-    pub last: bool,
-    pub details: Option<Box<DeltaDetails>>,
-}
-
-/// Handles are searched for stalled clients at most this often.
+/// How often the handles are looked through for stalled clients at most.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -60,8 +31,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Ends the request with an error; returns the consumer's waker if it waits.
-    fn fail(&self, code: Code, text: &str, now: Instant) -> Option<Waker> {
+    /// Ends the request with an error row; returns the consumer's waker if it waits.
+    fn fail(&self, code: i32, text: &str, now: Instant) -> Option<Waker> {
         let details = Some(failure(code, text));
         let reason = FinishReason::NotFinished;
         self.inbox
@@ -80,31 +51,31 @@ struct State {
 /// The connection is lost: no handle can be opened on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection to the worker is closed")]
-pub(crate) struct Closed;
+pub struct Closed;
 
 /// The handles of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
+pub struct Registry {
     state: Mutex<State>,
     active: AtomicUsize,
 }
 
 impl Registry {
-    /// Opens a handle whose output goes to `inbox`.
+    /// Opens a handle whose rows go to `inbox`.
     ///
     /// # Errors
     /// [`Closed`] once the connection is lost.
-    pub(crate) fn open(
+    pub fn open(
         &self,
         inbox: Arc<Inbox>,
         first_choice: u32,
         sequences: u32,
-    ) -> Result<Handle, Closed> {
+    ) -> Result<u64, Closed> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(Closed);
         }
-        // A key is used again, a handle is not.
+        // A key is used again, a handle is not: a late row of a cancelled request finds no entry.
         state.generation = state.generation.wrapping_add(1);
         let generation = state.generation;
         let key = state.entries.insert(Entry {
@@ -117,8 +88,8 @@ impl Registry {
         Ok(handle(generation, key))
     }
 
-    /// Forgets a handle; true if output for it could still have come.
-    pub(crate) fn close_handle(&self, handle: Handle) -> bool {
+    /// Forgets a handle; true if rows of it could still have come.
+    pub fn close_handle(&self, handle: u64) -> bool {
         let mut state = self.state.lock();
         let found = find(&state.entries, handle);
         if let Some(key) = found {
@@ -128,20 +99,20 @@ impl Registry {
         found.is_some()
     }
 
-    /// Handles that still wait for output.
-    pub(crate) fn active(&self) -> usize {
+    /// Handles that still wait for rows.
+    pub fn active(&self) -> usize {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Puts each row of a step message into its inbox and wakes each waiting consumer once. Returns how
-    /// many tokens went to open handles.
-    pub(crate) fn distribute(&self, batch: &StepBatch, now: Instant) -> u64 {
+    /// Gives each row to its inbox and wakes each waiting consumer once. Returns how many tokens went to
+    /// living requests.
+    pub fn distribute(&self, batch: &StepBatch, now: Instant) -> u64 {
         let mut wakers: Vec<Waker> = Vec::new();
         let mut delivered = 0u64;
         {
             let mut state = self.state.lock();
             for row in batch.rows() {
-                let Some(key) = find(&state.entries, Handle(row.handle)) else {
+                let Some(key) = find(&state.entries, row.handle) else {
                     continue;
                 };
                 let Some(entry) = state.entries.get(key) else {
@@ -168,8 +139,8 @@ impl Registry {
                         FinishReason::NotFinished,
                         row.is_final,
                         Some(failure(
-                            Code::Internal,
-                            "a row has a sequence index that was not requested",
+                            CODE_INTERNAL,
+                            "a row has a sequence index nobody asked for",
                         )),
                         now,
                     ),
@@ -187,8 +158,9 @@ impl Registry {
         delivered
     }
 
-    /// Puts an answer into its inbox. Returns how many tokens went to an open handle.
-    pub(crate) fn deliver(&self, handle: Handle, answer: Answer, now: Instant) -> u64 {
+    /// Gives an answer of a handle's only sequence to its inbox. Returns how many tokens went to a
+    /// living request.
+    pub fn deliver(&self, handle: u64, answer: Answer, now: Instant) -> u64 {
         let (waker, delivered) = {
             let mut state = self.state.lock();
             let Some(key) = find(&state.entries, handle) else {
@@ -222,8 +194,8 @@ impl Registry {
         delivered
     }
 
-    /// Ends one handle with an error.
-    pub(crate) fn fail(&self, handle: Handle, code: Code, text: &str, now: Instant) {
+    /// Ends one handle with an error row.
+    pub fn fail(&self, handle: u64, code: i32, text: &str, now: Instant) {
         let waker = {
             let mut state = self.state.lock();
             let Some(key) = find(&state.entries, handle) else {
@@ -238,8 +210,8 @@ impl Registry {
         }
     }
 
-    /// Ends every handle with an error and refuses new ones.
-    pub(crate) fn fail_all(&self, code: Code, text: &str, now: Instant) {
+    /// Ends every handle with an error row and refuses new ones.
+    pub fn fail_all(&self, code: i32, text: &str, now: Instant) {
         let entries = {
             let mut state = self.state.lock();
             state.closed = true;
@@ -255,7 +227,7 @@ impl Registry {
 
     /// Ends the handles whose client has read nothing for `patience`, and returns them so that their
     /// work is stopped. Looks at most once a second: the scan is over all handles.
-    pub(crate) fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<Handle> {
+    pub fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<u64> {
         let mut stalled = Vec::new();
         let mut wakers = Vec::new();
         {
@@ -275,8 +247,8 @@ impl Registry {
                     .is_none_or(|unread| since(unread) < patience);
                 if !keep {
                     stalled.push(handle(entry.generation, key));
-                    let text = "the client stopped reading";
-                    wakers.extend(entry.fail(Code::DeadlineExceeded, text, now));
+                    let text = "the client read too slowly for too long";
+                    wakers.extend(entry.fail(CODE_DEADLINE_EXCEEDED, text, now));
                 }
                 keep
             });
@@ -288,28 +260,28 @@ impl Registry {
 }
 
 /// A slab's key with its entry's generation.
-fn handle(generation: u32, key: usize) -> Handle {
-    Handle(u64::from(generation) << 32 | (key as u64 & 0xffff_ffff))
+fn handle(generation: u32, key: usize) -> u64 {
+    u64::from(generation) << 32 | (key as u64 & 0xffff_ffff)
 }
 
-fn find(entries: &Slab<Entry>, Handle(number): Handle) -> Option<usize> {
-    let key = (number & 0xffff_ffff) as usize;
-    let generation = (number >> 32) as u32;
+fn find(entries: &Slab<Entry>, handle: u64) -> Option<usize> {
+    let key = (handle & 0xffff_ffff) as usize;
+    let generation = (handle >> 32) as u32;
     entries
         .get(key)
         .filter(|entry| entry.generation == generation)
         .map(|_| key)
 }
 
-fn failure(code: Code, text: &str) -> Box<DeltaDetails> {
-    Box::new(DeltaDetails {
+fn failure(code: i32, text: &str) -> Box<RowDetails> {
+    Box::new(RowDetails {
         error: Some((code, text.to_owned())),
-        ..DeltaDetails::default()
+        ..RowDetails::default()
     })
 }
 
 /// What the row carries beyond tokens; the common row carries nothing.
-fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
+fn details(row: &Row<'_>) -> Option<Box<RowDetails>> {
     if row.error.is_none()
         && row.log_probs.is_none()
         && row.top_log_probs.is_none()
@@ -318,9 +290,8 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
     {
         return None;
     }
-    let error = |error: &RowError| (Code::from_i32(error.code), error.text.clone());
-    Some(Box::new(DeltaDetails {
-        error: row.error.map(error),
+    Some(Box::new(RowDetails {
+        error: row.error.map(|error| (error.code, error.text.clone())),
         log_probs: row.log_probs.map(<[f32]>::to_vec).unwrap_or_default(),
         top_width: row.top_log_probs.map_or(0, |top| top.width),
         top_ids: row
@@ -333,7 +304,7 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
             .unwrap_or_default(),
         cached_tokens: row.cached_tokens,
         prompt_log_probs: row.prompt_log_probs.cloned(),
-        ..DeltaDetails::default()
+        ..RowDetails::default()
     }))
 }
 

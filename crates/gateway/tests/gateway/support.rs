@@ -9,7 +9,8 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use inflight_gateway::GatewayOptions;
+use inflight_gateway::app;
+use inflight_gateway::options::GatewayOptions;
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_testkit::sse::SseReader;
 use inflight_testkit::worker::{FakeModel, FakeWorker};
@@ -50,9 +51,7 @@ impl Gateway {
             let shutdown = async {
                 let _ = stopped.await;
             };
-            inflight_gateway::serve(&options, on_bound, shutdown)
-                .await
-                .unwrap();
+            app::serve(&options, on_bound, shutdown).await.unwrap();
         });
         let address = address.await.unwrap();
         Self {

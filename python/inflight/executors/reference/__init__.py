@@ -1,6 +1,7 @@
-"""The reference executor: small Llama-family models on NumPy, with the semantics of TensorRT-LLM.
+"""The reference executor: Llama-family models on NumPy or PyTorch, with the semantics of TensorRT-LLM.
 
-It exists so that everything around it can be run and tested without a GPU; it is no competitor in speed.
+Everything around it can be run and tested without a GPU, and with one it is fast. In-flight batching can be
+read here from end to end.
 This file puts the parts together:
 
     config   config.json to values            scheduler  which sequences run next
@@ -11,6 +12,7 @@ This file puts the parts together:
     batch    the ragged rows of an iteration  engine     one iteration
     model    the forward pass                 rows       columns of a response
     runner   what the engine asks to run      numpy_runner  an iteration on NumPy
+    pytorch  an iteration on PyTorch, CPU or GPU
     threads  how many NumPy uses              executor   threads, waiting, statistics
 """
 
@@ -19,12 +21,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import CheckpointError, OptionError, UnsupportedModelError
+from .errors import CheckpointError, ModelError, OptionError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from inflight.executors.base import Executor
 
-__all__ = ["CheckpointError", "OptionError", "UnsupportedModelError", "create"]
+__all__ = ["CheckpointError", "ModelError", "OptionError", "UnsupportedModelError", "create"]
 
 #: What works, by the names of ``crates/kserve/src/capability.rs``.
 CAPABILITIES = (
@@ -43,17 +45,14 @@ CAPABILITIES = (
 def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
     """Loads a Hugging Face checkpoint directory and starts its executor.
 
-    ``device`` is ``auto`` or ``cpu``; ``options`` are the fields of `options.Options`. Raises
-    `CheckpointError`, `UnsupportedModelError` or `OptionError`.
+    ``device`` is ``auto``, ``cpu`` or ``cuda``; ``options`` are the fields of `options.Options`. Errors:
+    `ModelError` and its kinds, whose text says what is wrong and what to do.
     """
     from .config import load_config
+    from .options import CUDA_DEFAULTS, parse_options
+    from .pytorch.device import find_device
     from .threads import import_numpy_for
 
-    if device not in ("auto", "cpu"):
-        raise OptionError(
-            f"device `{device}` is not available to the reference executor",
-            "use `cpu`, or the tensorrt_llm executor",
-        )
     model_dir = Path(model_dir)
     if not model_dir.is_dir():
         raise CheckpointError(
@@ -63,31 +62,25 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     config = load_config(model_dir)
     # NumPy takes its number of threads when it is first imported: below, not with this package.
     import_numpy_for(config.hidden_size)
+    device = find_device(device)
+    values = parse_options(options, CUDA_DEFAULTS if device == "cuda" else None)
+    if values.backend == "pytorch" or (values.backend == "auto" and device == "cuda"):
+        from .pytorch.build import build
+    else:
+        from .numpy_runner import build
 
     from inflight.executors.base import ModelInfo
 
     from .admission import Bounds
-    from .cache import BlockPool, PagedCache
+    from .cache import BlockPool
     from .engine import Engine
     from .executor import ReferenceExecutor
-    from .model import load_model
-    from .numpy_runner import NumpyRunner
-    from .options import parse_options, plan_sizes
     from .scheduler import Limits
 
-    values = parse_options(options)
-    sizes = plan_sizes(values, config)
-    block = values.tokens_per_block
-    try:
-        model = load_model(model_dir, sizes.max_seq_len)
-        cache = PagedCache(config.num_layers, sizes.num_blocks, block, config.num_kv_heads, config.head_dim)
-    except MemoryError as error:
-        raise OptionError(
-            f"the model and a cache of {sizes.cache_bytes >> 20} MiB do not fit in memory",
-            "lower `max_tokens_in_paged_kv_cache`, or serve a smaller model",
-        ) from error
+    built = build(model_dir, config, values, device)
+    sizes, block = built.sizes, values.tokens_per_block
     engine = Engine(
-        NumpyRunner(model, cache),
+        built.runner,
         BlockPool(sizes.num_blocks, block),
         Limits(values.max_batch_size, sizes.max_num_tokens),
         Bounds(config.vocab_size, sizes.max_seq_len, sizes.num_blocks, block, values.max_queue_size),
@@ -103,4 +96,4 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         tokens_per_block=block,
         capabilities=CAPABILITIES,
     )
-    return ReferenceExecutor(engine, info, model.memory_bytes + sizes.cache_bytes)
+    return ReferenceExecutor(engine, info, built.memory_bytes)

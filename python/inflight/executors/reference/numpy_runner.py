@@ -7,6 +7,7 @@ queues, ends of sequences or responses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -15,8 +16,11 @@ from . import log_probs
 from .arrays import Float32
 from .batch import Span, build_batch
 from .cache import PagedCache
-from .model import LlamaModel
-from .runner import KNOWN, Chunk, Outcome, Pending, Told, Work
+from .config import ModelConfig
+from .errors import OptionError
+from .model import LlamaModel, load_model
+from .options import Options, plan_sizes
+from .runner import KNOWN, Built, Chunk, Outcome, Pending, Told, Work
 from .sampler import sample
 from .sequence import SequenceState
 
@@ -100,3 +104,30 @@ def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[
         row: Told(values[place : place + 1], ids[place : place + 1, :width], best[place : place + 1, :width])
         for place, (row, width) in enumerate(zip(rows, widths, strict=True))
     }
+
+
+def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -> Built:
+    """Loads a checkpoint and makes its cache. Errors: `ModelError` and its kinds."""
+    for name, value, accepted in (
+        ("device", device, "cpu"),
+        ("dtype", options.dtype, "float32"),
+        ("load_format", options.load_format, "auto"),
+    ):
+        if value not in (accepted, "auto"):
+            raise OptionError(f"{name} `{value}` needs PyTorch", "set the option `backend` to `pytorch`")
+    sizes = plan_sizes(options, config)
+    try:
+        model = load_model(model_dir, sizes.max_seq_len)
+        cache = PagedCache(
+            config.num_layers,
+            sizes.num_blocks,
+            options.tokens_per_block,
+            config.num_kv_heads,
+            config.head_dim,
+        )
+    except MemoryError as error:
+        raise OptionError(
+            f"the model and a cache of {sizes.cache_bytes >> 20} MiB do not fit in memory",
+            "lower `max_tokens_in_paged_kv_cache`, or serve a smaller model",
+        ) from error
+    return Built(NumpyRunner(model, cache), sizes, model.memory_bytes + sizes.cache_bytes)

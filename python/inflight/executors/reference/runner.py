@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .options import Sizes
 from .sequence import SequenceState
 
 #: In `Work.sources`: the host knows the token, ``sampler.generated[-1]``.
@@ -113,3 +114,13 @@ class Runner(Protocol):
 
     def collect(self, pending: Pending) -> Outcome:
         """Waits for the oldest iteration that is not collected yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A runner that is ready, and what it took."""
+
+    runner: Runner
+    sizes: Sizes
+    #: Weights and cache.
+    memory_bytes: int

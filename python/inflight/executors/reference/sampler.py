@@ -75,25 +75,37 @@ class SamplerState:
         if parameters.bias_ids is not None and parameters.bias_values is not None:
             logits[parameters.bias_ids] += parameters.bias_values
         logits *= np.float32(1.0 / parameters.temperature)
-        if self._counts is not None:
-            self._penalize(logits, self._counts)
-        if parameters.bad_ids:
-            logits[list(parameters.bad_ids)] = BANNED
-        for word in parameters.bad_sequences:
-            if self._tail(len(word) - 1) == word[:-1]:
-                logits[word[-1]] = BANNED
-        if self._holds_back_the_end():
-            logits[list(parameters.ending_ids)] = BANNED
+        seen = self.seen()
+        if seen is not None:
+            self._penalize(logits, *seen)
+        banned = self.banned()
+        if banned:
+            logits[banned] = BANNED
         np.maximum(logits, BANNED, out=logits)
 
-    def _penalize(self, logits: Float32, counts: Int) -> None:
+    def seen(self) -> tuple[Int, Int] | None:
+        """The tokens that penalties apply to and how often each was seen; None without penalties."""
+        if self._counts is None:
+            return None
+        ids = np.flatnonzero(self._counts)
+        return ids, self._counts[ids]
+
+    def banned(self) -> list[int]:
+        """The tokens that must not come next."""
         parameters = self.parameters
-        seen = np.flatnonzero(counts)
+        ids = list(parameters.bad_ids)
+        ids += [word[-1] for word in parameters.bad_sequences if self._tail(len(word) - 1) == word[:-1]]
+        if self._holds_back_the_end():
+            ids += parameters.ending_ids
+        return ids
+
+    def _penalize(self, logits: Float32, seen: Int, counts: Int) -> None:
+        parameters = self.parameters
         values = logits[seen]
         penalty = np.float32(parameters.repetition_penalty)
         values = np.where(values < 0, values * penalty, values / penalty)
         values -= np.float32(parameters.presence_penalty)
-        values -= np.float32(parameters.frequency_penalty) * counts[seen].astype(np.float32)
+        values -= np.float32(parameters.frequency_penalty) * counts.astype(np.float32)
         logits[seen] = values
 
     def _holds_back_the_end(self) -> bool:

@@ -7,12 +7,11 @@ that changes nothing passes, every other one is reported. The options are the ex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.executors import options_of
 from inflight.triton.repository.tables import PARAMETERS, SHAPE, Parameter
 
 #: What the core model reads itself; `tokenizer_dir` is for an executor without a model to ask.
@@ -28,7 +27,7 @@ OWN = frozenset(
         "tokenizer_dir",
     }
 )
-_KINDS: dict[str, str] = {"texts": "text", "token_paths": "text"}
+_KINDS = {"str": "text", "strs": "text", "choices": "text"}
 
 
 @dataclass(frozen=True)
@@ -116,11 +115,25 @@ def _is_default(parameter: Parameter, text: str) -> bool:
 
 def _kinds(executor: str, runtime: str | None) -> dict[str, str]:
     """The executor's options with their kinds in the words of `tables.Parameter`."""
-    return {
-        name: "|".join(option.choices) if option.choices else _KINDS.get(option.kind, option.kind)
-        for name, option in options_of(executor).items()
-        if runtime is None or runtime in getattr(option, "runtimes", (runtime,))
-    }
+    if executor == "tensorrt_llm":
+        from inflight.executors.tensorrt_llm.options import Options
+
+        return {
+            option.name: _kind(option)
+            for option in fields(Options)
+            if runtime is None or option.metadata["runtimes"] in ("both", runtime)
+        }
+    if executor == "reference":
+        from inflight.executors.reference.options import Options as ReferenceOptions
+
+        return {option.name: "int" for option in fields(ReferenceOptions)}
+    return {"step_us": "float"}
+
+
+def _kind(option: Field[Any]) -> str:
+    if option.metadata["choices"]:
+        return "|".join(option.metadata["choices"])
+    return str(_KINDS.get(option.metadata["kind"], option.metadata["kind"]))
 
 
 def _value(executor: str, kind: str, text: str) -> Any:

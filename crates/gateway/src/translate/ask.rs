@@ -1,0 +1,76 @@
+//! What a request asks of generation, whichever endpoint it came to. Owns the differences between the
+//! two endpoints; knows no model.
+
+use inflight_openai::chat::ChatRequest;
+use inflight_openai::completions::CompletionRequest;
+use inflight_openai::{Generation, Sampling};
+
+/// OpenAI's default for completions.
+const COMPLETION_MAX_TOKENS: u32 = 16;
+
+/// A request in terms common to both endpoints.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// What an error about the prompt names: `messages` or `prompt`.
+    pub prompt_field: &'static str,
+    pub n: u32,
+    pub stream: bool,
+    pub has_stop_strings: bool,
+    pub shows_special_tokens: bool,
+    /// Whether the answer tells the usage.
+    pub tells_usage: bool,
+    pub max_tokens: Option<u32>,
+    /// Used when `max_tokens` is absent; `None`: the rest of the context.
+    pub default_max_tokens: Option<u32>,
+    pub sampling: Sampling,
+    /// `Some(k)`: with k alternatives.
+    pub log_probs: Option<u32>,
+    /// What an error about alternatives names.
+    pub top_log_probs_field: &'static str,
+    /// `Some(k)`: log probabilities of the prompt too, with k alternatives.
+    pub prompt_log_probs: Option<u32>,
+}
+
+impl Ask {
+    /// What a chat request asks.
+    pub fn chat(request: &ChatRequest) -> Self {
+        Self {
+            prompt_field: "messages",
+            default_max_tokens: None,
+            log_probs: request.logprobs,
+            top_log_probs_field: "top_logprobs",
+            prompt_log_probs: None,
+            ..Self::common(&request.generation)
+        }
+    }
+
+    /// What a completions request asks.
+    pub fn completion(request: &CompletionRequest) -> Self {
+        Self {
+            prompt_field: "prompt",
+            default_max_tokens: Some(COMPLETION_MAX_TOKENS),
+            log_probs: request.logprobs,
+            top_log_probs_field: "logprobs",
+            // An echoed prompt is told about as what it then is: part of the text.
+            prompt_log_probs: request.logprobs.filter(|_| request.echo),
+            ..Self::common(&request.generation)
+        }
+    }
+
+    fn common(generation: &Generation) -> Self {
+        Self {
+            prompt_field: "",
+            n: generation.n,
+            stream: generation.stream,
+            has_stop_strings: !generation.stop.is_empty(),
+            shows_special_tokens: generation.skip_special_tokens == Some(false),
+            tells_usage: !generation.stream || generation.include_usage,
+            max_tokens: generation.max_tokens,
+            default_max_tokens: None,
+            sampling: generation.sampling.clone(),
+            log_probs: None,
+            top_log_probs_field: "",
+            prompt_log_probs: None,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Writes a plan down in the dialect of a plain Triton server's model. Owns shapes and what is left
+//! unsaid; the tensors' names are the model's own, and the decisions the plan's.
+
+use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::names::ENABLE_EMPTY_FINAL_RESPONSE;
+use inflight_kserve::tensor::{Element, RequestBuilder};
+
+use super::plan::Plan;
+use super::tensors::{Origin, TRACE_PARENT, stop_word_rows};
+use crate::upstream::triton::dialect::{Dialect, Setting, TritonModel, output};
+
+/// An end token that no token is.
+const NO_TOKEN: i32 = -1;
+
+/// What is asked of the model, for one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    pub plan: &'a Plan,
+    /// The prompt of a model that takes token ids.
+    pub tokens: &'a [i32],
+    /// The prompt of a model that takes text.
+    pub text: &'a str,
+    /// Texts that end the answer. A hint to the server: the gateway looks for them itself.
+    pub stops: &'a [String],
+    pub seed: u64,
+    /// Size of the vocabulary, for a bias; 0: not known, and then none was accepted.
+    pub vocabulary: u32,
+    pub origin: Origin<'a>,
+    /// Unique at the server while the request lives.
+    pub request_id: &'a str,
+}
+
+/// The request for one sequence.
+pub fn triton_request(model: &TritonModel, question: Question<'_>) -> ModelInferRequest {
+    let plan = question.plan;
+    let sampling = &plan.sampling;
+    let capacity = size_of_val(question.tokens) + question.text.len() + 256;
+    let builder = RequestBuilder::new(&model.name, question.request_id, capacity);
+    let mut request = Writer { model, builder };
+    match model.dialect {
+        Dialect::TokenIds => {
+            let length = i32::try_from(question.tokens.len()).unwrap_or(i32::MAX);
+            request.values("input_ids", question.tokens);
+            request.values("input_lengths", &[length]);
+        }
+        Dialect::Text | Dialect::LlmApi => request.texts("text_input", &[question.text]),
+    }
+    let max_tokens = i32::try_from(plan.max_tokens).unwrap_or(i32::MAX);
+    request.scalar(Setting::MaxTokens, max_tokens);
+    if model.decoupled || model.must_send(Setting::Streaming) {
+        request.scalar(Setting::Streaming, model.decoupled && plan.streaming);
+    }
+    request.scalar(Setting::ExcludeInput, true);
+    request.scalar(Setting::Temperature, sampling.temperature);
+    request.scalar(Setting::TopP, sampling.top_p);
+    // The LLM API has no 0 for "no limit"; absent is its default.
+    if sampling.top_k > 0 || model.dialect != Dialect::LlmApi {
+        request.scalar(Setting::TopK, sampling.top_k);
+    }
+    request.scalar(Setting::Seed, question.seed);
+    request.optional(Setting::RepetitionPenalty, sampling.repetition_penalty, 1.0);
+    request.optional(Setting::PresencePenalty, sampling.presence_penalty, 0.0);
+    request.optional(Setting::FrequencyPenalty, sampling.frequency_penalty, 0.0);
+    request.optional(Setting::MinTokens, sampling.min_tokens, 0);
+    request.optional(Setting::MinP, sampling.min_p, 0.0);
+    request.optional(Setting::EndId, plan.end_id, NO_TOKEN);
+    request.optional(Setting::PadId, plan.pad_id, NO_TOKEN);
+    request.stop_ids(&plan.stop_ids);
+    request.words(Setting::StopWords, question.stops);
+    request.words(Setting::BadWords, &[]);
+    request.bias(&plan.logit_bias, question.vocabulary);
+    request.outputs(plan);
+    let builder = &mut request.builder;
+    builder.bool_parameter(ENABLE_EMPTY_FINAL_RESPONSE, true);
+    if let Some(trace_parent) = question.origin.trace_parent {
+        let value = ParameterChoice::StringParam(trace_parent.to_owned());
+        builder.parameter(TRACE_PARENT, value);
+    }
+    builder.build()
+}
+
+struct Writer<'a> {
+    model: &'a TritonModel,
+    builder: RequestBuilder,
+}
+
+impl Writer<'_> {
+    /// `[n]`, behind a batch of one where the model has batches.
+    fn shape(&self, dimensions: &[i64]) -> Vec<i64> {
+        let batch = self.model.batched.then_some(1);
+        batch
+            .into_iter()
+            .chain(dimensions.iter().copied())
+            .collect()
+    }
+
+    fn values<T: Element>(&mut self, name: &str, values: &[T]) {
+        let shape = self.shape(&[values.len() as i64]);
+        self.builder.push(name, &shape, values);
+    }
+
+    fn texts<S: AsRef<str>>(&mut self, name: &str, texts: &[S]) {
+        let shape = self.shape(&[texts.len() as i64]);
+        let texts = texts.iter().map(|text| text.as_ref().as_bytes());
+        self.builder.push_bytes(name, &shape, texts);
+    }
+
+    fn scalar<T: Element>(&mut self, setting: Setting, value: T) {
+        if let Some(name) = self.model.setting(setting) {
+            self.values(name, &[value]);
+        }
+    }
+
+    /// `neutral` changes nothing, and is for models that demand a value.
+    fn optional<T: Element>(&mut self, setting: Setting, value: Option<T>, neutral: T) {
+        match value {
+            Some(value) => self.scalar(setting, value),
+            None if self.model.must_send(setting) => self.scalar(setting, neutral),
+            None => {}
+        }
+    }
+
+    /// A no is said only where the model demands a word.
+    fn flag(&mut self, setting: Setting, wanted: bool) {
+        if wanted || self.model.must_send(setting) {
+            self.scalar(setting, wanted);
+        }
+    }
+
+    fn stop_ids(&mut self, ids: &[i32]) {
+        if let Some(name) = self.model.setting(Setting::StopIds)
+            && (!ids.is_empty() || self.model.must_send(Setting::StopIds))
+        {
+            let shape = self.shape(&[2, ids.len() as i64]);
+            self.builder.push(name, &shape, &stop_word_rows(ids));
+        }
+    }
+
+    /// Old releases must be sent a list; an empty word is their empty list.
+    fn words(&mut self, setting: Setting, words: &[String]) {
+        let Some(name) = self.model.setting(setting) else {
+            return;
+        };
+        if !words.is_empty() {
+            self.texts(name, words);
+        } else if self.model.must_send(setting) {
+            self.texts(name, &[""]);
+        }
+    }
+
+    /// What is added to each token's logit, the whole vocabulary long.
+    fn bias(&mut self, bias: &[(i32, f32)], vocabulary: u32) {
+        let Some(name) = self.model.setting(Setting::EmbeddingBias) else {
+            return;
+        };
+        if bias.is_empty() {
+            if self.model.must_send(Setting::EmbeddingBias) {
+                self.values::<f32>(name, &[]);
+            }
+            return;
+        }
+        let mut dense = vec![0f32; vocabulary as usize];
+        for (id, value) in bias {
+            let slot = usize::try_from(*id).ok().and_then(|id| dense.get_mut(id));
+            if let Some(slot) = slot {
+                *slot = *value;
+            }
+        }
+        self.values(name, &dense);
+    }
+
+    fn outputs(&mut self, plan: &Plan) {
+        let model = self.model;
+        match model.dialect {
+            Dialect::TokenIds => {
+                self.builder.output(output::IDS);
+                for name in [output::LENGTH, output::REASON] {
+                    if model.has_output(name) {
+                        self.builder.output(name);
+                    }
+                }
+                let log_probs = plan.log_probs.is_some();
+                self.flag(Setting::ReturnLogProbs, log_probs);
+                if log_probs {
+                    self.builder.output(output::LOG_PROBS);
+                }
+            }
+            Dialect::Text | Dialect::LlmApi => {
+                self.builder.output(output::TEXT);
+            }
+        }
+        let counts = model.counts_tokens();
+        self.flag(Setting::ReturnInputTokens, counts);
+        self.flag(Setting::ReturnOutputTokens, counts);
+        if counts {
+            self.builder.output(output::INPUT_TOKENS);
+            self.builder.output(output::OUTPUT_TOKENS);
+        }
+        let reason = model.tells_reason();
+        self.flag(Setting::ReturnFinishReason, reason);
+        if reason {
+            self.builder.output(output::FINISH_REASON);
+        }
+    }
+}

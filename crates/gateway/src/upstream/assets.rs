@@ -1,0 +1,110 @@
+//! What a worker says about its model, and the model's text files. Owns fetching, checking and caching
+//! them by content hash; knows nothing of connections' lives or of requests.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
+use inflight_kserve::assets::{FetchRequest, ModelDescription};
+use inflight_text::{ModelFiles, TextModel};
+use parking_lot::Mutex;
+use tonic::transport::Channel;
+
+use super::served::ServedModel;
+
+/// All files of a model together. Tokenizers of 128k–256k entries are 9–35 MB of JSON.
+const MAX_ASSET_BYTES: usize = 256 << 20;
+/// For the whole transfer.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why a worker's model cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AssetError {
+    #[error("fetching the model's files failed: {0}")]
+    Fetch(tonic::Status),
+    #[error("fetching the model's files took longer than {FETCH_TIMEOUT:?}")]
+    Slow,
+    #[error("the model's files exceed {MAX_ASSET_BYTES} bytes")]
+    TooLarge,
+    #[error("the model's description names no model")]
+    Nameless,
+    #[error("the model's files cannot be used")]
+    Load(#[source] inflight_text::TextError),
+    #[error("loading the model's files was interrupted")]
+    Interrupted,
+}
+
+/// Text models in use, by content hash. Holds no model alive by itself.
+#[derive(Debug, Default)]
+pub struct AssetCache {
+    models: Mutex<BTreeMap<String, Weak<TextModel>>>,
+}
+
+impl AssetCache {
+    /// The described model, its files fetched unless a model with the same content hash is in use.
+    ///
+    /// # Errors
+    /// [`AssetError`]: the worker cannot be used for now.
+    pub async fn served_model(
+        &self,
+        client: &mut ModelAssetsClient<Channel>,
+        description: ModelDescription,
+    ) -> Result<Arc<ServedModel>, AssetError> {
+        if description.served_model_name.is_empty() || description.core_model_name.is_empty() {
+            return Err(AssetError::Nameless);
+        }
+        let hash = description.content_hash.clone();
+        let cached = self.models.lock().get(&hash).and_then(Weak::upgrade);
+        let text = match cached {
+            Some(text) => text,
+            None => {
+                let files = tokio::time::timeout(FETCH_TIMEOUT, fetch(client, &hash))
+                    .await
+                    .map_err(|_| AssetError::Slow)??;
+                // Building a large tokenizer takes seconds of CPU: not on the runtime's threads.
+                let loaded = tokio::task::spawn_blocking(move || TextModel::load(&files))
+                    .await
+                    .map_err(|_| AssetError::Interrupted)?
+                    .map_err(AssetError::Load)?;
+                let text = Arc::new(loaded);
+                let mut models = self.models.lock();
+                models.retain(|_, model| model.strong_count() > 0);
+                models.insert(hash, Arc::downgrade(&text));
+                text
+            }
+        };
+        Ok(Arc::new(ServedModel {
+            description,
+            text: Some(text),
+            triton: None,
+        }))
+    }
+}
+
+async fn fetch(
+    client: &mut ModelAssetsClient<Channel>,
+    content_hash: &str,
+) -> Result<ModelFiles, AssetError> {
+    let request = FetchRequest {
+        content_hash: content_hash.to_owned(),
+    };
+    let mut stream = client
+        .fetch(request)
+        .await
+        .map_err(AssetError::Fetch)?
+        .into_inner();
+    let mut files: ModelFiles = BTreeMap::new();
+    let mut total = 0usize;
+    while let Some(chunk) = stream.message().await.map_err(AssetError::Fetch)? {
+        total += chunk.data.len() + chunk.file_name.len();
+        if total > MAX_ASSET_BYTES {
+            return Err(AssetError::TooLarge);
+        }
+        files
+            .entry(chunk.file_name)
+            .or_default()
+            .extend_from_slice(&chunk.data);
+    }
+    Ok(files)
+}

@@ -1,0 +1,270 @@
+//! How a plain Triton server's model is spoken to, read off its configuration. Pure: owns which model
+//! speaks which dialect and what it can be asked; knows nothing of requests or sockets.
+
+mod names;
+
+use std::collections::BTreeMap;
+
+use inflight_kserve::inference::{ModelConfig, ModelInput};
+
+use self::names::SETTINGS;
+pub use self::names::{Dialect, Setting, output};
+use crate::upstream::served::{Ability, ServedModel};
+
+/// One model of a plain Triton server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TritonModel {
+    pub name: String,
+    pub dialect: Dialect,
+    /// Whether a request may have many responses; otherwise it has one.
+    pub decoupled: bool,
+    /// Whether tensors have a batch dimension before their own.
+    pub batched: bool,
+    /// Each streamed text repeats what came before it.
+    pub accumulates: bool,
+    /// Whether the server's tokenizer puts special tokens before a text.
+    pub adds_special_tokens: bool,
+    /// The names of the settings that the model takes, and whether they must be sent.
+    settings: BTreeMap<Setting, (&'static str, bool)>,
+    outputs: Vec<&'static str>,
+}
+
+/// What the server says about a model beside its own configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings {
+    /// Whether the model, or for an ensemble any of its steps, is decoupled.
+    pub decoupled: bool,
+    /// The `add_special_tokens` of the model that tokenizes for it.
+    pub adds_special_tokens: bool,
+}
+
+/// Whether a text parameter says yes; absent or unreadable: `default`.
+pub fn flag(config: &ModelConfig, name: &str, default: bool) -> bool {
+    let value = config.parameters.get(name);
+    let value = value.map(|value| value.string_value.to_ascii_lowercase());
+    match value.as_deref() {
+        Some("true" | "t" | "1" | "yes" | "y") => true,
+        Some("false" | "f" | "0" | "no" | "n") => false,
+        _ => default,
+    }
+}
+
+/// Reads a model's configuration. `None`: it generates nothing by itself, e.g. `preprocessing`.
+///
+/// # Errors
+/// It does, but not in a way that can be used; says why, naming the tensor.
+pub fn describe(
+    config: &ModelConfig,
+    surroundings: Surroundings,
+) -> Option<Result<TritonModel, String>> {
+    let dialect = Dialect::of(config)?;
+    Some(read(config, dialect, surroundings))
+}
+
+fn read(
+    config: &ModelConfig,
+    dialect: Dialect,
+    surroundings: Surroundings,
+) -> Result<TritonModel, String> {
+    let mut settings = BTreeMap::new();
+    for input in &config.input {
+        let prompt = dialect
+            .prompt()
+            .iter()
+            .find(|(name, _)| *name == input.name);
+        let setting = SETTINGS.iter().find_map(|row| {
+            let names = dialect.names(row).iter();
+            let name = names.copied().find(|name| *name == input.name)?;
+            Some((row, name))
+        });
+        let expected = prompt
+            .map(|(_, kind)| *kind)
+            .or(setting.map(|(row, _)| row.1));
+        let Some(expected) = expected else {
+            if input.optional {
+                continue;
+            }
+            return Err(format!(
+                "its input `{}` must be sent, and the gateway does not know it",
+                input.name
+            ));
+        };
+        if input.data_type() != expected {
+            return Err(format!(
+                "its input `{}` is {} and not {}",
+                input.name,
+                input.data_type().as_str_name(),
+                expected.as_str_name()
+            ));
+        }
+        let list = prompt.is_some_and(|(name, _)| *name == "input_ids");
+        if !fits(input, setting.map(|(row, _)| row.0), list) {
+            if input.optional && prompt.is_none() {
+                continue;
+            }
+            return Err(format!(
+                "its input `{}` has the dimensions {:?}, which the gateway cannot fill",
+                input.name, input.dims
+            ));
+        }
+        if let Some((row, name)) = setting {
+            // A table row's first name wins where a model has both.
+            let newer = dialect.names(row).first() == Some(&name);
+            if newer || !settings.contains_key(&row.0) {
+                settings.insert(row.0, (name, !input.optional));
+            }
+        }
+    }
+    let (answer, kind) = dialect.answer();
+    match config.output.iter().find(|output| output.name == answer) {
+        Some(output) if output.data_type() == kind => {}
+        _ => {
+            return Err(format!(
+                "it has no output `{answer}` of type {}",
+                kind.as_str_name()
+            ));
+        }
+    }
+    let streams = surroundings.decoupled && settings.contains_key(&Setting::Streaming);
+    if !streams && !settings.contains_key(&Setting::ExcludeInput) {
+        let name = dialect.newest(Setting::ExcludeInput).unwrap_or_default();
+        return Err(format!(
+            "its answers repeat the prompt: it does not stream and has no input `{name}`"
+        ));
+    }
+    let outputs = output::TYPES.into_iter().filter_map(|(name, kinds)| {
+        let found = config.output.iter().find(|output| output.name == name)?;
+        kinds.contains(&found.data_type()).then_some(name)
+    });
+    Ok(TritonModel {
+        name: config.name.clone(),
+        dialect,
+        decoupled: streams,
+        batched: config.max_batch_size > 0,
+        // The llmapi model sends the text so far with every step, BLS when told to.
+        accumulates: dialect == Dialect::LlmApi || flag(config, "accumulate_tokens", false),
+        adds_special_tokens: surroundings.adds_special_tokens,
+        settings,
+        outputs: outputs.collect(),
+    })
+}
+
+/// Whether the input takes the shape it would be sent in, behind the batch: all but lists are `[1]`.
+fn fits(input: &ModelInput, setting: Option<Setting>, list: bool) -> bool {
+    use Setting::{BadWords, EmbeddingBias, StopIds, StopWords};
+    let dims: &[i64] = match setting {
+        Some(StopIds) => &[2, 0],
+        Some(StopWords | BadWords | EmbeddingBias) => &[0],
+        _ if list => &[0],
+        _ => &[1],
+    };
+    // 0: any length, so that only -1 takes it.
+    let takes = |(has, sent): (&i64, &i64)| *has == -1 || (has == sent && *sent > 0);
+    input.dims.len() == dims.len() && input.dims.iter().zip(dims).all(takes)
+}
+
+impl TritonModel {
+    /// The tensor's name, where the model takes the setting.
+    pub fn setting(&self, setting: Setting) -> Option<&'static str> {
+        self.settings.get(&setting).map(|(name, _)| *name)
+    }
+
+    /// Whether a request without the setting is refused by the server.
+    pub fn must_send(&self, setting: Setting) -> bool {
+        self.settings.get(&setting).is_some_and(|(_, must)| *must)
+    }
+
+    /// Whether the model has this output.
+    pub fn has_output(&self, name: &str) -> bool {
+        self.outputs.contains(&name)
+    }
+
+    /// Whether prompts are texts.
+    pub fn takes_text(&self) -> bool {
+        self.dialect != Dialect::TokenIds
+    }
+
+    /// Whether to have responses as tokens are made: where the client wants them, where the gateway
+    /// looks for stop strings and nothing else ends the answer, where counting the steps is the only
+    /// way to tell a cut answer, and where an answer in one piece would begin with the prompt. A text in
+    /// one piece is decoded better than its pieces are.
+    pub fn streams(&self, asked: bool, has_stops: bool, has_tokenizer: bool) -> bool {
+        let stops = has_stops && self.setting(Setting::StopWords).is_none();
+        let counts = has_tokenizer || self.counts_tokens() || self.tells_reason();
+        let repeats = self.setting(Setting::ExcludeInput).is_none();
+        self.decoupled && (asked || stops || repeats || (self.takes_text() && !counts))
+    }
+
+    /// Whether the server tells how many tokens prompt and answer have.
+    pub fn counts_tokens(&self) -> bool {
+        let told = [Setting::ReturnInputTokens, Setting::ReturnOutputTokens];
+        told.iter()
+            .all(|setting| self.settings.contains_key(setting))
+            && self.has_output(output::INPUT_TOKENS)
+            && self.has_output(output::OUTPUT_TOKENS)
+    }
+
+    /// Whether the server says why an answer ended.
+    pub fn tells_reason(&self) -> bool {
+        self.settings.contains_key(&Setting::ReturnFinishReason)
+            && self.has_output(output::FINISH_REASON)
+    }
+
+    /// Why the model cannot do this, as what follows a field's name; `None`: it can. `served` is the
+    /// model with what the gateway knows of its text.
+    pub fn lacks(&self, ability: Ability, served: &ServedModel) -> Option<String> {
+        let input = |setting: Setting| {
+            if self.settings.contains_key(&setting) {
+                return None;
+            }
+            Some(match self.dialect.newest(setting) {
+                Some(name) => format!(
+                    "needs the input `{name}`, which the Triton model `{}` does not have",
+                    self.name
+                ),
+                None => self.not_possible(),
+            })
+        };
+        let tokens_only = || self.takes_text().then(|| self.not_possible());
+        match ability {
+            // Each is a request of its own, and without a seed all would be the same.
+            Ability::Sequences => input(Setting::Seed),
+            Ability::TokenPrompt | Ability::IgnoreEos | Ability::ShowSpecialTokens => tokens_only(),
+            Ability::TopK => input(Setting::TopK),
+            Ability::TopP => input(Setting::TopP),
+            Ability::Temperature => input(Setting::Temperature),
+            Ability::Seed => input(Setting::Seed),
+            Ability::RepetitionPenalty => input(Setting::RepetitionPenalty),
+            Ability::PresencePenalty => input(Setting::PresencePenalty),
+            Ability::FrequencyPenalty => input(Setting::FrequencyPenalty),
+            Ability::MinTokens => input(Setting::MinTokens),
+            Ability::MinP => input(Setting::MinP),
+            Ability::StopTokenIds => input(Setting::StopIds),
+            Ability::LogProbs if self.has_output(output::LOG_PROBS) => input(Setting::ReturnLogProbs),
+            Ability::LogitBias if served.vocabulary().is_some() => input(Setting::EmbeddingBias),
+            Ability::LogitBias if !self.takes_text() => Some(
+                "needs the size of the vocabulary, which a `config.json` beside the tokenizer would \
+                 tell"
+                    .to_owned(),
+            ),
+            Ability::LogProbs
+            | Ability::LogitBias
+            | Ability::TopLogProbs
+            | Ability::PromptLogProbs => Some(self.not_possible()),
+            Ability::Usage => (served.text.is_none() && !self.counts_tokens()).then(|| {
+                format!(
+                    "needs a count of tokens, which the Triton model `{}` does not tell; start the \
+                     gateway with `--tokenizer`",
+                    self.name
+                )
+            }),
+        }
+    }
+
+    fn not_possible(&self) -> String {
+        format!("cannot be asked of the Triton model `{}`", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+"""A runner on PyTorch from a checkpoint and options: device, kernels, weights, sizes.
+
+Owns the order of these steps, how much of a GPU the cache takes, and the sentences for what does not fit.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from inflight.executors.reference.config import ModelConfig
+from inflight.executors.reference.errors import OptionError
+from inflight.executors.reference.options import Options, Sizes, plan_sizes
+from inflight.executors.reference.runner import Built
+from inflight.executors.reference.scheduler import Limits
+from inflight.executors.reference.weights import Checkpoint
+
+from . import operations
+from .device import choose_dtype, open_device
+from .model import TorchModel
+from .runner import TorchRunner
+from .weights import DeviceWeights, RandomWeights, stored_dtype
+
+_log = logging.getLogger(__name__)
+
+#: Of a GPU's memory that is free once the weights are loaded; TensorRT-LLM's default.
+_FREE_MEMORY_FRACTION = 0.9
+
+#: Rows of logits that sampling and log probabilities hold at once, in float32 and several times over.
+_SAMPLING_BYTES_A_LOGIT = 16
+
+
+def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -> Built:
+    """Loads a checkpoint to the device and makes its cache. Errors: `ModelError` and its kinds."""
+    if options.backend == "numpy":
+        raise OptionError(f"backend `numpy` does not run on device `{device}`", "use backend `pytorch`")
+    place = open_device(device)
+    started = time.monotonic()
+    try:
+        with torch.inference_mode():
+            model = _load(model_dir, config, options, place)
+            sizes = _sizes(options, config, model)
+            runner = TorchRunner(
+                model, sizes.num_blocks, Limits(options.max_batch_size, sizes.max_num_tokens)
+            )
+    except torch.OutOfMemoryError as error:
+        total = torch.cuda.get_device_properties(place).total_memory
+        raise OptionError(
+            f"the model and its cache do not fit in the {total >> 30} GiB of device `{place}`",
+            "lower `max_tokens_in_paged_kv_cache` or `max_num_tokens`, or serve a smaller model",
+        ) from error
+    _log.info(
+        "%s in %s on %s after %.1f s: %d blocks of %d tokens",
+        config.architecture,
+        model.dtype,
+        place,
+        time.monotonic() - started,
+        sizes.num_blocks,
+        options.tokens_per_block,
+    )
+    return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes)
+
+
+def _load(model_dir: Path, config: ModelConfig, options: Options, device: Any) -> TorchModel:
+    longest = min(options.max_seq_len or config.max_position_embeddings, config.max_position_embeddings)
+    kernels = _kernels(device)
+    if options.load_format == "dummy":
+        weights = RandomWeights(config, device, choose_dtype(options.dtype, "bfloat16", device))
+        return TorchModel(config, weights, longest, options.tokens_per_block, kernels)
+    checkpoint = Checkpoint(model_dir)
+    try:
+        dtype = choose_dtype(options.dtype, stored_dtype(checkpoint, config), device)
+        loaded = DeviceWeights(checkpoint, device, dtype)
+        return TorchModel(config, loaded, longest, options.tokens_per_block, kernels)
+    finally:
+        checkpoint.close()
+
+
+def _kernels(device: Any) -> ModuleType:
+    """Triton's where it is installed (it comes with PyTorch for CUDA), else plain operations."""
+    if device.type != "cuda":
+        return operations
+    try:
+        from . import kernels
+    except ImportError as error:
+        _log.warning("without Triton generation is several times slower: %s", error)
+        return operations
+    return kernels
+
+
+def _sizes(options: Options, config: ModelConfig, model: TorchModel) -> Sizes:
+    element = model.dtype.itemsize
+    if model.device.type != "cuda":
+        return plan_sizes(options, config, element)
+    torch.cuda.synchronize(model.device)
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(model.device)
+    tokens = options.max_num_tokens or 0
+    widest = 4 * config.hidden_size + 3 * config.intermediate_size
+    working = tokens * widest * element
+    working += options.max_batch_size * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
+    return plan_sizes(options, config, element, max(0, int(free * _FREE_MEMORY_FRACTION) - working))

@@ -1,0 +1,152 @@
+"""The Llama family's forward pass on PyTorch: `reference.model`'s order of operations, on device tensors.
+
+Owns that order and the cache's storage. Every operation is in `operations`, or in `kernels` where the
+device runs Triton. Knows nothing of requests, scheduling or sampling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+import torch.nn.functional as functional
+
+from inflight.executors.reference.config import ModelConfig
+from inflight.executors.reference.model import Weights, inverse_frequencies, load_layer
+
+from . import operations
+from .operations import Context, Shape, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One iteration's rows on the device: generation rows first, then those of prompts. All int32."""
+
+    #: ``[T]``
+    token_ids: Tensor
+    positions: Tensor
+    #: Where each row's keys and values go: block x tokens_per_block + offset.
+    cache_slots: Tensor
+    #: The sequence slot of each generation row ``[R]``.
+    generation_slots: Tensor
+    #: Of all sequences in flight: ``[slots, blocks of the longest]``.
+    block_tables: Tensor
+    context: Context | None = None
+
+
+class TorchModel:
+    """A loaded model and its paged cache; the weights are immutable after construction."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights[Tensor],
+        max_seq_len: int,
+        tokens_per_block: int,
+        kernels: ModuleType = operations,
+    ) -> None:
+        self.config = config
+        self.shape = Shape(
+            config.num_heads, config.num_kv_heads, config.head_dim, tokens_per_block, max_seq_len
+        )
+        self.operations = kernels
+        hidden = (config.vocab_size, config.hidden_size)
+        self._embedding = weights.tensor("model.embed_tokens.weight", hidden)
+        self._norm = weights.tensor("model.norm.weight", (config.hidden_size,))
+        self._head = (
+            self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight", hidden)
+        )
+        self._layers = [load_layer(config, weights, index, torch.cat) for index in range(config.num_layers)]
+        frequencies = torch.from_numpy(inverse_frequencies(config.rope, config.head_dim))
+        angles = torch.arange(max_seq_len, dtype=torch.float32)[:, None] * frequencies
+        self._rope = (angles.cos().to(self.device), angles.sin().to(self.device))
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    @property
+    def device(self) -> Tensor:
+        return self._embedding.device
+
+    @property
+    def dtype(self) -> Tensor:
+        return self._embedding.dtype
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the weights take."""
+        tensors = {id(one): one for one in (self._embedding, self._norm, self._head, *self._rope)}
+        for layer in self._layers:
+            for name in layer.__slots__:
+                value = getattr(layer, name)
+                if isinstance(value, torch.Tensor):
+                    tensors[id(value)] = value
+        return sum(one.numel() * one.element_size() for one in tensors.values())
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Makes room for keys and values of ``num_blocks`` blocks, by layer."""
+        shape = (num_blocks, self.shape.kv_heads, self.shape.tokens_per_block, self.shape.head_dim)
+        for caches in (self._keys, self._values):
+            caches.clear()
+            caches.extend(
+                torch.zeros(shape, dtype=self.dtype, device=self.device)
+                for _ in range(self.config.num_layers)
+            )
+
+    def forward(self, rows: Rows) -> Tensor:
+        """Runs all rows, writes keys and values to the cache; final hidden states ``[T, hidden]``."""
+        config, shape, ops = self.config, self.shape, self.operations
+        epsilon = config.rms_norm_eps
+        generating = rows.generation_slots.shape[0]
+        x = functional.embedding(rows.token_ids, self._embedding)
+        delta: Tensor | None = None
+        for index, layer in enumerate(self._layers):
+            normed = ops.add_rms_norm(x, delta, layer.input_norm, epsilon)
+            norms = None
+            if layer.query_norm is not None and layer.key_norm is not None:
+                norms = (layer.query_norm, layer.key_norm)
+            queries = ops.rotate_and_store(
+                ops.linear(normed, layer.qkv, layer.qkv_bias),
+                rows.positions,
+                rows.cache_slots,
+                self._rope,
+                norms,
+                epsilon,
+                self._keys[index],
+                self._values[index],
+                shape,
+            )
+            mixed = self._attend(queries, rows, index, generating, layer.window)
+            delta = ops.linear(mixed.reshape(len(mixed), -1), layer.output, layer.output_bias)
+            normed = ops.add_rms_norm(x, delta, layer.post_norm, epsilon)
+            gated = ops.silu_gate(ops.linear(normed, layer.gate_up, layer.gate_up_bias))
+            delta = ops.linear(gated, layer.down, layer.down_bias)
+        return ops.add_rms_norm(x, delta, self._norm, epsilon)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits ``[rows, vocab_size]`` of final hidden states, in the model's type."""
+        return self.operations.linear(hidden, self._head)
+
+    def _attend(self, queries: Tensor, rows: Rows, index: int, generating: int, window: int | None) -> Tensor:
+        keys, values = self._keys[index], self._values[index]
+        generation = None
+        if generating:
+            generation = self.operations.generation_attention(
+                queries[:generating],
+                keys,
+                values,
+                rows.block_tables,
+                rows.generation_slots,
+                rows.positions[:generating],
+                window,
+                self.shape,
+            )
+        if rows.context is None:
+            return generation
+        mixed = torch.empty_like(queries)
+        if generation is not None:
+            mixed[:generating] = generation
+        self.operations.context_attention(
+            queries, keys, values, rows.block_tables, rows.context, window, self.shape, mixed
+        )
+        return mixed

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Tokens per second of the reference executor alone: all requests at once, no gateway, no worker.
+
+    python tools/benchmark_executor.py --shape small --shape 8b --batch 1 --batch 64 --batch 256
+
+Weights are random (``load_format`` `dummy`), prompts are random tokens, and no end token ends an output. A
+run is from the first request handed in to the last token, prompts included; the best of ``--repeat``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from inflight.executors.base import Executor, Request
+from inflight.executors.reference import create
+
+#: Keys of `config.json` by shape.
+SHAPES: dict[str, dict[str, Any]] = {
+    "small": {
+        "num_hidden_layers": 16,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "intermediate_size": 2816,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+    },
+    "8b": {
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+    },
+}
+
+
+def write_config(shape: str, directory: Path) -> None:
+    """A ``config.json`` of ``shape`` in ``directory``; enough for random weights."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SHAPES[shape]}
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def run(executor: Executor, batch: int, inputs: int, outputs: int, sampling: dict[str, Any]) -> float:
+    """Seconds from handing in ``batch`` requests to their last token."""
+    vocab_size = executor.info().vocab_size
+    draw = random.Random(batch)
+    requests = [
+        Request(one, [draw.randrange(vocab_size) for _ in range(inputs)], outputs) for one in range(batch)
+    ]
+    for request in requests:
+        for name, value in sampling.items():
+            setattr(request.sampling_config, name, value)
+    left = batch
+    tokens = 0
+    started = time.perf_counter()
+    executor.enqueue(requests)
+    while left:
+        rows = executor.await_responses(10.0)
+        left -= sum(rows.finals)
+        tokens += len(rows.token_ids) // 4
+    seconds = time.perf_counter() - started
+    if tokens != batch * outputs:
+        raise RuntimeError(f"{tokens} tokens came and {batch * outputs} were asked for")
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shape", action="append", choices=sorted(SHAPES), help="default: small")
+    parser.add_argument("--batch", action="append", type=int, help="requests at once; default: 1, 64, 256")
+    parser.add_argument("--input", type=int, default=128, help="tokens of a prompt")
+    parser.add_argument("--output", type=int, default=128, help="tokens of an output")
+    parser.add_argument("--repeat", type=int, default=3, help="runs, of which the best counts")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--top-p", type=float, help="sample so, at temperature 1, instead of greedily")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the executor")
+    arguments = parser.parse_args()
+    sampling = {} if arguments.top_p is None else {"top_p": arguments.top_p, "seed": 1}
+    batches = arguments.batch or [1, 64, 256]
+    options: dict[str, Any] = {"load_format": "dummy", "backend": "pytorch", "max_batch_size": max(batches)}
+    for name, _, value in (option.partition("=") for option in arguments.option):
+        options[name] = int(value) if value.isdecimal() else value
+    for shape in arguments.shape or ["small"]:
+        with tempfile.TemporaryDirectory() as directory:
+            write_config(shape, Path(directory))
+            started = time.perf_counter()
+            executor = create(directory, arguments.device, **options)
+            print(f"{shape}: ready after {time.perf_counter() - started:.1f} s", flush=True)
+            for batch in batches:
+                run(executor, batch, arguments.input, 8, sampling)
+                executor.stats()
+                best = min(
+                    run(executor, batch, arguments.input, arguments.output, sampling)
+                    for _ in range(arguments.repeat)
+                )
+                latencies = sorted(float(one["iterLatencyMS"]) for one in executor.stats())
+                median = latencies[len(latencies) // 2]
+                print(
+                    f"{shape}: batch {batch}: {batch * arguments.output / best:,.0f} tokens/s, "
+                    f"median iteration {median:.2f} ms",
+                    flush=True,
+                )
+            executor.shutdown()
+
+
+if __name__ == "__main__":
+    main()
