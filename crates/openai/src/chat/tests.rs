@@ -369,7 +369,7 @@ fn bodies_that_are_not_json_objects_are_refused() {
         (b"\"\"", "The request body must be a JSON object"),
         (
             b"{\"model\": \"\xff\"}",
-            "The request body is not valid UTF-8: the fault is at byte `11`",
+            "The request body is not valid UTF-8 at byte `11`",
         ),
     ] {
         let error = parse(body).unwrap_err();
