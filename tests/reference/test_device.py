@@ -39,7 +39,7 @@ def fake_torch(
 
 def test_without_pytorch_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "installed", lambda: False)
-    with pytest.raises(OptionError, match="needs PyTorch, which is not installed; .*inflight-llm.torch"):
+    with pytest.raises(OptionError, match=r"needs PyTorch, which is not installed; .*inflight-llm.torch"):
         device.find_device("cuda")
     assert device.find_device("auto") == "cpu"
 
