@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from inflight.cli.app import inflight
 from inflight.executors.tensorrt_llm.options import parse
-from inflight.triton.repository.create import render, settings
+from inflight.triton.repository.create import render
 from inflight.triton.repository.executor_options import choose, parameters
-from inflight.triton.repository.tables import PARAMETERS
+from inflight.triton.repository.options import settings
+from inflight.triton.repository.parameters import PARAMETERS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from inflight.cli.app import inflight
-from inflight.triton.repository.tables import MODELS, PARAMETERS
+from inflight.triton.repository.parameters import PARAMETERS
+from inflight.triton.repository.tables import MODELS
 from support import templates
 
 #: What NVIDIA's guides give each template, beside what a newer release needs for its data types.

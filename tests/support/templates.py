@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inflight.triton.repository.create import parameters, tensors
-from inflight.triton.repository.tables import MODELS, STEPS, Parameter, Tensor
+from inflight.triton.repository.create import tensors
+from inflight.triton.repository.options import parameters
+from inflight.triton.repository.parameters import Parameter
+from inflight.triton.repository.tables import MODELS, STEPS, Tensor
 
 #: Documented, and in no template.
 _ABSENT = frozenset({"recv_poll_period_ms"})

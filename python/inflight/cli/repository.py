@@ -43,7 +43,7 @@ def repository() -> None:
 
 
 def _flags(command: Any) -> Any:
-    from inflight.triton.repository.create import options
+    from inflight.triton.repository.options import options
 
     known = options()
     for flag, option in reversed(FLAGS.items()):
@@ -84,7 +84,8 @@ def create(
     **flags: str | None,
 ) -> None:
     """Write the five models for DIRECTORY, an engine or a model."""
-    from inflight.triton.repository import create as writer
+    from inflight.triton.repository.create import create as write
+    from inflight.triton.repository.options import settings
 
     if not directory.is_dir():
         raise UserMistake(f"`{directory}` is not a directory", "give the engine's or the model's directory")
@@ -109,7 +110,7 @@ def create(
         if given[name]:
             # Triton starts elsewhere.
             given[name] = str(Path(given[name]).resolve())
-    writer.create(output, backend, writer.settings(given, backend), force=force)
+    write(output, backend, settings(given, backend), force=force)
     start = shlex.join(["tritonserver", f"--model-repository={output}"])
     click.echo(f"wrote {output}; start it with `{start}`")
 
@@ -117,7 +118,7 @@ def create(
 @repository.command()
 def options() -> None:
     """List every option of `create`, with its default."""
-    from inflight.triton.repository.create import options as known
+    from inflight.triton.repository.options import options as known
 
     for name, parameter in known().items():
         default = "not set" if parameter.default is None else parameter.default

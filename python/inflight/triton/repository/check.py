@@ -9,8 +9,9 @@ from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.triton.repository import executor_options
-from inflight.triton.repository.create import parameters, tensors, validated
+from inflight.triton.repository.create import tensors
 from inflight.triton.repository.fill import PLACEHOLDER, is_optional
+from inflight.triton.repository.options import parameters, validated
 from inflight.triton.repository.pbtxt import Message, PbtxtError, parse
 from inflight.triton.repository.tables import DATA_TYPES, MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 

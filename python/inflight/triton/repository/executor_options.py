@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.triton.repository.tables import PARAMETERS, SHAPE, Parameter
+from inflight.triton.repository.parameters import PARAMETERS, SHAPE, Parameter
 
 #: What the core model reads itself; `tokenizer_dir` is for an executor without a model to ask.
 OWN = frozenset(
