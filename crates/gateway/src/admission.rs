@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Inputs up to this size are parsed, rendered and tokenized where they are: at some 2 MB/s that is 2 ms
 /// at worst, which no stream notices, and a hand-over costs more than most of them.
-pub const INLINE_BYTES: usize = 4 * 1024;
+pub(crate) const INLINE_BYTES: usize = 4 * 1024;
 /// Inputs from this size on take seconds; they have threads of their own, so that an ordinary long
 /// prompt never waits for one.
 const HUGE_BYTES: usize = 1 << 20;
@@ -25,7 +25,7 @@ const BODY_UNIT: usize = 16 * 1024;
 
 /// All limits, shared by the handlers.
 #[derive(Debug)]
-pub struct Admission {
+pub(crate) struct Admission {
     requests: Arc<Semaphore>,
     large_inputs: Arc<Semaphore>,
     huge_inputs: Arc<Semaphore>,
@@ -38,7 +38,7 @@ pub struct Admission {
 impl Admission {
     /// At most `requests` at once, `threads` large inputs in work and half as many huge ones, and
     /// `body_bytes` of bodies held.
-    pub fn new(requests: usize, threads: usize, body_bytes: usize) -> Self {
+    pub(crate) fn new(requests: usize, threads: usize, body_bytes: usize) -> Self {
         let requests = requests.min(Semaphore::MAX_PERMITS);
         Self {
             requests: Arc::new(Semaphore::new(requests)),
@@ -54,7 +54,7 @@ impl Admission {
     ///
     /// # Errors
     /// 429 with `Retry-After` when all are taken.
-    pub fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+    pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
             ApiError::rate_limited(
                 "The server holds as many requests as it may. Send it again.",
@@ -67,7 +67,7 @@ impl Admission {
     ///
     /// # Errors
     /// 503 with `Retry-After` when other bodies hold it all.
-    pub fn hold(
+    pub(crate) fn hold(
         &self,
         held: &mut Option<OwnedSemaphorePermit>,
         bytes: usize,
@@ -99,7 +99,7 @@ impl Admission {
     ///
     /// # Errors
     /// What `work` returns; 503 when too many large inputs wait already; 500 when the work panicked.
-    pub async fn work<T: Send + 'static>(
+    pub(crate) async fn work<T: Send + 'static>(
         &self,
         bytes: usize,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,

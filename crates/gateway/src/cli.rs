@@ -11,9 +11,8 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::app::{self, ServeError};
 use crate::options::GatewayOptions;
-use crate::upstream::connect::chain;
+use crate::run::{self, ServeError};
 
 /// Runs the gateway with the process's own arguments.
 pub fn main() -> ExitCode {
@@ -84,7 +83,7 @@ async fn run(options: &GatewayOptions) -> i32 {
     };
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
     let on_bound = |address| report(&format!("inflight gateway: listening on http://{address}"));
-    let serve = app::serve(options, on_bound, async {
+    let serve = run::serve(options, on_bound, async {
         let _ = asked.await;
     });
     tokio::pin!(serve);
@@ -94,7 +93,7 @@ async fn run(options: &GatewayOptions) -> i32 {
             result = &mut serve => return match result {
                 Ok(()) => 0,
                 Err(error) => {
-                    report(&format!("error: {}", chain(&error)));
+                    report(&format!("error: {}", inflight_kserve::error_chain(&error)));
                     match error {
                         ServeError::Tokenizer(_) => 2,
                         ServeError::Bind { .. } => 1,

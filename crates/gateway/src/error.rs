@@ -1,19 +1,36 @@
 //! From failures to answers. Owns the map of worker errors and of [`ApiError`] to HTTP; the words of
 //! the envelope are inflight-openai's.
 
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use inflight_openai::ApiError;
+use tonic::Code;
 
 /// What a failed response carries for the access log: no text, since that may quote the client.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     pub code: Option<&'static str>,
     pub param: Option<String>,
 }
 
+/// The error of a handler.
+#[derive(Debug)]
+pub(crate) struct HttpError(ApiError);
+
+impl From<ApiError> for HttpError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for HttpError {
+    fn into_response(self) -> Response {
+        response(&self.0)
+    }
+}
+
 /// The error as an HTTP response.
-pub fn response(error: &ApiError) -> Response {
+pub(crate) fn response(error: &ApiError) -> Response {
     let mut response = Response::new(axum::body::Body::from(error.to_json()));
     *response.status_mut() =
         StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -33,19 +50,21 @@ pub fn response(error: &ApiError) -> Response {
     response
 }
 
-/// The error of one request's row, by its gRPC status code.
-pub fn from_row(code: i32, text: &str) -> ApiError {
+/// The error with which a worker ended a request.
+pub(crate) fn from_worker(code: Code, text: &str) -> ApiError {
     match code {
-        // INVALID_ARGUMENT, OUT_OF_RANGE: about the request, and written for whoever made it.
-        3 | 11 => ApiError::invalid_body(format!("The model's worker refused the request: {text}")),
-        // UNIMPLEMENTED
-        12 => ApiError::invalid_body(format!("The model's worker cannot do this: {text}")),
-        // DEADLINE_EXCEEDED
-        4 => ApiError::timeout("The time allowed for the request ran out."),
-        // RESOURCE_EXHAUSTED
-        8 => ApiError::unavailable("The model's worker is full. Send the request again."),
-        // CANCELLED, ABORTED, UNAVAILABLE
-        1 | 10 | 14 => {
+        // About the request, and written for whoever made it.
+        Code::InvalidArgument | Code::OutOfRange => {
+            ApiError::invalid_body(format!("The model's worker refused the request: {text}"))
+        }
+        Code::Unimplemented => {
+            ApiError::invalid_body(format!("The model's worker cannot do this: {text}"))
+        }
+        Code::DeadlineExceeded => ApiError::timeout("The time allowed for the request ran out."),
+        Code::ResourceExhausted => {
+            ApiError::unavailable("The model's worker is full. Send the request again.")
+        }
+        Code::Cancelled | Code::Aborted | Code::Unavailable => {
             ApiError::unavailable("The model's worker was lost. Send the request again.")
         }
         // The cause is the worker's own and may name files or internals: for the log only.
@@ -54,7 +73,7 @@ pub fn from_row(code: i32, text: &str) -> ApiError {
 }
 
 /// 400: prompt and requested tokens do not fit, with the numbers.
-pub fn context_length_exceeded(
+pub(crate) fn context_length_exceeded(
     field: &'static str,
     context: usize,
     prompt_tokens: usize,
@@ -75,7 +94,7 @@ pub fn context_length_exceeded(
 }
 
 /// 400: a text so long that it was not even tokenized.
-pub fn text_too_long(field: &'static str, context: usize, at_least: usize) -> ApiError {
+pub(crate) fn text_too_long(field: &'static str, context: usize, at_least: usize) -> ApiError {
     let message = format!(
         "The model's context holds {context} tokens, but the prompt has {at_least} or more. Shorten the \
          prompt."
@@ -84,7 +103,7 @@ pub fn text_too_long(field: &'static str, context: usize, at_least: usize) -> Ap
 }
 
 /// 400: a token id that the model does not have.
-pub fn outside_vocabulary(field: &str, id: i64, vocabulary: u32) -> ApiError {
+pub(crate) fn outside_vocabulary(field: &str, id: i64, vocabulary: u32) -> ApiError {
     ApiError::invalid_request(
         field,
         format!(
@@ -98,20 +117,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn row_errors_keep_internals_and_tell_what_the_client_can_mend() {
+    fn worker_errors_keep_internals_and_tell_what_the_client_can_fix() {
         for (code, status, tells) in [
-            (3, 400, true),
-            (11, 400, true),
-            (12, 400, true),
-            (4, 504, false),
-            (8, 503, false),
-            (14, 503, false),
-            (1, 503, false),
-            (13, 500, false),
-            (2, 500, false),
-            (-7, 500, false),
+            (Code::InvalidArgument, 400, true),
+            (Code::OutOfRange, 400, true),
+            (Code::Unimplemented, 400, true),
+            (Code::DeadlineExceeded, 504, false),
+            (Code::ResourceExhausted, 503, false),
+            (Code::Unavailable, 503, false),
+            (Code::Cancelled, 503, false),
+            (Code::Internal, 500, false),
+            (Code::Unknown, 500, false),
+            (Code::from_i32(-7), 500, false),
         ] {
-            let error = from_row(code, "the text");
+            let error = from_worker(code, "the text");
             assert_eq!(error.status(), status, "{code}");
             assert_eq!(error.message.contains("the text"), tells, "{code}");
             assert_eq!(error.retry_after_s.is_some(), status == 503, "{code}");

@@ -1,10 +1,12 @@
-//! One file per resource; `generate` is what chat and completions share.
+//! One file per resource. Chat and completions share three steps: `generate` receives a request and starts
+//! it, `prompt` prepares a prompt, `response` writes the answer.
 
-pub mod chat;
-pub mod completions;
-pub mod fallback;
-pub mod generate;
-pub mod health;
-pub mod metrics;
-pub mod models;
-pub mod prompt;
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod fallback;
+mod generate;
+pub(crate) mod health;
+pub(crate) mod metrics;
+pub(crate) mod models;
+mod prompt;
+mod response;

@@ -1,20 +1,36 @@
 //! The gateway: OpenAI's API in front, KServe v2 gRPC towards the workers, no state in between.
 //!
-//! A request is validated, rendered, tokenized and translated ([`translate`]), sent to the least loaded
-//! worker ([`upstream`]), and its rows become text and events ([`stream`]). This crate is the only
-//! place where OpenAI's vocabulary and KServe's meet.
+//! [`serve`] runs it inside a tokio runtime; [`main_with_args`] is the whole command, with signals, log and
+//! runtime. The rest of the crate is private. Its modules, from the outside in:
+//!
+//! | module | owns |
+//! |---|---|
+//! | `cli`, `options`, `log`, `run` | the command, its options, the log, the gateway's life |
+//! | `server`, `router`, `middleware` | sockets and connections, routes, what every request passes through |
+//! | `handlers` | one file per resource of the API |
+//! | `translate` | a request of the API becomes sampling parameters |
+//! | `stream` | a server's output becomes text and events |
+//! | `upstream` | servers: connecting, picking, sending, reading |
+//! | `model` | what a model is and can do |
 
-pub mod admission;
-pub mod app;
-pub mod cli;
-pub mod error;
-pub mod handlers;
-pub mod inbound;
-pub mod metrics;
-pub mod middleware;
-pub mod options;
-pub mod router;
-pub mod server;
-pub mod stream;
-pub mod translate;
-pub mod upstream;
+mod admission;
+mod api_key;
+mod cli;
+mod error;
+mod handlers;
+mod metrics;
+mod middleware;
+mod model;
+mod options;
+mod request_body;
+mod router;
+mod run;
+mod server;
+mod state;
+mod stream;
+mod translate;
+mod upstream;
+
+pub use cli::{main, main_with_args};
+pub use options::GatewayOptions;
+pub use run::{ServeError, serve};

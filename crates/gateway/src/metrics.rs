@@ -1,40 +1,53 @@
 //! The gateway's numbers for Prometheus. Owns names and labels; knows nothing of where they are
 //! measured. Counters on the hot path are plain atomics, moved per message or per frame.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::upstream::table::Table;
-
 /// Route template and status of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct RequestLabels {
+pub(crate) struct RequestLabels {
     pub route: &'static str,
     pub status: u16,
 }
 
 /// A field that the gateway took note of and did not honour.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct FieldLabels {
+pub(crate) struct FieldLabels {
     pub field: &'static str,
 }
 
 /// How a streamed or complete generation ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct EndLabels {
+pub(crate) struct EndLabels {
     pub end: &'static str,
 }
 
+/// The state of one worker when the metrics are read.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerSample {
+    pub address: Arc<str>,
+    pub is_up: bool,
+    /// Requests that wait for its output.
+    pub active: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkerLabels {
+    worker: String,
+}
+
+type WorkerGauge = Family<WorkerLabels, Gauge>;
+
 /// All metrics and their registry.
 #[derive(Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     registry: Registry,
     pub requests: Family<RequestLabels, Counter>,
     pub active_requests: Gauge,
@@ -48,7 +61,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers everything.
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let mut registry = Registry::with_prefix("inflight_gateway");
         let requests = Family::<RequestLabels, Counter>::default();
         registry.register(
@@ -115,37 +128,27 @@ impl Metrics {
         })
     }
 
-    /// The OpenMetrics text, with the workers' state read at this moment.
-    pub fn encode(&self, table: &Table) -> Result<String, std::fmt::Error> {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode_registry(&mut text, &self.registry)?;
-        text.push_str("# HELP inflight_gateway_worker_up Whether the worker is ready.\n");
-        text.push_str("# TYPE inflight_gateway_worker_up gauge\n");
-        for slot in table.workers() {
-            let up = u8::from(slot.is_ready());
-            let worker = label_value(&slot.address);
-            writeln!(
-                text,
-                "inflight_gateway_worker_up{{worker=\"{worker}\"}} {up}"
-            )?;
+    /// The OpenMetrics text, with the workers' state at this moment.
+    ///
+    /// # Errors
+    /// A metric cannot be written.
+    pub(crate) fn encode(&self, workers: &[WorkerSample]) -> Result<String, std::fmt::Error> {
+        let mut registry = Registry::with_prefix("inflight_gateway_worker");
+        let (up, active) = (WorkerGauge::default(), WorkerGauge::default());
+        registry.register("up", "Whether the worker is ready", up.clone());
+        registry.register("active", "Requests active on the worker", active.clone());
+        for sample in workers {
+            let labels = WorkerLabels {
+                worker: sample.address.to_string(),
+            };
+            up.get_or_create(&labels).set(i64::from(sample.is_up));
+            let count = i64::try_from(sample.active).unwrap_or(i64::MAX);
+            active.get_or_create(&labels).set(count);
         }
-        text.push_str("# HELP inflight_gateway_worker_active Requests active on the worker.\n");
-        text.push_str("# TYPE inflight_gateway_worker_active gauge\n");
-        for slot in table.workers() {
-            let active = slot.active();
-            let worker = label_value(&slot.address);
-            writeln!(
-                text,
-                "inflight_gateway_worker_active{{worker=\"{worker}\"}} {active}"
-            )?;
-        }
-        text.push_str("# EOF\n");
-        Ok(text)
+        let mut page = String::new();
+        text::encode_registry(&mut page, &self.registry)?;
+        text::encode_registry(&mut page, &registry)?;
+        text::encode_eof(&mut page)?;
+        Ok(page)
     }
-}
-
-fn label_value(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }

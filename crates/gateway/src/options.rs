@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::upstream::tokenizers::ForModel;
+use crate::api_key::ApiKey;
+use crate::model::for_model::ForModel;
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]
@@ -35,7 +36,7 @@ pub struct GatewayOptions {
 
     /// Key that clients must send as `Authorization: Bearer KEY`; without one, every client is served
     #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true, value_parser = api_key)]
-    pub api_key: Option<String>,
+    pub api_key: Option<ApiKey>,
 
     /// Largest HTTP request body; 32 MiB holds any prompt that a model's context does
     #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
@@ -91,11 +92,11 @@ fn worker_address(text: &str) -> Result<String, String> {
     }
 }
 
-fn api_key(text: &str) -> Result<String, String> {
+fn api_key(text: &str) -> Result<ApiKey, String> {
     match text {
         // An empty variable would lock everyone out, or in; neither is meant.
         "" => Err("the key is empty; leave the option out to serve without one".to_owned()),
-        key => Ok(key.to_owned()),
+        key => Ok(ApiKey::new(key.to_owned())),
     }
 }
 

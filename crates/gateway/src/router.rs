@@ -5,12 +5,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 
-use crate::app::App;
 use crate::handlers::{chat, completions, fallback, health, metrics, models};
 use crate::middleware;
+use crate::state::AppState;
 
 /// All routes over the shared state.
-pub fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(state: Arc<AppState>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat::create_chat_completion))
         .route("/v1/completions", post(completions::create_completion))
@@ -22,8 +22,8 @@ pub fn router(app: Arc<App>) -> Router {
         .fallback(fallback::unknown_route)
         .method_not_allowed_fallback(fallback::wrong_method)
         .layer(axum::middleware::from_fn_with_state(
-            Arc::clone(&app),
-            middleware::observe,
+            Arc::clone(&state),
+            middleware::around,
         ))
-        .with_state(app)
+        .with_state(state)
 }

@@ -1,9 +1,9 @@
 //! The accept loop: sockets, HTTP/1.1 and HTTP/2, limits of a connection, draining. Owns everything
 //! below a request; knows no route.
 
-pub mod delivery;
-pub mod hang_up;
-pub mod socket;
+pub(crate) mod delivery;
+pub(crate) mod hang_up;
+pub(crate) mod socket;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use self::socket::GuardedSocket;
 
 /// Limits of one connection.
 #[derive(Clone, Copy, Debug)]
-pub struct ConnectionLimits {
+pub(crate) struct ConnectionLimits {
     /// Connections at once; more wait in the kernel's backlog.
     pub max_connections: usize,
     /// A request's head must be complete within this, idle time on a kept-alive connection included.
@@ -49,7 +49,7 @@ const AFTER_HANG_UP: Duration = Duration::from_secs(1);
 ///
 /// `interrupt` is called when the grace is over and requests remain: it ends them with an error, and
 /// they get a moment to say so before their connections are cut.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     limits: ConnectionLimits,
@@ -162,7 +162,7 @@ async fn accept(
 ///
 /// # Errors
 /// As the operating system says: in use, not permitted, no such address.
-pub async fn bind(host: &str, port: u16) -> std::io::Result<(TcpListener, SocketAddr)> {
+pub(crate) async fn bind(host: &str, port: u16) -> std::io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((host, port)).await?;
     let address = listener.local_addr()?;
     Ok((listener, address))

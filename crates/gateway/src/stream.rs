@@ -1,8 +1,8 @@
-//! From the worker's rows to what a client reads: inbox, choices, response bodies.
+//! From a server's output to what a client reads: the request being answered, its choices, and the body
+//! of the response, streamed or whole.
 
-pub mod body;
-pub mod choice;
-pub mod collect;
-pub mod generation;
-pub mod inbox;
-pub mod logprobs;
+pub(crate) mod active_request;
+pub(crate) mod body;
+pub(crate) mod choice;
+pub(crate) mod logprobs;
+pub(crate) mod whole;

@@ -1,14 +1,11 @@
-//! From a request of the OpenAI API to the tensors of the core model: the only place where the two
-//! vocabularies meet. Pure: values in, values out; no I/O, no async, no randomness.
+//! From a request of the OpenAI API to sampling parameters. Pure: values in, values out; no I/O, no async,
+//! no randomness. Knows no tensors: these are written in `upstream`, one way per protocol.
 //!
-//! [`ask`] says what either endpoint asks, [`plan`] settles it against the model (defaults, limits,
-//! abilities); [`tensors`] writes it down for a handle at an Inflight worker, and [`triton`] for a
-//! request of a plain Triton server's.
+//! [`requested`] is what either endpoint asks for, [`resolve`] settles it for a model: defaults, limits,
+//! capabilities.
 
-pub mod ask;
-pub mod plan;
-pub mod tensors;
-pub mod triton;
+pub(crate) mod requested;
+pub(crate) mod resolve;
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,17 @@
-//! Everything towards the servers, be they Inflight workers or plain Tritons: connections, handles, the
-//! table of models. Knows KServe and our asset service; knows nothing of HTTP or OpenAI.
+//! Everything towards the servers, whether Inflight workers or plain Tritons: connections, handles, the
+//! table of models, dispatch. Knows KServe and our asset service; knows nothing of HTTP or OpenAI.
+//!
+//! Both kinds of server are driven through [`connection::Connection`]; what differs between them is in
+//! [`inflight`] and [`triton`].
 
-pub mod assets;
-pub mod connect;
-pub mod connection;
-pub mod outbound;
-pub mod registry;
-pub mod served;
-pub mod steps;
-pub mod table;
-pub mod tokenizers;
-pub mod triton;
+pub(crate) mod connect;
+pub(crate) mod connection;
+pub(crate) mod context;
+pub(crate) mod dispatch;
+pub(crate) mod inbox;
+pub(crate) mod inflight;
+pub(crate) mod prompt_request;
+pub(crate) mod registry;
+pub(crate) mod rpc;
+pub(crate) mod table;
+pub(crate) mod triton;

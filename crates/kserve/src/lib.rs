@@ -16,9 +16,12 @@ pub mod assets {
 
 pub mod capability;
 pub mod client;
+mod error_chain;
 pub mod names;
 pub mod step;
 pub mod tensor;
+
+pub use error_chain::error_chain;
 
 /// The compiled descriptors of `proto/kserve`, a serialized `FileDescriptorSet`: what conformance
 /// tests compare and gRPC reflection would serve.

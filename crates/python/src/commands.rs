@@ -14,7 +14,7 @@ use crate::process;
 pub(crate) fn gateway_main(py: Python<'_>, argv: Vec<String>) -> PyResult<i32> {
     process::refuse_after_fork()?;
     process::release_python_signals(py)?;
-    Ok(py.detach(|| inflight_gateway::cli::main_with_args(argv)))
+    Ok(py.detach(|| inflight_gateway::main_with_args(argv)))
 }
 
 /// Runs `inflight bench`; `argv` starts with the program's name. Blocks with the GIL released, and

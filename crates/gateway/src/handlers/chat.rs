@@ -11,19 +11,27 @@ use inflight_text::{TemplateInput, TextModel};
 
 use super::generate::{self, Prepared};
 use super::prompt::{self, SpecialTokens};
-use crate::app::App;
+use super::response;
+use crate::error::HttpError;
+use crate::state::AppState;
 use crate::stream::body::Shape;
-use crate::translate::ask::Ask;
+use crate::translate::requested::Requested;
 
 /// `POST /v1/chat/completions`.
-pub async fn create_chat_completion(State(app): State<Arc<App>>, request: Request) -> Response {
-    generate::respond(app, request, Shape::Chat, prepare).await
+pub(crate) async fn create_chat_completion(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let received = generate::receive(&state, request).await?;
+    let (prepared, arrival) = received.prepare(&state, prepare).await?;
+    let active = generate::start(&state, &prepared, arrival)?;
+    Ok(response::answer(active, &prepared, Shape::Chat).await?)
 }
 
-fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     let parsed = chat::parse(body)?;
     let mut request = parsed.request;
-    let (entry, served) = generate::locate(app, &request.generation.model)?;
+    let (entry, served) = generate::locate(state, &request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
     let model = served.text.as_deref().ok_or_else(|| {
@@ -34,9 +42,10 @@ fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
         )
     })?;
     let text = render(model, messages)?;
-    let ask = Ask::chat(&request);
-    let prompt = prompt::text(&ask, &served, text, SpecialTokens::Written, false)?;
-    app.metrics
+    let requested = Requested::chat(&request);
+    let prompt = prompt::text(&requested, &served, text, SpecialTokens::Written, false)?;
+    state
+        .metrics
         .tokenize_time
         .observe(started.elapsed().as_secs_f64());
     Ok(Prepared {

@@ -10,31 +10,44 @@ use inflight_openai::completions::{self, Prompt};
 
 use super::generate::{self, Prepared};
 use super::prompt::{self, SpecialTokens};
-use crate::app::App;
+use super::response;
+use crate::error::HttpError;
+use crate::state::AppState;
 use crate::stream::body::Shape;
-use crate::translate::ask::Ask;
+use crate::translate::requested::Requested;
 
 /// `POST /v1/completions`.
-pub async fn create_completion(State(app): State<Arc<App>>, request: Request) -> Response {
-    generate::respond(app, request, Shape::Completion, prepare).await
+pub(crate) async fn create_completion(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let received = generate::receive(&state, request).await?;
+    let (prepared, arrival) = received.prepare(&state, prepare).await?;
+    let active = generate::start(&state, &prepared, arrival)?;
+    Ok(response::answer(active, &prepared, Shape::Completion).await?)
 }
 
-fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     let parsed = completions::parse(body)?;
     let mut request = parsed.request;
-    let (entry, served) = generate::locate(app, &request.generation.model)?;
-    let ask = Ask::completion(&request);
+    let (entry, served) = generate::locate(state, &request.generation.model)?;
+    let requested = Requested::completion(&request);
     let started = Instant::now();
     let mut prompts = Vec::with_capacity(request.prompts.len());
     for prompt in std::mem::take(&mut request.prompts) {
         prompts.push(match prompt {
-            Prompt::Text(text) => {
-                prompt::text(&ask, &served, text, SpecialTokens::Added, request.echo)?
-            }
-            Prompt::Tokens(tokens) => prompt::tokens(&ask, &served, &tokens, request.echo)?,
+            Prompt::Text(text) => prompt::text(
+                &requested,
+                &served,
+                text,
+                SpecialTokens::Added,
+                request.echo,
+            )?,
+            Prompt::Tokens(tokens) => prompt::tokens(&requested, &served, &tokens, request.echo)?,
         });
     }
-    app.metrics
+    state
+        .metrics
         .tokenize_time
         .observe(started.elapsed().as_secs_f64());
     Ok(Prepared {

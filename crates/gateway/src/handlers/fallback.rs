@@ -7,7 +7,7 @@ use inflight_openai::ApiError;
 use crate::error;
 
 /// 404 for a path that no route has.
-pub async fn unknown_route(request: Request) -> Response {
+pub(crate) async fn unknown_route(request: Request) -> Response {
     error::response(&ApiError::not_found(
         request.method().as_str(),
         request.uri().path(),
@@ -15,7 +15,7 @@ pub async fn unknown_route(request: Request) -> Response {
 }
 
 /// 405 for a route that has no such method.
-pub async fn wrong_method(request: Request) -> Response {
+pub(crate) async fn wrong_method(request: Request) -> Response {
     error::response(&ApiError::method_not_allowed(
         request.method().as_str(),
         request.uri().path(),

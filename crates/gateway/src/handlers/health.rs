@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::app::App;
+use crate::state::AppState;
 
 #[derive(Serialize)]
 struct Health {
@@ -28,7 +28,7 @@ struct WorkerHealth {
 }
 
 /// The process answers.
-pub async fn live() -> Response {
+pub(crate) async fn live() -> Response {
     Json(Health {
         status: "live",
         reason: None,
@@ -38,20 +38,20 @@ pub async fn live() -> Response {
 }
 
 /// 200 when some worker can take a request, else 503 and why not.
-pub async fn ready(State(app): State<Arc<App>>) -> Response {
-    let workers = app.table.workers().iter().map(|slot| WorkerHealth {
+pub(crate) async fn ready(State(state): State<Arc<AppState>>) -> Response {
+    let workers = state.table.workers().iter().map(|slot| WorkerHealth {
         address: slot.address.to_string(),
         ready: slot.is_ready(),
         reason: slot.reason(),
     });
     let workers = workers.collect();
-    let (code, status, reason) = if app.is_draining() {
+    let (code, status, reason) = if state.is_draining() {
         (
             StatusCode::SERVICE_UNAVAILABLE,
             "draining",
             Some("the gateway is shutting down"),
         )
-    } else if app.table.ready() {
+    } else if state.table.ready() {
         (StatusCode::OK, "ready", None)
     } else {
         (

@@ -8,20 +8,20 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use inflight_openai::{ApiError, ModelCard, ModelList};
 
-use crate::app::App;
 use crate::error;
+use crate::state::AppState;
 use crate::upstream::table::ModelEntry;
 
 /// Every model that some worker serves or last served.
-pub async fn list_models(State(app): State<Arc<App>>) -> Response {
-    let models = app.table.models();
+pub(crate) async fn list_models(State(state): State<Arc<AppState>>) -> Response {
+    let models = state.table.models();
     let cards = models.values().map(|entry| card(entry)).collect();
     Json(ModelList::new(cards)).into_response()
 }
 
 /// One model by its name, which may have slashes.
-pub async fn retrieve_model(
-    State(app): State<Arc<App>>,
+pub(crate) async fn retrieve_model(
+    State(state): State<Arc<AppState>>,
     model: Result<Path<String>, PathRejection>,
 ) -> Response {
     let Ok(Path(model)) = model else {
@@ -30,7 +30,7 @@ pub async fn retrieve_model(
             "The model's name in the path is not UTF-8 once its percent escapes are decoded.",
         ));
     };
-    let models = app.table.models();
+    let models = state.table.models();
     match models.get(&model) {
         Some(entry) => Json(card(entry)).into_response(),
         None => {

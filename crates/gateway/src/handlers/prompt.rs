@@ -8,27 +8,29 @@ use inflight_openai::ApiError;
 use inflight_text::TextModel;
 
 use crate::error;
+use crate::model::capability::{Capability, lacks};
+use crate::model::sampling_params::SamplingParams;
+use crate::model::served::ServedModel;
 use crate::stream::choice::Echo;
-use crate::translate::ask::Ask;
-use crate::translate::plan::{self, Plan};
-use crate::upstream::served::{Ability, ServedModel};
+use crate::translate::requested::Requested;
+use crate::translate::resolve::resolve;
 
 /// One prompt of a request.
 #[derive(Debug)]
-pub struct PreparedPrompt {
+pub(super) struct PreparedPrompt {
     /// For a model that takes token ids.
     pub tokens: Vec<i32>,
     /// For a model that takes text.
     pub text: String,
     /// How many tokens the prompt is, where the gateway can tell.
     pub count: Option<u64>,
-    pub plan: Plan,
+    pub params: SamplingParams,
     pub echo: Option<Arc<Echo>>,
 }
 
 /// Whether a text brings its special tokens or is to get them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpecialTokens {
+pub(super) enum SpecialTokens {
     /// A chat template writes them itself.
     Written,
     Added,
@@ -37,36 +39,36 @@ pub enum SpecialTokens {
 /// Settles a prompt of text.
 ///
 /// # Errors
-/// 400 when the text cannot fit or the tokenizer cannot take it, and see [`plan::plan`].
-pub fn text(
-    ask: &Ask,
+/// 400 when the text cannot fit or the tokenizer cannot take it, and see [`resolve`].
+pub(super) fn text(
+    requested: &Requested,
     served: &ServedModel,
     text: String,
     special: SpecialTokens,
     echo: bool,
 ) -> Result<PreparedPrompt, ApiError> {
-    let field = ask.prompt_field;
+    let field = requested.prompt_field;
     let model = served.text.as_deref();
     if served.takes_text() {
-        return server_tokenizes(ask, served, text, special, echo);
+        return server_tokenizes(requested, served, text, special, echo);
     }
     let model = model.ok_or_else(|| no_tokenizer(field))?;
     let tokens = tokenize(served, model, field, &text, special == SpecialTokens::Added)?;
-    tokens_with_echo(ask, served, &tokens, echo.then_some(text))
+    tokens_with_echo(requested, served, &tokens, echo.then_some(text))
 }
 
 /// Settles a prompt of token ids.
 ///
 /// # Errors
-/// 400 when the model takes text or does not have the ids, and see [`plan::plan`].
-pub fn tokens(
-    ask: &Ask,
+/// 400 when the model takes text or does not have the ids, and see [`resolve`].
+pub(super) fn tokens(
+    requested: &Requested,
     served: &ServedModel,
     tokens: &[u32],
     echo: bool,
 ) -> Result<PreparedPrompt, ApiError> {
-    let field = ask.prompt_field;
-    if let Some(reason) = served.lacks(Ability::TokenPrompt) {
+    let field = requested.prompt_field;
+    if let Some(reason) = lacks(served, Capability::TokenPrompt) {
         let message = format!("`{field}` as token ids {reason}; send text");
         return Err(ApiError::unsupported(field, message));
     }
@@ -77,21 +79,21 @@ pub fn tokens(
         }
         _ => None,
     };
-    tokens_with_echo(ask, served, tokens, text)
+    tokens_with_echo(requested, served, tokens, text)
 }
 
 fn tokens_with_echo(
-    ask: &Ask,
+    requested: &Requested,
     served: &ServedModel,
     tokens: &[u32],
     echo: Option<String>,
 ) -> Result<PreparedPrompt, ApiError> {
-    let plan = plan::plan(ask, served, Some(tokens.len()), rand::random())?;
+    let params = resolve(requested, served, Some(tokens.len()), rand::random())?;
     // Where it is not known, the wire's type still has an end.
     let vocabulary = served.vocabulary().unwrap_or(i32::MAX as u32);
     if let Some(id) = tokens.iter().find(|id| **id >= vocabulary) {
         return Err(error::outside_vocabulary(
-            ask.prompt_field,
+            requested.prompt_field,
             i64::from(*id),
             vocabulary,
         ));
@@ -107,24 +109,23 @@ fn tokens_with_echo(
         count: Some(tokens.len() as u64),
         tokens,
         text: String::new(),
-        plan,
+        params,
         echo,
     })
 }
 
 /// The text goes to the server as it is. The gateway's own tokenizer, if it has one, only counts.
 fn server_tokenizes(
-    ask: &Ask,
+    requested: &Requested,
     served: &ServedModel,
     text: String,
     special: SpecialTokens,
     echo: bool,
 ) -> Result<PreparedPrompt, ApiError> {
-    let field = ask.prompt_field;
+    let field = requested.prompt_field;
     let model = served.text.as_deref();
     let adds = served
-        .triton
-        .as_ref()
+        .triton()
         .is_some_and(|model| model.adds_special_tokens);
     let sent = match model {
         Some(model) if special == SpecialTokens::Written && adds => without_first(model, &text),
@@ -134,7 +135,7 @@ fn server_tokenizes(
     let count = tokens.transpose()?.map(|tokens| tokens.len());
     // What has no text has no tokens, unless the server adds some; none of ours is asked of it.
     let count = if sent.is_empty() { Some(0) } else { count };
-    let plan = plan::plan(ask, served, count, rand::random())?;
+    let params = resolve(requested, served, count, rand::random())?;
     let sent = sent.into_owned();
     let echo = echo.then(|| {
         Arc::new(Echo {
@@ -146,7 +147,7 @@ fn server_tokenizes(
         tokens: Vec::new(),
         text: sent,
         count: count.map(|count| count as u64),
-        plan,
+        params,
         echo,
     })
 }

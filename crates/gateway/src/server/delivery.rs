@@ -68,13 +68,13 @@ impl Delivery {
 
 /// Runs the streams of HTTP/2 connections, each as a task that ends when its response is left unread.
 #[derive(Clone, Copy, Debug)]
-pub struct StreamExecutor {
+pub(crate) struct StreamExecutor {
     patience: Duration,
 }
 
 impl StreamExecutor {
     /// Gives up a response of which nothing is taken for `patience`.
-    pub fn new(patience: Duration) -> Self {
+    pub(crate) fn new(patience: Duration) -> Self {
         Self { patience }
     }
 }
@@ -98,7 +98,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamE
 
 /// A response's body that tells the task of its stream what waits. Over HTTP/1 the body as it is.
 #[derive(Debug)]
-pub struct DeliveredBody {
+pub(crate) struct DeliveredBody {
     inner: Body,
     delivery: Option<Arc<Delivery>>,
     /// Of the inner body's frame under way.
@@ -109,7 +109,7 @@ pub struct DeliveredBody {
 
 impl DeliveredBody {
     /// Wraps `inner`; to be called by the task that will poll it.
-    pub fn new(inner: Body) -> Self {
+    pub(crate) fn new(inner: Body) -> Self {
         Self {
             inner,
             delivery: DELIVERY.try_with(Arc::clone).ok(),

@@ -20,7 +20,7 @@ const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream with the two timers.
 #[derive(Debug)]
-pub struct GuardedSocket<S> {
+pub(crate) struct GuardedSocket<S> {
     inner: S,
     /// Until the protocol is known; `None` afterwards.
     protocol: Option<Pin<Box<Sleep>>>,
@@ -34,7 +34,7 @@ pub struct GuardedSocket<S> {
 
 impl<S> GuardedSocket<S> {
     /// Guards `inner` from now on.
-    pub fn new(inner: S, protocol: Duration, write_stall: Duration) -> Self {
+    pub(crate) fn new(inner: S, protocol: Duration, write_stall: Duration) -> Self {
         let protocol = Some(Box::pin(tokio::time::sleep(protocol)));
         Self {
             inner,

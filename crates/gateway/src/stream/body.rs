@@ -1,5 +1,5 @@
 //! The event stream of a response, polled by the connection's own task. Owns the order of frames; the
-//! frames' bytes are inflight-openai's and the rows the generation's.
+//! frames' bytes are inflight-openai's, and their content the request's.
 //!
 //! Everything ready at a poll becomes one HTTP frame: several tokens of one choice that are ready
 //! together become one event, which happens exactly when the connection is behind. Nothing ever waits
@@ -11,22 +11,22 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
+use inflight_openai::ApiError;
 use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameLogprobs};
-use inflight_openai::{ApiError, Usage};
 
-use super::generation::Generation;
+use super::active_request::ActiveRequest;
 
 /// Which of the two shapes the frames have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     Chat,
     Completion,
 }
 
 /// A response body of server-sent events.
 #[derive(Debug)]
-pub struct EventBody {
-    generation: Generation,
+pub(crate) struct EventBody {
+    request: ActiveRequest,
     shape: Shape,
     /// One per choice.
     templates: Vec<ChunkTemplate>,
@@ -38,16 +38,16 @@ pub struct EventBody {
 }
 
 impl EventBody {
-    /// A body for a generation whose first rows are in: the role and they make the first frame.
-    pub fn new(
-        generation: Generation,
+    /// A body for a request that has started: the role and its first output make the first frame.
+    pub(crate) fn new(
+        request: ActiveRequest,
         shape: Shape,
         templates: Vec<ChunkTemplate>,
         include_usage: bool,
     ) -> Self {
         let mut body = Self {
             ended: vec![false; templates.len()],
-            generation,
+            request,
             shape,
             templates,
             include_usage,
@@ -63,7 +63,7 @@ impl EventBody {
 
     /// Writes all text that may be shown, then what has ended.
     fn write_ready(&mut self) {
-        let choices = self.generation.choices.iter_mut();
+        let choices = self.request.choices.iter_mut();
         for ((choice, template), ended) in choices.zip(&self.templates).zip(&mut self.ended) {
             if *ended {
                 continue;
@@ -95,9 +95,9 @@ impl EventBody {
                 *ended = true;
             }
         }
-        if self.generation.is_done() {
+        if self.request.is_done() {
             let template = self.templates.first().filter(|_| self.include_usage);
-            if let Some((template, usage)) = template.zip(usage(&self.generation)) {
+            if let Some((template, usage)) = template.zip(self.request.usage()) {
                 template.write_usage(&mut self.buffer, &usage);
             }
             self.buffer.extend_from_slice(DONE);
@@ -112,15 +112,6 @@ impl EventBody {
     }
 }
 
-/// The usage so far; `None` where nobody counts the prompt's tokens.
-pub fn usage(generation: &Generation) -> Option<Usage> {
-    Some(Usage::new(
-        generation.prompt_tokens?,
-        generation.generated_tokens(),
-        generation.cached_tokens,
-    ))
-}
-
 impl Body for EventBody {
     type Data = Bytes;
     type Error = Infallible;
@@ -129,9 +120,9 @@ impl Body for EventBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        // Rows may bring nothing to show: half a character, or what may become a stop string.
+        // Output may bring nothing to show: half a character, or what may become a stop string.
         while self.buffer.is_empty() && !self.over {
-            match self.generation.poll_rows(context) {
+            match self.request.poll_output(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => self.write_ready(),
                 Poll::Ready(Err(error)) => self.write_failure(&error),

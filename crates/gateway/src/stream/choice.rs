@@ -11,19 +11,19 @@ use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason};
 use inflight_text::{Detokenizer, StopMatcher, Tokenizer};
 
-use super::inbox::RowDetails;
 use super::logprobs::LogProbs;
+use crate::upstream::inbox::DeltaDetails;
 
 /// An echoed prompt: what a completion's text starts with.
 #[derive(Debug)]
-pub struct Echo {
+pub(crate) struct Echo {
     pub text: String,
     pub tokens: Vec<i32>,
 }
 
 /// The state of one choice.
 #[derive(Debug)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// `None`: the model answers in text.
     detokenizer: Option<Detokenizer>,
     stops: StopMatcher,
@@ -44,7 +44,7 @@ pub struct Choice {
 impl Choice {
     /// A choice that has generated nothing yet, of a model that answers in tokens of `tokenizer`, or in
     /// text where there is none.
-    pub fn new(
+    pub(crate) fn new(
         tokenizer: Option<&Arc<Tokenizer>>,
         skip_special_tokens: bool,
         stops: StopMatcher,
@@ -72,11 +72,11 @@ impl Choice {
     ///
     /// # Errors
     /// The worker gave the sequence up: its time ran out, or it was cancelled there.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         tokens: &[i32],
         reason: WorkerReason,
-        details: Option<&RowDetails>,
+        details: Option<&DeltaDetails>,
         prompt: Option<&PromptLogProbs>,
     ) -> Result<(), ApiError> {
         if self.finish.is_some() {
@@ -134,7 +134,7 @@ impl Choice {
         Ok(())
     }
 
-    fn take_text(&mut self, details: Option<&RowDetails>) {
+    fn take_text(&mut self, details: Option<&DeltaDetails>) {
         let Some(details) = details else {
             return;
         };
@@ -145,7 +145,7 @@ impl Choice {
         self.show_decoded();
     }
 
-    fn take_token(&mut self, token: i32, position: usize, details: Option<&RowDetails>) {
+    fn take_token(&mut self, token: i32, position: usize, details: Option<&DeltaDetails>) {
         self.decoded.clear();
         if let Some(detokenizer) = &mut self.detokenizer {
             detokenizer.push(token_id(token), &mut self.decoded);

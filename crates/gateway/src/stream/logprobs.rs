@@ -8,7 +8,7 @@ use inflight_kserve::step::PromptLogProbs;
 use inflight_openai::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob, TopLogprobs};
 use inflight_text::Tokenizer;
 
-use super::inbox::RowDetails;
+use crate::upstream::inbox::DeltaDetails;
 
 /// The end of a token whose text has not come out yet.
 const UNKNOWN: usize = usize::MAX;
@@ -28,7 +28,7 @@ struct Entry {
 
 /// The log probabilities of one choice.
 #[derive(Debug)]
-pub struct LogProbs {
+pub(crate) struct LogProbs {
     tokenizer: Arc<Tokenizer>,
     /// Alternatives asked for.
     top: usize,
@@ -41,7 +41,7 @@ pub struct LogProbs {
 
 impl LogProbs {
     /// For a choice that reports `top` alternatives per token.
-    pub fn new(tokenizer: Arc<Tokenizer>, top: usize) -> Self {
+    pub(crate) fn new(tokenizer: Arc<Tokenizer>, top: usize) -> Self {
         Self {
             tokenizer,
             top,
@@ -54,7 +54,7 @@ impl LogProbs {
     }
 
     /// Puts an echoed prompt before the generated tokens. `text` is what the choice's text starts with.
-    pub fn echo(&mut self, prompt: &[i32], values: &PromptLogProbs, text: &str) {
+    pub(crate) fn echo(&mut self, prompt: &[i32], values: &PromptLogProbs, text: &str) {
         let width = values.width as usize;
         let (mut cursor, mut characters) = (0, 0u32);
         for (position, &token) in prompt.iter().enumerate() {
@@ -112,11 +112,11 @@ impl LogProbs {
     }
 
     /// Takes a generated token whose decoding added `decoded` to the text.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         token: i32,
         position: usize,
-        details: Option<&RowDetails>,
+        details: Option<&DeltaDetails>,
         decoded: &str,
     ) {
         let value = details.and_then(|details| details.log_probs.get(position).copied());
@@ -155,7 +155,7 @@ impl LogProbs {
     }
 
     /// So many more bytes of the text may be shown: releases the tokens that lie within.
-    pub fn shown(&mut self, bytes: usize) {
+    pub(crate) fn shown(&mut self, bytes: usize) {
         self.shown_bytes += bytes;
         while self
             .waiting
@@ -167,7 +167,7 @@ impl LogProbs {
     }
 
     /// A stop string cut the text: what starts behind the cut is never shown.
-    pub fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         while self
             .waiting
             .front()
@@ -179,17 +179,17 @@ impl LogProbs {
     }
 
     /// The text ended by itself: everything is shown.
-    pub fn release_all(&mut self) {
+    pub(crate) fn release_all(&mut self) {
         self.released.extend(self.waiting.drain(..));
     }
 
     /// Whether tokens wait to be written.
-    pub fn has_released(&self) -> bool {
+    pub(crate) fn has_released(&self) -> bool {
         !self.released.is_empty()
     }
 
     /// What may be shown and has not been, in chat's shape.
-    pub fn take_chat(&mut self) -> ChatLogprobs {
+    pub(crate) fn take_chat(&mut self) -> ChatLogprobs {
         let entries = std::mem::take(&mut self.released);
         let content = entries
             .into_iter()
@@ -223,7 +223,7 @@ impl LogProbs {
     }
 
     /// What may be shown and has not been, in the completions' shape.
-    pub fn take_completion(&mut self) -> CompletionLogprobs {
+    pub(crate) fn take_completion(&mut self) -> CompletionLogprobs {
         let entries = std::mem::take(&mut self.released);
         let mut columns = CompletionLogprobs::default();
         let mut tops = Vec::new();

@@ -11,16 +11,14 @@ use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_text::TextModel;
 use serde_json::{Value, json};
 
-use super::ask::Ask;
-use super::plan::plan;
-use super::tensors::{Origin, infer_request};
-use crate::upstream::served::ServedModel;
+use super::requested::Requested;
+use super::resolve::resolve;
+use crate::model::served::{Protocol, ServedModel};
+use crate::upstream::inflight::request::infer_request;
+use crate::upstream::prompt_request::PromptRequest;
+use crate::upstream::registry::Handle;
 
 const FRESH_SEED: u64 = 77;
-const ORIGIN: Origin<'static> = Origin {
-    request_id: "id",
-    trace_parent: None,
-};
 const PROMPT: [i32; 3] = [97, 98, 99];
 
 fn model(generation: &str) -> ServedModel {
@@ -51,7 +49,7 @@ fn model(generation: &str) -> ServedModel {
             ..ModelDescription::default()
         },
         text: Some(Arc::new(TextModel::load(&files).unwrap())),
-        triton: None,
+        protocol: Protocol::StepBatching,
     }
 }
 
@@ -60,25 +58,34 @@ fn plain() -> ServedModel {
     model(r#"{"eos_token_id":[256,257]}"#)
 }
 
-fn translated(model: &ServedModel, ask: &Ask) -> Result<ModelInferRequest, ApiError> {
-    let plan = plan(ask, model, Some(PROMPT.len()), FRESH_SEED)?;
-    Ok(infer_request(&plan, "tensorrt_llm", ORIGIN, &PROMPT, 5))
+fn translated(model: &ServedModel, requested: &Requested) -> Result<ModelInferRequest, ApiError> {
+    let params = resolve(requested, model, Some(PROMPT.len()), FRESH_SEED)?;
+    let prompt = PromptRequest {
+        params: &params,
+        tokens: &PROMPT,
+        text: "",
+        stop: &[],
+        is_counted: true,
+        request_id: "id",
+        trace_parent: None,
+    };
+    Ok(infer_request("tensorrt_llm", &prompt, Handle::new(5)))
 }
 
-fn chat_ask(fields: &Value) -> Ask {
+fn chat_request(fields: &Value) -> Requested {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]});
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
     }
-    Ask::chat(&chat::parse(body.to_string().as_bytes()).unwrap().request)
+    Requested::chat(&chat::parse(body.to_string().as_bytes()).unwrap().request)
 }
 
-fn completion_ask(fields: &Value) -> Ask {
+fn completion_request(fields: &Value) -> Requested {
     let mut body = json!({"model": "m", "prompt": "x"});
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
     }
-    Ask::completion(
+    Requested::completion(
         &completions::parse(body.to_string().as_bytes())
             .unwrap()
             .request,
@@ -108,7 +115,7 @@ fn readable(request: &ModelInferRequest) -> (BTreeMap<String, Value>, Vec<String
 
 #[test]
 fn a_bare_request_sends_everything_the_sampler_reads() {
-    let request = translated(&plain(), &chat_ask(&json!({}))).unwrap();
+    let request = translated(&plain(), &chat_request(&json!({}))).unwrap();
     assert_eq!(
         (request.model_name.as_str(), request.id.as_str()),
         ("tensorrt_llm", "id")
@@ -221,9 +228,9 @@ fn each_field_becomes_its_tensor() {
         ),
     ];
     let model = plain();
-    let (bare, _) = readable(&translated(&model, &chat_ask(&json!({}))).unwrap());
+    let (bare, _) = readable(&translated(&model, &chat_request(&json!({}))).unwrap());
     for (fields, difference) in cases {
-        let (inputs, _) = readable(&translated(&model, &chat_ask(&fields)).unwrap());
+        let (inputs, _) = readable(&translated(&model, &chat_request(&fields)).unwrap());
         let mut expected = bare.clone();
         for (name, value) in difference.as_object().unwrap() {
             match value {
@@ -238,17 +245,17 @@ fn each_field_becomes_its_tensor() {
 #[test]
 fn outputs_are_named_when_they_are_wanted() {
     let cases = [
-        (chat_ask(&json!({"stream": true})), vec![]),
+        (chat_request(&json!({"stream": true})), vec![]),
         (
-            chat_ask(&json!({"stream": true, "stream_options": {"include_usage": true}})),
+            chat_request(&json!({"stream": true, "stream_options": {"include_usage": true}})),
             vec!["inflight_cached_tokens"],
         ),
         (
-            chat_ask(&json!({"stream": true, "logprobs": true})),
+            chat_request(&json!({"stream": true, "logprobs": true})),
             vec!["output_log_probs"],
         ),
         (
-            completion_ask(&json!({"stream": true, "logprobs": 2})),
+            completion_request(&json!({"stream": true, "logprobs": 2})),
             vec![
                 "output_log_probs",
                 "inflight_top_log_prob_ids",
@@ -256,15 +263,15 @@ fn outputs_are_named_when_they_are_wanted() {
             ],
         ),
         (
-            completion_ask(&json!({"stream": true, "echo": true})),
+            completion_request(&json!({"stream": true, "echo": true})),
             vec![],
         ),
         (
-            completion_ask(&json!({"stream": true, "echo": true, "logprobs": 0})),
+            completion_request(&json!({"stream": true, "echo": true, "logprobs": 0})),
             vec!["output_log_probs", "inflight_prompt_log_probs"],
         ),
         (
-            completion_ask(&json!({"stream": true, "echo": true, "logprobs": 1})),
+            completion_request(&json!({"stream": true, "echo": true, "logprobs": 1})),
             vec![
                 "output_log_probs",
                 "inflight_top_log_prob_ids",
@@ -275,9 +282,9 @@ fn outputs_are_named_when_they_are_wanted() {
             ],
         ),
     ];
-    for (ask, expected) in cases {
-        let (_, outputs) = readable(&translated(&plain(), &ask).unwrap());
-        assert_eq!(outputs, expected, "{ask:?}");
+    for (requested, expected) in cases {
+        let (_, outputs) = readable(&translated(&plain(), &requested).unwrap());
+        assert_eq!(outputs, expected, "{requested:?}");
     }
 }
 
@@ -310,7 +317,7 @@ fn absent_fields_take_the_models_own_defaults() {
         ),
     ];
     for (config, fields, expected) in cases {
-        let (inputs, _) = readable(&translated(&model(config), &chat_ask(&fields)).unwrap());
+        let (inputs, _) = readable(&translated(&model(config), &chat_request(&fields)).unwrap());
         let sampling: BTreeMap<_, _> = inputs
             .into_iter()
             .filter(|(name, _)| {
@@ -333,7 +340,7 @@ fn a_default_that_the_executor_lacks_is_left_out_and_an_asked_one_refused() {
     let defaults = r#"{"eos_token_id":256,"do_sample":true,"min_p":0.1,"repetition_penalty":1.2}"#;
     let mut model = model(defaults);
     let sent = |model: &ServedModel| {
-        let (tensors, _) = readable(&translated(model, &chat_ask(&json!({}))).unwrap());
+        let (tensors, _) = readable(&translated(model, &chat_request(&json!({}))).unwrap());
         let names = ["inflight_min_p", "repetition_penalty"];
         names.map(|name| tensors.contains_key(name))
     };
@@ -341,7 +348,7 @@ fn a_default_that_the_executor_lacks_is_left_out_and_an_asked_one_refused() {
     model.description.capabilities.clear();
     assert_eq!(sent(&model), [false, false]);
     for field in ["min_p", "repetition_penalty"] {
-        let error = translated(&model, &chat_ask(&json!({ field: 0.5 }))).unwrap_err();
+        let error = translated(&model, &chat_request(&json!({ field: 0.5 }))).unwrap_err();
         assert_eq!(error.param.as_deref(), Some(field));
     }
 }
@@ -356,21 +363,25 @@ fn a_request_that_does_not_fit_is_refused_with_its_field() {
         ..plain()
     };
     let cases = [
-        (plain(), chat_ask(&json!({"max_tokens": 62})), "messages"),
         (
             plain(),
-            completion_ask(&json!({"max_tokens": 62})),
+            chat_request(&json!({"max_tokens": 62})),
+            "messages",
+        ),
+        (
+            plain(),
+            completion_request(&json!({"max_tokens": 62})),
             "prompt",
         ),
         (
             plain(),
-            completion_ask(&json!({"max_tokens": 2_147_483_647})),
+            completion_request(&json!({"max_tokens": 2_147_483_647})),
             "prompt",
         ),
-        (short, chat_ask(&json!({})), "messages"),
+        (short, chat_request(&json!({})), "messages"),
     ];
-    for (model, ask, param) in cases {
-        let error = translated(&model, &ask).unwrap_err();
+    for (model, requested, param) in cases {
+        let error = translated(&model, &requested).unwrap_err();
         assert_eq!(error.code(), Some("context_length_exceeded"));
         assert_eq!(error.param.as_deref(), Some(param));
     }

@@ -4,110 +4,119 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inflight_kserve::step::stop_request;
+use tonic::Code;
 
-use super::outbound::Outbound;
-use super::registry::{CODE_UNAVAILABLE, Closed, Registry};
-use super::served::ServedModel;
-use super::triton::exchange::Exchanges;
-use crate::stream::inbox::Inbox;
+use super::inbox::Inbox;
+use super::prompt_request::PromptRequest;
+use super::registry::{Closed, Handle, Registry};
+use crate::model::served::ServedModel;
 
-/// Limits of every connection.
-#[derive(Clone, Copy, Debug)]
-pub struct ConnectionLimits {
-    /// Largest gRPC message accepted or sent, in bytes.
-    pub max_message_bytes: usize,
-    /// Requests that may wait to be written to one worker.
-    pub send_queue: usize,
-    /// How long a client may leave rows unread before its request is stopped.
-    pub slow_client: Duration,
+/// Why a request was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotSent {
+    #[error("the queue to the worker is full")]
+    Full,
+    #[error("the connection to the worker is closed")]
+    Closed,
 }
 
-/// How requests travel.
-#[derive(Debug)]
-pub enum Wire {
-    /// An Inflight worker's: one stream for all requests, one message per engine step.
-    Steps(Arc<Outbound>),
-    /// A plain Triton server's: a stream per request.
-    Exchanges(Exchanges),
+impl From<Closed> for NotSent {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+/// How requests travel to a server; the output of each comes back through the [`Registry`].
+pub(crate) trait Transport: std::fmt::Debug + Send + Sync {
+    /// Sends the request of an open handle. `choice`: the first of the prompt's sequences that it is for.
+    ///
+    /// # Errors
+    /// [`NotSent`]: nothing was sent.
+    fn send(&self, handle: Handle, prompt: &PromptRequest<'_>, choice: u32) -> Result<(), NotSent>;
+
+    /// Ends the work on a handle that nobody waits for any more.
+    fn stop(&self, handle: Handle);
+
+    /// Ends all work and sends nothing more.
+    fn close(&self);
 }
 
 /// A ready connection.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// `host:port`, for logs and metrics.
     pub address: Arc<str>,
     pub served: Arc<ServedModel>,
-    pub wire: Wire,
-    pub(super) registry: Arc<Registry>,
+    transport: Box<dyn Transport>,
+    registry: Arc<Registry>,
 }
 
 impl Connection {
-    /// Requests travel over `wire`, whose rows go to `registry`.
-    pub(super) fn new(
+    /// Requests travel over `transport`, whose output goes to `registry`.
+    pub(crate) fn new(
         address: Arc<str>,
         served: Arc<ServedModel>,
-        wire: Wire,
+        transport: Box<dyn Transport>,
         registry: Arc<Registry>,
     ) -> Self {
         Self {
             address,
             served,
-            wire,
+            transport,
             registry,
         }
     }
 
-    /// Opens a handle; see [`Registry::open`].
+    /// Opens a handle whose output goes to `inbox`; see [`Registry::open`].
     ///
     /// # Errors
     /// [`Closed`] once the server is lost.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         inbox: Arc<Inbox>,
         first_choice: u32,
         sequences: u32,
-    ) -> Result<u64, Closed> {
+    ) -> Result<Handle, Closed> {
         self.registry.open(inbox, first_choice, sequences)
     }
 
-    /// Ends a handle whose rows nobody wants any more; frees its work at the server at once.
-    pub fn cancel(&self, handle: u64) {
+    /// Sends the request of an open handle; see [`Transport::send`].
+    ///
+    /// # Errors
+    /// [`NotSent`]: nothing was sent.
+    pub(crate) fn send(
+        &self,
+        handle: Handle,
+        prompt: &PromptRequest<'_>,
+        choice: u32,
+    ) -> Result<(), NotSent> {
+        self.transport.send(handle, prompt, choice)
+    }
+
+    /// Ends a handle whose output nobody wants any more; frees its work at the server at once.
+    pub(crate) fn cancel(&self, handle: Handle) {
         if self.registry.close_handle(handle) {
-            self.stop(handle);
+            self.transport.stop(handle);
         }
     }
 
     /// Ends the handles whose client has read nothing for `patience`; looks at most once a second.
-    pub(super) fn sweep_stalled(&self, now: Instant, patience: Duration) {
+    pub(crate) fn sweep_stalled(&self, now: Instant, patience: Duration) {
         for handle in self.registry.sweep_stalled(now, patience) {
             tracing::warn!(worker = %self.address, "stopped a request whose client reads nothing");
-            self.stop(handle);
+            self.transport.stop(handle);
         }
     }
 
-    fn stop(&self, handle: u64) {
-        match &self.wire {
-            Wire::Steps(outbound) => {
-                let model = &self.served.description.core_model_name;
-                outbound.stop(handle, || stop_request(model, handle));
-            }
-            Wire::Exchanges(exchanges) => exchanges.stop(handle),
-        }
-    }
-
-    /// Handles that wait for rows.
-    pub fn active(&self) -> usize {
+    /// Handles that wait for output.
+    pub(crate) fn active(&self) -> usize {
         self.registry.active()
     }
 
     /// Ends every request of this connection with an error.
-    pub fn fail_all(&self, text: &str) {
+    pub(crate) fn fail_all(&self, text: &str) {
         self.registry
-            .fail_all(CODE_UNAVAILABLE, text, Instant::now());
-        match &self.wire {
-            Wire::Steps(outbound) => outbound.close(),
-            Wire::Exchanges(exchanges) => exchanges.close(),
-        }
+            .fail_all(Code::Unavailable, text, Instant::now());
+        self.transport.close();
     }
 }

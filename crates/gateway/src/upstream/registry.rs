@@ -1,24 +1,53 @@
-//! Which request each handle of a connection belongs to. Owns handles and the way of rows to inboxes,
-//! be they a step message's or a stream's of its own; knows nothing of gRPC, of what the rows mean, or of clients.
+//! Which request each handle of a connection belongs to. Owns handles and the way of a server's output to
+//! inboxes; knows nothing of sockets, of what the output means, or of clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use inflight_kserve::step::{FinishReason, Row, StepBatch};
+use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
 use parking_lot::Mutex;
 use slab::Slab;
+use tonic::Code;
 
-use super::triton::answer::Answer;
-use crate::stream::inbox::{Inbox, RowDetails};
+use super::inbox::{DeltaDetails, Inbox};
 
-/// gRPC status codes that rows of our own making carry.
-pub const CODE_INTERNAL: i32 = 13;
-pub const CODE_UNAVAILABLE: i32 = 14;
-pub const CODE_DEADLINE_EXCEEDED: i32 = 4;
+/// One request at one connection. Never used again, so that late output of a cancelled request finds
+/// nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Handle(u64);
 
-/// How often the handles are looked through for stalled clients at most.
+impl Handle {
+    /// The handle with this number.
+    #[cfg(test)]
+    pub(crate) fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// As it travels on the wire.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl std::fmt::LowerHex for Handle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::LowerHex::fmt(&self.0, formatter)
+    }
+}
+
+/// What one response brings to the only sequence of a handle.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub tokens: Vec<i32>,
+    pub finish: FinishReason,
+    /// Nothing more follows for the handle.
+    pub last: bool,
+    pub details: Option<Box<DeltaDetails>>,
+}
+
+/// Handles are searched for stalled clients at most this often.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -31,8 +60,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Ends the request with an error row; returns the consumer's waker if it waits.
-    fn fail(&self, code: i32, text: &str, now: Instant) -> Option<Waker> {
+    /// Ends the request with an error; returns the consumer's waker if it waits.
+    fn fail(&self, code: Code, text: &str, now: Instant) -> Option<Waker> {
         let details = Some(failure(code, text));
         let reason = FinishReason::NotFinished;
         self.inbox
@@ -51,31 +80,31 @@ struct State {
 /// The connection is lost: no handle can be opened on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection to the worker is closed")]
-pub struct Closed;
+pub(crate) struct Closed;
 
 /// The handles of one connection.
 #[derive(Debug, Default)]
-pub struct Registry {
+pub(crate) struct Registry {
     state: Mutex<State>,
     active: AtomicUsize,
 }
 
 impl Registry {
-    /// Opens a handle whose rows go to `inbox`.
+    /// Opens a handle whose output goes to `inbox`.
     ///
     /// # Errors
     /// [`Closed`] once the connection is lost.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         inbox: Arc<Inbox>,
         first_choice: u32,
         sequences: u32,
-    ) -> Result<u64, Closed> {
+    ) -> Result<Handle, Closed> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(Closed);
         }
-        // A key is used again, a handle is not: a late row of a cancelled request finds no entry.
+        // A key is used again, a handle is not.
         state.generation = state.generation.wrapping_add(1);
         let generation = state.generation;
         let key = state.entries.insert(Entry {
@@ -88,8 +117,8 @@ impl Registry {
         Ok(handle(generation, key))
     }
 
-    /// Forgets a handle; true if rows of it could still have come.
-    pub fn close_handle(&self, handle: u64) -> bool {
+    /// Forgets a handle; true if output for it could still have come.
+    pub(crate) fn close_handle(&self, handle: Handle) -> bool {
         let mut state = self.state.lock();
         let found = find(&state.entries, handle);
         if let Some(key) = found {
@@ -99,20 +128,20 @@ impl Registry {
         found.is_some()
     }
 
-    /// Handles that still wait for rows.
-    pub fn active(&self) -> usize {
+    /// Handles that still wait for output.
+    pub(crate) fn active(&self) -> usize {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Gives each row to its inbox and wakes each waiting consumer once. Returns how many tokens went to
-    /// living requests.
-    pub fn distribute(&self, batch: &StepBatch, now: Instant) -> u64 {
+    /// Puts each row of a step message into its inbox and wakes each waiting consumer once. Returns how
+    /// many tokens went to open handles.
+    pub(crate) fn distribute(&self, batch: &StepBatch, now: Instant) -> u64 {
         let mut wakers: Vec<Waker> = Vec::new();
         let mut delivered = 0u64;
         {
             let mut state = self.state.lock();
             for row in batch.rows() {
-                let Some(key) = find(&state.entries, row.handle) else {
+                let Some(key) = find(&state.entries, Handle(row.handle)) else {
                     continue;
                 };
                 let Some(entry) = state.entries.get(key) else {
@@ -139,8 +168,8 @@ impl Registry {
                         FinishReason::NotFinished,
                         row.is_final,
                         Some(failure(
-                            CODE_INTERNAL,
-                            "a row has a sequence index nobody asked for",
+                            Code::Internal,
+                            "a row has a sequence index that was not requested",
                         )),
                         now,
                     ),
@@ -158,9 +187,8 @@ impl Registry {
         delivered
     }
 
-    /// Gives an answer of a handle's only sequence to its inbox. Returns how many tokens went to a
-    /// living request.
-    pub fn deliver(&self, handle: u64, answer: Answer, now: Instant) -> u64 {
+    /// Puts an answer into its inbox. Returns how many tokens went to an open handle.
+    pub(crate) fn deliver(&self, handle: Handle, answer: Answer, now: Instant) -> u64 {
         let (waker, delivered) = {
             let mut state = self.state.lock();
             let Some(key) = find(&state.entries, handle) else {
@@ -194,8 +222,8 @@ impl Registry {
         delivered
     }
 
-    /// Ends one handle with an error row.
-    pub fn fail(&self, handle: u64, code: i32, text: &str, now: Instant) {
+    /// Ends one handle with an error.
+    pub(crate) fn fail(&self, handle: Handle, code: Code, text: &str, now: Instant) {
         let waker = {
             let mut state = self.state.lock();
             let Some(key) = find(&state.entries, handle) else {
@@ -210,8 +238,8 @@ impl Registry {
         }
     }
 
-    /// Ends every handle with an error row and refuses new ones.
-    pub fn fail_all(&self, code: i32, text: &str, now: Instant) {
+    /// Ends every handle with an error and refuses new ones.
+    pub(crate) fn fail_all(&self, code: Code, text: &str, now: Instant) {
         let entries = {
             let mut state = self.state.lock();
             state.closed = true;
@@ -227,7 +255,7 @@ impl Registry {
 
     /// Ends the handles whose client has read nothing for `patience`, and returns them so that their
     /// work is stopped. Looks at most once a second: the scan is over all handles.
-    pub fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<u64> {
+    pub(crate) fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<Handle> {
         let mut stalled = Vec::new();
         let mut wakers = Vec::new();
         {
@@ -247,8 +275,8 @@ impl Registry {
                     .is_none_or(|unread| since(unread) < patience);
                 if !keep {
                     stalled.push(handle(entry.generation, key));
-                    let text = "the client read too slowly for too long";
-                    wakers.extend(entry.fail(CODE_DEADLINE_EXCEEDED, text, now));
+                    let text = "the client stopped reading";
+                    wakers.extend(entry.fail(Code::DeadlineExceeded, text, now));
                 }
                 keep
             });
@@ -260,28 +288,28 @@ impl Registry {
 }
 
 /// A slab's key with its entry's generation.
-fn handle(generation: u32, key: usize) -> u64 {
-    u64::from(generation) << 32 | (key as u64 & 0xffff_ffff)
+fn handle(generation: u32, key: usize) -> Handle {
+    Handle(u64::from(generation) << 32 | (key as u64 & 0xffff_ffff))
 }
 
-fn find(entries: &Slab<Entry>, handle: u64) -> Option<usize> {
-    let key = (handle & 0xffff_ffff) as usize;
-    let generation = (handle >> 32) as u32;
+fn find(entries: &Slab<Entry>, Handle(number): Handle) -> Option<usize> {
+    let key = (number & 0xffff_ffff) as usize;
+    let generation = (number >> 32) as u32;
     entries
         .get(key)
         .filter(|entry| entry.generation == generation)
         .map(|_| key)
 }
 
-fn failure(code: i32, text: &str) -> Box<RowDetails> {
-    Box::new(RowDetails {
+fn failure(code: Code, text: &str) -> Box<DeltaDetails> {
+    Box::new(DeltaDetails {
         error: Some((code, text.to_owned())),
-        ..RowDetails::default()
+        ..DeltaDetails::default()
     })
 }
 
 /// What the row carries beyond tokens; the common row carries nothing.
-fn details(row: &Row<'_>) -> Option<Box<RowDetails>> {
+fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
     if row.error.is_none()
         && row.log_probs.is_none()
         && row.top_log_probs.is_none()
@@ -290,8 +318,9 @@ fn details(row: &Row<'_>) -> Option<Box<RowDetails>> {
     {
         return None;
     }
-    Some(Box::new(RowDetails {
-        error: row.error.map(|error| (error.code, error.text.clone())),
+    let error = |error: &RowError| (Code::from_i32(error.code), error.text.clone());
+    Some(Box::new(DeltaDetails {
+        error: row.error.map(error),
         log_probs: row.log_probs.map(<[f32]>::to_vec).unwrap_or_default(),
         top_width: row.top_log_probs.map_or(0, |top| top.width),
         top_ids: row
@@ -304,7 +333,7 @@ fn details(row: &Row<'_>) -> Option<Box<RowDetails>> {
             .unwrap_or_default(),
         cached_tokens: row.cached_tokens,
         prompt_log_probs: row.prompt_log_probs.cloned(),
-        ..RowDetails::default()
+        ..DeltaDetails::default()
     }))
 }
 

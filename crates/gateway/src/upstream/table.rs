@@ -13,7 +13,7 @@ use super::connection::Connection;
 
 /// One configured server, connected or not.
 #[derive(Debug)]
-pub struct WorkerSlot {
+pub(crate) struct WorkerSlot {
     /// `host:port` as given on the command line.
     pub address: Arc<str>,
     /// One for each model it serves: an Inflight worker has one model, a plain Triton any number.
@@ -51,17 +51,17 @@ impl WorkerSlot {
     }
 
     /// The connections of all its models; none when it is not ready.
-    pub fn connections(&self) -> Arc<Vec<Arc<Connection>>> {
+    pub(crate) fn connections(&self) -> Arc<Vec<Arc<Connection>>> {
         self.connections.load_full()
     }
 
     /// Whether any of its models can take requests.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         !self.connections.load().is_empty()
     }
 
-    /// Requests that wait for rows of it.
-    pub fn active(&self) -> usize {
+    /// Requests that wait for its output.
+    pub(crate) fn active(&self) -> usize {
         let connections = self.connections.load();
         connections
             .iter()
@@ -79,19 +79,19 @@ impl WorkerSlot {
     }
 
     /// Why the worker is not ready; empty when it is.
-    pub fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         self.past.lock().reason.clone()
     }
 
     /// Remembers why the worker is not ready.
-    pub fn set_reason(&self, reason: &str) {
+    pub(crate) fn set_reason(&self, reason: &str) {
         self.past.lock().reason = reason.to_owned();
     }
 }
 
 /// A model and the workers that serve it, or did when last seen.
 #[derive(Debug)]
-pub struct ModelEntry {
+pub(crate) struct ModelEntry {
     pub name: String,
     /// Seconds since the epoch at which the model was loaded.
     pub created: i64,
@@ -104,7 +104,7 @@ pub struct ModelEntry {
 impl ModelEntry {
     /// The ready connection with the fewest active requests, ties in turn. With `content_hash`, only
     /// workers with the same files: a prompt is tokenized once, for one tokenizer.
-    pub fn pick(&self, content_hash: Option<&str>) -> Option<Arc<Connection>> {
+    pub(crate) fn pick(&self, content_hash: Option<&str>) -> Option<Arc<Connection>> {
         let count = self.workers.len();
         let start = self.rotation.fetch_add(1, Ordering::Relaxed);
         let mut best: Option<(usize, Arc<Connection>)> = None;
@@ -128,7 +128,7 @@ impl ModelEntry {
 
 /// Why no model was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoModel {
+pub(crate) enum NoModel {
     /// Some worker has never said what it serves: the name may yet appear.
     NotYet,
     /// Every worker has said what it serves, and none serves this.
@@ -137,7 +137,7 @@ pub enum NoModel {
 
 /// All workers and the models they serve.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     workers: Vec<Arc<WorkerSlot>>,
     models: ArcSwap<BTreeMap<String, Arc<ModelEntry>>>,
     /// One change at a time.
@@ -146,7 +146,7 @@ pub struct Table {
 
 impl Table {
     /// A table over these worker addresses, none connected.
-    pub fn new(addresses: &[String]) -> Self {
+    pub(crate) fn new(addresses: &[String]) -> Self {
         Self {
             workers: addresses
                 .iter()
@@ -158,12 +158,12 @@ impl Table {
     }
 
     /// Every configured worker.
-    pub fn workers(&self) -> &[Arc<WorkerSlot>] {
+    pub(crate) fn workers(&self) -> &[Arc<WorkerSlot>] {
         &self.workers
     }
 
     /// Every known model, by name.
-    pub fn models(&self) -> Arc<BTreeMap<String, Arc<ModelEntry>>> {
+    pub(crate) fn models(&self) -> Arc<BTreeMap<String, Arc<ModelEntry>>> {
         self.models.load_full()
     }
 
@@ -171,7 +171,7 @@ impl Table {
     ///
     /// # Errors
     /// [`NoModel`]: whether it may yet appear.
-    pub fn find(&self, model: &str) -> Result<Arc<ModelEntry>, NoModel> {
+    pub(crate) fn find(&self, model: &str) -> Result<Arc<ModelEntry>, NoModel> {
         if let Some(entry) = self.models.load().get(model) {
             return Ok(Arc::clone(entry));
         }
@@ -187,12 +187,12 @@ impl Table {
     }
 
     /// Whether any worker is ready.
-    pub fn ready(&self) -> bool {
+    pub(crate) fn ready(&self) -> bool {
         self.workers.iter().any(|slot| slot.is_ready())
     }
 
     /// A server became ready, with a connection for each of its models.
-    pub fn set_ready(&self, slot: &WorkerSlot, connections: Vec<Arc<Connection>>) {
+    pub(crate) fn set_ready(&self, slot: &WorkerSlot, connections: Vec<Arc<Connection>>) {
         let _one = self.changing.lock();
         let models = connections.iter().map(|connection| {
             let description = &connection.served.description;
@@ -213,7 +213,7 @@ impl Table {
     }
 
     /// A server was lost; its models stay known, so that clients get 503 and not 404.
-    pub fn set_lost(&self, slot: &WorkerSlot, reason: &str) {
+    pub(crate) fn set_lost(&self, slot: &WorkerSlot, reason: &str) {
         let _one = self.changing.lock();
         slot.set_reason(reason);
         slot.connections.store(Arc::default());
@@ -254,9 +254,21 @@ mod tests {
     use inflight_text::ModelFiles;
 
     use super::*;
-    use crate::upstream::connection::Wire;
-    use crate::upstream::outbound::Outbound;
-    use crate::upstream::served::ServedModel;
+    use crate::model::served::{Protocol, ServedModel};
+    use crate::upstream::connection::{NotSent, Transport};
+    use crate::upstream::prompt_request::PromptRequest;
+    use crate::upstream::registry::Handle;
+
+    #[derive(Debug)]
+    struct NoTransport;
+
+    impl Transport for NoTransport {
+        fn send(&self, _: Handle, _: &PromptRequest<'_>, _: u32) -> Result<(), NotSent> {
+            Ok(())
+        }
+        fn stop(&self, _: Handle) {}
+        fn close(&self) {}
+    }
 
     fn connection(slot: &WorkerSlot, model: &str, hash: &str) -> Arc<Connection> {
         let files: ModelFiles = byte_model_files()
@@ -272,11 +284,15 @@ mod tests {
         let served = Arc::new(ServedModel {
             description,
             text: Some(text),
-            triton: None,
+            protocol: Protocol::StepBatching,
         });
-        let wire = Wire::Steps(Arc::new(Outbound::new(4)));
         let address = Arc::clone(&slot.address);
-        Arc::new(Connection::new(address, served, wire, Arc::default()))
+        Arc::new(Connection::new(
+            address,
+            served,
+            Box::new(NoTransport),
+            Arc::default(),
+        ))
     }
 
     fn table() -> Table {

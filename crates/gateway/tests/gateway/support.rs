@@ -9,8 +9,7 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use inflight_gateway::app;
-use inflight_gateway::options::GatewayOptions;
+use inflight_gateway::GatewayOptions;
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_testkit::sse::SseReader;
 use inflight_testkit::worker::{FakeModel, FakeWorker};
@@ -51,7 +50,9 @@ impl Gateway {
             let shutdown = async {
                 let _ = stopped.await;
             };
-            app::serve(&options, on_bound, shutdown).await.unwrap();
+            inflight_gateway::serve(&options, on_bound, shutdown)
+                .await
+                .unwrap();
         });
         let address = address.await.unwrap();
         Self {

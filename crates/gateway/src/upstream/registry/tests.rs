@@ -1,23 +1,21 @@
 use std::task::{Context, Waker};
 
-use inflight_kserve::step::RowError;
-
 use super::*;
-use crate::stream::inbox::Columns;
+use crate::upstream::inbox::Deltas;
 
-fn read(inbox: &Inbox) -> Columns {
-    let mut columns = Columns::default();
-    let _ = inbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut columns);
-    columns
+fn read(inbox: &Inbox) -> Deltas {
+    let mut deltas = Deltas::default();
+    let _ = inbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut deltas);
+    deltas
 }
 
-fn batch(rows: &[(u64, i32, &[i32], u8, u8)]) -> StepBatch {
+fn batch(rows: &[(Handle, i32, &[i32], u8, u8)]) -> StepBatch {
     let mut batch = StepBatch {
         token_offsets: vec![0],
         ..StepBatch::default()
     };
     for (handle, sequence, tokens, finish, is_final) in rows {
-        batch.handles.push(*handle);
+        batch.handles.push(handle.number());
         batch.sequence_index.push(*sequence);
         batch.token_ids.extend_from_slice(tokens);
         batch.token_offsets.push(batch.token_ids.len() as u32);
@@ -40,17 +38,17 @@ fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
             (a, 0, &[1, 2], 3, 1),
             (b, 1, &[7], 0, 0),
             (b, 0, &[8], 0, 0),
-            (99, 0, &[5], 0, 0),
+            (Handle(99), 0, &[5], 0, 0),
         ]),
         now,
     );
     assert_eq!(delivered, 4);
     assert_eq!(registry.active(), 1);
-    let columns = read(&first);
-    assert_eq!(columns.tokens, [1, 2]);
-    assert_eq!(columns.rows[0].finish, FinishReason::Length);
-    assert!(columns.rows[0].last_of_handle);
-    let choices: Vec<u32> = read(&second).rows.iter().map(|row| row.choice).collect();
+    let deltas = read(&first);
+    assert_eq!(deltas.tokens, [1, 2]);
+    assert_eq!(deltas.list[0].finish, FinishReason::Length);
+    assert!(deltas.list[0].last_of_handle);
+    let choices: Vec<u32> = read(&second).list.iter().map(|row| row.choice).collect();
     assert_eq!(choices, [5, 4]);
     assert!(!registry.close_handle(a), "the final row closed it");
     assert!(registry.close_handle(b));
@@ -64,15 +62,15 @@ fn a_late_row_of_a_closed_handle_reaches_nobody() {
     let inbox = Arc::new(Inbox::default());
     let new = registry.open(Arc::clone(&inbox), 0, 1).unwrap();
     assert_eq!(
-        old & 0xffff_ffff,
-        new & 0xffff_ffff,
+        old.number() & 0xffff_ffff,
+        new.number() & 0xffff_ffff,
         "the key is used again"
     );
     assert_eq!(
         registry.distribute(&batch(&[(old, 0, &[1], 0, 0)]), Instant::now()),
         0
     );
-    assert!(read(&inbox).rows.is_empty());
+    assert!(read(&inbox).list.is_empty());
 }
 
 #[test]
@@ -82,10 +80,10 @@ fn an_absurd_sequence_index_is_an_error_of_its_request_alone() {
     let handle = registry.open(Arc::clone(&inbox), 0, 1).unwrap();
     for sequence in [1, -1] {
         registry.distribute(&batch(&[(handle, sequence, &[1], 0, 0)]), Instant::now());
-        let columns = read(&inbox);
-        assert!(columns.tokens.is_empty());
-        let details = columns.rows[0].details.as_ref().unwrap();
-        assert_eq!(details.error.as_ref().unwrap().0, CODE_INTERNAL);
+        let deltas = read(&inbox);
+        assert!(deltas.tokens.is_empty());
+        let details = deltas.list[0].details.as_ref().unwrap();
+        assert_eq!(details.error.as_ref().unwrap().0, Code::Internal);
     }
 }
 
@@ -95,7 +93,7 @@ fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
     let inbox = Arc::new(Inbox::default());
     let handle = registry.open(Arc::clone(&inbox), 0, 1).unwrap();
     let mut message = batch(&[
-        (77, 0, &[1, 2], 0, 0),
+        (Handle(77), 0, &[1, 2], 0, 0),
         (handle, 0, &[3], 0, 0),
         (handle, 0, &[], 0, 1),
     ]);
@@ -112,14 +110,14 @@ fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
         text: "no".to_owned(),
     }];
     registry.distribute(&message, Instant::now());
-    let columns = read(&inbox);
-    let details = columns.rows[0].details.as_ref().unwrap();
+    let deltas = read(&inbox);
+    let details = deltas.list[0].details.as_ref().unwrap();
     assert_eq!(details.log_probs, [-3.0]);
     assert_eq!((details.top_width, &details.top_ids[..]), (2, &[3, 4][..]));
     assert_eq!(details.cached_tokens, Some(16));
     assert_eq!(
-        columns.rows[1].details.as_ref().unwrap().error,
-        Some((3, "no".to_owned()))
+        deltas.list[1].details.as_ref().unwrap().error,
+        Some((Code::InvalidArgument, "no".to_owned()))
     );
 }
 
@@ -128,10 +126,10 @@ fn a_lost_connection_ends_every_handle_and_takes_no_more() {
     let registry = Registry::default();
     let inbox = Arc::new(Inbox::default());
     registry.open(Arc::clone(&inbox), 2, 1).unwrap();
-    registry.fail_all(CODE_UNAVAILABLE, "lost", Instant::now());
-    let columns = read(&inbox);
-    assert_eq!(columns.rows.len(), 1);
-    assert!(columns.rows[0].last_of_handle);
+    registry.fail_all(Code::Unavailable, "lost", Instant::now());
+    let deltas = read(&inbox);
+    assert_eq!(deltas.list.len(), 1);
+    assert!(deltas.list[0].last_of_handle);
     assert_eq!(registry.open(inbox, 0, 1), Err(Closed));
     assert_eq!(registry.active(), 0);
 }
@@ -159,9 +157,9 @@ fn only_a_client_that_reads_nothing_for_long_is_stalled() {
         [slow_handle]
     );
     assert_eq!(registry.active(), 1);
-    let last = read(&slow).rows.pop().unwrap();
+    let last = read(&slow).list.pop().unwrap();
     assert_eq!(
         last.details.unwrap().error.unwrap().0,
-        CODE_DEADLINE_EXCEEDED
+        Code::DeadlineExceeded
     );
 }

@@ -1,4 +1,4 @@
-//! From a Triton model's responses to rows. Pure: owns what each dialect's outputs mean and why an
+//! From a Triton model's responses to answers. Pure: owns what each dialect's outputs mean and why an
 //! answer ended, which most models do not say; knows nothing of sockets.
 
 use std::sync::Arc;
@@ -9,9 +9,11 @@ use inflight_kserve::names::FINAL_RESPONSE;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::{TensorError, Tensors};
 use inflight_text::Tokenizer;
+use tonic::Code;
 
-use super::dialect::{Dialect, TritonModel, output};
-use crate::stream::inbox::RowDetails;
+use crate::model::dialect::{Dialect, TritonModel, output};
+use crate::upstream::inbox::DeltaDetails;
+use crate::upstream::registry::Answer;
 
 /// What a character cut in half decodes to; more bytes may yet mend it.
 const REPLACEMENT: char = '\u{fffd}';
@@ -23,19 +25,9 @@ const MAX_TOKEN_BYTES: usize = 1 << 10;
 /// Responses and tokens that a text answer may have beside those that were asked for.
 const ALLOWANCE: usize = 1 << 10;
 
-/// What a response brings.
-#[derive(Debug)]
-pub struct Answer {
-    pub tokens: Vec<i32>,
-    pub finish: FinishReason,
-    /// No response of the request follows.
-    pub last: bool,
-    pub details: Option<Box<RowDetails>>,
-}
-
 /// Why a response cannot be used: the server is not what its configuration says.
 #[derive(Debug, thiserror::Error)]
-pub enum AnswerError {
+pub(super) enum AnswerError {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     #[error("{log_probs} log probabilities for {tokens} tokens")]
@@ -50,7 +42,7 @@ pub enum AnswerError {
 
 /// What is asked, as far as the answer's meaning depends on it.
 #[derive(Clone, Debug)]
-pub struct Expected {
+pub(super) struct Expected {
     /// Tokens asked for, or what is left of the context where that is less and known.
     pub limit: u32,
     /// Tokens that end an answer.
@@ -66,7 +58,7 @@ pub struct Expected {
 
 /// Reads the responses to one request, in order.
 #[derive(Debug)]
-pub struct Reader {
+pub(super) struct Reader {
     model: Arc<TritonModel>,
     expected: Expected,
     /// Tokens so far.
@@ -88,7 +80,7 @@ pub struct Reader {
 
 impl Reader {
     /// A reader of answers to a request to `model`.
-    pub fn new(model: Arc<TritonModel>, expected: Expected) -> Self {
+    pub(super) fn new(model: Arc<TritonModel>, expected: Expected) -> Self {
         Self {
             model,
             expected,
@@ -108,7 +100,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`AnswerError`]; nothing more can be made of the answer.
-    pub fn read(&mut self, response: &ModelInferResponse) -> Result<Answer, AnswerError> {
+    pub(super) fn read(&mut self, response: &ModelInferResponse) -> Result<Answer, AnswerError> {
         let outputs = Tensors::outputs(response)?;
         let last = is_final(response);
         self.responses = self.responses.saturating_add(1);
@@ -143,9 +135,9 @@ impl Reader {
             self.held = tokens.pop().map(|token| (token, log_probs.pop()));
         }
         let details = (!log_probs.is_empty()).then(|| {
-            Box::new(RowDetails {
+            Box::new(DeltaDetails {
                 log_probs,
-                ..RowDetails::default()
+                ..DeltaDetails::default()
             })
         });
         let told = outputs.values::<i32>(output::REASON)?;
@@ -204,11 +196,11 @@ impl Reader {
             tokens: Vec::new(),
             finish: self.finish(last),
             last,
-            details: Some(Box::new(RowDetails {
+            details: Some(Box::new(DeltaDetails {
                 text: Some(text),
                 generated: u32::try_from(tokens).unwrap_or(u32::MAX),
                 prompt_tokens,
-                ..RowDetails::default()
+                ..DeltaDetails::default()
             })),
         })
     }
@@ -334,7 +326,7 @@ fn settled(text: &str) -> &str {
 }
 
 /// Triton's mark of a request's last response.
-pub fn is_final(response: &ModelInferResponse) -> bool {
+pub(super) fn is_final(response: &ModelInferResponse) -> bool {
     let flag = response.parameters.get(FINAL_RESPONSE);
     let flag = flag.and_then(|flag| flag.parameter_choice.as_ref());
     matches!(flag, Some(ParameterChoice::BoolParam(true)))
@@ -343,30 +335,27 @@ pub fn is_final(response: &ModelInferResponse) -> bool {
 /// The gRPC status code that an error's words amount to, and the words that a client may read where
 /// the request is at fault. Triton's stream carries words alone, its TensorRT-LLM models give INTERNAL
 /// for nearly everything, and BLS puts a whole traceback around the line that matters.
-pub fn classify(text: &str) -> (i32, &str) {
-    const INVALID_ARGUMENT: i32 = 3;
-    const RESOURCE_EXHAUSTED: i32 = 8;
-    const INTERNAL: i32 = 13;
-    const UNAVAILABLE: i32 = 14;
+pub(super) fn classify(text: &str) -> (Code, &str) {
+    use Code::{InvalidArgument, ResourceExhausted, Unavailable};
     /// Words, all in lower case, and what they mean; the first match counts.
-    const MEANINGS: [(&str, i32); 12] = [
-        ("exceeds maximum queue size", RESOURCE_EXHAUSTED),
-        ("queue is full", RESOURCE_EXHAUSTED),
-        ("exceeds maximum input length", INVALID_ARGUMENT),
-        ("exceeds the maximum", INVALID_ARGUMENT),
-        ("exceeds max", INVALID_ARGUMENT),
-        ("should not exceed max", INVALID_ARGUMENT),
-        ("unknown model", UNAVAILABLE),
-        ("is not ready", UNAVAILABLE),
-        ("not at ready state", UNAVAILABLE),
-        ("unavailable", UNAVAILABLE),
-        ("cancelled", UNAVAILABLE),
-        ("canceled", UNAVAILABLE),
+    const MEANINGS: [(&str, Code); 12] = [
+        ("exceeds maximum queue size", ResourceExhausted),
+        ("queue is full", ResourceExhausted),
+        ("exceeds maximum input length", InvalidArgument),
+        ("exceeds the maximum", InvalidArgument),
+        ("exceeds max", InvalidArgument),
+        ("should not exceed max", InvalidArgument),
+        ("unknown model", Unavailable),
+        ("is not ready", Unavailable),
+        ("not at ready state", Unavailable),
+        ("unavailable", Unavailable),
+        ("cancelled", Unavailable),
+        ("canceled", Unavailable),
     ];
     let lower = text.to_ascii_lowercase();
     let found = MEANINGS.iter().find(|(words, _)| lower.contains(words));
     let Some((words, code)) = found else {
-        return (INTERNAL, text);
+        return (Code::Internal, text);
     };
     let mut lines = text.lines();
     let line = lines.find(|line| line.to_ascii_lowercase().contains(words));

@@ -1,5 +1,5 @@
-//! One request, one stream: how a plain Triton server is asked. Owns the streams under way and that
-//! dropping one cancels its work; what the messages say is `answer`'s.
+//! One request, one stream: how a plain Triton server is asked. Owns the open streams, and that dropping
+//! one cancels its work; what the messages say is `answer`'s.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,10 +14,15 @@ use tokio::sync::oneshot;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use super::answer::{Reader, classify};
+use super::answer::{Expected, Reader, classify};
+use super::request::{Sequence, triton_request};
 use crate::metrics::Metrics;
-use crate::upstream::connect::beginning;
-use crate::upstream::registry::{CODE_INTERNAL, CODE_UNAVAILABLE, Registry};
+use crate::model::dialect::TritonModel;
+use crate::model::served::ServedModel;
+use crate::upstream::connection::{NotSent, Transport};
+use crate::upstream::prompt_request::PromptRequest;
+use crate::upstream::registry::{Handle, Registry};
+use crate::upstream::rpc;
 
 /// HTTP/2 connections to one server. One would put all streams behind one flow-control window and one
 /// of the server's threads; a handful is enough for either.
@@ -29,7 +34,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connections to one server, shared by its models.
 #[derive(Debug)]
-pub struct Pool {
+pub(super) struct Pool {
     clients: [GrpcInferenceServiceClient<Channel>; CONNECTIONS],
     next: AtomicUsize,
 }
@@ -39,7 +44,7 @@ impl Pool {
     ///
     /// # Errors
     /// The address is none.
-    pub fn new(address: &str, options: &TransportOptions) -> Result<Self, ConnectError> {
+    pub(super) fn new(address: &str, options: &TransportOptions) -> Result<Self, ConnectError> {
         let endpoint = client::endpoint(address, options)?
             // A client that leaves resets its stream, and what the server had sent by then still
             // arrives. For a stream that is forgotten that would count as a protocol error, and after
@@ -55,41 +60,50 @@ impl Pool {
     }
 
     /// The next connection's client; cloning one costs a few counters.
-    pub fn client(&self) -> GrpcInferenceServiceClient<Channel> {
+    pub(super) fn client(&self) -> GrpcInferenceServiceClient<Channel> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         self.clients[turn % CONNECTIONS].clone()
     }
 }
 
-/// The requests of one model that are under way at a server.
+/// The open requests of one model at a server.
 #[derive(Debug)]
-pub struct Exchanges {
+pub(super) struct Exchanges {
+    model: Arc<TritonModel>,
+    served: Arc<ServedModel>,
     pool: Arc<Pool>,
     registry: Arc<Registry>,
     metrics: Arc<Metrics>,
     /// By handle; dropping a sender ends its stream.
-    under_way: Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>>,
+    open: Arc<Mutex<HashMap<Handle, oneshot::Sender<()>>>>,
 }
 
 impl Exchanges {
-    /// No request is under way yet. Rows go to `registry`'s handles.
-    pub fn new(pool: Arc<Pool>, registry: Arc<Registry>, metrics: Arc<Metrics>) -> Self {
+    /// No request is open yet. Answers go to `registry`'s handles. `served` describes the same `model`.
+    pub(super) fn new(
+        model: Arc<TritonModel>,
+        served: Arc<ServedModel>,
+        pool: Arc<Pool>,
+        registry: Arc<Registry>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
+            model,
+            served,
             pool,
             registry,
             metrics,
-            under_way: Arc::default(),
+            open: Arc::default(),
         }
     }
 
-    /// Sends the request of an open handle; its rows follow until one is final. Needs a tokio runtime.
-    pub fn send(&self, handle: u64, request: ModelInferRequest, reader: Reader) {
+    fn start(&self, handle: Handle, request: ModelInferRequest, reader: Reader) {
         let client = self.pool.client();
         let (stop, stopped) = oneshot::channel();
-        self.under_way.lock().insert(handle, stop);
+        self.open.lock().insert(handle, stop);
         let registry = Arc::clone(&self.registry);
         let metrics = Arc::clone(&self.metrics);
-        let under_way = Arc::clone(&self.under_way);
+        let open = Arc::clone(&self.open);
         tokio::spawn(async move {
             let exchange = Exchange {
                 handle,
@@ -102,23 +116,47 @@ impl Exchanges {
                 _ = stopped => {}
                 () = exchange.run(client, request) => {}
             }
-            under_way.lock().remove(&handle);
+            open.lock().remove(&handle);
         });
     }
+}
 
-    /// Ends a request nobody waits for.
-    pub fn stop(&self, handle: u64) {
-        self.under_way.lock().remove(&handle);
+impl Transport for Exchanges {
+    /// Needs a tokio runtime.
+    fn send(&self, handle: Handle, prompt: &PromptRequest<'_>, choice: u32) -> Result<(), NotSent> {
+        let params = prompt.params;
+        let sequence = Sequence {
+            // Each choice draws differently, and again the same for the same seed.
+            seed: params.seed.wrapping_add(u64::from(choice)),
+            request_id: &format!("{}-{handle:x}", prompt.request_id),
+            vocabulary: self.served.description.vocab_size,
+        };
+        let request = triton_request(&self.model, prompt, sequence);
+        let text = self.served.text.as_ref();
+        let expected = Expected {
+            limit: params.max_tokens,
+            end_ids: params.end_ids(),
+            streaming: params.streaming,
+            log_probs: params.log_probs.is_some(),
+            tokenizer: text.map(|text| Arc::clone(text.tokenizer())),
+            prompt_tokens: !prompt.is_counted && choice == 0,
+        };
+        let reader = Reader::new(Arc::clone(&self.model), expected);
+        self.start(handle, request, reader);
+        Ok(())
     }
 
-    /// Ends all.
-    pub fn close(&self) {
-        self.under_way.lock().clear();
+    fn stop(&self, handle: Handle) {
+        self.open.lock().remove(&handle);
+    }
+
+    fn close(&self) {
+        self.open.lock().clear();
     }
 }
 
 struct Exchange<'a> {
-    handle: u64,
+    handle: Handle,
     registry: &'a Registry,
     metrics: &'a Metrics,
     reader: Reader,
@@ -144,7 +182,7 @@ impl Exchange<'_> {
                 }
                 Ok(None) => {
                     return self.fail(
-                        CODE_UNAVAILABLE,
+                        Code::Unavailable,
                         "the stream ended before its last response",
                     );
                 }
@@ -168,8 +206,8 @@ impl Exchange<'_> {
         let answer = match self.reader.read(&response) {
             Ok(answer) => answer,
             Err(error) => {
-                let text = format!("the server sent what cannot be read: {error}");
-                self.fail(CODE_INTERNAL, &text);
+                let text = format!("the server sent a response that cannot be read: {error}");
+                self.fail(Code::Internal, &text);
                 return true;
             }
         };
@@ -179,8 +217,8 @@ impl Exchange<'_> {
         last
     }
 
-    fn fail(&self, code: i32, text: &str) {
-        let text = beginning(text);
+    fn fail(&self, code: Code, text: &str) {
+        let text = rpc::abbreviated(text);
         self.registry.fail(self.handle, code, text, Instant::now());
     }
 }
@@ -189,10 +227,10 @@ async fn drain(stream: &mut Streaming<ModelStreamInferResponse>) {
     while let Ok(Some(_)) = stream.message().await {}
 }
 
-/// A failed call's code. What the transport calls unknown is a connection that went away.
-fn code(status: &Status) -> i32 {
+/// A failed call's code. The transport says `unknown` when the connection is gone.
+fn code(status: &Status) -> Code {
     match status.code() {
-        Code::Unknown | Code::Cancelled => CODE_UNAVAILABLE,
-        other => other as i32,
+        Code::Unknown | Code::Cancelled => Code::Unavailable,
+        other => other,
     }
 }

@@ -5,8 +5,8 @@ use inflight_kserve::tensor::ResponseBuilder;
 use inflight_testkit::model::{byte_model_files, tokens};
 use inflight_text::{ModelFiles, TextModel};
 
-use super::super::dialect::{Surroundings, describe};
 use super::*;
+use crate::model::dialect::{Surroundings, describe};
 
 const END: i32 = 256;
 
@@ -459,33 +459,37 @@ fn errors_are_classified_by_their_words() {
     for (words, code, told) in [
         (
             traceback,
-            3,
+            Code::InvalidArgument,
             "RuntimeError: Prompt length (9) exceeds maximum input length (8).",
         ),
         (
             "Error generating request: The sum of prompt length (9.0), query length (0) should not \
              exceed max_num_tokens (8)",
-            3,
+            Code::InvalidArgument,
             "Error generating request: The sum of prompt length (9.0), query length (0) should not \
              exceed max_num_tokens (8)",
         ),
         (
             "Exceeds maximum queue size",
-            8,
+            Code::ResourceExhausted,
             "Exceeds maximum queue size",
         ),
         (
             "Request for unknown model: 'm' is not found",
-            14,
+            Code::Unavailable,
             "Request for unknown model: 'm' is not found",
         ),
         (
             "Request cancelled by client",
-            14,
+            Code::Unavailable,
             "Request cancelled by client",
         ),
-        ("Encountered an error", 13, "Encountered an error"),
-        ("", 13, ""),
+        (
+            "Encountered an error",
+            Code::Internal,
+            "Encountered an error",
+        ),
+        ("", Code::Internal, ""),
     ] {
         assert_eq!(classify(words), (code, told));
     }

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use inflight_kserve::inference::{ModelConfig, ModelInput};
 
 use self::names::SETTINGS;
-pub use self::names::{Dialect, Setting, output};
-use crate::upstream::served::{Ability, ServedModel};
+pub(crate) use self::names::{Dialect, Setting, output};
 
 /// One model of a plain Triton server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TritonModel {
+pub(crate) struct TritonModel {
     pub name: String,
     pub dialect: Dialect,
     /// Whether a request may have many responses; otherwise it has one.
@@ -31,7 +30,7 @@ pub struct TritonModel {
 
 /// What the server says about a model beside its own configuration.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings {
+pub(crate) struct Surroundings {
     /// Whether the model, or for an ensemble any of its steps, is decoupled.
     pub decoupled: bool,
     /// The `add_special_tokens` of the model that tokenizes for it.
@@ -39,7 +38,7 @@ pub struct Surroundings {
 }
 
 /// Whether a text parameter says yes; absent or unreadable: `default`.
-pub fn flag(config: &ModelConfig, name: &str, default: bool) -> bool {
+pub(crate) fn flag(config: &ModelConfig, name: &str, default: bool) -> bool {
     let value = config.parameters.get(name);
     let value = value.map(|value| value.string_value.to_ascii_lowercase());
     match value.as_deref() {
@@ -53,7 +52,7 @@ pub fn flag(config: &ModelConfig, name: &str, default: bool) -> bool {
 ///
 /// # Errors
 /// It does, but not in a way that can be used; says why, naming the tensor.
-pub fn describe(
+pub(crate) fn describe(
     config: &ModelConfig,
     surroundings: Surroundings,
 ) -> Option<Result<TritonModel, String>> {
@@ -165,22 +164,22 @@ fn fits(input: &ModelInput, setting: Option<Setting>, list: bool) -> bool {
 
 impl TritonModel {
     /// The tensor's name, where the model takes the setting.
-    pub fn setting(&self, setting: Setting) -> Option<&'static str> {
+    pub(crate) fn setting(&self, setting: Setting) -> Option<&'static str> {
         self.settings.get(&setting).map(|(name, _)| *name)
     }
 
     /// Whether a request without the setting is refused by the server.
-    pub fn must_send(&self, setting: Setting) -> bool {
+    pub(crate) fn must_send(&self, setting: Setting) -> bool {
         self.settings.get(&setting).is_some_and(|(_, must)| *must)
     }
 
     /// Whether the model has this output.
-    pub fn has_output(&self, name: &str) -> bool {
+    pub(crate) fn has_output(&self, name: &str) -> bool {
         self.outputs.contains(&name)
     }
 
     /// Whether prompts are texts.
-    pub fn takes_text(&self) -> bool {
+    pub(crate) fn takes_text(&self) -> bool {
         self.dialect != Dialect::TokenIds
     }
 
@@ -188,7 +187,7 @@ impl TritonModel {
     /// looks for stop strings and nothing else ends the answer, where counting the steps is the only
     /// way to tell a cut answer, and where an answer in one piece would begin with the prompt. A text in
     /// one piece is decoded better than its pieces are.
-    pub fn streams(&self, asked: bool, has_stops: bool, has_tokenizer: bool) -> bool {
+    pub(crate) fn streams(&self, asked: bool, has_stops: bool, has_tokenizer: bool) -> bool {
         let stops = has_stops && self.setting(Setting::StopWords).is_none();
         let counts = has_tokenizer || self.counts_tokens() || self.tells_reason();
         let repeats = self.setting(Setting::ExcludeInput).is_none();
@@ -196,7 +195,7 @@ impl TritonModel {
     }
 
     /// Whether the server tells how many tokens prompt and answer have.
-    pub fn counts_tokens(&self) -> bool {
+    pub(crate) fn counts_tokens(&self) -> bool {
         let told = [Setting::ReturnInputTokens, Setting::ReturnOutputTokens];
         told.iter()
             .all(|setting| self.settings.contains_key(setting))
@@ -205,64 +204,14 @@ impl TritonModel {
     }
 
     /// Whether the server says why an answer ended.
-    pub fn tells_reason(&self) -> bool {
+    pub(crate) fn tells_reason(&self) -> bool {
         self.settings.contains_key(&Setting::ReturnFinishReason)
             && self.has_output(output::FINISH_REASON)
     }
 
-    /// Why the model cannot do this, as what follows a field's name; `None`: it can. `served` is the
-    /// model with what the gateway knows of its text.
-    pub fn lacks(&self, ability: Ability, served: &ServedModel) -> Option<String> {
-        let input = |setting: Setting| {
-            if self.settings.contains_key(&setting) {
-                return None;
-            }
-            Some(match self.dialect.newest(setting) {
-                Some(name) => format!(
-                    "needs the input `{name}`, which the Triton model `{}` does not have",
-                    self.name
-                ),
-                None => self.not_possible(),
-            })
-        };
-        let tokens_only = || self.takes_text().then(|| self.not_possible());
-        match ability {
-            // Each is a request of its own, and without a seed all would be the same.
-            Ability::Sequences => input(Setting::Seed),
-            Ability::TokenPrompt | Ability::IgnoreEos | Ability::ShowSpecialTokens => tokens_only(),
-            Ability::TopK => input(Setting::TopK),
-            Ability::TopP => input(Setting::TopP),
-            Ability::Temperature => input(Setting::Temperature),
-            Ability::Seed => input(Setting::Seed),
-            Ability::RepetitionPenalty => input(Setting::RepetitionPenalty),
-            Ability::PresencePenalty => input(Setting::PresencePenalty),
-            Ability::FrequencyPenalty => input(Setting::FrequencyPenalty),
-            Ability::MinTokens => input(Setting::MinTokens),
-            Ability::MinP => input(Setting::MinP),
-            Ability::StopTokenIds => input(Setting::StopIds),
-            Ability::LogProbs if self.has_output(output::LOG_PROBS) => input(Setting::ReturnLogProbs),
-            Ability::LogitBias if served.vocabulary().is_some() => input(Setting::EmbeddingBias),
-            Ability::LogitBias if !self.takes_text() => Some(
-                "needs the size of the vocabulary, which a `config.json` beside the tokenizer would \
-                 tell"
-                    .to_owned(),
-            ),
-            Ability::LogProbs
-            | Ability::LogitBias
-            | Ability::TopLogProbs
-            | Ability::PromptLogProbs => Some(self.not_possible()),
-            Ability::Usage => (served.text.is_none() && !self.counts_tokens()).then(|| {
-                format!(
-                    "needs a count of tokens, which the Triton model `{}` does not tell; start the \
-                     gateway with `--tokenizer`",
-                    self.name
-                )
-            }),
-        }
-    }
-
-    fn not_possible(&self) -> String {
-        format!("cannot be asked of the Triton model `{}`", self.name)
+    /// The name that a setting has in the newest releases of this model's dialect, if there is one.
+    pub(crate) fn newest_name(&self, setting: Setting) -> Option<&'static str> {
+        self.dialect.newest(setting)
     }
 }
 

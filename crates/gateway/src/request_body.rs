@@ -19,7 +19,7 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A complete body and its share of the memory for bodies.
 #[derive(Debug)]
-pub struct Inbound {
+pub(crate) struct RequestBody {
     pub bytes: Bytes,
     pub held: Option<OwnedSemaphorePermit>,
 }
@@ -28,12 +28,12 @@ pub struct Inbound {
 ///
 /// # Errors
 /// 413 over the limit, 400 when it does not arrive whole and in time, 503 when too much is held.
-pub async fn read(
+pub(crate) async fn read(
     headers: &HeaderMap,
     mut body: Body,
     limit: usize,
     admission: &Admission,
-) -> Result<Inbound, ApiError> {
+) -> Result<RequestBody, ApiError> {
     let declared = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok())
@@ -50,7 +50,7 @@ pub async fn read(
                 "The body did not arrive within {seconds} s."
             )))
         };
-        tokio::time::timeout(BODY_TIMEOUT, collect(&mut body, limit, admission))
+        tokio::time::timeout(BODY_TIMEOUT, gather(&mut body, limit, admission))
             .await
             .unwrap_or_else(|_| late())
     };
@@ -60,11 +60,11 @@ pub async fn read(
     result
 }
 
-async fn collect(
+async fn gather(
     body: &mut Body,
     limit: usize,
     admission: &Admission,
-) -> Result<Inbound, ApiError> {
+) -> Result<RequestBody, ApiError> {
     let mut held = None;
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -100,7 +100,7 @@ async fn collect(
     } else {
         rest.freeze()
     };
-    Ok(Inbound { bytes, held })
+    Ok(RequestBody { bytes, held })
 }
 
 /// Reads on without keeping anything, at most as much again as was allowed.

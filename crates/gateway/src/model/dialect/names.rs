@@ -10,7 +10,7 @@ use inflight_kserve::names;
 
 /// A family of tensor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
+pub(crate) enum Dialect {
     /// `tensorrt_llm`: token ids in and out.
     TokenIds,
     /// `ensemble` and `tensorrt_llm_bls`: text in and out.
@@ -21,7 +21,7 @@ pub enum Dialect {
 
 /// What a request can set, whatever the tensor is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Setting {
+pub(crate) enum Setting {
     MaxTokens,
     Streaming,
     ExcludeInput,
@@ -166,18 +166,18 @@ pub(super) const SETTINGS: [Row; 22] = {
 };
 
 /// Output tensors that are read.
-pub mod output {
+pub(crate) mod output {
     use inflight_kserve::inference::DataType;
 
-    pub const IDS: &str = "output_ids";
-    pub const LENGTH: &str = "sequence_length";
-    pub const LOG_PROBS: &str = "output_log_probs";
+    pub(crate) const IDS: &str = "output_ids";
+    pub(crate) const LENGTH: &str = "sequence_length";
+    pub(crate) const LOG_PROBS: &str = "output_log_probs";
     /// A number; of repositories that host Inflight's executors.
-    pub const REASON: &str = inflight_kserve::names::FINISH_REASON;
-    pub const TEXT: &str = "text_output";
-    pub const FINISH_REASON: &str = "finish_reason";
-    pub const INPUT_TOKENS: &str = "num_input_tokens";
-    pub const OUTPUT_TOKENS: &str = "num_output_tokens";
+    pub(crate) const REASON: &str = inflight_kserve::names::FINISH_REASON;
+    pub(crate) const TEXT: &str = "text_output";
+    pub(crate) const FINISH_REASON: &str = "finish_reason";
+    pub(crate) const INPUT_TOKENS: &str = "num_input_tokens";
+    pub(crate) const OUTPUT_TOKENS: &str = "num_output_tokens";
 
     /// Each with the types that can be read.
     pub(in super::super) const TYPES: [(&str, &[DataType]); 8] = {

@@ -1,6 +1,5 @@
 //! Configurations as releases of Triton's TensorRT-LLM backend write them, and spoiled ones.
 
-use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::inference::{DataType, ModelOutput, ModelParameter};
 
 use super::*;
@@ -82,18 +81,6 @@ fn llmapi() -> ModelConfig {
 
 fn described(config: &ModelConfig, surroundings: Surroundings) -> TritonModel {
     describe(config, surroundings).unwrap().unwrap()
-}
-
-fn served(model: &TritonModel, vocab_size: u32) -> ServedModel {
-    let description = ModelDescription {
-        vocab_size,
-        ..ModelDescription::default()
-    };
-    ServedModel {
-        description,
-        text: None,
-        triton: Some(std::sync::Arc::new(model.clone())),
-    }
 }
 
 #[test]
@@ -251,39 +238,6 @@ fn settings_that_cannot_be_filled_and_outputs_that_cannot_be_read_are_left_out()
         });
         let model = described(&model, DECOUPLED);
         assert_eq!(model.has_output(name), read, "{name} {kind:?}");
-    }
-}
-
-#[test]
-fn what_a_model_lacks_names_the_tensor_or_the_way_out() {
-    let core = described(&core(), DECOUPLED);
-    let text = described(&ensemble(), DECOUPLED);
-    let mut seedless = ensemble();
-    seedless.input.truncate(5);
-    let seedless = described(&seedless, DECOUPLED);
-    let cases = [
-        (&core, 9, Ability::Seed, None),
-        (&core, 9, Ability::LogitBias, None),
-        (&core, 0, Ability::LogitBias, Some("config.json")),
-        (&core, 9, Ability::TopK, Some("`runtime_top_k`")),
-        (&core, 9, Ability::TokenPrompt, None),
-        (&core, 9, Ability::MinP, Some("`tensorrt_llm`")),
-        (&core, 9, Ability::LogProbs, Some("`tensorrt_llm`")),
-        (&text, 0, Ability::TokenPrompt, Some("`ensemble`")),
-        (&text, 0, Ability::Temperature, Some("`temperature`")),
-        (&text, 0, Ability::Sequences, None),
-        (&seedless, 0, Ability::Sequences, Some("`seed`")),
-        (&text, 9, Ability::LogitBias, Some("`ensemble`")),
-        (&text, 0, Ability::StopTokenIds, Some("`ensemble`")),
-        (&text, 0, Ability::Usage, Some("`--tokenizer`")),
-    ];
-    for (model, vocabulary, ability, part) in cases {
-        let reason = model.lacks(ability, &served(model, vocabulary));
-        match (reason, part) {
-            (None, None) => {}
-            (Some(reason), Some(part)) => assert!(reason.contains(part), "{ability:?}: {reason}"),
-            (reason, _) => panic!("{ability:?} of {}: {reason:?}", model.name),
-        }
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use inflight_text::{ModelFiles, TextError, TextModel};
 use serde::Deserialize;
+
+use crate::model::for_model::{ForModel, for_model};
 
 /// The files that are read, where they are there.
 const FILES: [&str; 6] = [
@@ -18,41 +19,6 @@ const FILES: [&str; 6] = [
     "generation_config.json",
     "config.json",
 ];
-
-/// A value for one model of a Triton server, or for all that have none of their own: `[MODEL=]VALUE`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForModel<T> {
-    pub model: Option<String>,
-    pub value: T,
-}
-
-impl<T: FromStr> FromStr for ForModel<T>
-where
-    T::Err: std::fmt::Display,
-{
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (model, value) = match text.split_once('=') {
-            Some((model, value)) => (Some(model.to_owned()), value),
-            None => (None, text),
-        };
-        if value.is_empty() || model.as_deref() == Some("") {
-            return Err("write it as VALUE or MODEL=VALUE".to_owned());
-        }
-        let value = value.parse().map_err(|error: T::Err| error.to_string())?;
-        Ok(Self { model, value })
-    }
-}
-
-/// The value for `model`: its own, else the one for all.
-pub fn for_model<'a, T>(values: &'a [ForModel<T>], model: &str) -> Option<&'a T> {
-    let own = values
-        .iter()
-        .find(|one| one.model.as_deref() == Some(model));
-    let own = own.or_else(|| values.iter().find(|one| one.model.is_none()));
-    own.map(|one| &one.value)
-}
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +41,7 @@ pub enum TokenizerError {
 
 /// A model's text and what its `config.json` says beside.
 #[derive(Clone, Debug)]
-pub struct TextFiles {
+pub(crate) struct TextFiles {
     pub text: Arc<TextModel>,
     pub vocabulary: Option<u32>,
     pub context: Option<u32>,
@@ -83,7 +49,7 @@ pub struct TextFiles {
 
 /// Every directory's text, and how long contexts are.
 #[derive(Debug, Default)]
-pub struct Tokenizers {
+pub(crate) struct Tokenizers {
     texts: Vec<ForModel<TextFiles>>,
     contexts: Vec<ForModel<u32>>,
 }
@@ -102,7 +68,7 @@ impl Tokenizers {
     ///
     /// # Errors
     /// [`TokenizerError`], naming the path.
-    pub fn load(
+    pub(crate) fn load(
         directories: &[ForModel<PathBuf>],
         contexts: &[ForModel<u32>],
     ) -> Result<Self, TokenizerError> {
@@ -129,13 +95,13 @@ impl Tokenizers {
     }
 
     /// The text of a Triton server's model.
-    pub fn text(&self, model: &str) -> Option<&TextFiles> {
+    pub(crate) fn text(&self, model: &str) -> Option<&TextFiles> {
         for_model(&self.texts, model)
     }
 
     /// Prompt plus generated tokens that fit: as told by `--max-seq-len`, else what the model was
     /// made for.
-    pub fn context(&self, model: &str) -> Option<u32> {
+    pub(crate) fn context(&self, model: &str) -> Option<u32> {
         let told = for_model(&self.contexts, model).copied();
         told.or_else(|| self.text(model)?.context)
     }

@@ -20,11 +20,11 @@ use inflight_testkit::triton_models::{
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::answer::{Expected, Reader};
+use super::super::answer::{Expected, Reader};
+use super::super::request::{Sequence, triton_request};
 use super::*;
-use crate::translate::plan::{Plan, Sampling};
-use crate::translate::tensors::Origin;
-use crate::translate::triton::{Question, triton_request};
+use crate::model::sampling_params::SamplingParams;
+use crate::upstream::prompt_request::PromptRequest;
 
 /// A model as a server has it, before it is spoiled.
 fn sound() -> impl Strategy<Value = ModelConfig> {
@@ -105,7 +105,7 @@ fn surrounded() -> impl Strategy<Value = (ModelConfig, Configs)> {
     })
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn params() -> impl Strategy<Value = SamplingParams> {
     let id = || prop::option::of(0..9_i32);
     let ids = prop::collection::vec(0..9_i32, 0..3);
     let bias = prop::collection::vec((0..12_i32, -1.0..1.0_f32), 0..3);
@@ -116,21 +116,19 @@ fn plan() -> impl Strategy<Value = Plan> {
         |(end_id, pad_id, stop_ids, logit_bias, numbers, counts)| {
             let (min_p, repetition_penalty, presence_penalty, frequency_penalty, top_k) = numbers;
             let (max_tokens, min_tokens, log_probs, streaming) = counts;
-            Plan {
-                sequences: 1,
+            SamplingParams {
+                n: 1,
                 max_tokens,
                 streaming,
-                sampling: Sampling {
-                    temperature: 1.0,
-                    top_k,
-                    top_p: 1.0,
-                    min_p,
-                    seed: 1,
-                    repetition_penalty,
-                    presence_penalty,
-                    frequency_penalty,
-                    min_tokens,
-                },
+                temperature: 1.0,
+                top_k,
+                top_p: 1.0,
+                min_p,
+                seed: 1,
+                repetition_penalty,
+                presence_penalty,
+                frequency_penalty,
+                min_tokens,
                 end_id,
                 pad_id,
                 stop_ids,
@@ -243,7 +241,7 @@ proptest! {
     #[test]
     fn what_is_served_of_any_configuration_gets_all_that_it_demands(
         (config, configs) in surrounded(),
-        mut plan in plan(),
+        mut params in params(),
     ) {
         for found in find_models(&configs, &Tokenizers::default()) {
             prop_assert!(found.is_ok() || found.is_err_and(|reason| reason.starts_with('`')));
@@ -251,23 +249,23 @@ proptest! {
         if let Some(Ok(model)) = dialect::describe(&config, surroundings(&config, &configs)) {
             if !model.has_output(dialect::output::LOG_PROBS) {
                 // Refused before it is asked.
-                plan.log_probs = None;
+                params.log_probs = None;
             }
-            let question = Question {
-                plan: &plan,
+            let prompt = PromptRequest {
+                params: &params,
                 tokens: &[1, 2],
                 text: "text",
-                stops: &[],
-                seed: 1,
-                vocabulary: 9,
-                origin: Origin { request_id: "id", trace_parent: None },
+                stop: &[],
+                is_counted: true,
                 request_id: "id",
+                trace_parent: None,
             };
-            let request = triton_request(&model, question);
+            let sequence = Sequence { seed: 1, request_id: "id", vocabulary: 9 };
+            let request = triton_request(&model, &prompt, sequence);
             let sent = Tensors::inputs(&request).unwrap();
             for input in config.input.iter().filter(|input| !input.optional) {
                 // The LLM API has no number for "no limit".
-                let unlimited = input.name == "sampling_param_top_k" && plan.sampling.top_k == 0;
+                let unlimited = input.name == "sampling_param_top_k" && params.top_k == 0;
                 prop_assert!(unlimited || sent.get(&input.name).is_some(), "{}", input.name);
             }
             for tensor in &sent {

@@ -1,8 +1,8 @@
-//! The meeting point of one client request and the worker's rows. Owns the buffer between the
+//! Where a server's output for one client request waits to be read. Owns the buffer between the
 //! connection's reader and the response body; knows nothing of text, HTTP or protobuf.
 //!
 //! The reader appends under a lock that is uncontended but for a swap; the consumer swaps the filled
-//! columns with its own empty ones, so buffers are reused and a token costs four bytes and no
+//! deltas with its own empty ones, so buffers are reused and a token costs four bytes and no
 //! allocation. What can pile up is bounded by the request's own max_tokens times its choices.
 
 use std::task::{Context, Poll, Waker};
@@ -10,13 +10,14 @@ use std::time::Instant;
 
 use inflight_kserve::step::{FinishReason, PromptLogProbs};
 use parking_lot::Mutex;
+use tonic::Code;
 
-/// What few rows carry, kept out of the way of those that do not.
+/// What few deltas carry, boxed so that the others stay small.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RowDetails {
-    /// gRPC status code and text: the request failed.
-    pub error: Option<(i32, String)>,
-    /// One per token of the row, or empty.
+pub(crate) struct DeltaDetails {
+    /// The request failed, and why.
+    pub error: Option<(Code, String)>,
+    /// One per token of the delta, or empty.
     pub log_probs: Vec<f32>,
     /// Alternatives per token; `top_ids` and `top_values` hold tokens × width, best first.
     pub top_width: usize,
@@ -25,7 +26,7 @@ pub struct RowDetails {
     /// Prompt tokens served from the KV cache.
     pub cached_tokens: Option<u32>,
     pub prompt_log_probs: Option<PromptLogProbs>,
-    /// From a model that answers in text: what it says, and how many tokens that is.
+    /// From a model that answers in text: the new text, and how many tokens it is.
     pub text: Option<String>,
     pub generated: u32,
     /// Tokens of the prompt, where the server counts them.
@@ -34,27 +35,27 @@ pub struct RowDetails {
 
 /// New output of one choice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub(crate) struct Delta {
     pub choice: u32,
-    /// The row's tokens end here in [`Columns::tokens`]; they begin where the row before ended.
+    /// The delta's tokens end here in [`Deltas::tokens`]; they begin where the delta before ended.
     pub tokens_end: usize,
     pub finish: FinishReason,
-    /// No further row of this row's handle follows.
+    /// Nothing more follows for the handle.
     pub last_of_handle: bool,
-    pub details: Option<Box<RowDetails>>,
+    pub details: Option<Box<DeltaDetails>>,
 }
 
-/// Rows and their tokens, in order of arrival.
+/// Deltas and their tokens, in order of arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Columns {
-    pub rows: Vec<Row>,
+pub(crate) struct Deltas {
+    pub list: Vec<Delta>,
     pub tokens: Vec<i32>,
 }
 
-impl Columns {
-    /// Empties the columns and keeps their memory.
-    pub fn clear(&mut self) {
-        self.rows.clear();
+impl Deltas {
+    /// Empties both and keeps their memory.
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
         self.tokens.clear();
     }
 
@@ -64,13 +65,13 @@ impl Columns {
         tokens: &[i32],
         finish: FinishReason,
         last_of_handle: bool,
-        details: Option<Box<RowDetails>>,
+        details: Option<Box<DeltaDetails>>,
     ) {
         self.tokens.extend_from_slice(tokens);
         let tokens_end = self.tokens.len();
-        // A client that is behind gets one longer row instead of many short ones.
+        // A client that is behind gets one long delta instead of many short ones.
         if details.is_none()
-            && let Some(last) = self.rows.last_mut()
+            && let Some(last) = self.list.last_mut()
             && last.choice == choice
             && last.finish == FinishReason::NotFinished
             && last.details.is_none()
@@ -80,7 +81,7 @@ impl Columns {
             last.last_of_handle = last_of_handle;
             return;
         }
-        self.rows.push(Row {
+        self.list.push(Delta {
             choice,
             tokens_end,
             finish,
@@ -92,42 +93,42 @@ impl Columns {
 
 #[derive(Debug, Default)]
 struct State {
-    columns: Columns,
+    deltas: Deltas,
     waker: Option<Waker>,
-    /// When the oldest unread row arrived.
+    /// When the oldest unread delta arrived.
     unread_since: Option<Instant>,
 }
 
-/// Rows on their way to one client.
+/// Output on its way to one client.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub(crate) struct Inbox {
     state: Mutex<State>,
 }
 
 impl Inbox {
-    /// Appends a row; returns the consumer's waker if it waits, to be woken once the whole message is
+    /// Appends a delta. Returns the consumer's waker if it waits, to be woken once the whole message is
     /// distributed.
-    pub fn append(
+    pub(crate) fn append(
         &self,
         choice: u32,
         tokens: &[i32],
         finish: FinishReason,
         last_of_handle: bool,
-        details: Option<Box<RowDetails>>,
+        details: Option<Box<DeltaDetails>>,
         now: Instant,
     ) -> Option<Waker> {
         let mut state = self.state.lock();
         state
-            .columns
+            .deltas
             .push(choice, tokens, finish, last_of_handle, details);
         state.unread_since.get_or_insert(now);
         state.waker.take()
     }
 
     /// Moves everything unread into `into`, which must be empty, or registers the task to be woken.
-    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Columns) -> Poll<()> {
+    pub(crate) fn poll_take(&self, context: &mut Context<'_>, into: &mut Deltas) -> Poll<()> {
         let mut state = self.state.lock();
-        if state.columns.rows.is_empty() {
+        if state.deltas.list.is_empty() {
             match &mut state.waker {
                 Some(waker) => waker.clone_from(context.waker()),
                 empty => *empty = Some(context.waker().clone()),
@@ -135,12 +136,12 @@ impl Inbox {
             return Poll::Pending;
         }
         state.unread_since = None;
-        std::mem::swap(&mut state.columns, into);
+        std::mem::swap(&mut state.deltas, into);
         Poll::Ready(())
     }
 
-    /// When the oldest unread row arrived; `None` when all is read.
-    pub fn unread_since(&self) -> Option<Instant> {
+    /// When the oldest unread delta arrived; `None` when all is read.
+    pub(crate) fn unread_since(&self) -> Option<Instant> {
         self.state.lock().unread_since
     }
 }
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_ready_together_of_one_choice_become_one() {
+    fn deltas_of_one_choice_that_wait_together_become_one() {
         let inbox = Inbox::default();
         let now = Instant::now();
         for token in [1, 2, 3] {
@@ -170,20 +171,20 @@ mod tests {
         inbox.append(1, &[9], FinishReason::NotFinished, false, None, now);
         inbox.append(0, &[4], FinishReason::Length, true, None, now);
         assert_eq!(inbox.unread_since(), Some(now));
-        let mut columns = Columns::default();
+        let mut deltas = Deltas::default();
         let waker = Waker::noop();
         assert!(
             inbox
-                .poll_take(&mut Context::from_waker(waker), &mut columns)
+                .poll_take(&mut Context::from_waker(waker), &mut deltas)
                 .is_ready()
         );
-        let ends: Vec<_> = columns
-            .rows
+        let ends: Vec<_> = deltas
+            .list
             .iter()
-            .map(|row| (row.choice, row.tokens_end))
+            .map(|delta| (delta.choice, delta.tokens_end))
             .collect();
         assert_eq!(ends, [(0, 3), (1, 4), (0, 5)]);
-        assert_eq!(columns.tokens, [1, 2, 3, 9, 4]);
+        assert_eq!(deltas.tokens, [1, 2, 3, 9, 4]);
         assert_eq!(inbox.unread_since(), None);
     }
 
@@ -192,10 +193,10 @@ mod tests {
         let inbox = Inbox::default();
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
-        let mut columns = Columns::default();
+        let mut deltas = Deltas::default();
         let mut context = Context::from_waker(&waker);
-        assert!(inbox.poll_take(&mut context, &mut columns).is_pending());
-        assert!(inbox.poll_take(&mut context, &mut columns).is_pending());
+        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
         let now = Instant::now();
         for token in [1, 2] {
             if let Some(waker) =
@@ -205,7 +206,7 @@ mod tests {
             }
         }
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
-        assert!(inbox.poll_take(&mut context, &mut columns).is_ready());
-        assert_eq!(columns.tokens, [1, 2]);
+        assert!(inbox.poll_take(&mut context, &mut deltas).is_ready());
+        assert_eq!(deltas.tokens, [1, 2]);
     }
 }

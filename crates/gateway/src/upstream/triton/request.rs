@@ -1,79 +1,74 @@
-//! Writes a plan down in the dialect of a plain Triton server's model. Owns shapes and what is left
-//! unsaid; the tensors' names are the model's own, and the decisions the plan's.
+//! A prompt's request as tensors in the dialect of a Triton model. Pure: owns shapes and what is left
+//! out; the tensors' names are the model's own.
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names::ENABLE_EMPTY_FINAL_RESPONSE;
 use inflight_kserve::tensor::{Element, RequestBuilder};
 
-use super::plan::Plan;
-use super::tensors::{Origin, TRACE_PARENT, stop_word_rows};
-use crate::upstream::triton::dialect::{Dialect, Setting, TritonModel, output};
+use crate::model::dialect::{Dialect, Setting, TritonModel, output};
+use crate::model::sampling_params::SamplingParams;
+use crate::upstream::prompt_request::{PromptRequest, TRACE_PARENT, stop_words_list};
 
-/// An end token that no token is.
+/// An end token that never occurs.
 const NO_TOKEN: i32 = -1;
 
-/// What is asked of the model, for one sequence.
+/// What the request of one sequence has beyond its prompt's.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    pub plan: &'a Plan,
-    /// The prompt of a model that takes token ids.
-    pub tokens: &'a [i32],
-    /// The prompt of a model that takes text.
-    pub text: &'a str,
-    /// Texts that end the answer. A hint to the server: the gateway looks for them itself.
-    pub stops: &'a [String],
+pub(super) struct Sequence<'a> {
     pub seed: u64,
-    /// Size of the vocabulary, for a bias; 0: not known, and then none was accepted.
-    pub vocabulary: u32,
-    pub origin: Origin<'a>,
     /// Unique at the server while the request lives.
     pub request_id: &'a str,
+    /// Size of the vocabulary, for a bias; 0: unknown, and then no bias was accepted.
+    pub vocabulary: u32,
 }
 
 /// The request for one sequence.
-pub fn triton_request(model: &TritonModel, question: Question<'_>) -> ModelInferRequest {
-    let plan = question.plan;
-    let sampling = &plan.sampling;
-    let capacity = size_of_val(question.tokens) + question.text.len() + 256;
-    let builder = RequestBuilder::new(&model.name, question.request_id, capacity);
+pub(super) fn triton_request(
+    model: &TritonModel,
+    prompt: &PromptRequest<'_>,
+    sequence: Sequence<'_>,
+) -> ModelInferRequest {
+    let params = prompt.params;
+    let capacity = size_of_val(prompt.tokens) + prompt.text.len() + 256;
+    let builder = RequestBuilder::new(&model.name, sequence.request_id, capacity);
     let mut request = Writer { model, builder };
     match model.dialect {
         Dialect::TokenIds => {
-            let length = i32::try_from(question.tokens.len()).unwrap_or(i32::MAX);
-            request.values("input_ids", question.tokens);
+            let length = i32::try_from(prompt.tokens.len()).unwrap_or(i32::MAX);
+            request.values("input_ids", prompt.tokens);
             request.values("input_lengths", &[length]);
         }
-        Dialect::Text | Dialect::LlmApi => request.texts("text_input", &[question.text]),
+        Dialect::Text | Dialect::LlmApi => request.texts("text_input", &[prompt.text]),
     }
-    let max_tokens = i32::try_from(plan.max_tokens).unwrap_or(i32::MAX);
+    let max_tokens = i32::try_from(params.max_tokens).unwrap_or(i32::MAX);
     request.scalar(Setting::MaxTokens, max_tokens);
     if model.decoupled || model.must_send(Setting::Streaming) {
-        request.scalar(Setting::Streaming, model.decoupled && plan.streaming);
+        request.scalar(Setting::Streaming, model.decoupled && params.streaming);
     }
     request.scalar(Setting::ExcludeInput, true);
-    request.scalar(Setting::Temperature, sampling.temperature);
-    request.scalar(Setting::TopP, sampling.top_p);
+    request.scalar(Setting::Temperature, params.temperature);
+    request.scalar(Setting::TopP, params.top_p);
     // The LLM API has no 0 for "no limit"; absent is its default.
-    if sampling.top_k > 0 || model.dialect != Dialect::LlmApi {
-        request.scalar(Setting::TopK, sampling.top_k);
+    if params.top_k > 0 || model.dialect != Dialect::LlmApi {
+        request.scalar(Setting::TopK, params.top_k);
     }
-    request.scalar(Setting::Seed, question.seed);
-    request.optional(Setting::RepetitionPenalty, sampling.repetition_penalty, 1.0);
-    request.optional(Setting::PresencePenalty, sampling.presence_penalty, 0.0);
-    request.optional(Setting::FrequencyPenalty, sampling.frequency_penalty, 0.0);
-    request.optional(Setting::MinTokens, sampling.min_tokens, 0);
-    request.optional(Setting::MinP, sampling.min_p, 0.0);
-    request.optional(Setting::EndId, plan.end_id, NO_TOKEN);
-    request.optional(Setting::PadId, plan.pad_id, NO_TOKEN);
-    request.stop_ids(&plan.stop_ids);
-    request.words(Setting::StopWords, question.stops);
+    request.scalar(Setting::Seed, sequence.seed);
+    request.optional(Setting::RepetitionPenalty, params.repetition_penalty, 1.0);
+    request.optional(Setting::PresencePenalty, params.presence_penalty, 0.0);
+    request.optional(Setting::FrequencyPenalty, params.frequency_penalty, 0.0);
+    request.optional(Setting::MinTokens, params.min_tokens, 0);
+    request.optional(Setting::MinP, params.min_p, 0.0);
+    request.optional(Setting::EndId, params.end_id, NO_TOKEN);
+    request.optional(Setting::PadId, params.pad_id, NO_TOKEN);
+    request.stop_ids(&params.stop_ids);
+    request.words(Setting::StopWords, prompt.stop);
     request.words(Setting::BadWords, &[]);
-    request.bias(&plan.logit_bias, question.vocabulary);
-    request.outputs(plan);
+    request.bias(&params.logit_bias, sequence.vocabulary);
+    request.outputs(params);
     let builder = &mut request.builder;
     builder.bool_parameter(ENABLE_EMPTY_FINAL_RESPONSE, true);
-    if let Some(trace_parent) = question.origin.trace_parent {
+    if let Some(trace_parent) = prompt.trace_parent {
         let value = ParameterChoice::StringParam(trace_parent.to_owned());
         builder.parameter(TRACE_PARENT, value);
     }
@@ -112,7 +107,7 @@ impl Writer<'_> {
         }
     }
 
-    /// `neutral` changes nothing, and is for models that demand a value.
+    /// `neutral` changes nothing; it is sent where the model requires a value.
     fn optional<T: Element>(&mut self, setting: Setting, value: Option<T>, neutral: T) {
         match value {
             Some(value) => self.scalar(setting, value),
@@ -121,7 +116,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A no is said only where the model demands a word.
+    /// Sends `false` only if the model requires a value.
     fn flag(&mut self, setting: Setting, wanted: bool) {
         if wanted || self.model.must_send(setting) {
             self.scalar(setting, wanted);
@@ -133,7 +128,7 @@ impl Writer<'_> {
             && (!ids.is_empty() || self.model.must_send(Setting::StopIds))
         {
             let shape = self.shape(&[2, ids.len() as i64]);
-            self.builder.push(name, &shape, &stop_word_rows(ids));
+            self.builder.push(name, &shape, &stop_words_list(ids));
         }
     }
 
@@ -170,7 +165,7 @@ impl Writer<'_> {
         self.values(name, &dense);
     }
 
-    fn outputs(&mut self, plan: &Plan) {
+    fn outputs(&mut self, params: &SamplingParams) {
         let model = self.model;
         match model.dialect {
             Dialect::TokenIds => {
@@ -180,7 +175,7 @@ impl Writer<'_> {
                         self.builder.output(name);
                     }
                 }
-                let log_probs = plan.log_probs.is_some();
+                let log_probs = params.log_probs.is_some();
                 self.flag(Setting::ReturnLogProbs, log_probs);
                 if log_probs {
                     self.builder.output(output::LOG_PROBS);

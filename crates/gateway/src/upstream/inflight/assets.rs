@@ -1,5 +1,5 @@
 //! What a worker says about its model, and the model's text files. Owns fetching, checking and caching
-//! them by content hash; knows nothing of connections' lives or of requests.
+//! them by content hash; knows nothing of connections or requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use inflight_text::{ModelFiles, TextModel};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
-use super::served::ServedModel;
+use crate::model::served::{Protocol, ServedModel};
 
 /// All files of a model together. Tokenizers of 128k–256k entries are 9–35 MB of JSON.
 const MAX_ASSET_BYTES: usize = 256 << 20;
@@ -20,7 +20,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a worker's model cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum AssetError {
+pub(crate) enum AssetError {
     #[error("fetching the model's files failed: {0}")]
     Fetch(tonic::Status),
     #[error("fetching the model's files took longer than {FETCH_TIMEOUT:?}")]
@@ -37,7 +37,7 @@ pub enum AssetError {
 
 /// Text models in use, by content hash. Holds no model alive by itself.
 #[derive(Debug, Default)]
-pub struct AssetCache {
+pub(crate) struct AssetCache {
     models: Mutex<BTreeMap<String, Weak<TextModel>>>,
 }
 
@@ -46,7 +46,7 @@ impl AssetCache {
     ///
     /// # Errors
     /// [`AssetError`]: the worker cannot be used for now.
-    pub async fn served_model(
+    pub(crate) async fn served_model(
         &self,
         client: &mut ModelAssetsClient<Channel>,
         description: ModelDescription,
@@ -77,7 +77,7 @@ impl AssetCache {
         Ok(Arc::new(ServedModel {
             description,
             text: Some(text),
-            triton: None,
+            protocol: Protocol::StepBatching,
         }))
     }
 }

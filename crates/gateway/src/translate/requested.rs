@@ -1,5 +1,5 @@
-//! What a request asks of generation, whichever endpoint it came to. Owns the differences between the
-//! two endpoints; knows no model.
+//! What a request asks for, whichever endpoint it came to. Owns the differences between the two
+//! endpoints; knows no model.
 
 use inflight_openai::chat::ChatRequest;
 use inflight_openai::completions::CompletionRequest;
@@ -10,15 +10,15 @@ const COMPLETION_MAX_TOKENS: u32 = 16;
 
 /// A request in terms common to both endpoints.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub(crate) struct Requested {
     /// What an error about the prompt names: `messages` or `prompt`.
     pub prompt_field: &'static str,
     pub n: u32,
     pub stream: bool,
     pub has_stop_strings: bool,
     pub shows_special_tokens: bool,
-    /// Whether the answer tells the usage.
-    pub tells_usage: bool,
+    /// Whether the answer reports the usage.
+    pub reports_usage: bool,
     pub max_tokens: Option<u32>,
     /// Used when `max_tokens` is absent; `None`: the rest of the context.
     pub default_max_tokens: Option<u32>,
@@ -31,9 +31,9 @@ pub struct Ask {
     pub prompt_log_probs: Option<u32>,
 }
 
-impl Ask {
-    /// What a chat request asks.
-    pub fn chat(request: &ChatRequest) -> Self {
+impl Requested {
+    /// What a chat request asks for.
+    pub(crate) fn chat(request: &ChatRequest) -> Self {
         Self {
             prompt_field: "messages",
             default_max_tokens: None,
@@ -44,14 +44,14 @@ impl Ask {
         }
     }
 
-    /// What a completions request asks.
-    pub fn completion(request: &CompletionRequest) -> Self {
+    /// What a completions request asks for.
+    pub(crate) fn completion(request: &CompletionRequest) -> Self {
         Self {
             prompt_field: "prompt",
             default_max_tokens: Some(COMPLETION_MAX_TOKENS),
             log_probs: request.logprobs,
             top_log_probs_field: "logprobs",
-            // An echoed prompt is told about as what it then is: part of the text.
+            // An echoed prompt is part of the text, and so are its log probabilities.
             prompt_log_probs: request.logprobs.filter(|_| request.echo),
             ..Self::common(&request.generation)
         }
@@ -64,7 +64,7 @@ impl Ask {
             stream: generation.stream,
             has_stop_strings: !generation.stop.is_empty(),
             shows_special_tokens: generation.skip_special_tokens == Some(false),
-            tells_usage: !generation.stream || generation.include_usage,
+            reports_usage: !generation.stream || generation.include_usage,
             max_tokens: generation.max_tokens,
             default_max_tokens: None,
             sampling: generation.sampling.clone(),

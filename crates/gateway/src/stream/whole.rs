@@ -1,42 +1,18 @@
-//! An answer in one piece. Owns waiting for its end; the shapes are inflight-openai's.
+//! An answer in one piece, in the shapes of inflight-openai.
 
-use std::future::poll_fn;
+use inflight_openai::{ChatChoice, ChatCompletion, Completion, CompletionChoice, FinishReason};
 
-use inflight_openai::{
-    ApiError, ChatChoice, ChatCompletion, Completion, CompletionChoice, FinishReason,
-};
-
-use super::body::usage;
-use super::generation::Generation;
-
-/// Waits for the first rows: an error until then has a status of its own.
-///
-/// # Errors
-/// The request failed.
-pub async fn first_rows(generation: &mut Generation) -> Result<(), ApiError> {
-    poll_fn(|context| generation.poll_rows(context)).await
-}
-
-/// Waits until every choice has finished.
-///
-/// # Errors
-/// The request failed.
-pub async fn finished(generation: &mut Generation) -> Result<(), ApiError> {
-    while !generation.is_done() {
-        poll_fn(|context| generation.poll_rows(context)).await?;
-    }
-    Ok(())
-}
+use super::active_request::ActiveRequest;
 
 /// A finished chat answer.
-pub fn chat(
-    generation: &mut Generation,
+pub(crate) fn chat(
+    request: &mut ActiveRequest,
     id: String,
     created: u64,
     model: String,
 ) -> ChatCompletion {
-    let usage = usage(generation);
-    let choices = generation.choices.iter_mut().zip(0u32..);
+    let usage = request.usage();
+    let choices = request.choices.iter_mut().zip(0u32..);
     let choices = choices
         .map(|(choice, index)| {
             let text = std::mem::take(&mut choice.ready);
@@ -56,14 +32,14 @@ pub fn chat(
 }
 
 /// A finished completion.
-pub fn completion(
-    generation: &mut Generation,
+pub(crate) fn completion(
+    request: &mut ActiveRequest,
     id: String,
     created: u64,
     model: String,
 ) -> Completion {
-    let usage = usage(generation);
-    let choices = generation.choices.iter_mut().zip(0u32..);
+    let usage = request.usage();
+    let choices = request.choices.iter_mut().zip(0u32..);
     let choices = choices
         .map(|(choice, index)| CompletionChoice {
             text: std::mem::take(&mut choice.ready),

@@ -1,5 +1,4 @@
-//! What a connection still has to send. Owns the bounded queue that feeds the worker's request stream;
-//! knows nothing of what the requests mean.
+//! The bounded queue that feeds a worker's request stream. Knows nothing of what the requests mean.
 //!
 //! Requests are refused when the queue is full. A stop never is: there is at most one per handle, and a
 //! client that left must free its work. A stop whose request has not left yet removes it instead.
@@ -13,34 +12,35 @@ use inflight_kserve::inference::ModelInferRequest;
 use parking_lot::Mutex;
 use tokio_stream::Stream;
 
+use crate::upstream::connection::NotSent;
+use crate::upstream::registry::Handle;
+
+#[derive(Debug)]
+struct Message {
+    handle: Handle,
+    /// Stops the handle instead of starting it.
+    is_stop: bool,
+    request: ModelInferRequest,
+}
+
 #[derive(Debug)]
 struct State {
-    /// The handle and its message; `false`: a stop.
-    queue: VecDeque<(u64, bool, ModelInferRequest)>,
+    queue: VecDeque<Message>,
     waiting_requests: usize,
     waker: Option<Waker>,
     closed: bool,
 }
 
-/// Why a request was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotQueued {
-    #[error("the queue to the worker is full")]
-    Full,
-    #[error("the connection to the worker is closed")]
-    Closed,
-}
-
-/// The sending half; the stream half is [`Outbound::stream`].
+/// The sending half; the stream half is [`RequestQueue::stream`].
 #[derive(Debug)]
-pub struct Outbound {
+pub(super) struct RequestQueue {
     state: Mutex<State>,
     capacity: usize,
 }
 
-impl Outbound {
+impl RequestQueue {
     /// A queue of at most `capacity` requests.
-    pub fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         let state = State {
             queue: VecDeque::new(),
             waiting_requests: 0,
@@ -56,18 +56,22 @@ impl Outbound {
     /// Queues a request.
     ///
     /// # Errors
-    /// [`NotQueued`]: nothing was queued.
-    pub fn send(&self, handle: u64, request: ModelInferRequest) -> Result<(), NotQueued> {
+    /// [`NotSent`]: nothing was queued.
+    pub(super) fn send(&self, handle: Handle, request: ModelInferRequest) -> Result<(), NotSent> {
         let waker = {
             let mut state = self.state.lock();
             if state.closed {
-                return Err(NotQueued::Closed);
+                return Err(NotSent::Closed);
             }
             if state.waiting_requests >= self.capacity {
-                return Err(NotQueued::Full);
+                return Err(NotSent::Full);
             }
             state.waiting_requests += 1;
-            state.queue.push_back((handle, true, request));
+            state.queue.push_back(Message {
+                handle,
+                is_stop: false,
+                request,
+            });
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -77,7 +81,7 @@ impl Outbound {
     }
 
     /// Queues the stop of a handle, or takes its request back if that is still here.
-    pub fn stop(&self, handle: u64, message: impl FnOnce() -> ModelInferRequest) {
+    pub(super) fn stop(&self, handle: Handle, stop: impl FnOnce() -> ModelInferRequest) {
         let waker = {
             let mut state = self.state.lock();
             if state.closed {
@@ -86,13 +90,17 @@ impl Outbound {
             let waiting = state
                 .queue
                 .iter()
-                .position(|(queued, request, _)| *queued == handle && *request);
+                .position(|message| message.handle == handle && !message.is_stop);
             if let Some(position) = waiting {
                 state.queue.remove(position);
                 state.waiting_requests -= 1;
                 return;
             }
-            state.queue.push_back((handle, false, message()));
+            state.queue.push_back(Message {
+                handle,
+                is_stop: true,
+                request: stop(),
+            });
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -101,7 +109,7 @@ impl Outbound {
     }
 
     /// Ends the stream; what is queued is dropped.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         let waker = {
             let mut state = self.state.lock();
             state.closed = true;
@@ -114,24 +122,24 @@ impl Outbound {
         }
     }
 
-    /// The messages in order; ends with [`Outbound::close`].
-    pub fn stream(self: &Arc<Self>) -> OutboundStream {
-        OutboundStream(Arc::clone(self))
+    /// The messages in order; ends with [`RequestQueue::close`].
+    pub(super) fn stream(self: &Arc<Self>) -> QueuedRequests {
+        QueuedRequests(Arc::clone(self))
     }
 }
 
-/// The receiving half of an [`Outbound`]; one per queue.
+/// The receiving half of an [`RequestQueue`]; one per queue.
 #[derive(Debug)]
-pub struct OutboundStream(Arc<Outbound>);
+pub(super) struct QueuedRequests(Arc<RequestQueue>);
 
-impl Stream for OutboundStream {
+impl Stream for QueuedRequests {
     type Item = ModelInferRequest;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut state = self.0.state.lock();
-        if let Some((_, request, message)) = state.queue.pop_front() {
-            state.waiting_requests -= usize::from(request);
-            return Poll::Ready(Some(message));
+        if let Some(message) = state.queue.pop_front() {
+            state.waiting_requests -= usize::from(!message.is_stop);
+            return Poll::Ready(Some(message.request));
         }
         if state.closed {
             return Poll::Ready(None);
@@ -152,7 +160,7 @@ mod tests {
         }
     }
 
-    fn drain(stream: &mut OutboundStream) -> Vec<String> {
+    fn drain(stream: &mut QueuedRequests) -> Vec<String> {
         let mut context = Context::from_waker(Waker::noop());
         let mut ids = Vec::new();
         while let Poll::Ready(Some(message)) = Pin::new(&mut *stream).poll_next(&mut context) {
@@ -163,35 +171,35 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_requests_and_never_stops() {
-        let outbound = Arc::new(Outbound::new(1));
-        let mut stream = outbound.stream();
-        outbound.send(1, named("1")).unwrap();
-        assert_eq!(outbound.send(2, named("2")), Err(NotQueued::Full));
-        outbound.stop(9, || named("stop 9"));
+        let queue = Arc::new(RequestQueue::new(1));
+        let mut stream = queue.stream();
+        queue.send(Handle::new(1), named("1")).unwrap();
+        assert_eq!(queue.send(Handle::new(2), named("2")), Err(NotSent::Full));
+        queue.stop(Handle::new(9), || named("stop 9"));
         assert_eq!(drain(&mut stream), ["1", "stop 9"]);
-        outbound.send(2, named("2")).unwrap();
+        queue.send(Handle::new(2), named("2")).unwrap();
         assert_eq!(drain(&mut stream), ["2"]);
     }
 
     #[test]
     fn a_stop_takes_back_a_request_that_has_not_left() {
-        let outbound = Arc::new(Outbound::new(4));
-        let mut stream = outbound.stream();
-        outbound.send(1, named("1")).unwrap();
-        outbound.send(2, named("2")).unwrap();
-        outbound.stop(1, || named("stop 1"));
+        let queue = Arc::new(RequestQueue::new(4));
+        let mut stream = queue.stream();
+        queue.send(Handle::new(1), named("1")).unwrap();
+        queue.send(Handle::new(2), named("2")).unwrap();
+        queue.stop(Handle::new(1), || named("stop 1"));
         assert_eq!(drain(&mut stream), ["2"]);
-        outbound.stop(2, || named("stop 2"));
+        queue.stop(Handle::new(2), || named("stop 2"));
         assert_eq!(drain(&mut stream), ["stop 2"]);
     }
 
     #[test]
     fn a_closed_queue_ends_its_stream() {
-        let outbound = Arc::new(Outbound::new(4));
-        let mut stream = outbound.stream();
-        outbound.send(1, named("1")).unwrap();
-        outbound.close();
-        assert_eq!(outbound.send(2, named("2")), Err(NotQueued::Closed));
+        let queue = Arc::new(RequestQueue::new(4));
+        let mut stream = queue.stream();
+        queue.send(Handle::new(1), named("1")).unwrap();
+        queue.close();
+        assert_eq!(queue.send(Handle::new(2), named("2")), Err(NotSent::Closed));
         let mut context = Context::from_waker(Waker::noop());
         assert!(matches!(
             Pin::new(&mut stream).poll_next(&mut context),

@@ -1,0 +1,108 @@
+//! The answer to a chat or completions request: streamed, or whole. Owns its headers; the content is
+//! `stream`'s.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::response::Response;
+use http::{HeaderName, HeaderValue, header};
+use inflight_openai::ApiError;
+use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
+
+use super::generate::Prepared;
+use crate::stream::active_request::ActiveRequest;
+use crate::stream::body::{EventBody, Shape};
+use crate::stream::whole;
+
+const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Answers a request that is with a worker. The status waits for the first output, so that what fails
+/// before it has a status of its own.
+///
+/// # Errors
+/// The request failed before anything was answered.
+pub(super) async fn answer(
+    mut request: ActiveRequest,
+    prepared: &Prepared,
+    shape: Shape,
+) -> Result<Response, ApiError> {
+    request.wait_for_start().await?;
+    let mut response = if prepared.generation.stream {
+        streamed(request, prepared, shape)
+    } else {
+        request.wait_for_end().await?;
+        complete(&mut request, prepared, shape)?
+    };
+    if let Some(value) = prepared.ignored.header_value()
+        && let Ok(value) = HeaderValue::from_str(&value)
+    {
+        response.headers_mut().insert(IGNORED_FIELDS, value);
+    }
+    Ok(response)
+}
+
+fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Response {
+    let (id, created) = identity(shape);
+    let include_usage = prepared.generation.include_usage;
+    let model = &prepared.generation.model;
+    let info = StreamInfo {
+        id: &id,
+        created,
+        model,
+        include_usage,
+    };
+    let indices = (0u32..).take(request.choices.len());
+    let templates = indices
+        .map(|index| match shape {
+            Shape::Chat => ChunkTemplate::chat(&info, index),
+            Shape::Completion => ChunkTemplate::completion(&info, index),
+        })
+        .collect();
+    let body = EventBody::new(request, shape, templates, include_usage);
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx would otherwise collect events in its buffer.
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
+}
+
+fn complete(
+    request: &mut ActiveRequest,
+    prepared: &Prepared,
+    shape: Shape,
+) -> Result<Response, ApiError> {
+    let (id, created) = identity(shape);
+    let model = prepared.generation.model.clone();
+    let json = match shape {
+        Shape::Chat => serde_json::to_vec(&whole::chat(request, id, created, model)),
+        Shape::Completion => serde_json::to_vec(&whole::completion(request, id, created, model)),
+    };
+    let json = json.map_err(|error| {
+        tracing::error!(%error, "cannot write a response");
+        ApiError::internal()
+    })?;
+    let mut response = Response::new(Body::from(json));
+    let content_type = HeaderValue::from_static("application/json");
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
+    Ok(response)
+}
+
+/// A new id and the time.
+fn identity(shape: Shape) -> (String, u64) {
+    let prefix = match shape {
+        Shape::Chat => "chatcmpl",
+        Shape::Completion => "cmpl",
+    };
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |now| now.as_secs());
+    (format!("{prefix}-{:032x}", rand::random::<u128>()), now)
+}

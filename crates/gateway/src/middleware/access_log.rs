@@ -1,0 +1,79 @@
+//! What is recorded of each answer: its headers that all answers share, its line in the log and its count.
+
+use axum::response::Response;
+use http::{HeaderName, HeaderValue, Method};
+
+use super::request_id::{REQUEST_ID, RequestContext};
+use crate::error::Failure;
+use crate::metrics::{Metrics, RequestLabels};
+
+const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
+const VERSION: HeaderName = HeaderName::from_static("openai-version");
+/// The API's version, which OpenAI has never changed.
+const VERSION_VALUE: HeaderValue = HeaderValue::from_static("2020-10-01");
+
+/// What is recorded of a request besides its answer.
+#[derive(Debug)]
+pub(super) struct Requested {
+    pub(super) method: Method,
+    /// See [`route_label`].
+    pub(super) route: &'static str,
+    /// Whether it is part of the OpenAI API; the rest are probes and scrapes.
+    pub(super) is_api: bool,
+}
+
+/// Completes the headers of an answer, logs it and counts it.
+pub(super) fn record(
+    metrics: &Metrics,
+    context: &RequestContext,
+    requested: &Requested,
+    response: &mut Response,
+) {
+    let elapsed = context.started.elapsed();
+    let status = response.status().as_u16();
+    let Requested {
+        method,
+        route,
+        is_api,
+    } = requested;
+    let id = &context.id;
+    if let Ok(value) = HeaderValue::from_str(id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if *is_api {
+        let millis = HeaderValue::from(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+        response.headers_mut().insert(PROCESSING_MS, millis);
+        response.headers_mut().insert(VERSION, VERSION_VALUE);
+    }
+    metrics
+        .requests
+        .get_or_create(&RequestLabels { route, status })
+        .inc();
+    let failure = response.extensions_mut().remove::<Failure>();
+    let head_ms = elapsed.as_secs_f64() * 1e3;
+    match failure {
+        // Never the path itself nor the message: both may quote the client.
+        Some(failure) => tracing::info!(
+            request_id = %id, %method, route, status, head_ms,
+            code = failure.code, param = failure.param, "request failed"
+        ),
+        None if *is_api => {
+            tracing::info!(request_id = %id, %method, route, status, head_ms, "request");
+        }
+        None => tracing::debug!(request_id = %id, %method, route, status, head_ms, "request"),
+    }
+}
+
+/// The route's template: paths that clients make up never become labels.
+pub(super) fn route_label(matched: Option<&str>) -> &'static str {
+    match matched {
+        Some("/v1/chat/completions") => "/v1/chat/completions",
+        Some("/v1/completions") => "/v1/completions",
+        Some("/v1/models") => "/v1/models",
+        Some("/v1/models/{*model}") => "/v1/models/{model}",
+        Some("/health/live") => "/health/live",
+        Some("/health/ready") => "/health/ready",
+        Some("/metrics") => "/metrics",
+        _ => "other",
+    }
+}

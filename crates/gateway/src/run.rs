@@ -1,0 +1,96 @@
+//! The gateway's life: binds, connects the workers, serves, drains. Owns the order of these; each part's
+//! behaviour is its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::options::GatewayOptions;
+use crate::router;
+use crate::server;
+use crate::state::AppState;
+use crate::upstream::connect::{Connector, keep_connected};
+use crate::upstream::context::{Context, Limits};
+use crate::upstream::triton::tokenizers::{TokenizerError, Tokenizers};
+
+/// Why the gateway cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A directory given with `--tokenizer` cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The port cannot be opened.
+    #[error("cannot listen on port `{port}` of `{host}`; choose another with `--port`")]
+    Bind {
+        host: String,
+        port: u16,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Serves until `shutdown` resolves and open requests have finished or the grace period has passed.
+/// `on_bound` is called with the address once the port is open.
+///
+/// # Errors
+/// [`ServeError`]: it never served.
+pub async fn serve(
+    options: &GatewayOptions,
+    on_bound: impl FnOnce(SocketAddr),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let bound = server::bind(&options.host, options.port).await;
+    let (listener, address) = bound.map_err(|source| ServeError::Bind {
+        host: options.host.clone(),
+        port: options.port,
+        source,
+    })?;
+    let tokenizers = Tokenizers::load(&options.tokenizers, &options.max_seq_lens)?;
+    let state = AppState::new(options);
+    let workers = connect_workers(&state, options, tokenizers);
+    on_bound(address);
+    let limits = server::ConnectionLimits {
+        max_connections: options.max_connections,
+        header_timeout: Duration::from_secs(options.idle_timeout_s),
+        write_stall: Duration::from_secs(options.slow_client_s),
+    };
+    let shutdown = async {
+        shutdown.await;
+        state.start_draining();
+    };
+    let interrupt = || {
+        for slot in state.table.workers() {
+            for connection in slot.connections().iter() {
+                connection.fail_all("the gateway is shutting down");
+            }
+        }
+    };
+    let router = router::router(Arc::clone(&state));
+    let grace = Duration::from_secs(options.shutdown_grace_s);
+    server::serve(listener, router, limits, shutdown, grace, interrupt).await;
+    drop(workers);
+    Ok(())
+}
+
+/// Starts one task per server; they run until the set is dropped.
+fn connect_workers(
+    state: &AppState,
+    options: &GatewayOptions,
+    tokenizers: Tokenizers,
+) -> tokio::task::JoinSet<()> {
+    let context = Context {
+        table: Arc::clone(&state.table),
+        metrics: Arc::clone(&state.metrics),
+        limits: Limits {
+            max_message_bytes: options.grpc_max_message_bytes,
+            send_queue: options.max_concurrent_requests,
+            slow_client: Duration::from_secs(options.slow_client_s),
+        },
+    };
+    let connector = Arc::new(Connector::new(context, tokenizers));
+    let mut tasks = tokio::task::JoinSet::new();
+    for slot in state.table.workers() {
+        tasks.spawn(keep_connected(Arc::clone(slot), Arc::clone(&connector)));
+    }
+    tasks
+}

@@ -1,0 +1,55 @@
+//! What all handlers share. Owns nothing but the parts themselves; starting and stopping them is `run`'s.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::admission::Admission;
+use crate::api_key::ApiKey;
+use crate::metrics::Metrics;
+use crate::options::GatewayOptions;
+use crate::upstream::table::Table;
+
+/// All bodies together may take 16 times the largest one, but never less than this, so that a small
+/// limit on one body does not limit how many there are.
+const MIN_BODY_MEMORY: usize = 256 << 20;
+
+/// Shared by all handlers.
+#[derive(Debug)]
+pub(crate) struct AppState {
+    pub table: Arc<Table>,
+    pub metrics: Arc<Metrics>,
+    pub admission: Admission,
+    pub max_body_bytes: usize,
+    pub api_key: Option<ApiKey>,
+    /// Set when the gateway stops accepting: it is no longer ready.
+    draining: AtomicBool,
+}
+
+impl AppState {
+    /// The state for these options, before any worker is connected.
+    pub(crate) fn new(options: &GatewayOptions) -> Arc<Self> {
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+        let body_memory = options
+            .max_body_bytes
+            .saturating_mul(16)
+            .max(MIN_BODY_MEMORY);
+        Arc::new(Self {
+            table: Arc::new(Table::new(&options.workers)),
+            metrics: Metrics::new(),
+            admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
+            max_body_bytes: options.max_body_bytes,
+            api_key: options.api_key.clone(),
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether the gateway has begun to shut down.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Begins the shutdown as far as readiness shows it.
+    pub(crate) fn start_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,230 @@
+//! A request being answered: its inbox, its choices and the handles it holds at a worker. Owns when it is
+//! done, and that a choice that ends early is stopped; knows nothing of response formats.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use inflight_kserve::step::PromptLogProbs;
+use inflight_openai::{ApiError, FinishReason, Usage};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::choice::Choice;
+use crate::error;
+use crate::metrics::{EndLabels, Metrics};
+use crate::upstream::dispatch::{Dispatched, OpenHandles};
+use crate::upstream::inbox::{Deltas, Inbox};
+
+/// Counts a request while it lives, and how it ended; holds its place among the admitted ones.
+#[derive(Debug)]
+pub(crate) struct RequestRecord {
+    metrics: Arc<Metrics>,
+    request_id: Arc<str>,
+    started: Instant,
+    end: &'static str,
+    _admitted: OwnedSemaphorePermit,
+}
+
+impl RequestRecord {
+    /// A request that arrived at `started` and was admitted.
+    pub(crate) fn new(
+        metrics: Arc<Metrics>,
+        request_id: Arc<str>,
+        started: Instant,
+        admitted: OwnedSemaphorePermit,
+    ) -> Self {
+        metrics.active_requests.inc();
+        Self {
+            metrics,
+            request_id,
+            started,
+            end: "cancelled",
+            _admitted: admitted,
+        }
+    }
+}
+
+impl Drop for RequestRecord {
+    fn drop(&mut self) {
+        self.metrics.active_requests.dec();
+        self.metrics
+            .generations
+            .get_or_create(&EndLabels { end: self.end })
+            .inc();
+    }
+}
+
+/// A request being answered.
+#[derive(Debug)]
+pub(crate) struct ActiveRequest {
+    inbox: Arc<Inbox>,
+    handles: OpenHandles,
+    deltas: Deltas,
+    pub choices: Vec<Choice>,
+    unfinished: usize,
+    /// Per handle, once it has come.
+    prompt_log_probs: Vec<Option<PromptLogProbs>>,
+    /// `None`: neither the gateway nor, so far, the server has counted them.
+    prompt_tokens: Option<u64>,
+    cached_tokens: u64,
+    has_started: bool,
+    record: RequestRecord,
+}
+
+impl ActiveRequest {
+    /// Nothing has been generated yet.
+    pub(crate) fn new(
+        dispatched: Dispatched,
+        choices: Vec<Choice>,
+        prompt_tokens: Option<u64>,
+        record: RequestRecord,
+    ) -> Self {
+        let Dispatched { inbox, handles } = dispatched;
+        Self {
+            inbox,
+            deltas: Deltas::default(),
+            unfinished: choices.len(),
+            choices,
+            prompt_log_probs: vec![None; handles.count()],
+            handles,
+            prompt_tokens,
+            cached_tokens: 0,
+            has_started: false,
+            record,
+        }
+    }
+
+    /// Waits for the first output: an error before it still gets an HTTP status of its own.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(crate) async fn wait_for_start(&mut self) -> Result<(), ApiError> {
+        poll_fn(|context| self.poll_output(context)).await
+    }
+
+    /// Waits until every choice has finished.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(crate) async fn wait_for_end(&mut self) -> Result<(), ApiError> {
+        while !self.is_done() {
+            poll_fn(|context| self.poll_output(context)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes in all output that is there; ready once there was some.
+    ///
+    /// # Errors
+    /// The request failed; nothing more follows.
+    pub(crate) fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
+        self.deltas.clear();
+        if self.inbox.poll_take(context, &mut self.deltas).is_pending() {
+            return Poll::Pending;
+        }
+        if !self.has_started {
+            self.has_started = true;
+            let waited = self.record.started.elapsed().as_secs_f64();
+            self.record.metrics.time_to_first_token.observe(waited);
+        }
+        let deltas = std::mem::take(&mut self.deltas);
+        let result = self.take(&deltas);
+        self.deltas = deltas;
+        if result.is_err() {
+            self.record.end = "error";
+        } else if self.is_done() {
+            let all_stopped = self
+                .choices
+                .iter()
+                .all(|choice| choice.finish == Some(FinishReason::Stop));
+            self.record.end = if all_stopped { "stop" } else { "length" };
+        }
+        Poll::Ready(result)
+    }
+
+    fn take(&mut self, deltas: &Deltas) -> Result<(), ApiError> {
+        let mut start = 0;
+        for delta in &deltas.list {
+            let tokens = deltas
+                .tokens
+                .get(start..delta.tokens_end)
+                .unwrap_or_default();
+            start = delta.tokens_end;
+            let details = delta.details.as_deref();
+            let position = delta.choice as usize;
+            let group = position / self.handles.sequences();
+            if let Some(details) = details {
+                if let Some((code, text)) = &details.error {
+                    let failed = error::from_worker(*code, text);
+                    if failed.status() >= 500 {
+                        tracing::warn!(
+                            request_id = %self.record.request_id,
+                            worker = self.handles.worker(),
+                            ?code,
+                            text,
+                            "the worker failed a request"
+                        );
+                    }
+                    return Err(failed);
+                }
+                self.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
+                if let Some(count) = details.prompt_tokens {
+                    *self.prompt_tokens.get_or_insert(0) += u64::from(count);
+                }
+                if let Some(values) = &details.prompt_log_probs
+                    && let Some(slot) = self.prompt_log_probs.get_mut(group)
+                {
+                    *slot = Some(values.clone());
+                }
+            }
+            let Some(choice) = self.choices.get_mut(position) else {
+                continue;
+            };
+            let was_finished = choice.finish.is_some();
+            let prompt = self.prompt_log_probs.get(group).and_then(Option::as_ref);
+            choice.take(tokens, delta.finish, details, prompt)?;
+            if choice.finish.is_some() && !was_finished {
+                self.unfinished -= 1;
+                // A stop string may end the last choice of a handle whose worker would go on.
+                if !delta.last_of_handle && self.group_is_finished(group) {
+                    self.handles.cancel(group);
+                }
+            }
+            if delta.last_of_handle && !self.group_is_finished(group) {
+                tracing::error!(
+                    request_id = %self.record.request_id,
+                    worker = self.handles.worker(),
+                    "the worker ended a request without a finish reason"
+                );
+                return Err(ApiError::internal());
+            }
+        }
+        Ok(())
+    }
+
+    fn group_is_finished(&self, group: usize) -> bool {
+        let sequences = self.handles.sequences();
+        let first = group * sequences;
+        let members = self
+            .choices
+            .get(first..first + sequences)
+            .unwrap_or_default();
+        members.iter().all(|choice| choice.finish.is_some())
+    }
+
+    /// Whether every choice has finished.
+    pub(crate) fn is_done(&self) -> bool {
+        self.unfinished == 0
+    }
+
+    /// The usage so far; `None` where nobody counts the prompt's tokens.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let generated = self.choices.iter().map(|choice| choice.tokens).sum();
+        Some(Usage::new(
+            self.prompt_tokens?,
+            generated,
+            self.cached_tokens,
+        ))
+    }
+}

@@ -1,0 +1,269 @@
+//! Turns what a request asks for into sampling parameters for a model: fills in defaults, checks limits and
+//! capabilities. Owns those rules; knows neither JSON nor tensors.
+//!
+//! Absent sampling fields take the model's generation config, else OpenAI's default. Whatever the sampler
+//! always reads is set here, because TensorRT-LLM's own default is greedy with a fixed seed.
+
+use inflight_openai::ApiError;
+use inflight_text::GenerationConfig;
+
+use super::requested::Requested;
+use crate::error;
+use crate::model::capability::{Capability, lacks};
+use crate::model::sampling_params::SamplingParams;
+use crate::model::served::ServedModel;
+
+/// The parameters for a prompt of `prompt_tokens` tokens, if known. `fresh_seed` is used when the request
+/// has no seed.
+///
+/// # Errors
+/// 400 with the field's name: the context is too short, an id is outside the vocabulary, or the
+/// worker's executor cannot do what the field asks.
+pub(crate) fn resolve(
+    requested: &Requested,
+    model: &ServedModel,
+    prompt_tokens: Option<usize>,
+    fresh_seed: u64,
+) -> Result<SamplingParams, ApiError> {
+    check_capabilities(requested, model)?;
+    check_ids(requested, model.vocabulary())?;
+    let silent = GenerationConfig::default();
+    let defaults = model
+        .text
+        .as_ref()
+        .map_or(&silent, |text| text.generation());
+    let ends = end_tokens(requested, defaults);
+    let sampling = &requested.sampling;
+    // A default that the model lacks is left out: the client never asked for it.
+    let default_if = |capability: Capability, value: Option<f32>| {
+        value.filter(|_| lacks(model, capability).is_none())
+    };
+    // A model that says `do_sample: false` is greedy until a temperature is requested.
+    let model_is_greedy = sampling.temperature.is_none() && defaults.do_sample == Some(false);
+    let temperature = sampling.temperature.or(defaults.temperature);
+    let temperature = temperature.unwrap_or(1.0);
+    let top_p = sampling.top_p.or(defaults.top_p).unwrap_or(1.0);
+    let greedy = model_is_greedy || temperature <= 0.0 || top_p <= 0.0;
+    let top_k = sampling.top_k.map(|k| i32::try_from(k).unwrap_or(0));
+    let top_k = top_k.or(defaults.top_k).unwrap_or(0).max(0);
+    let min_p = sampling
+        .min_p
+        .or_else(|| default_if(Capability::MinP, defaults.min_p));
+    let repetition_penalty = sampling
+        .repetition_penalty
+        .or_else(|| default_if(Capability::RepetitionPenalty, defaults.repetition_penalty));
+    Ok(SamplingParams {
+        n: requested.n,
+        max_tokens: max_tokens(requested, model, prompt_tokens)?,
+        // A stop string ends an answer as soon as it is seen.
+        streaming: match model.triton() {
+            None => requested.stream || requested.has_stop_strings,
+            Some(triton) => triton.streams(
+                requested.stream,
+                requested.has_stop_strings,
+                model.text.is_some(),
+            ),
+        },
+        // TensorRT-LLM has no temperature 0; greedy is top-k 1, whatever the rest.
+        temperature: if greedy { 1.0 } else { temperature },
+        top_k: if greedy { 1 } else { top_k },
+        top_p: if greedy { 1.0 } else { top_p },
+        min_p: min_p.filter(|value| !greedy && *value > 0.0),
+        // Any 64 bits will do; a negative seed is as good as another.
+        seed: sampling.seed.map_or(fresh_seed, |seed| seed as u64),
+        repetition_penalty: repetition_penalty.filter(|value| *value != 1.0),
+        presence_penalty: sampling.presence_penalty.filter(|value| *value != 0.0),
+        frequency_penalty: sampling.frequency_penalty.filter(|value| *value != 0.0),
+        min_tokens: sampling
+            .min_tokens
+            .filter(|count| *count > 0)
+            .map(|count| count as i32),
+        end_id: ends.end_id,
+        pad_id: ends.pad_id,
+        stop_ids: ends.stop_ids,
+        logit_bias: sampling
+            .logit_bias
+            .iter()
+            .map(|(id, bias)| (*id as i32, *bias))
+            .collect(),
+        log_probs: requested.log_probs,
+        prompt_log_probs: requested.prompt_log_probs,
+        cached_tokens: requested.reports_usage,
+    })
+}
+
+struct EndTokens {
+    end_id: Option<i32>,
+    pad_id: Option<i32>,
+    stop_ids: Vec<i32>,
+}
+
+/// The model's first end token is the end token; its others and the requested ones are stop tokens.
+fn end_tokens(requested: &Requested, defaults: &GenerationConfig) -> EndTokens {
+    let sampling = &requested.sampling;
+    let mut stop_ids: Vec<i32> = Vec::new();
+    let mut add = |id: u32| {
+        if let Ok(id) = i32::try_from(id)
+            && !stop_ids.contains(&id)
+        {
+            stop_ids.push(id);
+        }
+    };
+    let mut end_id = None;
+    if !sampling.ignore_eos {
+        let mut ends = defaults.eos_token_ids.iter().copied();
+        end_id = ends.next();
+        ends.for_each(&mut add);
+    }
+    let requested_ids = sampling.stop_token_ids.iter().copied();
+    requested_ids
+        .filter(|id| Some(*id) != end_id)
+        .for_each(&mut add);
+    let end_id = end_id.and_then(|id| i32::try_from(id).ok());
+    let pad_id = defaults.pad_token_id.and_then(|id| i32::try_from(id).ok());
+    EndTokens {
+        end_id,
+        pad_id: pad_id.or(end_id),
+        stop_ids,
+    }
+}
+
+fn max_tokens(
+    requested: &Requested,
+    model: &ServedModel,
+    prompt_tokens: Option<usize>,
+) -> Result<u32, ApiError> {
+    if prompt_tokens == Some(0) {
+        return Err(ApiError::invalid_request(
+            requested.prompt_field,
+            "The prompt has no tokens. Send at least one.",
+        ));
+    }
+    let (Some(context), Some(prompt_tokens)) = (model.context(), prompt_tokens) else {
+        // The server checks what the gateway cannot know.
+        return requested.max_tokens.or(requested.default_max_tokens).ok_or_else(|| {
+            ApiError::invalid_request(
+                "max_tokens",
+                "Say how many tokens to generate: the gateway was not told how long this model's \
+                 context is (`--max-seq-len`).",
+            )
+        });
+    };
+    let input = model.max_input().unwrap_or(context).min(context);
+    let room = context.saturating_sub(prompt_tokens);
+    let wanted = match requested.max_tokens {
+        Some(wanted) => wanted as usize,
+        None => requested
+            .default_max_tokens
+            .map_or(room, |default| room.min(default as usize)),
+    };
+    if prompt_tokens > input || wanted > room || room == 0 {
+        return Err(error::context_length_exceeded(
+            requested.prompt_field,
+            context,
+            prompt_tokens,
+            requested.max_tokens,
+        ));
+    }
+    Ok(wanted as u32)
+}
+
+fn check_capabilities(requested: &Requested, model: &ServedModel) -> Result<(), ApiError> {
+    let neutral = |value: Option<f32>, neutral: f32| value.is_none_or(|value| value == neutral);
+    let sampling = &requested.sampling;
+    let greedy = sampling.temperature.is_some_and(|value| value <= 0.0);
+    let top_k = sampling.top_k.is_some_and(|count| count > 0);
+    let min_p = sampling.min_p.is_some_and(|value| value > 0.0);
+    let repetition = !neutral(sampling.repetition_penalty, 1.0);
+    let presence = !neutral(sampling.presence_penalty, 0.0);
+    let frequency = !neutral(sampling.frequency_penalty, 0.0);
+    let min_tokens = sampling.min_tokens.is_some_and(|count| count > 0);
+    let top_log_probs = requested.log_probs.is_some_and(|count| count > 0);
+    let asked: [(bool, &'static str, Capability); 18] = [
+        (requested.n > 1, "n", Capability::Sequences),
+        (
+            sampling.temperature.is_some(),
+            "temperature",
+            Capability::Temperature,
+        ),
+        (sampling.top_p.is_some(), "top_p", Capability::TopP),
+        // Greedy is top-k 1; without it, the request would be sampled.
+        (greedy, "temperature", Capability::TopK),
+        (top_k, "top_k", Capability::TopK),
+        (min_p, "min_p", Capability::MinP),
+        (sampling.seed.is_some(), "seed", Capability::Seed),
+        (
+            repetition,
+            "repetition_penalty",
+            Capability::RepetitionPenalty,
+        ),
+        (presence, "presence_penalty", Capability::PresencePenalty),
+        (frequency, "frequency_penalty", Capability::FrequencyPenalty),
+        (min_tokens, "min_tokens", Capability::MinTokens),
+        (
+            !sampling.logit_bias.is_empty(),
+            "logit_bias",
+            Capability::LogitBias,
+        ),
+        (
+            !sampling.stop_token_ids.is_empty(),
+            "stop_token_ids",
+            Capability::StopTokenIds,
+        ),
+        (sampling.ignore_eos, "ignore_eos", Capability::IgnoreEos),
+        (
+            requested.shows_special_tokens,
+            "skip_special_tokens",
+            Capability::ShowSpecialTokens,
+        ),
+        (
+            requested.log_probs.is_some(),
+            "logprobs",
+            Capability::LogProbs,
+        ),
+        (
+            top_log_probs,
+            requested.top_log_probs_field,
+            Capability::TopLogProbs,
+        ),
+        (
+            requested.prompt_log_probs.is_some(),
+            "echo",
+            Capability::PromptLogProbs,
+        ),
+    ];
+    let usage = (
+        requested.stream && requested.reports_usage,
+        "stream_options",
+        Capability::Usage,
+    );
+    for (wanted, field, capability) in asked.into_iter().chain([usage]) {
+        if wanted && let Some(reason) = lacks(model, capability) {
+            let message = format!("`{field}` {reason}; leave the field out");
+            return Err(ApiError::unsupported(field, message));
+        }
+    }
+    Ok(())
+}
+
+fn check_ids(requested: &Requested, vocabulary: Option<u32>) -> Result<(), ApiError> {
+    let Some(vocabulary) = vocabulary else {
+        return Ok(());
+    };
+    let biased = requested
+        .sampling
+        .logit_bias
+        .iter()
+        .map(|(id, _)| ("logit_bias", *id));
+    let stops = requested
+        .sampling
+        .stop_token_ids
+        .iter()
+        .map(|id| ("stop_token_ids", *id));
+    for (field, id) in biased.chain(stops) {
+        if id >= vocabulary {
+            return Err(error::outside_vocabulary(field, i64::from(id), vocabulary));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! An Inflight worker: one model, its files, and one stream for all requests. Owns how a worker is
+//! connected and served; knows nothing of clients.
+
+mod assets;
+pub(crate) mod request;
+mod request_queue;
+mod step_stream;
+
+use std::sync::Arc;
+
+use inflight_kserve::assets::DescribeRequest;
+use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
+use inflight_kserve::inference::ServerReadyRequest;
+use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
+use tonic::transport::Channel;
+
+pub(crate) use self::assets::{AssetCache, AssetError};
+use self::step_stream::StepStream;
+use super::context::Context;
+use super::rpc::{self, RpcError};
+use super::table::WorkerSlot;
+
+/// Why a worker is not ready.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotReady {
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+    #[error("the server is up but not ready yet")]
+    Starting,
+    #[error(transparent)]
+    Assets(#[from] AssetError),
+}
+
+/// A connected worker.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    stream: StepStream,
+}
+
+impl Worker {
+    /// Asks the worker for its model and opens the stream.
+    ///
+    /// # Errors
+    /// [`NotReady`].
+    pub(crate) async fn connect(
+        slot: &WorkerSlot,
+        mut kserve: GrpcInferenceServiceClient<Channel>,
+        mut assets: ModelAssetsClient<Channel>,
+        cache: &AssetCache,
+        context: &Context,
+    ) -> Result<Self, NotReady> {
+        let ready = kserve.server_ready(ServerReadyRequest {});
+        if !rpc::call("ServerReady", ready).await?.ready {
+            return Err(NotReady::Starting);
+        }
+        let description = assets.describe(DescribeRequest {});
+        let description = rpc::call("ModelAssets.Describe", description).await?;
+        let served = cache.served_model(&mut assets, description).await?;
+        let address = Arc::clone(&slot.address);
+        let stream = StepStream::open(address, served, &mut kserve, context.limits).await?;
+        Ok(Self { stream })
+    }
+
+    /// Serves until the worker is lost. Returns why, and how many requests that ended.
+    pub(crate) async fn serve(self, slot: &WorkerSlot, context: &Context) -> (String, usize) {
+        let connection = Arc::clone(&self.stream.connection);
+        // Before the line is logged: whoever reads it may send a request at once.
+        context.table.set_ready(slot, vec![Arc::clone(&connection)]);
+        let description = &connection.served.description;
+        tracing::info!(
+            worker = %slot.address,
+            model = %description.served_model_name,
+            executor = %description.executor,
+            "worker ready"
+        );
+        let reason = self.stream.read(context.limits, &context.metrics).await;
+        let requests = connection.active();
+        context.table.set_lost(slot, &reason);
+        connection.fail_all("the worker was lost");
+        (reason, requests)
+    }
+}

@@ -1,0 +1,112 @@
+//! The step-batched stream of an Inflight worker, as the gateway writes and reads it. Owns when the stream
+//! counts as lost; knows nothing of connecting or of clients.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use inflight_kserve::inference::ModelStreamInferResponse;
+use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
+use inflight_kserve::step::{StepBatch, stop_request};
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use super::request::infer_request;
+use super::request_queue::RequestQueue;
+use crate::metrics::Metrics;
+use crate::model::served::ServedModel;
+use crate::upstream::connection::{Connection, NotSent, Transport};
+use crate::upstream::context::Limits;
+use crate::upstream::prompt_request::PromptRequest;
+use crate::upstream::registry::{Handle, Registry};
+use crate::upstream::rpc::{self, RpcError};
+
+/// The sending side: one queue for all requests.
+#[derive(Debug)]
+struct StepTransport {
+    queue: Arc<RequestQueue>,
+    served: Arc<ServedModel>,
+}
+
+impl StepTransport {
+    fn model(&self) -> &str {
+        &self.served.description.core_model_name
+    }
+}
+
+impl Transport for StepTransport {
+    fn send(&self, handle: Handle, prompt: &PromptRequest<'_>, _: u32) -> Result<(), NotSent> {
+        let request = infer_request(self.model(), prompt, handle);
+        self.queue.send(handle, request)
+    }
+
+    fn stop(&self, handle: Handle) {
+        let request = || stop_request(self.model(), handle.number());
+        self.queue.stop(handle, request);
+    }
+
+    fn close(&self) {
+        self.queue.close();
+    }
+}
+
+/// An open stream and the connection whose output it carries.
+#[derive(Debug)]
+pub(super) struct StepStream {
+    pub connection: Arc<Connection>,
+    registry: Arc<Registry>,
+    stream: Streaming<ModelStreamInferResponse>,
+}
+
+impl StepStream {
+    /// Opens the stream.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub(super) async fn open(
+        address: Arc<str>,
+        served: Arc<ServedModel>,
+        kserve: &mut GrpcInferenceServiceClient<Channel>,
+        limits: Limits,
+    ) -> Result<Self, RpcError> {
+        let queue = Arc::new(RequestQueue::new(limits.send_queue));
+        let stream = kserve.model_stream_infer(queue.stream());
+        let stream = rpc::call("ModelStreamInfer", stream).await?;
+        let registry = Arc::new(Registry::default());
+        let transport = Box::new(StepTransport {
+            queue,
+            served: Arc::clone(&served),
+        });
+        let connection = Connection::new(address, served, transport, Arc::clone(&registry));
+        Ok(Self {
+            connection: Arc::new(connection),
+            registry,
+            stream,
+        })
+    }
+
+    /// Reads until the stream ends; returns why it did. The gateway always reads, so that a client that
+    /// does not read never holds up the others.
+    pub(super) async fn read(mut self, limits: Limits, metrics: &Metrics) -> String {
+        loop {
+            let message = match self.stream.message().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return "the worker ended the stream".to_owned(),
+                Err(status) => return format!("the stream failed: {status}"),
+            };
+            if !message.error_message.is_empty() {
+                return format!("the worker refused the stream: {}", message.error_message);
+            }
+            let Some(response) = message.infer_response else {
+                continue;
+            };
+            let batch = match StepBatch::decode(&response) {
+                Ok(batch) => batch,
+                Err(error) => return format!("the worker sent a malformed step: {error}"),
+            };
+            let now = Instant::now();
+            let delivered = self.registry.distribute(&batch, now);
+            metrics.tokens_out.inc_by(delivered);
+            self.connection.sweep_stalled(now, limits.slow_client);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What a server needs to know to generate from one prompt, whichever protocol it speaks.
+
+use crate::model::sampling_params::SamplingParams;
+
+/// Request parameter that carries W3C trace context; no model reads it.
+pub(crate) const TRACE_PARENT: &str = "traceparent";
+
+/// One prompt and how to generate from it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromptRequest<'a> {
+    pub params: &'a SamplingParams,
+    /// For a model that takes token ids.
+    pub tokens: &'a [i32],
+    /// For a model that takes text.
+    pub text: &'a str,
+    /// Texts that end the answer. A hint to the server: the gateway looks for them itself.
+    pub stop: &'a [String],
+    /// Whether the gateway has counted the prompt's tokens; otherwise the server is asked for the count.
+    pub is_counted: bool,
+    /// The client's request, which may have several prompts.
+    pub request_id: &'a str,
+    pub trace_parent: Option<&'a str>,
+}
+
+/// The tensor `stop_words_list` for words of one token each: the words, then where each ends.
+pub(crate) fn stop_words_list(ids: &[i32]) -> Vec<i32> {
+    let ends = 1..=i32::try_from(ids.len()).unwrap_or(i32::MAX);
+    ids.iter().copied().chain(ends).collect()
+}
