@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::floor::{Floor, FloorOptions};
-use crate::load::{self, Plan, Target, Wire};
+use crate::load::{self, Target, Wire, Workload};
 use crate::process;
 use crate::suite::{self, SuiteOptions};
 
@@ -215,7 +215,7 @@ fn load_command(args: LoadArgs) -> i32 {
         Some(_) => None,
         None => Some(4 * u64::from(args.streams)),
     });
-    let plan = Plan {
+    let workload = Workload {
         streams: args.streams as usize,
         tokens: args.tokens,
         prompt_tokens: args.prompt_tokens,
@@ -225,7 +225,7 @@ fn load_command(args: LoadArgs) -> i32 {
         ramp: Duration::from_millis(args.ramp_ms),
         timeout: args.timeout_s,
     };
-    match load::run(&target, &plan) {
+    match load::run(&target, &workload) {
         Ok(report) => {
             let text = if args.json {
                 serde_json::to_string_pretty(&report).unwrap_or_else(|error| error.to_string())

@@ -37,7 +37,7 @@ pub(crate) struct Target {
 
 /// How much load.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Workload {
     pub(crate) streams: usize,
     /// Tokens that each request asks for.
     pub(crate) tokens: u32,
@@ -125,21 +125,21 @@ trait Streams {
 }
 
 /// Warms up, then measures.
-pub(crate) fn run(target: &Target, plan: &Plan) -> Result<Report, LoadError> {
+pub(crate) fn run(target: &Target, workload: &Workload) -> Result<Report, LoadError> {
     process::raise_open_files();
     let mut streams: Box<dyn Streams> = match target.wire {
-        Wire::Openai => Box::new(openai::OpenAiStreams::new(target, plan)?),
-        Wire::Kserve => Box::new(kserve::RequestStreams::new(target, plan)?),
-        Wire::KserveStep => Box::new(kserve::StepStreams::new(target, plan)?),
+        Wire::Openai => Box::new(openai::OpenAiStreams::new(target, workload)?),
+        Wire::Kserve => Box::new(kserve::RequestStreams::new(target, workload)?),
+        Wire::KserveStep => Box::new(kserve::StepStreams::new(target, workload)?),
     };
-    let deadline = Instant::now() + plan.timeout;
-    if plan.warmup > 0 {
-        let budget = Budget::new(Some(plan.warmup), None, Instant::now());
+    let deadline = Instant::now() + workload.timeout;
+    if workload.warmup > 0 {
+        let budget = Budget::new(Some(workload.warmup), None, Instant::now());
         let recorder = Recorder::default();
         streams.run(&mut Phase {
             budget,
             recorder,
-            ramp: plan.ramp,
+            ramp: workload.ramp,
             deadline,
         })?;
     }
@@ -153,9 +153,9 @@ pub(crate) fn run(target: &Target, plan: &Plan) -> Result<Report, LoadError> {
     let client_before = process::own_usage();
     let started = Instant::now();
     let mut phase = Phase {
-        budget: Budget::new(plan.requests, plan.duration, started),
+        budget: Budget::new(workload.requests, workload.duration, started),
         recorder: Recorder::default(),
-        ramp: plan.ramp,
+        ramp: workload.ramp,
         deadline,
     };
     streams.run(&mut phase)?;
@@ -164,7 +164,7 @@ pub(crate) fn run(target: &Target, plan: &Plan) -> Result<Report, LoadError> {
         client_cpu: process::own_usage().cpu_since(&client_before),
         server: before.zip(usage()?),
     };
-    Ok(Report::new(plan.streams, &phase.recorder, &around))
+    Ok(Report::new(workload.streams, &phase.recorder, &around))
 }
 
 /// When stream `index` of `count` starts.

@@ -8,7 +8,7 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use crate::load::{self, LoadError, Plan, Target, Wire};
+use crate::load::{self, LoadError, Target, Wire, Workload};
 use crate::measure::Report;
 use crate::process;
 use results::Results;
@@ -207,30 +207,30 @@ fn one_server(
         pid: Some(server.pid()),
     };
     for streams in &options.streams {
-        let report = load::run(&target, &plan(options, mode, *streams))?;
+        let report = load::run(&target, &workload(options, mode, *streams))?;
         tell(&format!("  {streams} streams: {}", brief(&report)));
         results.add(measured.name, mode, report);
     }
     if mode == Mode::Saturated {
-        let plan = Plan {
+        let workload = Workload {
             tokens: FIRST_TOKEN_TOKENS,
             requests: Some(FIRST_TOKEN_REQUESTS),
             duration: Some(GRACE),
             warmup: 20,
-            ..plan(options, mode, 1)
+            ..workload(options, mode, 1)
         };
-        results.add_first_token(measured.name, load::run(&target, &plan)?);
+        results.add_first_token(measured.name, load::run(&target, &workload)?);
     }
     drop(server);
     drop(worker);
     Ok(())
 }
 
-fn plan(options: &SuiteOptions, mode: Mode, streams: usize) -> Plan {
+fn workload(options: &SuiteOptions, mode: Mode, streams: usize) -> Workload {
     let per_stream = streams as u64;
     let paced_request = options.pace * options.tokens;
     let is_paced = mode == Mode::Paced;
-    Plan {
+    Workload {
         streams,
         tokens: options.tokens,
         prompt_tokens: 15,

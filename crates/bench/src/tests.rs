@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::floor::{Floor, FloorOptions};
-use crate::load::{self, LoadError, Plan, Target, Wire};
+use crate::load::{self, LoadError, Target, Wire, Workload};
 
 /// A floor on a thread of its own, stopped when dropped.
 struct RunningFloor {
@@ -57,8 +57,8 @@ pub(crate) fn target(address: SocketAddr) -> Target {
     }
 }
 
-pub(crate) fn plan(streams: usize, requests: u64) -> Plan {
-    Plan {
+pub(crate) fn workload(streams: usize, requests: u64) -> Workload {
+    Workload {
         streams,
         tokens: 32,
         prompt_tokens: 3,
@@ -74,11 +74,11 @@ pub(crate) fn plan(streams: usize, requests: u64) -> Plan {
 fn every_token_of_every_stream_is_counted() {
     let floor = RunningFloor::start(Duration::ZERO);
     for (streams, requests) in [(1, 5), (7, 20), (100, 300)] {
-        let plan = Plan {
+        let workload = Workload {
             warmup: streams as u64,
-            ..plan(streams, requests)
+            ..workload(streams, requests)
         };
-        let report = load::run(&target(floor.address), &plan).unwrap();
+        let report = load::run(&target(floor.address), &workload).unwrap();
         assert!(report.is_clean(), "{report:?}");
         assert_eq!(
             (report.whole, report.tokens, report.events),
@@ -93,11 +93,11 @@ fn every_token_of_every_stream_is_counted() {
 fn paced_streams_take_their_time() {
     let floor = RunningFloor::start(Duration::from_millis(2));
     let started = Instant::now();
-    let plan = Plan {
+    let workload = Workload {
         ramp: Duration::from_millis(10),
-        ..plan(10, 10)
+        ..workload(10, 10)
     };
-    let report = load::run(&target(floor.address), &plan).unwrap();
+    let report = load::run(&target(floor.address), &workload).unwrap();
     assert!(report.is_clean(), "{report:?}");
     // 32 tokens, the first of them after one pace.
     assert!(started.elapsed() >= Duration::from_millis(64));
@@ -111,10 +111,10 @@ fn a_duration_ends_the_run_with_whole_streams() {
     let duration = Some(Duration::from_millis(100));
     let report = load::run(
         &target(floor.address),
-        &Plan {
+        &Workload {
             requests: None,
             duration,
-            ..plan(4, 0)
+            ..workload(4, 0)
         },
     );
     let report = report.unwrap();
@@ -172,7 +172,7 @@ fn broken_answers_are_counted_by_kind() {
     ];
     for (answer, counts, problem) in cases {
         assert!(answer.starts_with(HEAD) || answer.contains("503"));
-        let report = load::run(&target(canned(answer.as_bytes())), &plan(1, 1)).unwrap();
+        let report = load::run(&target(canned(answer.as_bytes())), &workload(1, 1)).unwrap();
         assert_eq!(
             (report.short, report.truncated, report.errored),
             counts,
@@ -193,7 +193,7 @@ fn nobody_there_is_an_error_not_a_report() {
             wire,
             ..target(address)
         };
-        let error = load::run(&target, &plan(8, 100)).unwrap_err();
+        let error = load::run(&target, &workload(8, 100)).unwrap_err();
         assert!(error.to_string().contains(&address.to_string()), "{error}");
     }
 }
@@ -201,11 +201,11 @@ fn nobody_there_is_an_error_not_a_report() {
 #[test]
 fn a_server_that_stays_silent_is_given_up() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let plan = Plan {
+    let workload = Workload {
         timeout: Duration::from_millis(100),
-        ..plan(2, 2)
+        ..workload(2, 2)
     };
-    let error = load::run(&target(listener.local_addr().unwrap()), &plan).unwrap_err();
+    let error = load::run(&target(listener.local_addr().unwrap()), &workload).unwrap_err();
     assert!(
         matches!(
             error,

@@ -43,6 +43,17 @@ pub enum FrameLogprobs<'a> {
 }
 
 /// Writes the frames of one choice of one stream.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
+///
+/// let info = StreamInfo { id: "chatcmpl-1", created: 7, model: "m", include_usage: false };
+/// let mut out = BytesMut::new();
+/// ChunkTemplate::chat(&info, 0).write_content(&mut out, "Hi", None);
+/// assert!(out.starts_with(b"data: {\"id\":\"chatcmpl-1\""));
+/// assert!(out.ends_with(b"\n\n"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChunkTemplate {
     shape: Shape,

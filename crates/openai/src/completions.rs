@@ -58,8 +58,8 @@ pub fn parse(body: &[u8]) -> Result<Parsed<CompletionRequest>, ApiError> {
         return Err(ApiError::unsupported(
             "best_of",
             format!(
-                "`best_of` of `{best_of}` differs from `n`, `{}`: candidates are not ranked here. \
-                 Leave it out, or set it to `n`.",
+                "`best_of` is `{best_of}` and `n` is `{}`; ranking candidates is not supported. \
+                 Leave it out or set it to `n`.",
                 generation.n
             ),
         ));

@@ -16,7 +16,6 @@ pub enum ErrorKind {
     UnknownUrl,
     MethodNotAllowed,
     PayloadTooLarge,
-    UnsupportedMediaType,
     RateLimited,
     Internal,
     /// No worker can serve it now; another attempt may succeed.
@@ -26,8 +25,8 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Every kind, for tests and metrics.
-    pub const ALL: [Self; 12] = [
+    #[cfg(test)]
+    const ALL: [Self; 11] = [
         Self::InvalidRequest,
         Self::ContextLengthExceeded,
         Self::InvalidApiKey,
@@ -35,7 +34,6 @@ impl ErrorKind {
         Self::UnknownUrl,
         Self::MethodNotAllowed,
         Self::PayloadTooLarge,
-        Self::UnsupportedMediaType,
         Self::RateLimited,
         Self::Internal,
         Self::Unavailable,
@@ -50,7 +48,6 @@ impl ErrorKind {
             Self::ModelNotFound | Self::UnknownUrl => 404,
             Self::MethodNotAllowed => 405,
             Self::PayloadTooLarge => 413,
-            Self::UnsupportedMediaType => 415,
             Self::RateLimited => 429,
             Self::Internal => 500,
             Self::Unavailable => 503,
@@ -67,8 +64,7 @@ impl ErrorKind {
             | Self::ModelNotFound
             | Self::UnknownUrl
             | Self::MethodNotAllowed
-            | Self::PayloadTooLarge
-            | Self::UnsupportedMediaType => "invalid_request_error",
+            | Self::PayloadTooLarge => "invalid_request_error",
             Self::RateLimited => "requests",
             Self::Internal | Self::Unavailable | Self::Timeout => "server_error",
         }
@@ -84,20 +80,11 @@ impl ErrorKind {
             Self::UnknownUrl => Some("unknown_url"),
             Self::MethodNotAllowed => Some("method_not_supported"),
             Self::PayloadTooLarge => Some("request_too_large"),
-            Self::UnsupportedMediaType => Some("unsupported_content_type"),
             Self::RateLimited => Some("rate_limit_exceeded"),
             Self::Internal => Some("server_error"),
             Self::Unavailable => Some("service_unavailable"),
             Self::Timeout => Some("timeout"),
         }
-    }
-
-    /// Whether the same request may succeed later.
-    pub const fn retryable(self) -> bool {
-        matches!(
-            self,
-            Self::RateLimited | Self::Internal | Self::Unavailable | Self::Timeout
-        )
     }
 }
 
@@ -202,7 +189,7 @@ impl ApiError {
         match known {
             [] => message.push_str(" No model is loaded yet."),
             known => {
-                message.push_str(" Models here: ");
+                message.push_str(" Available models: ");
                 for (position, name) in known.iter().take(16).enumerate() {
                     message.push_str(if position == 0 { "`" } else { ", `" });
                     message.push_str(name.as_ref());
@@ -228,7 +215,7 @@ impl ApiError {
         let path = crate::reader::shortened(path);
         Self::new(
             ErrorKind::MethodNotAllowed,
-            format!("Not allowed to `{method}` on `{path}`. Use another HTTP method."),
+            format!("The method `{method}` is not allowed on `{path}`. Use another HTTP method."),
         )
     }
 
@@ -237,18 +224,7 @@ impl ApiError {
         Self::new(
             ErrorKind::PayloadTooLarge,
             format!(
-                "The request body is larger than the limit of `{limit_bytes}` bytes. Send less."
-            ),
-        )
-    }
-
-    /// 415: the body is not declared as JSON.
-    pub fn unsupported_media_type(content_type: &str) -> Self {
-        let content_type = crate::reader::shortened(content_type);
-        Self::new(
-            ErrorKind::UnsupportedMediaType,
-            format!(
-                "Unsupported content type `{content_type}`. Send `content-type: application/json`."
+                "The request body is larger than the limit of `{limit_bytes}` bytes. Send a smaller one."
             ),
         )
     }
@@ -272,17 +248,12 @@ impl ApiError {
         Self::new(ErrorKind::Timeout, message)
     }
 
-    /// 500: a fault of ours. Tells nothing; the cause belongs in the log, under the request id.
+    /// 500: a failure on our side. The cause is not for clients; it belongs in the log, with the request id.
     pub fn internal() -> Self {
         Self::new(
             ErrorKind::Internal,
             "The server had an error while processing the request. Retry, and if it persists, report the request id.",
         )
-    }
-
-    /// 500 with words for the client, where the failure is the engine's own and worth telling.
-    pub fn engine_failed(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Internal, message)
     }
 
     /// The HTTP status.
@@ -297,13 +268,6 @@ impl ApiError {
 
     /// The body: `{"error": {"message", "type", "param", "code"}}`.
     pub fn to_json(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(128 + self.message.len());
-        self.write_json(&mut body);
-        body
-    }
-
-    /// Appends the body to `out`.
-    pub fn write_json(&self, out: &mut Vec<u8>) {
         let envelope = Envelope {
             error: Detail {
                 message: &self.message,
@@ -312,8 +276,8 @@ impl ApiError {
                 code: self.code(),
             },
         };
-        // Writing strings to a vector cannot fail.
-        let _ = serde_json::to_writer(out, &envelope);
+        // Strings always serialize.
+        serde_json::to_vec(&envelope).unwrap_or_default()
     }
 }
 
@@ -351,12 +315,10 @@ mod tests {
             ApiError::not_found("POST", "/v1/chat"),
             ApiError::method_not_allowed("GET", "/v1/completions"),
             ApiError::payload_too_large(33_554_432),
-            ApiError::unsupported_media_type("text/plain"),
             ApiError::rate_limited("busy", 2),
             ApiError::unavailable("no worker"),
             ApiError::timeout("too late"),
             ApiError::internal(),
-            ApiError::engine_failed("out of blocks"),
         ]
     }
 
@@ -399,7 +361,6 @@ mod tests {
                 (404, invalid, Some("unknown_url")),
                 (405, invalid, Some("method_not_supported")),
                 (413, invalid, Some("request_too_large")),
-                (415, invalid, Some("unsupported_content_type")),
                 (429, "requests", Some("rate_limit_exceeded")),
                 (500, "server_error", Some("server_error")),
                 (503, "server_error", Some("service_unavailable")),
@@ -409,10 +370,12 @@ mod tests {
     }
 
     #[test]
-    fn deterministic_failures_are_never_retried_by_clients() {
+    fn only_failures_that_may_pass_are_retried_by_clients() {
+        use ErrorKind::{Internal, RateLimited, Timeout, Unavailable};
         for kind in ErrorKind::ALL {
-            let retried = matches!(kind.status(), 408 | 409 | 429) || kind.status() >= 500;
-            assert_eq!(retried, kind.retryable(), "{kind:?}");
+            let may_pass = matches!(kind, RateLimited | Internal | Unavailable | Timeout);
+            let is_retried = matches!(kind.status(), 408 | 409 | 429) || kind.status() >= 500;
+            assert_eq!(is_retried, may_pass, "{kind:?}");
         }
     }
 

@@ -1,5 +1,5 @@
 //! What becomes of each field of a request: the one table. Owns the names and the decision; the parsers
-//! own the values of honoured fields, and a test holds the two together.
+//! own the values of applied fields, and a test holds the two together.
 //!
 //! A field is refused where leaving it out would change what the answer means, and ignored where it is
 //! a hint about storage, caching, billing or effort. A name that is not here is ignored and reported:
@@ -7,7 +7,7 @@
 
 /// Which request bodies a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
+pub(crate) enum Endpoint {
     Chat,
     Completions,
     Both,
@@ -20,11 +20,11 @@ impl Endpoint {
 }
 
 /// What becomes of a field. `null`, `[]` and `{}` are neutral for every refused, ignored or unknown
-/// field, and so are the values listed: neutral values count as honoured.
+/// field, and so are the values listed: neutral values count as applied.
 #[derive(Clone, Copy, Debug)]
-pub enum Treatment {
+pub(crate) enum Treatment {
     /// Read by the parser; any value that it does not accept is an error.
-    Honoured,
+    Applied,
     /// 400 with the field's name, unless neutral; `unless` names a field and a value of it under
     /// which this one is ignored instead. `hint` says what to do.
     Refused {
@@ -38,17 +38,17 @@ pub enum Treatment {
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Field {
-    pub name: &'static str,
-    pub endpoint: Endpoint,
-    pub treatment: Treatment,
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) treatment: Treatment,
 }
 
-const fn honoured(endpoint: Endpoint, name: &'static str) -> Field {
+const fn applied(endpoint: Endpoint, name: &'static str) -> Field {
     Field {
         name,
         endpoint,
-        treatment: Treatment::Honoured,
+        treatment: Treatment::Applied,
     }
 }
 
@@ -100,47 +100,47 @@ const fn refused_unless(
 
 use Endpoint::{Both, Chat, Completions};
 
-const NO_TOOLS: &str = "Tool calls are not supported yet: a call would come back as plain text. \
+const NO_TOOLS: &str = "Tool calls are not supported; a call would come back as plain text. \
      Leave it out, or set `tool_choice` to `none`.";
-const NO_FUNCTIONS: &str = "Function calls are not supported yet: a call would come back as plain \
+const NO_FUNCTIONS: &str = "Function calls are not supported; a call would come back as plain \
      text. Leave it out, or set `function_call` to `none`.";
 const NO_GUIDANCE: &str =
-    "Constrained output is not supported yet. Leave it out and check the answer.";
+    "Constrained output is not supported. Leave it out and validate the answer.";
 
 /// Every field that current clients send, and the usual extensions.
-pub const FIELDS: &[Field] = &[
-    honoured(Both, "model"),
-    honoured(Chat, "messages"),
-    honoured(Completions, "prompt"),
-    honoured(Both, "max_tokens"),
-    honoured(Chat, "max_completion_tokens"),
-    honoured(Both, "temperature"),
-    honoured(Both, "top_p"),
-    honoured(Both, "n"),
-    honoured(Both, "stop"),
-    honoured(Both, "seed"),
-    honoured(Both, "presence_penalty"),
-    honoured(Both, "frequency_penalty"),
-    honoured(Both, "logit_bias"),
-    honoured(Both, "logprobs"),
-    honoured(Chat, "top_logprobs"),
-    honoured(Completions, "echo"),
+pub(crate) const FIELDS: &[Field] = &[
+    applied(Both, "model"),
+    applied(Chat, "messages"),
+    applied(Completions, "prompt"),
+    applied(Both, "max_tokens"),
+    applied(Chat, "max_completion_tokens"),
+    applied(Both, "temperature"),
+    applied(Both, "top_p"),
+    applied(Both, "n"),
+    applied(Both, "stop"),
+    applied(Both, "seed"),
+    applied(Both, "presence_penalty"),
+    applied(Both, "frequency_penalty"),
+    applied(Both, "logit_bias"),
+    applied(Both, "logprobs"),
+    applied(Chat, "top_logprobs"),
+    applied(Completions, "echo"),
     // Honoured where it asks for nothing more than `n` does; see `completions`.
-    honoured(Completions, "best_of"),
-    honoured(Both, "stream"),
-    honoured(Both, "stream_options"),
+    applied(Completions, "best_of"),
+    applied(Both, "stream"),
+    applied(Both, "stream_options"),
     // Names the end user for the operator's records; it has no effect on the answer by definition.
-    honoured(Both, "user"),
+    applied(Both, "user"),
     // Extensions that the usual open servers share.
-    honoured(Both, "top_k"),
-    honoured(Both, "min_p"),
-    honoured(Both, "repetition_penalty"),
-    honoured(Both, "min_tokens"),
-    honoured(Both, "ignore_eos"),
-    honoured(Both, "stop_token_ids"),
-    honoured(Both, "skip_special_tokens"),
+    applied(Both, "top_k"),
+    applied(Both, "min_p"),
+    applied(Both, "repetition_penalty"),
+    applied(Both, "min_tokens"),
+    applied(Both, "ignore_eos"),
+    applied(Both, "stop_token_ids"),
+    applied(Both, "skip_special_tokens"),
     // The demo and most models know a call format, but without a parser the call would reach the
-    // client as text with `finish_reason` stop, and an agent would take it for the answer.
+    // client as text with `finish_reason` stop, and an agent would treat it as the answer.
     refused_unless("tools", "tool_choice", "\"none\"", NO_TOOLS),
     refused(Chat, "tool_choice", &["\"none\"", "\"auto\""], NO_TOOLS),
     refused_unless("functions", "function_call", "\"none\"", NO_FUNCTIONS),
@@ -154,7 +154,7 @@ pub const FIELDS: &[Field] = &[
         Chat,
         "response_format",
         &[r#"{"type":"text"}"#],
-        "Only `{\"type\": \"text\"}` is supported yet. Leave it out and check the answer.",
+        "Only `{\"type\": \"text\"}` is supported. Leave it out and validate the answer.",
     ),
     refused(
         Chat,
@@ -167,19 +167,19 @@ pub const FIELDS: &[Field] = &[
         Chat,
         "web_search_options",
         &[],
-        "There is no web search here. Leave it out.",
+        "Web search is not supported. Leave it out.",
     ),
     refused(
         Chat,
         "moderation",
         &[],
-        "Nothing is moderated here. Leave it out and moderate the answer yourself.",
+        "Moderation is not supported. Leave it out and moderate the answer yourself.",
     ),
     refused(
         Completions,
         "suffix",
         &["\"\""],
-        "Text cannot be inserted before a suffix. Leave it out.",
+        "Inserting text before a suffix is not supported. Leave it out.",
     ),
     refused(
         Both,
@@ -218,7 +218,7 @@ pub const FIELDS: &[Field] = &[
 ];
 
 /// The row of `name`, if it belongs to `endpoint`.
-pub fn find(endpoint: Endpoint, name: &str) -> Option<&'static Field> {
+pub(crate) fn find(endpoint: Endpoint, name: &str) -> Option<&'static Field> {
     FIELDS
         .iter()
         .find(|field| field.name == name && field.endpoint.covers(endpoint))
@@ -226,7 +226,7 @@ pub fn find(endpoint: Endpoint, name: &str) -> Option<&'static Field> {
 
 /// The label of a counter of ignored fields: the name itself where it is one of the table's, else
 /// `other`, so that clients cannot make labels.
-pub fn label(name: &str) -> &'static str {
+pub(crate) fn label(name: &str) -> &'static str {
     FIELDS
         .iter()
         .find(|field| field.name == name)

@@ -113,8 +113,8 @@ impl Sampling {
         if top_p == Some(0.0) {
             return Err(ApiError::invalid_request(
                 "top_p",
-                "Invalid value for `top_p`: `0`. Send a value above 0, to 1; for the likeliest \
-                 token alone, set `temperature` to 0.",
+                "Invalid value for `top_p`: `0`. Send a value above 0 and at most 1; to always take \
+                 the likeliest token, set `temperature` to 0.",
             ));
         }
         let repetition_penalty = fields.decimal("repetition_penalty", 0.0..=10.0)?;
@@ -122,8 +122,8 @@ impl Sampling {
         if repetition_penalty.is_some_and(|penalty| penalty < 1e-3) {
             return Err(ApiError::invalid_request(
                 "repetition_penalty",
-                "Invalid value for `repetition_penalty`: it is below 0.001. Send a value above \
-                 that, to 10; 1 changes nothing.",
+                "Invalid value for `repetition_penalty`: it is below 0.001. Send a value \
+                 from 0.001 to 10; 1 changes nothing.",
             )
             .with_code(code::DECIMAL_BELOW));
         }
@@ -134,8 +134,8 @@ impl Sampling {
             return Err(ApiError::invalid_request(
                 "min_tokens",
                 format!(
-                    "Invalid value for `min_tokens`: `{least}` is above `max_tokens`, `{most}`. \
-                     Send no more than that."
+                    "Invalid value for `min_tokens`: `{least}` is above `max_tokens` (`{most}`). \
+                     Send at most that many."
                 ),
             ));
         }

@@ -36,7 +36,7 @@ impl IgnoredFields {
         }
     }
 
-    /// True if every field was honoured.
+    /// True if every field was applied.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }

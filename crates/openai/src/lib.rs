@@ -1,15 +1,28 @@
 //! The OpenAI API as values: request parsing and validation, response bodies, streaming frames and the
 //! error envelope. Knows nothing of KServe, of HTTP frameworks, or of async: bytes in, bytes out.
 //!
-//! Every field of a request is honoured, refused with its name, or reported as ignored; the table in
-//! [`fields`] is the one place that decides which.
+//! Every field of a request is applied, refused with its name, or reported as ignored; the table in
+//! `fields` is the one place that decides which.
+//!
+//! ```
+//! use inflight_openai::chat;
+//!
+//! let body = br#"{"model": "m", "messages": [{"role": "user", "content": "Hi"}], "store": true}"#;
+//! let parsed = chat::parse(body)?;
+//! assert_eq!(parsed.request.messages[0].content, "Hi");
+//! assert_eq!(parsed.ignored.header_value().as_deref(), Some("store"));
+//!
+//! let error = chat::parse(b"{}").unwrap_err();
+//! assert_eq!((error.status(), error.param.as_deref()), (400, Some("model")));
+//! # Ok::<(), inflight_openai::ApiError>(())
+//! ```
 
 pub mod chat;
 pub mod chunk;
 pub mod completions;
-pub mod error;
-pub mod escape;
-pub mod fields;
+mod error;
+mod escape;
+mod fields;
 mod generation;
 mod ignored;
 mod logprobs;

@@ -92,7 +92,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, ApiError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::invalid_body(format!(
-                "The request body is not valid UTF-8: the fault is at byte `{}`. Send JSON in UTF-8.",
+                "The request body is not valid UTF-8 at byte `{}`. Send JSON in UTF-8.",
                 error.valid_up_to()
             ))
         })?;
@@ -105,7 +105,7 @@ impl<'a> Fields<'a> {
             ApiError::invalid_body(if error.is_data() {
                 format!("The request body must be a JSON object: {error}.")
             } else {
-                format!("The request body is not valid JSON: {error}. Check it at that place.")
+                format!("The request body is not valid JSON: {error}. Fix it there and retry.")
             })
         })?;
         Ok(Self {
@@ -234,8 +234,8 @@ impl<'a> Fields<'a> {
         for (name, raw) in &entries {
             let full = format!("{table_path}{name}");
             match fields::find(endpoint, &full).map(|field| field.treatment) {
-                // Honoured, and yet not taken: it stood as null.
-                Some(Treatment::Honoured) => {}
+                // Applied but not taken: it was null.
+                Some(Treatment::Applied) => {}
                 Some(Treatment::Ignored { neutral }) => {
                     if !is_neutral(raw, neutral) {
                         ignored.push(&full);

@@ -4,13 +4,13 @@
 //! Held back is only what a later id could still change: up to three bytes of an unfinished character
 //! (byte-level tokenizers); a run of byte-fallback tokens until a token of text ends it, because one
 //! invalid byte turns the whole run into U+FFFD; one token where the last one decodes differently; and
-//! everything where the tokenizer's decoder cannot be taken apart (see `plan`).
+//! everything where the tokenizer's decoder cannot be taken apart (see `decoder`).
 
 use std::sync::Arc;
 
 use crate::tokenizer::Tokenizer;
+use crate::tokenizer::decoder::Assembly;
 use crate::tokenizer::pieces::append;
-use crate::tokenizer::plan::Assembly;
 
 /// The text of one sequence, as its ids arrive.
 ///
@@ -34,11 +34,11 @@ pub struct Detokenizer {
 impl Detokenizer {
     /// A detokenizer for one sequence. `skip_special_tokens` as in [`Tokenizer::decode`].
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special_tokens: bool) -> Self {
-        let plan = tokenizer.plan();
+        let parts = tokenizer.decoder();
         let assembler = Assembler {
-            assembly: plan.assembly,
+            assembly: parts.assembly,
             pending: Vec::new(),
-            strip: plan.strip.filter(|(_, count)| *count > 0),
+            strip: parts.strip.filter(|(_, count)| *count > 0),
         };
         Self {
             tokenizer,
@@ -56,14 +56,14 @@ impl Detokenizer {
         let Some(piece) = self.tokenizer.piece(id, self.skip_special_tokens) else {
             return;
         };
-        let plan = self.tokenizer.plan();
-        if plan.assembly == Assembly::Whole {
+        let parts = self.tokenizer.decoder();
+        if parts.assembly == Assembly::Whole {
             self.ids.push(id);
-        } else if plan.lags {
+        } else if parts.lags {
             if let Some(previous) = self.waiting.replace(id) {
                 self.decode(previous, false, out);
             }
-        } else if self.started || !plan.first_differs() {
+        } else if self.started || !parts.first_differs() {
             self.started = true;
             self.assembler.push(piece.bytes, piece.is_byte, out);
         } else {
@@ -96,14 +96,14 @@ impl Detokenizer {
             }
             return;
         }
-        let plan = self.tokenizer.plan();
+        let parts = self.tokenizer.decoder();
         let token = self
             .tokenizer
             .raw_token(id)
-            .and_then(|token| plan.edge(token, first, last));
+            .and_then(|token| parts.edge(token, first, last));
         if let Some(token) = token {
             let mut bytes = Vec::new();
-            let is_byte = append(plan.assembly, &token, &mut bytes);
+            let is_byte = append(parts.assembly, &token, &mut bytes);
             self.assembler.push(&bytes, is_byte, out);
         }
     }

@@ -6,20 +6,20 @@
 #[non_exhaustive]
 pub enum TextError {
     /// A file without which there is no text.
-    #[error("the model has no `{name}`; add the file to the model directory")]
+    #[error("the model has no `{name}`; add it to the model directory")]
     MissingFile { name: &'static str },
-    /// A file that is not the JSON it should be.
+    /// A file that is not JSON, or not of the expected shape.
     #[error("`{name}` is not valid")]
     InvalidFile {
         name: &'static str,
         #[source]
         source: serde_json::Error,
     },
-    /// tokenizer.json that the tokenizers library refuses.
+    /// A `tokenizer.json` that the tokenizers library refuses.
     #[error("`tokenizer.json` cannot be loaded: {reason}")]
     Load { reason: String },
-    /// Ids so far apart that a table by id would be out of proportion.
-    #[error("`tokenizer.json` has the token id `{id}`; ids up to `{limit}` are supported")]
+    /// Ids so sparse that a table indexed by id would be too large.
+    #[error("`tokenizer.json` has the token id `{id}`, above the limit of `{limit}`")]
     SparseVocabulary { id: u32, limit: u32 },
     /// The tokenizer failed on this text.
     #[error("the text cannot be tokenized: {reason}")]

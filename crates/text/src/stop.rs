@@ -19,6 +19,17 @@ pub struct StopHit {
 ///
 /// Held back is exactly the longest end of the text that some stop string starts with. Nothing is
 /// allocated per chunk once the hold-back buffer has grown to the longest stop string.
+///
+/// ```
+/// use inflight_text::StopMatcher;
+///
+/// let mut matcher = StopMatcher::new(&["END".to_owned()]);
+/// let mut shown = String::new();
+/// assert!(matcher.push("one E", &mut shown).is_none());
+/// assert_eq!(shown, "one ", "`E` may be the start of `END`");
+/// assert!(matcher.push("ND two", &mut shown).is_some());
+/// assert_eq!(shown, "one ");
+/// ```
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<Stop>,

@@ -37,6 +37,20 @@ const TOOL_USE: &str = "tool_use";
 const SOURCE_LIMIT: usize = 1 << 20;
 
 /// A model's chat template, compiled once.
+///
+/// ```
+/// use inflight_text::{ChatTemplate, TemplateInput};
+/// use serde_json::{Map, json};
+///
+/// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+/// let template = ChatTemplate::new(vec![("default".to_owned(), source.to_owned())], Map::new());
+/// let input = TemplateInput {
+///     messages: json!([{"role": "user", "content": "Hi"}]),
+///     ..TemplateInput::default()
+/// };
+/// assert_eq!(template.render(&input)?, "<user>Hi");
+/// # Ok::<(), inflight_text::TemplateError>(())
+/// ```
 pub struct ChatTemplate {
     environment: Environment<'static>,
     /// Names in the model's order; those that do not parse with why.
@@ -93,11 +107,11 @@ pub enum TemplateError {
     #[error("the model's chat template does not parse: {message}")]
     Syntax { message: String },
     /// Several templates, none of them the default.
-    #[error("the model has no default chat template, only {names}")]
+    #[error("the model has no chat template named `default`, only {names}")]
     NoDefault { names: String },
     /// The rendering took more instructions than allowed.
     #[error(
-        "the conversation takes the model's chat template more than `{limit}` steps; send fewer messages"
+        "the model's chat template needs more than `{limit}` steps for this conversation; send fewer messages"
     )]
     OutOfFuel { limit: u64 },
     /// The rendered text is larger than allowed.
@@ -153,8 +167,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`TemplateError`]; what the client can mend and what not, [`TemplateError::is_models_fault`]
-    /// tells.
+    /// [`TemplateError`]; [`TemplateError::is_models_fault`] says whether the client can do anything about it.
     pub fn render(&self, input: &TemplateInput) -> Result<String, TemplateError> {
         let tools = input.tools.as_ref().filter(|tools| {
             !tools.is_null() && !tools.as_array().is_some_and(|list| list.is_empty())
@@ -271,7 +284,7 @@ fn environment(limits: TemplateLimits) -> Environment<'static> {
 fn compile(environment: &mut Environment<'static>, name: &str, source: &str) -> Result<(), String> {
     if source.len() > SOURCE_LIMIT {
         return Err(format!(
-            "it has `{}` bytes; at most `{SOURCE_LIMIT}` are supported",
+            "it has `{}` bytes, more than the limit of `{SOURCE_LIMIT}`",
             source.len()
         ));
     }

@@ -9,16 +9,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::error::TextError;
 
 mod bound;
+pub(crate) mod decoder;
 pub(crate) mod pieces;
-pub(crate) mod plan;
 
+use decoder::DecoderParts;
 use pieces::{Piece, Pieces};
-use plan::Plan;
 
 /// A tokenizer, loaded from `tokenizer.json`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    plan: Plan,
+    decoder: DecoderParts,
     pieces: Pieces,
     vocab_size: usize,
     /// See [`bound`].
@@ -66,13 +66,13 @@ impl Tokenizer {
                 reason: error.to_string(),
             })?;
         inner.with_padding(None);
-        let mut plan = Plan::read(inner.get_decoder());
-        let pieces = Pieces::build(&inner, &mut plan)?;
+        let mut parts = DecoderParts::read(inner.get_decoder());
+        let pieces = Pieces::build(&inner, &mut parts)?;
         let vocab_size = inner.get_vocab_size(true);
         let most_bytes_per_token = bound::most_bytes_per_token(&inner, &pieces);
         Ok(Self {
             inner,
-            plan,
+            decoder: parts,
             pieces,
             vocab_size,
             most_bytes_per_token,
@@ -139,8 +139,8 @@ impl Tokenizer {
         })
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.plan
+    pub(crate) fn decoder(&self) -> &DecoderParts {
+        &self.decoder
     }
 
     pub(crate) fn piece(&self, id: u32, skip_special_tokens: bool) -> Option<Piece<'_>> {
@@ -157,7 +157,7 @@ impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tokenizer")
             .field("vocab_size", &self.vocab_size)
-            .field("plan", &self.plan)
+            .field("decoder", &self.decoder)
             .finish_non_exhaustive()
     }
 }

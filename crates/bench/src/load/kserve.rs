@@ -15,7 +15,7 @@ use inflight_kserve::tensor::RequestBuilder;
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::Channel;
 
-use super::{LoadError, Plan, Target};
+use super::{LoadError, Target, Workload};
 
 type Client = GrpcInferenceServiceClient<Channel>;
 
@@ -42,11 +42,11 @@ struct Template {
 }
 
 impl Template {
-    fn new(target: &Target, plan: &Plan) -> Self {
+    fn new(target: &Target, workload: &Workload) -> Self {
         Self {
             model: target.model.clone(),
-            prompt: vec![PROMPT_TOKEN; plan.prompt_tokens as usize],
-            tokens: plan.tokens,
+            prompt: vec![PROMPT_TOKEN; workload.prompt_tokens as usize],
+            tokens: workload.tokens,
         }
     }
 

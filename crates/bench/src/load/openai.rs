@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use super::{LoadError, Phase, Plan, Streams, Target, ending, ramp_start};
+use super::{LoadError, Phase, Streams, Target, Workload, ending, ramp_start};
 use crate::measure::{Ending, Timer};
 use crate::sse::{Event, ResponseReader};
 
@@ -55,7 +55,7 @@ enum Io {
 }
 
 impl OpenAiStreams {
-    pub(super) fn new(target: &Target, plan: &Plan) -> Result<Self, LoadError> {
+    pub(super) fn new(target: &Target, workload: &Workload) -> Result<Self, LoadError> {
         let address = target
             .address
             .to_socket_addrs()
@@ -64,7 +64,7 @@ impl OpenAiStreams {
             .ok_or_else(|| LoadError::Address {
                 address: target.address.clone(),
             })?;
-        let connections = (0..plan.streams)
+        let connections = (0..workload.streams)
             .map(|_| Connection {
                 socket: None,
                 sent: 0,
@@ -75,8 +75,8 @@ impl OpenAiStreams {
             .collect();
         Ok(Self {
             address,
-            request: request_bytes(target, plan),
-            tokens: plan.tokens,
+            request: request_bytes(target, workload),
+            tokens: workload.tokens,
             poll: Poll::new()?,
             connections,
             buffer: vec![0; READ_BYTES],
@@ -351,13 +351,13 @@ fn write_request(socket: &mut TcpStream, request: &[u8], sent: &mut usize) -> st
 }
 
 /// The whole request, which is the same for every stream.
-fn request_bytes(target: &Target, plan: &Plan) -> Vec<u8> {
+fn request_bytes(target: &Target, workload: &Workload) -> Vec<u8> {
     // One short word is about one token for any tokenizer.
-    let prompt = vec!["word"; plan.prompt_tokens as usize].join(" ");
+    let prompt = vec!["word"; workload.prompt_tokens as usize].join(" ");
     let body = serde_json::json!({
         "model": target.model,
         "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": plan.tokens,
+        "max_tokens": workload.tokens,
         "ignore_eos": true,
         "stream": true,
         "stream_options": {"include_usage": true},

@@ -18,7 +18,7 @@ pub(crate) struct Results {
     tokens: u32,
     pace_ms: u128,
     rounds: u32,
-    rows: Vec<Row>,
+    rows: Vec<Measurement>,
     /// One stream over one kept-alive connection, nothing else going on.
     first_token: Vec<FirstToken>,
     /// What was not measured, and why.
@@ -35,7 +35,7 @@ struct Machine {
 
 /// One server under one load.
 #[derive(Debug, Serialize)]
-struct Row {
+struct Measurement {
     server: &'static str,
     mode: Mode,
     streams: usize,
@@ -73,7 +73,7 @@ impl Spread {
     }
 }
 
-impl Row {
+impl Measurement {
     fn spread(&self, value: impl Fn(&Report) -> Option<f64>) -> Option<Spread> {
         Spread::of(self.rounds.iter().filter_map(value))
     }
@@ -115,7 +115,7 @@ impl Results {
             .find(|row| (row.server, row.mode, row.streams) == (server, mode, streams));
         match row {
             Some(row) => row.rounds.push(report),
-            None => self.rows.push(Row {
+            None => self.rows.push(Measurement {
                 server,
                 mode,
                 streams,
@@ -171,7 +171,7 @@ impl Results {
                 format!("Paced: one token per stream each {} ms", self.pace_ms),
             ),
         ] {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.mode == mode).collect();
+            let rows: Vec<&Measurement> = self.rows.iter().filter(|row| row.mode == mode).collect();
             if !rows.is_empty() {
                 text.push_str(&format!("\n### {title}\n\n"));
                 text.push_str(&self.table(&rows));
@@ -190,7 +190,7 @@ impl Results {
         text
     }
 
-    fn table(&self, rows: &[&Row]) -> String {
+    fn table(&self, rows: &[&Measurement]) -> String {
         let mut text = markdown_row(&[
             "server",
             "streams",
@@ -207,14 +207,14 @@ impl Results {
             "broken",
         ]);
         text.push_str(&markdown_row(&["---"; 13]));
-        let floors: BTreeMap<usize, &Row> = rows
+        let floors: BTreeMap<usize, &Measurement> = rows
             .iter()
             .filter(|row| row.server == FLOOR)
             .map(|row| (row.streams, *row))
             .collect();
         for row in rows {
             let floor = floors.get(&row.streams);
-            let multiple = |own: Option<Spread>, of: fn(&Row) -> Option<Spread>| {
+            let multiple = |own: Option<Spread>, of: fn(&Measurement) -> Option<Spread>| {
                 let floor = floor.and_then(|floor| of(floor));
                 match own.zip(floor) {
                     Some((own, floor)) if floor.median > 0.0 => {
@@ -235,9 +235,9 @@ impl Results {
                 row.server.to_owned(),
                 row.streams.to_string(),
                 spread_text(row.throughput(), 0),
-                multiple(row.throughput(), Row::throughput),
+                multiple(row.throughput(), Measurement::throughput),
                 spread_text(row.cost(), 2),
-                multiple(row.cost(), Row::cost),
+                multiple(row.cost(), Measurement::cost),
                 number_text(row.spread(Report::tokens_per_event), 1),
                 number_text(row.spread(|report| report.cpu_us_per_event), 1),
                 quantiles(|report| report.time_to_first_token_ms),

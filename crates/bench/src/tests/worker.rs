@@ -8,8 +8,8 @@ use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerOptions};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::{plan, target};
-use crate::load::{self, Plan, Target, Wire};
+use super::{target, workload};
+use crate::load::{self, Target, Wire, Workload};
 use crate::suite::Ready;
 
 /// A worker on a runtime of its own, stopped when dropped.
@@ -87,12 +87,12 @@ fn every_token_is_counted_over_both_wires() {
     let worker = RunningWorker::start(instant());
     for wire in [Wire::Kserve, Wire::KserveStep] {
         for (streams, requests) in [(1, 3), (50, 120)] {
-            let plan = Plan {
+            let workload = Workload {
                 warmup: 1 + streams as u64,
                 ramp: Duration::from_millis(5),
-                ..plan(streams, requests)
+                ..workload(streams, requests)
             };
-            let report = load::run(&worker.target(wire), &plan).unwrap();
+            let report = load::run(&worker.target(wire), &workload).unwrap();
             assert!(report.is_clean(), "{wire:?} {report:?}");
             assert_eq!(
                 (report.whole, report.tokens),
@@ -112,7 +112,7 @@ fn refused_requests_are_errors_over_both_wires() {
         ..instant()
     });
     for wire in [Wire::Kserve, Wire::KserveStep] {
-        let report = load::run(&worker.target(wire), &plan(2, 4)).unwrap();
+        let report = load::run(&worker.target(wire), &workload(2, 4)).unwrap();
         assert_eq!(
             (report.whole, report.errored),
             (0, 4),
@@ -130,7 +130,7 @@ fn an_unknown_model_is_an_error_over_both_wires() {
             model: "nothing".to_owned(),
             ..worker.target(wire)
         };
-        match load::run(&target, &plan(1, 1)) {
+        match load::run(&target, &workload(1, 1)) {
             Ok(report) => assert_eq!((report.whole, report.errored), (0, 1), "{wire:?}"),
             Err(error) => assert!(error.to_string().contains("nothing"), "{wire:?} {error}"),
         }

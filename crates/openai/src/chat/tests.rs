@@ -49,7 +49,7 @@ fn an_absent_field_stays_absent() {
 }
 
 #[test]
-fn every_honoured_field_reaches_the_request() {
+fn every_applied_field_reaches_the_request() {
     let parsed = accept(json!({
         "max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "n": 3, "stop": ["a", "b"],
         "seed": -5, "presence_penalty": -2, "frequency_penalty": 2.0, "logprobs": true,
@@ -90,11 +90,11 @@ fn every_honoured_field_reaches_the_request() {
 }
 
 #[test]
-fn every_honoured_field_of_the_table_is_read() {
+fn every_applied_field_of_the_table_is_read() {
     // A value that no field takes: a parser that does not look at its field would let it pass.
     for field in FIELDS {
         let chat = crate::fields::find(Endpoint::Chat, field.name).is_some();
-        if chat && matches!(field.treatment, Treatment::Honoured) {
+        if chat && matches!(field.treatment, Treatment::Applied) {
             let error = refuse(json!({field.name: {"no": ["such", "value"]}}));
             let param = error.param.unwrap();
             assert!(param.starts_with(field.name), "{} {param}", field.name);
@@ -420,7 +420,7 @@ fn a_repeated_name_takes_the_last_value() {
 }
 
 #[test]
-fn neutral_values_count_as_honoured() {
+fn neutral_values_count_as_applied() {
     for extra in [
         json!({"tools": [], "tool_choice": "none", "functions": [], "function_call": "none"}),
         json!({"tool_choice": "auto", "function_call": "auto"}),

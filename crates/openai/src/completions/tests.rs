@@ -105,10 +105,10 @@ fn bad_values_are_named_with_openai_words() {
 }
 
 #[test]
-fn every_honoured_field_of_the_table_is_read() {
+fn every_applied_field_of_the_table_is_read() {
     for field in FIELDS {
         let here = crate::fields::find(Endpoint::Completions, field.name).is_some();
-        if here && matches!(field.treatment, Treatment::Honoured) {
+        if here && matches!(field.treatment, Treatment::Applied) {
             let error = refuse(json!({field.name: {"no": ["such", "value"]}}));
             let param = error.param.unwrap();
             assert!(param.starts_with(field.name), "{} {param}", field.name);
@@ -125,7 +125,7 @@ fn what_only_completions_have() {
 }
 
 #[test]
-fn neutral_values_count_as_honoured() {
+fn neutral_values_count_as_applied() {
     for extra in [
         json!({"best_of": 1}),
         json!({"best_of": 2, "n": 2}),

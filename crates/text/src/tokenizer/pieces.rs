@@ -1,10 +1,10 @@
 //! The table from ids to decoded bytes: what each token is in the middle of a text, computed once at
-//! load so that the hot path only copies. Owns the layout; the plan says what goes in.
+//! load so that the hot path only copies. Owns the layout; `decoder` says what goes in.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use super::plan::{Assembly, Plan};
+use super::decoder::{Assembly, DecoderParts};
 use crate::error::TextError;
 
 /// Largest id a table is made for: far above any vocabulary, and about 100 MB at worst.
@@ -32,8 +32,11 @@ pub(crate) struct Piece<'a> {
 }
 
 impl Pieces {
-    /// Makes the table; where a stage fails on some token, `plan` gives up and tokens stay raw.
-    pub(crate) fn build(inner: &tokenizers::Tokenizer, plan: &mut Plan) -> Result<Self, TextError> {
+    /// Makes the table; where a stage fails on some token, `parts` gives up and tokens stay raw.
+    pub(crate) fn build(
+        inner: &tokenizers::Tokenizer,
+        parts: &mut DecoderParts,
+    ) -> Result<Self, TextError> {
         let largest = inner.get_vocab(true).into_values().max();
         if let Some(id) = largest.filter(|id| *id > ID_LIMIT) {
             return Err(TextError::SparseVocabulary {
@@ -54,10 +57,10 @@ impl Pieces {
                 *slot = token;
             }
         }
-        let tokens = match plan.middle(tokens.clone()) {
+        let tokens = match parts.middle(tokens.clone()) {
             Some(decoded) => decoded,
             None => {
-                plan.give_up();
+                parts.give_up();
                 tokens
             }
         };
@@ -67,7 +70,7 @@ impl Pieces {
             flags,
         };
         for (token, flag) in tokens.iter().zip(pieces.flags.iter_mut()) {
-            if append(plan.assembly, token, &mut pieces.bytes) {
+            if append(parts.assembly, token, &mut pieces.bytes) {
                 *flag |= BYTE;
             }
             let end = u32::try_from(pieces.bytes.len()).map_err(|_| TextError::Load {

@@ -11,7 +11,7 @@ use inflight_kserve::names;
 use tokio::runtime::Runtime;
 
 use super::{Client, Template, connect, runtime};
-use crate::load::{LoadError, Phase, Plan, Streams, Target, ending, ramp_start};
+use crate::load::{LoadError, Phase, Streams, Target, Workload, ending, ramp_start};
 use crate::measure::{Ending, Timer};
 
 pub(in crate::load) struct RequestStreams {
@@ -23,17 +23,17 @@ pub(in crate::load) struct RequestStreams {
 }
 
 impl RequestStreams {
-    pub(in crate::load) fn new(target: &Target, plan: &Plan) -> Result<Self, LoadError> {
+    pub(in crate::load) fn new(target: &Target, workload: &Workload) -> Result<Self, LoadError> {
         let runtime = runtime()?;
         let clients = (0..target.connections.max(1))
             .map(|_| runtime.block_on(connect(target)))
             .collect::<Result<_, _>>()?;
-        let template = Template::new(target, plan);
+        let template = Template::new(target, workload);
         Ok(Self {
             runtime,
             clients,
             template,
-            streams: plan.streams,
+            streams: workload.streams,
         })
     }
 }

@@ -10,7 +10,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
 
 use super::{Template, connect, runtime};
-use crate::load::{LoadError, Phase, Plan, Streams, Target, ending, ramp_start};
+use crate::load::{LoadError, Phase, Streams, Target, Workload, ending, ramp_start};
 use crate::measure::{Ending, Timer};
 
 pub(in crate::load) struct StepStreams {
@@ -39,7 +39,7 @@ struct Running {
 }
 
 impl StepStreams {
-    pub(in crate::load) fn new(target: &Target, plan: &Plan) -> Result<Self, LoadError> {
+    pub(in crate::load) fn new(target: &Target, workload: &Workload) -> Result<Self, LoadError> {
         let runtime = runtime()?;
         let (requests, receiver) = mpsc::unbounded_channel();
         let responses = runtime.block_on(async {
@@ -58,8 +58,8 @@ impl StepStreams {
             address: target.address.clone(),
             requests,
             responses: responses.into_inner(),
-            template: Template::new(target, plan),
-            slots: (0..plan.streams).map(|_| Slot::default()).collect(),
+            template: Template::new(target, workload),
+            slots: (0..workload.streams).map(|_| Slot::default()).collect(),
             next_handle: 0,
         })
     }

@@ -12,7 +12,7 @@ use super::total;
 
 /// The decoder, taken apart.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct DecoderParts {
     /// Per-token stages, in order.
     stages: Vec<DecoderWrapper>,
     /// No decoder: the library joins tokens with spaces.
@@ -38,9 +38,9 @@ pub(crate) enum Assembly {
     Whole,
 }
 
-impl Plan {
+impl DecoderParts {
     pub(crate) fn read(decoder: Option<&DecoderWrapper>) -> Self {
-        let mut plan = Self {
+        let mut parts = Self {
             stages: Vec::new(),
             spaced: decoder.is_none(),
             lags: false,
@@ -53,21 +53,21 @@ impl Plan {
         }
         let mut chain = chain.into_iter().peekable();
         while let Some(stage) = chain.next_if(|stage| is_per_token(stage)) {
-            plan.lags |= matches!(stage, DecoderWrapper::BPE(_));
-            plan.stages.push(stage.clone());
+            parts.lags |= matches!(stage, DecoderWrapper::BPE(_));
+            parts.stages.push(stage.clone());
         }
         let mut fused = false;
         if chain
             .next_if(|stage| matches!(stage, DecoderWrapper::ByteLevel(_)))
             .is_some()
         {
-            plan.assembly = Assembly::Bytes;
+            parts.assembly = Assembly::Bytes;
             fused = true;
         } else if chain
             .next_if(|stage| matches!(stage, DecoderWrapper::ByteFallback(_)))
             .is_some()
         {
-            plan.assembly = Assembly::Runs;
+            parts.assembly = Assembly::Runs;
         }
         while chain
             .next_if(|stage| matches!(stage, DecoderWrapper::Fuse(_)))
@@ -80,12 +80,12 @@ impl Plan {
             && let Some(DecoderWrapper::Strip(strip)) =
                 chain.next_if(|stage| matches!(stage, DecoderWrapper::Strip(s) if s.stop == 0))
         {
-            plan.strip = Some((strip.content, strip.start));
+            parts.strip = Some((strip.content, strip.start));
         }
         if chain.next().is_some() {
-            plan.give_up();
+            parts.give_up();
         }
-        plan
+        parts
     }
 
     /// Falls back to decoding everything at the end.
