@@ -312,13 +312,7 @@ fn suite_command(args: SuiteArgs) -> i32 {
 
 /// Tells an error and all its causes.
 fn fail(error: &dyn std::error::Error) -> i32 {
-    let mut text = format!("error: {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    tell(&text);
+    tell(&format!("error: {}", inflight_kserve::error_chain(error)));
     EXIT_BROKEN
 }
 

@@ -147,7 +147,11 @@ pub(crate) fn run(options: &SuiteOptions, tell: &mut dyn FnMut(&str)) -> Results
                     options.rounds, measured.name
                 ));
                 if let Err(error) = one_server(options, measured, mode, &mut results, tell) {
-                    let text = format!("`{}` ({mode:?}): {}", measured.name, chain(&error));
+                    let text = format!(
+                        "`{}` ({mode:?}): {}",
+                        measured.name,
+                        inflight_kserve::error_chain(&error)
+                    );
                     tell(&format!("  {text}"));
                     results.problem(text);
                 }
@@ -258,19 +262,6 @@ fn brief(report: &Report) -> String {
         "{:.0} tokens/s{cost}, client {:.2}{problem}",
         report.tokens_per_second, report.client_utilisation
     )
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(&format!(": {cause_text}"));
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// The `inflight` script that this process runs, or the one on the PATH.

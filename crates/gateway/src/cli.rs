@@ -1,16 +1,16 @@
-//! The command: arguments in, exit code out. Owns signals, logging and the runtime; used by the
-//! standalone binary and by the Python package alike.
+//! The command: arguments in, exit code out. Owns signals and the runtime; used by the standalone binary
+//! and the Python package.
 //!
-//! Exit codes: 0 after a shutdown that was asked for, 1 for a failure, 2 for wrong usage, 128 + n when
-//! a second signal n cut the draining short.
+//! Exit codes: 0 after a requested shutdown, 1 for a failure, 2 for wrong usage, 128 + n when a second
+//! signal n ended the draining early.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
+use crate::log::start_log;
 use crate::options::GatewayOptions;
 use crate::run::{self, ServeError};
 
@@ -35,25 +35,13 @@ where
             return error.exit_code();
         }
     };
-    let filter = match EnvFilter::try_new(&options.log) {
-        Ok(filter) => filter,
-        Err(error) => {
-            report(&format!(
-                "error: `--log {}` is not a filter: {error}",
-                options.log
-            ));
-            return 2;
-        }
-    };
-    // A host process may have its own subscriber; then that one stays.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        // A full disk or a reader that left costs log lines. Telling of it on standard error, as is
-        // the default, would panic in whatever task has just logged.
-        .log_internal_errors(false)
-        .try_init();
+    if let Err(error) = start_log(&options.log) {
+        report(&format!(
+            "error: `--log {}` is not a valid filter: {error}",
+            options.log
+        ));
+        return 2;
+    }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if options.threads > 0 {
         builder.worker_threads(options.threads);
@@ -105,7 +93,7 @@ async fn run(options: &GatewayOptions) -> i32 {
         };
         match ask.take() {
             Some(ask) => {
-                tracing::info!("shutting down; a second signal ends at once");
+                tracing::info!("shutting down; a second signal exits at once");
                 let _ = ask.send(());
             }
             None => return 128 + number,

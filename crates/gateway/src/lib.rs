@@ -1,7 +1,22 @@
 //! The gateway: OpenAI's API in front, KServe v2 gRPC towards the workers, no state in between.
 //!
 //! [`serve`] runs it inside a tokio runtime; [`main_with_args`] is the whole command, with signals, log and
-//! runtime. The rest of the crate is private. Its modules, from the outside in:
+//! runtime:
+//!
+//! ```
+//! use clap::Parser;
+//! use inflight_gateway::{GatewayOptions, serve};
+//!
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let arguments = ["gateway", "--worker", "127.0.0.1:8001", "--port", "0"];
+//! let options = GatewayOptions::try_parse_from(arguments).unwrap();
+//! let on_bound = |address| println!("listening on http://{address}");
+//! let shutdown = async {}; // e.g. a signal; here at once
+//! serve(&options, on_bound, shutdown).await.unwrap();
+//! # });
+//! ```
+//!
+//! The rest of the crate is private. Its modules, from the outside in:
 //!
 //! | module | owns |
 //! |---|---|
@@ -18,6 +33,7 @@ mod api_key;
 mod cli;
 mod error;
 mod handlers;
+mod log;
 mod metrics;
 mod middleware;
 mod model;
@@ -32,5 +48,6 @@ mod translate;
 mod upstream;
 
 pub use cli::{main, main_with_args};
+pub use log::start_log;
 pub use options::GatewayOptions;
 pub use run::{ServeError, serve};

@@ -15,6 +15,7 @@ const CRATE: Arrows = &[
     ("admission", &[]),
     ("api_key", &[]),
     ("error", &[]),
+    ("log", &[]),
     ("metrics", &[]),
     ("model", &[]),
     ("server", &[]),
@@ -29,7 +30,7 @@ const CRATE: Arrows = &[
                    "translate", "upstream"]),
     ("router", &["handlers", "middleware", "state"]),
     ("run", &["options", "router", "server", "state", "upstream"]),
-    ("cli", &["options", "run"]),
+    ("cli", &["log", "options", "run"]),
 ];
 
 #[rustfmt::skip]

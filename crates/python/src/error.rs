@@ -1,6 +1,7 @@
 //! The one place where failures change language: Python exceptions become [`ExecutorFailed`], and Rust
 //! errors become Python exceptions. Knows no executor and no server.
 
+use inflight_kserve::error_chain;
 use inflight_worker::executor::ExecutorFailed;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -37,17 +38,5 @@ fn describe(py: Python<'_>, error: &PyErr) -> String {
 
 /// A Rust failure that a caller in Python should see.
 pub(crate) fn runtime_error(error: &dyn std::error::Error) -> PyErr {
-    PyRuntimeError::new_err(chain(error))
-}
-
-/// An error and its causes in one line, outermost first.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
+    PyRuntimeError::new_err(error_chain(error))
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 /// The process that imported the module; 0 before.
 static IMPORTED_BY: AtomicU32 = AtomicU32::new(0);
@@ -72,16 +71,11 @@ pub(crate) fn stop_signals() -> std::io::Result<impl Future<Output = ()> + Send>
     })
 }
 
-/// Logs to standard error, filtered by `INFLIGHT_LOG` (a `tracing` filter; default `info`). A
+/// Logs to standard error, filtered by `INFLIGHT_LOG`; `info` where that is absent or not a filter. A
 /// subscriber that is there already stays.
 pub(crate) fn start_log() {
-    let filter = EnvFilter::try_from_env("INFLIGHT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        // A full disk or a reader that left costs log lines. Telling of it on standard error, as is
-        // the default, would panic in whatever thread has just logged.
-        .log_internal_errors(false)
-        .try_init();
+    let filter = std::env::var("INFLIGHT_LOG").unwrap_or_else(|_| "info".to_owned());
+    if inflight_gateway::start_log(&filter).is_err() {
+        let _ = inflight_gateway::start_log("info");
+    }
 }

@@ -100,6 +100,6 @@ fn announce(bound: BoundAddresses) {
 }
 
 fn failed(error: &dyn std::error::Error) -> i32 {
-    tracing::error!("{}", error::chain(error));
+    tracing::error!("{}", inflight_kserve::error_chain(error));
     EXIT_FAILED
 }

@@ -7,10 +7,8 @@ use inflight_text::{Detokenizer, ModelFiles, StopMatcher, TextModel};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::error::chain;
-
 fn refused(error: &dyn std::error::Error) -> PyErr {
-    PyValueError::new_err(chain(error))
+    PyValueError::new_err(inflight_kserve::error_chain(error))
 }
 
 /// A model's tokenizer and the ids that its files name. Immutable, safe to share between threads.
