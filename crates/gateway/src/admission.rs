@@ -1,5 +1,5 @@
-//! How much the gateway takes on at once. Owns the limits on requests, on the memory of large bodies
-//! and on CPU for large inputs; knows nothing of what requests say.
+//! How much the gateway accepts at once. Owns the limits on requests, on the memory of large bodies and on
+//! CPU for large inputs; knows nothing of what requests contain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,10 +56,7 @@ impl Admission {
     /// 429 with `Retry-After` when all are taken.
     pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
-            ApiError::rate_limited(
-                "The server holds as many requests as it may. Send it again.",
-                1,
-            )
+            ApiError::rate_limited("The server has too many open requests. Retry later.", 1)
         })
     }
 
@@ -85,7 +82,7 @@ impl Admission {
                     .ok()
             })
             .ok_or_else(|| {
-                ApiError::unavailable("The server holds too many large requests. Send it again.")
+                ApiError::unavailable("The server is reading too many large requests. Retry later.")
             })?;
         match held {
             Some(held) => held.merge(more),
@@ -107,8 +104,9 @@ impl Admission {
         if bytes <= INLINE_BYTES {
             return work();
         }
-        let busy =
-            || ApiError::unavailable("The server has many large inputs in work. Send it again.");
+        let busy = || {
+            ApiError::unavailable("The server is preparing too many large requests. Retry later.")
+        };
         let waiting = Arc::clone(&self.waiting_inputs)
             .try_acquire_owned()
             .map_err(|_| busy())?;
@@ -134,7 +132,7 @@ impl Admission {
             work()
         });
         result.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "work on a large input ended");
+            tracing::error!(%error, "work on a large input failed");
             Err(ApiError::internal())
         })
     }

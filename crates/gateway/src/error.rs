@@ -1,5 +1,5 @@
-//! From failures to answers. Owns the map of worker errors and of [`ApiError`] to HTTP; the words of
-//! the envelope are inflight-openai's.
+//! From failures to answers. Owns how worker errors and [`ApiError`] map to HTTP; the error envelope is
+//! inflight-openai's.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -57,15 +57,15 @@ pub(crate) fn from_worker(code: Code, text: &str) -> ApiError {
         Code::InvalidArgument | Code::OutOfRange => {
             ApiError::invalid_body(format!("The model's worker refused the request: {text}"))
         }
-        Code::Unimplemented => {
-            ApiError::invalid_body(format!("The model's worker cannot do this: {text}"))
-        }
-        Code::DeadlineExceeded => ApiError::timeout("The time allowed for the request ran out."),
+        Code::Unimplemented => ApiError::invalid_body(format!(
+            "The model's worker does not support the request: {text}"
+        )),
+        Code::DeadlineExceeded => ApiError::timeout("The request timed out."),
         Code::ResourceExhausted => {
-            ApiError::unavailable("The model's worker is full. Send the request again.")
+            ApiError::unavailable("The model's worker is full. Retry later.")
         }
         Code::Cancelled | Code::Aborted | Code::Unavailable => {
-            ApiError::unavailable("The model's worker was lost. Send the request again.")
+            ApiError::unavailable("The model's worker was lost. Retry the request.")
         }
         // The cause is the worker's own and may name files or internals: for the log only.
         _ => ApiError::internal(),

@@ -1,5 +1,5 @@
-//! The gateway's numbers for Prometheus. Owns names and labels; knows nothing of where they are
-//! measured. Counters on the hot path are plain atomics, moved per message or per frame.
+//! The gateway's Prometheus metrics. Owns names and labels; knows nothing of where they are measured.
+//! Counters on the hot path are plain atomics, moved per message or per frame.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) struct RequestLabels {
     pub status: u16,
 }
 
-/// A field that the gateway took note of and did not honour.
+/// A field that the gateway recognized but did not apply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct FieldLabels {
     pub field: &'static str,
@@ -72,38 +72,38 @@ impl Metrics {
         let active_requests = Gauge::default();
         registry.register(
             "active_requests",
-            "Requests being generated, the whole response included",
+            "Requests that are being answered",
             active_requests.clone(),
         );
         let generations = Family::<EndLabels, Counter>::default();
         registry.register(
             "generations",
-            "Generations by how they ended",
+            "Answered requests by how they ended",
             generations.clone(),
         );
         let tokens_in = Counter::default();
         registry.register(
             "prompt_tokens",
-            "Tokens of prompts sent to workers",
+            "Prompt tokens sent to workers",
             tokens_in.clone(),
         );
         let tokens_out = Counter::default();
         registry.register(
             "generated_tokens",
-            "Tokens received from workers for living requests",
+            "Tokens received from workers for open requests",
             tokens_out.clone(),
         );
         let ignored_fields = Family::<FieldLabels, Counter>::default();
         registry.register(
             "ignored_fields",
-            "Request fields that were named as ignored",
+            "Request fields that were ignored, by name",
             ignored_fields.clone(),
         );
         // 1 ms to 65 s.
         let time_to_first_token = Histogram::new(exponential_buckets(0.001, 2.0, 17));
         registry.register_with_unit(
             "time_to_first_token",
-            "From the request's arrival to its first row",
+            "Time from a request's arrival to its first token",
             Unit::Seconds,
             time_to_first_token.clone(),
         );
@@ -111,7 +111,7 @@ impl Metrics {
         let tokenize_time = Histogram::new(exponential_buckets(0.00005, 2.0, 20));
         registry.register_with_unit(
             "tokenize_time",
-            "Rendering and tokenizing one request's prompts",
+            "Time to render and tokenize the prompts of one request",
             Unit::Seconds,
             tokenize_time.clone(),
         );

@@ -1,5 +1,4 @@
-//! The gateway's options: one declaration each of name, default and reason. Parses nothing by itself
-//! and acts on nothing.
+//! The gateway's options: name, default and reason, each declared once. Acts on nothing.
 
 use std::path::PathBuf;
 
@@ -12,65 +11,65 @@ use crate::model::for_model::ForModel;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "inflight-gateway", version)]
 pub struct GatewayOptions {
-    /// Address to listen on; loopback unless you say otherwise, because there is no key by default
+    /// Address to listen on; loopback by default, because no key is required by default
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
 
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 picks a free port
     #[arg(long, default_value_t = 8000)]
     pub port: u16,
 
-    /// gRPC address of a worker or of a Triton server; repeat it for several
+    /// gRPC address of a worker or Triton server; repeat for several
     #[arg(long = "worker", value_name = "HOST:PORT", required = true, value_parser = worker_address)]
     pub workers: Vec<String>,
 
-    /// Directory of a Triton model's Hugging Face tokenizer, for all models of Triton servers or for one.
-    /// Inflight workers bring their own
+    /// Directory of the Hugging Face tokenizer of one Triton model, or of all without their own. Inflight
+    /// workers provide theirs
     #[arg(long = "tokenizer", value_name = "[MODEL=]DIRECTORY")]
     pub tokenizers: Vec<ForModel<PathBuf>>,
 
-    /// Tokens, prompt included, that a Triton model was built to take, which no Triton tells. Default:
-    /// `max_position_embeddings` beside the tokenizer
+    /// Longest sequence of a Triton model in tokens, prompt included; Triton does not report it. Default:
+    /// `max_position_embeddings` from the tokenizer's directory
     #[arg(long = "max-seq-len", value_name = "[MODEL=]TOKENS")]
     pub max_seq_lens: Vec<ForModel<u32>>,
 
-    /// Key that clients must send as `Authorization: Bearer KEY`; without one, every client is served
+    /// Key that clients must send as `Authorization: Bearer KEY`; by default, no key is required
     #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true, value_parser = api_key)]
     pub api_key: Option<ApiKey>,
 
-    /// Largest HTTP request body; 32 MiB holds any prompt that a model's context does
+    /// Largest HTTP request body; 32 MiB is enough for the longest contexts
     #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
     pub max_body_bytes: usize,
 
-    /// Largest gRPC message either way; 64 MiB holds a tokenized body of the largest size
+    /// Largest gRPC message, sent or received; 64 MiB is enough for the largest body once tokenized
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub grpc_max_message_bytes: usize,
 
-    /// Requests at once, waiting ones included; more get 429. A few times what one engine batches
+    /// Open requests, waiting ones included; more are refused with 429. A few times an engine's batch
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub max_concurrent_requests: usize,
 
-    /// Connections at once; more wait in the kernel's backlog
+    /// Open connections; more wait in the kernel's backlog
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub max_connections: usize,
 
-    /// Seconds that open requests get to finish after SIGTERM or Ctrl-C; Kubernetes kills after 30
+    /// Seconds to finish open requests after SIGTERM or Ctrl-C; below Kubernetes' 30
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     pub shutdown_grace_s: u64,
 
-    /// Seconds a connection may be silent before and between requests; above common proxies' 60
+    /// Seconds a connection may be idle before and between requests; above common proxies' 60
     #[arg(long, value_name = "SECONDS", default_value_t = 75)]
     pub idle_timeout_s: u64,
 
-    /// Seconds a client may leave its stream unread before its request is stopped
+    /// Seconds a client may stop reading before its request is stopped
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub slow_client_s: u64,
 
-    /// Threads that serve; 0 takes one per CPU
+    /// Threads that serve requests; 0 uses one per CPU
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
 
-    /// What to log, in the syntax of tracing's env filter
+    /// What to log, as a filter of Rust's `tracing`: a level, or `MODULE=LEVEL` pairs
     #[arg(
         long,
         value_name = "FILTER",
@@ -88,14 +87,14 @@ fn worker_address(text: &str) -> Result<String, String> {
     });
     match port {
         Some(_) => Ok(bare.to_owned()),
-        None => Err("write it as HOST:PORT, e.g. 127.0.0.1:8001".to_owned()),
+        None => Err("must be HOST:PORT, e.g. 127.0.0.1:8001".to_owned()),
     }
 }
 
 fn api_key(text: &str) -> Result<ApiKey, String> {
     match text {
-        // An empty variable would lock everyone out, or in; neither is meant.
-        "" => Err("the key is empty; leave the option out to serve without one".to_owned()),
+        // An empty environment variable would lock every client out, or let every client in.
+        "" => Err("the key must not be empty; omit the option to serve without a key".to_owned()),
         key => Ok(ApiKey::new(key.to_owned())),
     }
 }

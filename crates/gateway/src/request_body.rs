@@ -70,7 +70,7 @@ async fn gather(
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame
-            .map_err(|_| ApiError::invalid_body("The body was cut off or is not valid HTTP."))?;
+            .map_err(|_| ApiError::invalid_body("The body ended early or is not valid HTTP."))?;
         let Ok(data) = frame.into_data() else {
             continue;
         };

@@ -116,7 +116,7 @@ pub(crate) async fn serve(
                         tracing::debug!(%error, "connection ended");
                     }
                 }
-                () = left => tracing::debug!("the peer hung up while its request was under way"),
+                () = left => tracing::debug!("the client disconnected during its request"),
             }
             drop(permit);
         });
@@ -127,7 +127,7 @@ pub(crate) async fn serve(
     if drained.is_err() {
         tracing::warn!(
             connections = connections.len(),
-            "grace is over, ending open requests"
+            "grace period over; ending open requests"
         );
         interrupt();
         let goodbye = async { while connections.join_next().await.is_some() {} };

@@ -37,8 +37,8 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     let model = served.text.as_deref().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",
-            "The gateway has no chat template for this model. Use `/v1/completions` with it, or start \
-             the gateway with `--tokenizer`.",
+            "The gateway has no chat template for this model. Use `/v1/completions`, or start the \
+             gateway with `--tokenizer`.",
         )
     })?;
     let text = render(model, messages)?;
@@ -62,7 +62,7 @@ fn render(model: &TextModel, mut messages: Vec<Message>) -> Result<String, ApiEr
     let template = model.chat_template().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",
-            "The model has no chat template. Use `/v1/completions` with it.",
+            "The model has no chat template. Use `/v1/completions`.",
         )
     })?;
     for message in &mut messages {
@@ -72,7 +72,7 @@ fn render(model: &TextModel, mut messages: Vec<Message>) -> Result<String, ApiEr
         }
     }
     let messages = serde_json::to_value(&messages).map_err(|error| {
-        tracing::error!(%error, "cannot hand messages to the template");
+        tracing::error!(%error, "cannot pass messages to the template");
         ApiError::internal()
     })?;
     let input = TemplateInput {

@@ -110,7 +110,7 @@ pub(super) fn locate(
 ) -> Result<(Arc<ModelEntry>, Arc<ServedModel>), ApiError> {
     let entry = state.table.find(model).map_err(|missing| match missing {
         NoModel::NotYet => {
-            ApiError::unavailable("Not every worker has been reached yet. Send the request again.")
+            ApiError::unavailable("Not every worker has been reached yet. Retry later.")
         }
         NoModel::Unknown => {
             let models = state.table.models();
@@ -124,7 +124,7 @@ pub(super) fn locate(
 }
 
 fn no_worker() -> ApiError {
-    ApiError::unavailable("No worker of the model is ready. Send the request again.")
+    ApiError::unavailable("No worker of the model is ready. Retry later.")
 }
 
 /// Sends a prepared request to a worker.
@@ -152,7 +152,7 @@ pub(super) fn start(
     let dispatched = dispatched.map_err(|error| match error {
         NotDispatched::NoWorker => no_worker(),
         NotDispatched::Full => {
-            ApiError::unavailable("The model's worker is not keeping up. Send the request again.")
+            ApiError::unavailable("The model's worker is not keeping up. Retry later.")
         }
     })?;
     let counts = prepared.prompts.iter().map(|prompt| prompt.count);

@@ -1,4 +1,4 @@
-//! Liveness and readiness. Ready is what the table says: some worker is described and streaming.
+//! Liveness and readiness. The gateway is ready when at least one worker is.
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ pub(crate) async fn retrieve_model(
     let Ok(Path(model)) = model else {
         return error::response(&ApiError::invalid_request(
             "model",
-            "The model's name in the path is not UTF-8 once its percent escapes are decoded.",
+            "The model name in the path must be percent-encoded UTF-8.",
         ));
     };
     let models = state.table.models();

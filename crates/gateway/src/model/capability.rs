@@ -70,7 +70,7 @@ fn executor_lacks(model: &ServedModel, capability: Capability) -> Option<String>
     let announced = &model.description.capabilities;
     let executor = &model.description.executor;
     (!announced.iter().any(|name| name == needed)).then(|| {
-        format!("needs `{needed}`, which this model's executor (`{executor}`) does not offer")
+        format!("needs `{needed}`, which this model's executor (`{executor}`) does not support")
     })
 }
 

@@ -1,5 +1,5 @@
-//! How a plain Triton server's model is spoken to, read off its configuration. Pure: owns which model
-//! speaks which dialect and what it can be asked; knows nothing of requests or sockets.
+//! How to address a model of a plain Triton server, read from its configuration. Pure: owns which dialect a
+//! model has and which settings it takes; knows nothing of requests or sockets.
 
 mod names;
 
@@ -28,7 +28,7 @@ pub(crate) struct TritonModel {
     outputs: Vec<&'static str>,
 }
 
-/// What the server says about a model beside its own configuration.
+/// What other models of the server say about a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings {
     /// Whether the model, or for an ensemble any of its steps, is decoupled.
@@ -37,7 +37,7 @@ pub(crate) struct Surroundings {
     pub adds_special_tokens: bool,
 }
 
-/// Whether a text parameter says yes; absent or unreadable: `default`.
+/// Whether a text parameter is true; `default` if it is absent or not a boolean.
 pub(crate) fn flag(config: &ModelConfig, name: &str, default: bool) -> bool {
     let value = config.parameters.get(name);
     let value = value.map(|value| value.string_value.to_ascii_lowercase());
@@ -84,16 +84,16 @@ fn read(
                 continue;
             }
             return Err(format!(
-                "its input `{}` must be sent, and the gateway does not know it",
+                "its required input `{}` is unknown to the gateway",
                 input.name
             ));
         };
         if input.data_type() != expected {
             return Err(format!(
-                "its input `{}` is {} and not {}",
+                "its input `{}` must be {}, got {}",
                 input.name,
-                input.data_type().as_str_name(),
-                expected.as_str_name()
+                expected.as_str_name(),
+                input.data_type().as_str_name()
             ));
         }
         let list = prompt.is_some_and(|(name, _)| *name == "input_ids");
@@ -102,7 +102,7 @@ fn read(
                 continue;
             }
             return Err(format!(
-                "its input `{}` has the dimensions {:?}, which the gateway cannot fill",
+                "its input `{}` has unsupported dimensions {:?}",
                 input.name, input.dims
             ));
         }
@@ -128,7 +128,7 @@ fn read(
     if !streams && !settings.contains_key(&Setting::ExcludeInput) {
         let name = dialect.newest(Setting::ExcludeInput).unwrap_or_default();
         return Err(format!(
-            "its answers repeat the prompt: it does not stream and has no input `{name}`"
+            "its answers would repeat the prompt, because it does not stream and has no input `{name}`"
         ));
     }
     let outputs = output::TYPES.into_iter().filter_map(|(name, kinds)| {
@@ -189,12 +189,12 @@ impl TritonModel {
     /// one piece is decoded better than its pieces are.
     pub(crate) fn streams(&self, asked: bool, has_stops: bool, has_tokenizer: bool) -> bool {
         let stops = has_stops && self.setting(Setting::StopWords).is_none();
-        let counts = has_tokenizer || self.counts_tokens() || self.tells_reason();
+        let counts = has_tokenizer || self.counts_tokens() || self.reports_reason();
         let repeats = self.setting(Setting::ExcludeInput).is_none();
         self.decoupled && (asked || stops || repeats || (self.takes_text() && !counts))
     }
 
-    /// Whether the server tells how many tokens prompt and answer have.
+    /// Whether the server reports how many tokens prompt and answer have.
     pub(crate) fn counts_tokens(&self) -> bool {
         let told = [Setting::ReturnInputTokens, Setting::ReturnOutputTokens];
         told.iter()
@@ -203,8 +203,8 @@ impl TritonModel {
             && self.has_output(output::OUTPUT_TOKENS)
     }
 
-    /// Whether the server says why an answer ended.
-    pub(crate) fn tells_reason(&self) -> bool {
+    /// Whether the server reports why an answer ended.
+    pub(crate) fn reports_reason(&self) -> bool {
         self.settings.contains_key(&Setting::ReturnFinishReason)
             && self.has_output(output::FINISH_REASON)
     }

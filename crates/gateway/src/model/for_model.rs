@@ -22,7 +22,7 @@ where
             None => (None, text),
         };
         if value.is_empty() || model.as_deref() == Some("") {
-            return Err("write it as VALUE or MODEL=VALUE".to_owned());
+            return Err("must be VALUE or MODEL=VALUE, and neither part may be empty".to_owned());
         }
         let value = value.parse().map_err(|error: T::Err| error.to_string())?;
         Ok(Self { model, value })

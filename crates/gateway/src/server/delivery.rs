@@ -1,4 +1,4 @@
-//! Responses over HTTP/2 that their client leaves unread: given up one by one. Owns how long a piece of
+//! Responses over HTTP/2 that their client leaves unread are reset one by one. Owns how long a piece of
 //! a response may wait for the client's windows; knows nothing of what responses say.
 //!
 //! Such a client reads its socket, so no timer there sees it, and hyper does not poll a body while bytes
@@ -89,7 +89,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamE
                 biased;
                 () = stream => {}
                 () = delivery.given_up(patience) => {
-                    tracing::info!("gave up a response whose client reads nothing");
+                    tracing::info!("reset a response whose client stopped reading");
                 }
             }
         });

@@ -163,7 +163,7 @@ impl ActiveRequest {
                             worker = self.handles.worker(),
                             ?code,
                             text,
-                            "the worker failed a request"
+                            "a request failed on the worker"
                         );
                     }
                     return Err(failed);

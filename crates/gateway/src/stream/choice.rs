@@ -120,13 +120,11 @@ impl Choice {
             WorkerReason::EndId | WorkerReason::StopWords => Some(FinishReason::Stop),
             WorkerReason::Length => Some(FinishReason::Length),
             WorkerReason::TimedOut => {
-                return Err(ApiError::timeout(
-                    "The time allowed for the request ran out.",
-                ));
+                return Err(ApiError::timeout("The request timed out."));
             }
             WorkerReason::Cancelled => {
                 return Err(ApiError::unavailable(
-                    "The worker cancelled the request. Send it again.",
+                    "The worker cancelled the request. Retry later.",
                 ));
             }
         };

@@ -136,7 +136,7 @@ fn max_tokens(
     if prompt_tokens == Some(0) {
         return Err(ApiError::invalid_request(
             requested.prompt_field,
-            "The prompt has no tokens. Send at least one.",
+            "The prompt must have at least one token.",
         ));
     }
     let (Some(context), Some(prompt_tokens)) = (model.context(), prompt_tokens) else {
@@ -144,8 +144,8 @@ fn max_tokens(
         return requested.max_tokens.or(requested.default_max_tokens).ok_or_else(|| {
             ApiError::invalid_request(
                 "max_tokens",
-                "Say how many tokens to generate: the gateway was not told how long this model's \
-                 context is (`--max-seq-len`).",
+                "`max_tokens` is required for this model, because the gateway was started without its \
+                 `--max-seq-len`.",
             )
         });
     };
@@ -239,7 +239,7 @@ fn check_capabilities(requested: &Requested, model: &ServedModel) -> Result<(), 
     );
     for (wanted, field, capability) in asked.into_iter().chain([usage]) {
         if wanted && let Some(reason) = lacks(model, capability) {
-            let message = format!("`{field}` {reason}; leave the field out");
+            let message = format!("`{field}` {reason}; omit the field");
             return Err(ApiError::unsupported(field, message));
         }
     }

@@ -103,7 +103,7 @@ impl Connection {
     /// Ends the handles whose client has read nothing for `patience`; looks at most once a second.
     pub(crate) fn sweep_stalled(&self, now: Instant, patience: Duration) {
         for handle in self.registry.sweep_stalled(now, patience) {
-            tracing::warn!(worker = %self.address, "stopped a request whose client reads nothing");
+            tracing::warn!(worker = %self.address, "stopped a request whose client stopped reading");
             self.transport.stop(handle);
         }
     }

@@ -25,7 +25,7 @@ use super::table::WorkerSlot;
 pub(crate) enum NotReady {
     #[error(transparent)]
     Rpc(#[from] RpcError),
-    #[error("the server is up but not ready yet")]
+    #[error("the server is running but not ready yet")]
     Starting,
     #[error(transparent)]
     Assets(#[from] AssetError),

@@ -15,7 +15,7 @@ pub(crate) enum RpcError {
         call: &'static str,
         status: tonic::Status,
     },
-    #[error("{call} was not answered within {limit:?}")]
+    #[error("{call} got no answer within {limit:?}")]
     TimedOut { call: &'static str, limit: Duration },
 }
 

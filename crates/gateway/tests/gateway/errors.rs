@@ -212,7 +212,12 @@ async fn a_model_path_that_no_name_can_have_says_so() {
     assert_eq!(answer.status, 400);
     let error = &answer.json()["error"];
     assert_eq!(error["param"], "model");
-    assert!(error["message"].as_str().unwrap().contains("not UTF-8"));
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("percent-encoded UTF-8")
+    );
 }
 
 #[tokio::test]

@@ -47,11 +47,11 @@ pub(crate) enum Setting {
 }
 
 type Names = &'static [&'static str];
-/// A row of [`SETTINGS`].
-type Row = (Setting, DataType, Names, Names, Names);
+/// An entry of [`SETTINGS`].
+type SettingNames = (Setting, DataType, Names, Names, Names);
 
 /// Setting, element type, and the tensor's names in the three dialects; no name: not in that dialect.
-pub(super) const SETTINGS: [Row; 22] = {
+pub(super) const SETTINGS: [SettingNames; 22] = {
     use DataType::*;
     use Setting::*;
     [
@@ -197,7 +197,7 @@ pub(crate) mod output {
 
 impl Dialect {
     /// What the row's setting is called.
-    pub(super) fn names(self, row: &Row) -> Names {
+    pub(super) fn names(self, row: &SettingNames) -> Names {
         match self {
             Self::TokenIds => row.2,
             Self::Text => row.3,

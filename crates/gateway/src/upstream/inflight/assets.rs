@@ -21,15 +21,15 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Why a worker's model cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AssetError {
-    #[error("fetching the model's files failed: {0}")]
+    #[error("cannot fetch the model's files: {0}")]
     Fetch(tonic::Status),
-    #[error("fetching the model's files took longer than {FETCH_TIMEOUT:?}")]
+    #[error("the model's files were not received within {FETCH_TIMEOUT:?}")]
     Slow,
-    #[error("the model's files exceed {MAX_ASSET_BYTES} bytes")]
+    #[error("the model's files are larger than {MAX_ASSET_BYTES} bytes")]
     TooLarge,
-    #[error("the model's description names no model")]
+    #[error("the worker's description has no model name")]
     Nameless,
-    #[error("the model's files cannot be used")]
+    #[error("cannot load the model's files")]
     Load(#[source] inflight_text::TextError),
     #[error("loading the model's files was interrupted")]
     Interrupted,

@@ -101,7 +101,7 @@ impl StepStream {
             };
             let batch = match StepBatch::decode(&response) {
                 Ok(batch) => batch,
-                Err(error) => return format!("the worker sent a malformed step: {error}"),
+                Err(error) => return format!("the worker sent an invalid step message: {error}"),
             };
             let now = Instant::now();
             let delivered = self.registry.distribute(&batch, now);

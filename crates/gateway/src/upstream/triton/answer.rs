@@ -32,11 +32,11 @@ pub(super) enum AnswerError {
     Tensor(#[from] TensorError),
     #[error("{log_probs} log probabilities for {tokens} tokens")]
     LogProbs { log_probs: usize, tokens: usize },
-    #[error("more than the {limit} tokens that were asked for")]
+    #[error("more than the {limit} tokens that were requested")]
     TooLong { limit: u32 },
-    #[error("a text does not continue the one before it")]
+    #[error("a text does not continue the previous one")]
     NotContinued,
-    #[error("the finish reason `{0}`")]
+    #[error("unknown finish reason `{0}`")]
     Reason(String),
 }
 
@@ -254,7 +254,7 @@ impl Reader {
     }
 
     fn reason_told(&self, outputs: &Tensors<'_>) -> Result<Option<FinishReason>, AnswerError> {
-        if !self.model.tells_reason() {
+        if !self.model.reports_reason() {
             return Ok(None);
         }
         let Some(reasons) = outputs.get(output::FINISH_REASON) else {

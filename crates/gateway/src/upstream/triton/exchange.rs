@@ -206,7 +206,7 @@ impl Exchange<'_> {
         let answer = match self.reader.read(&response) {
             Ok(answer) => answer,
             Err(error) => {
-                let text = format!("the server sent a response that cannot be read: {error}");
+                let text = format!("the server sent an invalid response: {error}");
                 self.fail(Code::Internal, &text);
                 return true;
             }

@@ -192,7 +192,7 @@ impl Writer<'_> {
             self.builder.output(output::INPUT_TOKENS);
             self.builder.output(output::OUTPUT_TOKENS);
         }
-        let reason = model.tells_reason();
+        let reason = model.reports_reason();
         self.flag(Setting::ReturnFinishReason, reason);
         if reason {
             self.builder.output(output::FINISH_REASON);

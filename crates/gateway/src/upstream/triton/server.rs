@@ -65,7 +65,7 @@ pub(crate) enum NotReady {
         server: String,
         status: tonic::Status,
     },
-    #[error("the server `{server}` has no model that can be served{reasons}")]
+    #[error("the server `{server}` has no supported model{reasons}")]
     NoModel { server: String, reasons: String },
 }
 
@@ -124,7 +124,7 @@ impl Server {
             tracing::warn!(
                 worker = %slot.address,
                 models,
-                "only the first {MAX_MODELS} models by name are looked at"
+                "too many models; only the first {MAX_MODELS} by name are considered"
             );
         }
         let mut connections = Vec::new();
@@ -343,13 +343,13 @@ fn serve(model: TritonModel, tokenizers: &Tokenizers) -> Result<Found, String> {
     let files = tokenizers.text(&model.name);
     if files.is_none() && !model.takes_text() {
         return Err(
-            "it takes token ids; give its tokenizer with `--tokenizer DIRECTORY`".to_owned(),
+            "it takes token ids; pass its tokenizer with `--tokenizer DIRECTORY`".to_owned(),
         );
     }
-    if files.is_none() && !model.decoupled && !model.counts_tokens() && !model.tells_reason() {
+    if files.is_none() && !model.decoupled && !model.counts_tokens() && !model.reports_reason() {
         return Err(
-            "it neither streams nor counts its tokens, so a cut answer would look like a finished \
-             one; give its tokenizer with `--tokenizer DIRECTORY`"
+            "it neither streams nor counts its tokens, so a truncated answer would look complete; pass \
+             its tokenizer with `--tokenizer DIRECTORY`"
                 .to_owned(),
         );
     }

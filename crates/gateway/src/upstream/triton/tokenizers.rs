@@ -1,4 +1,4 @@
-//! The text files of plain Triton servers' models, which do not serve them. Owns reading them from the
+//! Tokenizers of plain Triton servers' models, which Triton does not serve. Owns reading them from the
 //! directories of `--tokenizer` when the gateway starts; knows nothing of servers.
 
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ const FILES: [&str; 6] = [
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     #[error(
-        "cannot read `{path}`; give `--tokenizer` the directory of the model's Hugging Face files"
+        "cannot read `{path}`; pass `--tokenizer` the directory of the model's Hugging Face files"
     )]
     Read {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("cannot use the files in `{directory}`")]
+    #[error("cannot load the tokenizer in `{directory}`")]
     Load {
         directory: PathBuf,
         #[source]

@@ -160,7 +160,7 @@ async fn a_model_that_cannot_be_served_is_named_with_why() {
             with(text_model("m"), |model| {
                 add_input(model, "max_tokens", DataType::TypeInt64, Need::Must);
             }),
-            "`max_tokens` is TYPE_INT64",
+            "`max_tokens` must be TYPE_INT32, got TYPE_INT64",
         ),
         (
             with(text_model("m"), |model| {
