@@ -19,6 +19,8 @@ use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::registry::Handle;
 
 const FRESH_SEED: u64 = 77;
+/// A first use of slot 5.
+const HANDLE: u64 = 1 << 32 | 5;
 const PROMPT: [i32; 3] = [97, 98, 99];
 
 fn model(generation: &str) -> ServedModel {
@@ -69,7 +71,7 @@ fn translated(model: &ServedModel, requested: &Requested) -> Result<ModelInferRe
         request_id: "id",
         trace_parent: None,
     };
-    Ok(infer_request("tensorrt_llm", &prompt, Handle::new(5)))
+    Ok(infer_request("tensorrt_llm", &prompt, Handle::new(HANDLE)))
 }
 
 fn chat_request(fields: &Value) -> Requested {
@@ -122,7 +124,7 @@ fn a_bare_request_sends_everything_the_sampler_reads() {
     );
     let (inputs, outputs) = readable(&request);
     let expected = json!({
-        "inflight_handle": [5],
+        "inflight_handle": [HANDLE],
         "input_ids": PROMPT,
         "input_lengths": [3],
         "request_output_len": [61],

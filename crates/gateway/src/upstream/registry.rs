@@ -8,32 +8,26 @@ use std::time::{Duration, Instant};
 
 use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
 use parking_lot::Mutex;
-use slab::Slab;
+use slotmap::{Key, KeyData, SlotMap};
 use tonic::Code;
 
 use super::inbox::{DeltaDetails, Inbox};
 
-/// One request at one connection. Never used again, so that late output of a cancelled request finds
-/// nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Handle(u64);
+slotmap::new_key_type! {
+    /// One request at one connection. Not used again, so that late output of a cancelled request finds
+    /// nothing.
+    pub(crate) struct Handle;
+}
 
 impl Handle {
     /// The handle with this number.
-    #[cfg(test)]
     pub(crate) fn new(number: u64) -> Self {
-        Self(number)
+        Self::from(KeyData::from_ffi(number))
     }
 
     /// As it travels on the wire.
     pub(crate) fn number(self) -> u64 {
-        self.0
-    }
-}
-
-impl std::fmt::LowerHex for Handle {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::LowerHex::fmt(&self.0, formatter)
+        self.data().as_ffi()
     }
 }
 
@@ -52,7 +46,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Entry {
-    generation: u32,
     inbox: Arc<Inbox>,
     /// The handle's sequence i is the request's choice `first_choice + i`.
     first_choice: u32,
@@ -71,8 +64,7 @@ impl Entry {
 
 #[derive(Debug, Default)]
 struct State {
-    entries: Slab<Entry>,
-    generation: u32,
+    entries: SlotMap<Handle, Entry>,
     closed: bool,
     last_sweep: Option<Instant>,
 }
@@ -104,28 +96,21 @@ impl Registry {
         if state.closed {
             return Err(Closed);
         }
-        // A key is used again, a handle is not.
-        state.generation = state.generation.wrapping_add(1);
-        let generation = state.generation;
-        let key = state.entries.insert(Entry {
-            generation,
+        let handle = state.entries.insert(Entry {
             inbox,
             first_choice,
             sequences,
         });
         self.active.store(state.entries.len(), Ordering::Relaxed);
-        Ok(handle(generation, key))
+        Ok(handle)
     }
 
     /// Forgets a handle; true if output for it could still have come.
     pub(crate) fn close_handle(&self, handle: Handle) -> bool {
         let mut state = self.state.lock();
-        let found = find(&state.entries, handle);
-        if let Some(key) = found {
-            state.entries.remove(key);
-            self.active.store(state.entries.len(), Ordering::Relaxed);
-        }
-        found.is_some()
+        let was_open = state.entries.remove(handle).is_some();
+        self.active.store(state.entries.len(), Ordering::Relaxed);
+        was_open
     }
 
     /// Handles that still wait for output.
@@ -141,10 +126,8 @@ impl Registry {
         {
             let mut state = self.state.lock();
             for row in batch.rows() {
-                let Some(key) = find(&state.entries, Handle(row.handle)) else {
-                    continue;
-                };
-                let Some(entry) = state.entries.get(key) else {
+                let handle = Handle::new(row.handle);
+                let Some(entry) = state.entries.get(handle) else {
                     continue;
                 };
                 let sequence = u32::try_from(row.sequence_index)
@@ -176,7 +159,7 @@ impl Registry {
                 };
                 wakers.extend(waker);
                 if row.is_final {
-                    state.entries.remove(key);
+                    state.entries.remove(handle);
                 }
             }
             self.active.store(state.entries.len(), Ordering::Relaxed);
@@ -191,10 +174,7 @@ impl Registry {
     pub(crate) fn deliver(&self, handle: Handle, answer: Answer, now: Instant) -> u64 {
         let (waker, delivered) = {
             let mut state = self.state.lock();
-            let Some(key) = find(&state.entries, handle) else {
-                return 0;
-            };
-            let Some(entry) = state.entries.get(key) else {
+            let Some(entry) = state.entries.get(handle) else {
                 return 0;
             };
             let uncounted = answer
@@ -211,7 +191,7 @@ impl Registry {
                 now,
             );
             if answer.last {
-                state.entries.remove(key);
+                state.entries.remove(handle);
                 self.active.store(state.entries.len(), Ordering::Relaxed);
             }
             (waker, delivered)
@@ -226,10 +206,9 @@ impl Registry {
     pub(crate) fn fail(&self, handle: Handle, code: Code, text: &str, now: Instant) {
         let waker = {
             let mut state = self.state.lock();
-            let Some(key) = find(&state.entries, handle) else {
+            let Some(entry) = state.entries.remove(handle) else {
                 return;
             };
-            let entry = state.entries.remove(key);
             self.active.store(state.entries.len(), Ordering::Relaxed);
             entry.fail(code, text, now)
         };
@@ -268,13 +247,13 @@ impl Registry {
                 return stalled;
             }
             state.last_sweep = Some(now);
-            state.entries.retain(|key, entry| {
+            state.entries.retain(|handle, entry| {
                 let keep = entry
                     .inbox
                     .unread_since()
                     .is_none_or(|unread| since(unread) < patience);
                 if !keep {
-                    stalled.push(handle(entry.generation, key));
+                    stalled.push(handle);
                     let text = "the client stopped reading";
                     wakers.extend(entry.fail(Code::DeadlineExceeded, text, now));
                 }
@@ -285,20 +264,6 @@ impl Registry {
         wakers.into_iter().for_each(Waker::wake);
         stalled
     }
-}
-
-/// A slab's key with its entry's generation.
-fn handle(generation: u32, key: usize) -> Handle {
-    Handle(u64::from(generation) << 32 | (key as u64 & 0xffff_ffff))
-}
-
-fn find(entries: &Slab<Entry>, Handle(number): Handle) -> Option<usize> {
-    let key = (number & 0xffff_ffff) as usize;
-    let generation = (number >> 32) as u32;
-    entries
-        .get(key)
-        .filter(|entry| entry.generation == generation)
-        .map(|_| key)
 }
 
 fn failure(code: Code, text: &str) -> Box<DeltaDetails> {

@@ -38,7 +38,7 @@ fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
             (a, 0, &[1, 2], 3, 1),
             (b, 1, &[7], 0, 0),
             (b, 0, &[8], 0, 0),
-            (Handle(99), 0, &[5], 0, 0),
+            (Handle::new(99), 0, &[5], 0, 0),
         ]),
         now,
     );
@@ -64,7 +64,7 @@ fn a_late_row_of_a_closed_handle_reaches_nobody() {
     assert_eq!(
         old.number() & 0xffff_ffff,
         new.number() & 0xffff_ffff,
-        "the key is used again"
+        "the slot is used again"
     );
     assert_eq!(
         registry.distribute(&batch(&[(old, 0, &[1], 0, 0)]), Instant::now()),
@@ -93,7 +93,7 @@ fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
     let inbox = Arc::new(Inbox::default());
     let handle = registry.open(Arc::clone(&inbox), 0, 1).unwrap();
     let mut message = batch(&[
-        (Handle(77), 0, &[1, 2], 0, 0),
+        (Handle::new(77), 0, &[1, 2], 0, 0),
         (handle, 0, &[3], 0, 0),
         (handle, 0, &[], 0, 1),
     ]);

@@ -128,7 +128,7 @@ impl Transport for Exchanges {
         let sequence = Sequence {
             // Each choice draws differently, and again the same for the same seed.
             seed: params.seed.wrapping_add(u64::from(choice)),
-            request_id: &format!("{}-{handle:x}", prompt.request_id),
+            request_id: &format!("{}-{:x}", prompt.request_id, handle.number()),
             vocabulary: self.served.description.vocab_size,
         };
         let request = triton_request(&self.model, prompt, sequence);
