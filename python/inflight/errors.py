@@ -27,12 +27,25 @@ class UserMistake(InflightError):
     exit_code = 2
 
 
+class CheckpointError(UserMistake):
+    """A file of a checkpoint is missing or damaged, or does not fit the others."""
+
+
+class OptionError(UserMistake):
+    """An option has a value that it cannot have, or is not an option."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """Why something cannot be built: what is wrong, and what to do."""
 
     what: str
-    remedy: str
+    remedy: str | None
+
+    @classmethod
+    def of(cls, error: InflightError) -> Problem:
+        """What the error says."""
+        return cls(error.what, error.remedy)
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:
@@ -40,4 +53,6 @@ def raise_problems(problems: Sequence[Problem]) -> None:
     if not problems:
         return
     what = "; ".join(problem.what for problem in problems)
-    raise UserMistake(what, "; ".join(dict.fromkeys(problem.remedy for problem in problems)))
+    raise UserMistake(
+        what, "; ".join(dict.fromkeys(problem.remedy for problem in problems if problem.remedy)) or None
+    )

@@ -53,10 +53,16 @@ def test_pytorch_weights_are_weights(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"hidden_size": None}, "`hidden_size`"),
-        ({"hidden_size": "64"}, '`hidden_size` is `"64"`'),
-        ({"num_attention_heads": 0}, "`num_attention_heads` is `0`"),
-        ({"num_key_value_heads": 3}, "`3` key-value heads"),
-        ({"vocab_size": True}, "`vocab_size` is `true`"),
+        ({"hidden_size": "64"}, '`hidden_size` in `config.json` must be a positive integer, got `"64"`'),
+        (
+            {"num_attention_heads": 0},
+            "`num_attention_heads` in `config.json` must be a positive integer, got `0`",
+        ),
+        (
+            {"num_key_value_heads": 3},
+            "`num_key_value_heads` in `config.json` must be a divisor of the number of heads (4), got `3`",
+        ),
+        ({"vocab_size": True}, "`vocab_size` in `config.json` must be a positive integer, got `true`"),
         ({"architectures": []}, "`architectures`"),
     ],
 )

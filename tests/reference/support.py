@@ -85,15 +85,15 @@ def torch_engine(
     from inflight.executors.reference.pytorch.model import TorchModel
     from inflight.executors.reference.pytorch.runner import TorchRunner
     from inflight.executors.reference.pytorch.weights import DeviceWeights
-    from inflight.executors.reference.weights import Checkpoint
+    from inflight.executors.reference.tensors import required_tensors
+    from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
     if device == "cuda" and kernels is None:
         from inflight.executors.reference.pytorch import kernels
     config = load_config(FIXTURES / name)
-    checkpoint = Checkpoint(FIXTURES / name)
+    checkpoint = CheckpointWeights(find_weights(FIXTURES / name), required_tensors(config))
     weights = DeviceWeights(checkpoint, torch.device(device), torch.float32)
     loaded = TorchModel(config, weights, max_seq_len, tokens_per_block, kernels or operations)
-    checkpoint.close()
     limits = Limits(max_batch_size, max_num_tokens)
     return Engine(
         TorchRunner(loaded, num_blocks, limits),

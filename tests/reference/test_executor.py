@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from inflight.errors import UserMistake
 from inflight.executors.base import Executor, FinishReason
-from inflight.executors.reference import ModelError, create
+from inflight.executors.reference import create
 from inflight.executors.reference.engine import Engine
 
 from .support import FIXTURES, AllTold, collect, read_config, request, unpack
@@ -158,10 +159,10 @@ def test_info_tells_the_truth(executor: Executor) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"device": "cuda"}, "cuda"), ({"batch": 3}, "max_batch_size"), ({"tokens_per_block": 2**50}, "memory")],
+    [({"device": "cuda"}, "cuda"), ({"batch": 3}, "`batch`"), ({"tokens_per_block": 2**50}, "memory")],
 )
 def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises(UserMistake, match=words):
         create(FIXTURES / "llama", **options)
 
 
@@ -172,7 +173,7 @@ def test_the_cache_bounds_the_sequence() -> None:
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="nowhere"):
+    with pytest.raises(UserMistake, match="nowhere"):
         create(tmp_path / "nowhere")
 
 
@@ -182,7 +183,7 @@ def test_weights_of_another_configuration_are_refused(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "llama", tmp_path / "model")
     changed = read_config("llama") | {"intermediate_size": 96}
     (tmp_path / "model" / "config.json").write_text(json.dumps(changed))
-    with pytest.raises(ModelError, match=r"gate_proj.*\[48, 32\].*\[96, 32\]"):
+    with pytest.raises(UserMistake, match=r"gate_proj.*\[48, 32\].*\[96, 32\]"):
         create(tmp_path / "model")
 
 

@@ -54,10 +54,11 @@ def test_a_block_beyond_the_memory_is_still_one_block() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_batch": 3}, "max_batch_size"),
+        ({"max_batch": 3}, "`max_batch` is not an option"),
         ({"max_batch_size": 0}, "at least 1"),
         ({"max_batch_size": True}, "integer"),
-        ({"max_batch_size": "8"}, "integer"),
+        ({"max_batch_size": "eight"}, "integer"),
+        ({"max_batch_size": 8.0}, "integer"),
         ({"max_batch_size": 9, "max_num_tokens": 8}, "max_num_tokens"),
         ({"max_tokens_in_paged_kv_cache": 31}, "block of 32"),
     ],

@@ -13,13 +13,21 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
 
-from inflight.executors.reference.errors import CheckpointError, ModelError, UnsupportedModelError
-from inflight.executors.reference.weights import Checkpoint
+from inflight.errors import UserMistake
+from inflight.executors.reference.config import ModelConfig, parse_config
+from inflight.executors.reference.errors import CheckpointError, UnsupportedModelError
+from inflight.executors.reference.model import LlamaModel
+from inflight.executors.reference.tensors import required_tensors
+from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
 
 def write(path: Path, header: Any, data: bytes = b"") -> None:
     encoded = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + data)
+
+
+def read(folder: Path, **shapes: tuple[int, ...]) -> CheckpointWeights:
+    return CheckpointWeights(find_weights(folder), shapes.items())
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -28,20 +36,19 @@ def test_files_of_the_safetensors_package_are_read(tmp_path: Path, dtype: type) 
     save_file(
         {"a": values, "b": np.ones(2, dtype=dtype)}, tmp_path / "model.safetensors", metadata={"x": "y"}
     )
-    checkpoint = Checkpoint(tmp_path)
-    read = checkpoint.tensor("a", (3, 4))
-    assert "b" in checkpoint
-    checkpoint.close()
-    assert read.dtype == np.float32
-    np.testing.assert_array_equal(read, values.astype(np.float32))
+    found = read(tmp_path, a=(3, 4), b=(2,)).tensor("a")
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, values.astype(np.float32))
 
 
 def test_bf16_is_widened_exactly(tmp_path: Path) -> None:
     bits = np.array([0x0000, 0x3F80, 0xBF80, 0x4049, 0x7F80, 0x0001], dtype="<u2")
     entry = {"dtype": "BF16", "shape": [6], "data_offsets": [0, 12]}
     write(tmp_path / "model.safetensors", {"a": entry}, bits.tobytes())
-    read = Checkpoint(tmp_path).tensor("a", (6,))
-    np.testing.assert_array_equal(read, np.array([0, 1, -1, 3.140625, np.inf, 9.18355e-41], dtype=np.float32))
+    found = read(tmp_path, a=(6,)).tensor("a")
+    np.testing.assert_array_equal(
+        found, np.array([0, 1, -1, 3.140625, np.inf, 9.18355e-41], dtype=np.float32)
+    )
 
 
 def test_shards_are_found_by_their_index(tmp_path: Path) -> None:
@@ -49,9 +56,9 @@ def test_shards_are_found_by_their_index(tmp_path: Path) -> None:
     save_file({"b": np.zeros(3, dtype=np.float32)}, tmp_path / "two.safetensors")
     index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    checkpoint = Checkpoint(tmp_path)
-    assert checkpoint.tensor("a", (2,)).tolist() == [1, 1]
-    assert checkpoint.tensor("b", (3,)).tolist() == [0, 0, 0]
+    weights = read(tmp_path, a=(2,), b=(3,))
+    assert weights.tensor("a").tolist() == [1, 1]
+    assert weights.tensor("b").tolist() == [0, 0, 0]
 
 
 def _entry(**changes: Any) -> dict[str, Any]:
@@ -61,22 +68,25 @@ def _entry(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("header", "kind", "words"),
     [
-        (_entry(dtype="I8"), UnsupportedModelError, "I8"),
+        (_entry(dtype="I8", data_offsets=[0, 2]), UnsupportedModelError, "I8"),
         (_entry(shape=[3]), CheckpointError, "shape"),
-        (_entry(data_offsets=[0, 4]), CheckpointError, "outside"),
+        (_entry(shape=[1, 2]), CheckpointError, "shape"),
+        (_entry(data_offsets=[0, 4]), CheckpointError, "`4` bytes"),
         (_entry(data_offsets=[-8, 0]), CheckpointError, "outside"),
-        (_entry(data_offsets=[8, 16]), CheckpointError, "outside"),
+        (_entry(data_offsets=[8, 16]), CheckpointError, "truncated"),
         (_entry(data_offsets=[0]), CheckpointError, "incomplete"),
         (_entry(shape=None), CheckpointError, "incomplete"),
         ({"a": 7}, CheckpointError, "incomplete"),
-        ({}, CheckpointError, "missing"),
+        (_entry() | {"b": _entry()["a"]}, CheckpointError, "`c` is missing"),
         ([], CheckpointError, "object"),
     ],
 )
-def test_damaged_headers_are_refused(tmp_path: Path, header: Any, kind: type[ModelError], words: str) -> None:
+def test_damaged_headers_are_refused(
+    tmp_path: Path, header: Any, kind: type[UserMistake], words: str
+) -> None:
     write(tmp_path / "model.safetensors", header, bytes(8))
     with pytest.raises(kind, match=words):
-        Checkpoint(tmp_path).tensor("a", (2,))
+        read(tmp_path, a=(2,), **({"c": (2,)} if "`c`" in words else {}))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +95,7 @@ def test_damaged_headers_are_refused(tmp_path: Path, header: Any, kind: type[Mod
 def test_damaged_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        Checkpoint(tmp_path)
+        find_weights(tmp_path)
 
 
 def _index(folder: Path, value: Any) -> None:
@@ -105,4 +115,49 @@ def _index(folder: Path, value: Any) -> None:
 def test_missing_shards_are_named(tmp_path: Path, prepare: Callable[[Path], None], words: str) -> None:
     prepare(tmp_path)
     with pytest.raises(CheckpointError, match=words):
-        Checkpoint(tmp_path)
+        find_weights(tmp_path)
+
+
+def test_a_file_that_shrank_after_the_check_is_named(tmp_path: Path) -> None:
+    save_file({"a": np.ones(2, dtype=np.float32)}, tmp_path / "model.safetensors")
+    weights = read(tmp_path, a=(2,))
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(16)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        weights.tensor("a")
+
+
+#: Sizes that differ from each other, so that no two can be mistaken.
+SIZES = {
+    "vocab_size": 11,
+    "hidden_size": 12,
+    "intermediate_size": 10,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more"),
+    [
+        ("LlamaForCausalLM", {}),
+        ("LlamaForCausalLM", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+        ("MistralForCausalLM", {}),
+        ("Qwen2ForCausalLM", {}),
+        ("Qwen3ForCausalLM", {"attention_bias": True}),
+    ],
+)
+def test_the_loader_reads_every_tensor_of_the_table(architecture: str, more: dict[str, Any]) -> None:
+    config: ModelConfig = parse_config({"architectures": [architecture], **SIZES, **more})
+    table = dict(required_tensors(config))
+    asked: set[str] = set()
+
+    class Recorder:
+        def tensor(self, name: str) -> Any:
+            asked.add(name)
+            return np.zeros(table[name], np.float32)
+
+    LlamaModel(config, Recorder(), 1)
+    assert asked == table.keys()

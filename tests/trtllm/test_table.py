@@ -78,7 +78,7 @@ def test_every_argument_of_the_pytorch_runtime_is_recorded() -> None:
     arguments = fields_of("tensorrt_llm.llmapi.TorchLlmArgs")
     prefixes = ("tensorrt_llm.llmapi.", "tensorrt_llm.llmapi.llm_args.")
     for option, path in pytorch_config.ARGUMENTS.items():
-        assert options.Options.__dataclass_fields__[option].metadata["runtimes"] != "engines"
+        assert "pytorch" in options.OPTIONS[option].runtimes
         outer, _, leaf = path.rpartition(".")
         assert (outer or leaf) in arguments, option
         # LoraConfig is in no record.
@@ -242,18 +242,22 @@ def test_what_options_need_beside_their_own_keyword_is_told(
 @pytest.mark.parametrize(
     ("values", "runtime", "words"),
     [
-        ({"no_such": 1}, "engines", "no option `no_such`"),
-        ({"max_beam_width": "${max_beam_width}"}, "engines", "`max_beam_width` is `${max_beam_width}`"),
-        ({"max_beam_width": 0}, "engines", "`max_beam_width` is `0`"),
-        ({"decoding_mode": "greedy"}, "engines", "`decoding_mode` is `greedy`"),
+        ({"no_such": 1}, "engines", "`no_such` is not an option"),
+        (
+            {"max_beam_width": "${max_beam_width}"},
+            "engines",
+            "`max_beam_width` must be an integer of at least 1, got",
+        ),
+        ({"max_beam_width": 0}, "engines", "`max_beam_width` must be an integer of at least 1, got `0`"),
+        ({"decoding_mode": "greedy"}, "engines", "`decoding_mode` must be one of auto, "),
         ({"decoding_mode": "lookahead"}, "engines", "needs three sizes"),
         ({"enable_batch_size_tuning": True}, "engines", "needs three options"),
         ({"medusa_choices": "{{0"}, "engines", "`medusa_choices`"),
         ({"speculative_decoding_fast_logits": "true"}, "engines", "do not share their ranks"),
         ({"guided_decoding_backend": "llguidance"}, "engines", "which engines do not have"),
         ({"cuda_graph_mode": "false", "cuda_graph_batch_sizes": "1,2"}, "pytorch", "`cuda_graph_mode`"),
-        ({"sampler_type": "auto"}, "engines", "means nothing to engines"),
-        ({"gpu_weights_percent": 1}, "pytorch", "means nothing to the PyTorch runtime"),
+        ({"sampler_type": "auto"}, "engines", "has no effect with engines"),
+        ({"gpu_weights_percent": 1}, "pytorch", "has no effect with the PyTorch runtime"),
     ],
 )
 def test_options_that_cannot_be_are_refused(values: dict[str, Any], runtime: str, words: str) -> None:

@@ -287,8 +287,8 @@ def test_an_engine_that_cannot_go_on_ends_the_worker_with_its_own_code_and_the_r
         ("1.2.1", "config.json", ("`config.json` names no model", "inflight build")),
         ("1.2.1", "tokenizer.json", ("no `tokenizer.json`", "hint")),
         ("1.2.1", "ranks", ("split over `2` ranks, and this job has `1`", "mpirun -n 2")),
-        ("1.2.1", "option", ("no option `max_beams`", "docs/reference/tensorrt-llm.md")),
-        ("1.2.1", "value", ("`gpu_weights_percent` is `2`", "from 0 to 1")),
+        ("1.2.1", "option", ("`max_beams` is not an option", "docs/reference/tensorrt-llm.md")),
+        ("1.2.1", "value", ("`gpu_weights_percent` must be a number from 0 to 1, got `2`",)),
     ],
 )
 def test_what_cannot_work_is_one_sentence_with_a_remedy(

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inflight.errors import UserMistake
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from inflight.executors.base import Executor
+    from inflight.options import Option
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,23 @@ def require(name: str) -> None:
         require_tensorrt_llm()
 
 
+def options_of(name: str) -> Mapping[str, Option]:
+    """The options that the executor `name` declares in Python; the simulated one's are Rust's."""
+    if name == "tensorrt_llm":
+        from inflight.executors.tensorrt_llm.options import OPTIONS
+
+        return OPTIONS
+    if name == "reference":
+        from inflight.executors.reference.options import OPTIONS as REFERENCE_OPTIONS
+
+        return REFERENCE_OPTIONS
+    if name == "scripted":
+        from inflight.executors.scripted import OPTIONS as SCRIPTED_OPTIONS
+
+        return SCRIPTED_OPTIONS
+    return {}
+
+
 def create(name: str, options: ExecutorOptions) -> Executor:
     """Builds the executor `name`, ready to serve."""
     require(name)
@@ -49,17 +65,8 @@ def create(name: str, options: ExecutorOptions) -> Executor:
 
 def _reference(options: ExecutorOptions) -> Executor:
     from inflight.executors.reference import create as create_reference
-    from inflight.executors.reference.errors import ModelError
 
-    # `--executor-option` gives text.
-    values = {
-        name: int(value) if isinstance(value, str) and value.isdecimal() else value
-        for name, value in options.values.items()
-    }
-    try:
-        return create_reference(options.model_dir, options.device, **values)
-    except ModelError as error:
-        raise UserMistake(error.problem, error.remedy) from error
+    return create_reference(options.model_dir, options.device, **options.values)
 
 
 def _scripted(options: ExecutorOptions) -> Executor:

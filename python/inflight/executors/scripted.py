@@ -13,6 +13,9 @@ from array import array
 from collections.abc import Sequence
 
 from inflight.executors.base import FinishReason, IterationStats, ModelInfo, Request, ResponseBatch
+from inflight.options import Option
+
+OPTIONS = {"step_us": Option("step_us", "float", "Microseconds of every iteration", default=0.0, minimum=0)}
 
 #: Beyond any stream count that a benchmark opens, so that nothing queues.
 MAX_BATCH_SIZE = 65_536

@@ -1,32 +1,57 @@
 """`config.json` of a Hugging Face checkpoint, parsed: architecture, sizes, precision.
 
-Owns the key names that model families use. Reads no file and knows no runtime.
+Owns the key names that model families use, and what a family's config leaves out. To add a family, add a row
+to `FAMILIES`; what an executor computes with it is the executor's. Reads no file and knows no runtime.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inflight.errors import UserMistake
+from inflight.errors import CheckpointError
 from inflight.model.shards import DTYPE_NAMES, Shard
+from inflight.model.values import REMEDY, bad_value, flag, integer, missing_key
 
-#: `model_type` -> architecture, for a `config.json` that names none.
-ARCHITECTURE_OF_MODEL_TYPE: Mapping[str, str] = {
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "baichuan": "BaichuanForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "t5": "T5ForConditionalGeneration",
-    "bart": "BartForConditionalGeneration",
+
+@dataclass(frozen=True)
+class Family:
+    """What an architecture's `config.json` does not say."""
+
+    #: For a config without `architectures`.
+    model_type: str | None = None
+    #: Whether the MLP has a gate, that is a third matrix.
+    gated_mlp: bool = True
+    #: Whether the model has one vector per position.
+    learned_positions: bool = False
+    #: Whether input and output embeddings are one matrix unless the config says otherwise.
+    tied: bool = False
+    #: Size of a head if the config has none; None: `hidden_size` shared by the heads.
+    head_dim: int | None = None
+
+
+#: Architecture -> its peculiarities. One that is not listed gets the defaults of `Family`.
+FAMILIES: Mapping[str, Family] = {
+    "BaichuanForCausalLM": Family("baichuan"),
+    "BartForConditionalGeneration": Family("bart", gated_mlp=False, learned_positions=True),
+    "FalconForCausalLM": Family(gated_mlp=False),
+    "GPT2LMHeadModel": Family("gpt2", gated_mlp=False, learned_positions=True, tied=True),
+    "GPTBigCodeForCausalLM": Family(gated_mlp=False, learned_positions=True, tied=True),
+    "GPTJForCausalLM": Family(gated_mlp=False),
+    "GemmaForCausalLM": Family("gemma", tied=True, head_dim=256),
+    "LlamaForCausalLM": Family("llama"),
+    "MBartForConditionalGeneration": Family(gated_mlp=False, learned_positions=True),
+    "MistralForCausalLM": Family("mistral"),
+    "MixtralForCausalLM": Family("mixtral"),
+    "Phi3ForCausalLM": Family("phi3"),
+    "PhiForCausalLM": Family(gated_mlp=False),
+    "Qwen2ForCausalLM": Family("qwen2"),
+    "Qwen3ForCausalLM": Family("qwen3", head_dim=128),
+    "Starcoder2ForCausalLM": Family(gated_mlp=False),
+    "T5ForConditionalGeneration": Family("t5", tied=True),
 }
+_OF_MODEL_TYPE = {family.model_type: name for name, family in FAMILIES.items() if family.model_type}
 
 #: Fact -> the keys that families spell it with, in the order in which they are looked up.
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -47,32 +72,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
     "experts_per_token": ("num_experts_per_tok", "moe_top_k"),
     "encoder_layers": ("encoder_layers", "num_layers"),
-    "moe_intermediate_size": ("moe_intermediate_size",),
 }
-
-#: Architectures whose MLP is one product each way; the others gate, with a third matrix.
-PLAIN_MLP = frozenset(
-    {
-        "GPT2LMHeadModel",
-        "GPTBigCodeForCausalLM",
-        "Starcoder2ForCausalLM",
-        "GPTJForCausalLM",
-        "PhiForCausalLM",
-        "FalconForCausalLM",
-        "BartForConditionalGeneration",
-        "MBartForConditionalGeneration",
-    }
-)
-
-#: Architectures that keep one vector per position.
-LEARNED_POSITIONS = frozenset(
-    {
-        "GPT2LMHeadModel",
-        "GPTBigCodeForCausalLM",
-        "BartForConditionalGeneration",
-        "MBartForConditionalGeneration",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ModelFacts:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    #: None: no bound, as with relative positions.
+    #: None: the config states no bound, as with relative positions.
     max_position_embeddings: int | None
     num_experts: int = 0
     experts_per_token: int = 0
@@ -103,95 +103,102 @@ class ModelFacts:
 
 
 def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> ModelFacts:
-    """The facts in the object of a `config.json`; sizes of a nested `text_config` count."""
-    architecture = _architecture(config)
-    nested = config.get("text_config")
-    values = {**config, **nested} if isinstance(nested, dict) else config
+    """The facts in the object of a `config.json`. Raises `CheckpointError` for a key that cannot be right.
+
+    `shards` state the precision where the config does not.
+    """
+    architecture = find_architecture(config)
+    family = FAMILIES.get(architecture, Family())
+    values = text_values(config)
     # ChatGLM and Falcon spell the group size beside a switch.
     multi_query = values.get("multi_query") is True and values.get("num_kv_heads") is None
-    hidden_size = _needed(values, "hidden_size")
-    num_heads = _needed(values, "num_heads")
-    num_kv_heads = 1 if multi_query else _integer(values, "num_kv_heads") or num_heads
+    hidden_size = stated(values, "hidden_size")
+    num_heads = stated(values, "num_heads")
+    num_kv_heads = 1 if multi_query else size(values, "num_kv_heads") or num_heads
     if num_heads % num_kv_heads:
-        raise UserMistake(
-            f"config.json has `{num_kv_heads}` key-value heads, which do not divide `{num_heads}` heads",
-            "fetch the checkpoint's `config.json` again",
+        raise bad_value(
+            _key(values, "num_kv_heads"), num_kv_heads, f"a divisor of the number of heads ({num_heads})"
         )
-    gated = architecture not in PLAIN_MLP
+    head_dim = size(values, "head_dim") or family.head_dim
+    if head_dim is None and hidden_size % num_heads:
+        raise bad_value(
+            _key(values, "hidden_size"),
+            hidden_size,
+            f"a multiple of {_key(values, 'num_heads')} ({num_heads})",
+        )
+    gated = family.gated_mlp
     if architecture == "T5ForConditionalGeneration":
         gated = str(values.get("feed_forward_proj", "relu")).startswith("gated")
     encoder_decoder = values.get("is_encoder_decoder") is True
-    # T5 has `num_layers` of the encoder and `num_decoder_layers`, absent where they are the same.
-    decoder_layers = values.get("num_decoder_layers") if encoder_decoder else None
     return ModelFacts(
         architecture=architecture,
         model_type=str(config.get("model_type", "unknown")),
         dtype=_dtype(values, shards),
-        vocab_size=_needed(values, "vocab_size"),
+        vocab_size=stated(values, "vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=_integer(values, "intermediate_size") or 4 * hidden_size,
-        num_layers=decoder_layers if isinstance(decoder_layers, int) else _needed(values, "num_layers"),
+        intermediate_size=size(values, "intermediate_size") or 4 * hidden_size,
+        num_layers=_num_layers(values, encoder_decoder=encoder_decoder),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
-        head_dim=_integer(values, "head_dim") or hidden_size // num_heads,
-        max_position_embeddings=_integer(values, "max_position_embeddings"),
-        num_experts=_integer(values, "num_experts") or 0,
-        experts_per_token=_integer(values, "experts_per_token") or 0,
+        head_dim=head_dim or hidden_size // num_heads,
+        max_position_embeddings=size(values, "max_position_embeddings"),
+        num_experts=size(values, "num_experts") or 0,
+        experts_per_token=size(values, "experts_per_token") or 0,
         is_encoder_decoder=encoder_decoder,
-        encoder_layers=(_integer(values, "encoder_layers") or 0) if encoder_decoder else 0,
-        tie_word_embeddings=values.get("tie_word_embeddings", architecture in _TIED) is True,
+        encoder_layers=(size(values, "encoder_layers") or 0) if encoder_decoder else 0,
+        tie_word_embeddings=flag(values, "tie_word_embeddings", family.tied),
         gated_mlp=gated,
-        learned_positions=architecture in LEARNED_POSITIONS,
+        learned_positions=family.learned_positions,
         quantized=_quantized(values),
     )
 
 
-#: Tied unless their config says otherwise.
-_TIED = frozenset(
-    {"GPT2LMHeadModel", "GPTBigCodeForCausalLM", "T5ForConditionalGeneration", "GemmaForCausalLM"}
-)
+def text_values(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of the language model: those of a nested `text_config` over the outer ones."""
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, dict) else config
 
 
-def _architecture(config: Mapping[str, Any]) -> str:
+def find_architecture(config: Mapping[str, Any]) -> str:
+    """The architecture that the config names, or the one that its `model_type` implies."""
     named = config.get("architectures")
     if isinstance(named, list) and named:
         return str(named[0])
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise UserMistake(
-            "config.json names neither `architectures` nor `model_type`",
-            "give a Hugging Face checkpoint, or fetch its `config.json` again",
-        )
-    return ARCHITECTURE_OF_MODEL_TYPE.get(model_type, model_type)
+        raise CheckpointError("`config.json` names neither `architectures` nor `model_type`", REMEDY)
+    return _OF_MODEL_TYPE.get(model_type, model_type)
 
 
-def _integer(values: Mapping[str, Any], fact: str) -> int | None:
-    for key in KEYS[fact]:
-        value = values.get(key)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserMistake(
-                f"config key `{key}` is `{json.dumps(value)}`, where a positive integer is needed",
-                "fetch the checkpoint's `config.json` again",
-            )
-        return value
-    return None
+def size(values: Mapping[str, Any], fact: str) -> int | None:
+    """A fact of `KEYS` under whichever key states it; None: none does."""
+    key = _key(values, fact)
+    return None if values.get(key) is None else integer(values, key)
 
 
-def _needed(values: Mapping[str, Any], fact: str) -> int:
-    value = _integer(values, fact)
+def stated(values: Mapping[str, Any], fact: str) -> int:
+    """A fact that the config must state."""
+    value = size(values, fact)
     if value is None:
-        keys = " nor ".join(f"`{key}`" for key in KEYS[fact])
-        raise UserMistake(
-            f"config.json has neither {keys}" if len(KEYS[fact]) > 1 else f"config.json has no {keys}",
-            "fetch the checkpoint's `config.json` again",
-        )
+        raise missing_key(*KEYS[fact])
     return value
 
 
+def _key(values: Mapping[str, Any], fact: str) -> str:
+    """The key that states the fact here; the usual one where none does."""
+    return next((key for key in KEYS[fact] if values.get(key) is not None), KEYS[fact][0])
+
+
+def _num_layers(values: Mapping[str, Any], *, encoder_decoder: bool) -> int:
+    layers = stated(values, "num_layers")
+    if encoder_decoder:
+        # T5 has `num_layers` of the encoder and `num_decoder_layers`, absent where they are the same.
+        layers = integer(values, "num_decoder_layers", layers)
+    return layers
+
+
 def _dtype(values: Mapping[str, Any], shards: tuple[Shard, ...]) -> str:
-    """`dtype` is transformers 5, `torch_dtype` 4; older configs have neither and the weights tell."""
+    """`dtype` is transformers 5, `torch_dtype` 4; older configs have neither, and the weights decide."""
     named = values.get("dtype", values.get("torch_dtype"))
     if isinstance(named, str):
         return named.removeprefix("torch.")
@@ -204,9 +211,10 @@ def _dtype(values: Mapping[str, Any], shards: tuple[Shard, ...]) -> str:
 
 def _quantized(values: Mapping[str, Any]) -> str | None:
     quantization = values.get("quantization_config")
-    if not isinstance(quantization, dict):
+    if quantization is None:
         return None
-    for key in ("quant_algo", "quant_method"):
-        if isinstance(quantization.get(key), str):
-            return str(quantization[key])
+    if isinstance(quantization, dict):
+        for key in ("quant_algo", "quant_method"):
+            if isinstance(quantization.get(key), str):
+                return str(quantization[key])
     return "unknown"

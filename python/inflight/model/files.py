@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from inflight.errors import UserMistake
+from inflight.errors import CheckpointError
 
 #: The checkpoint's `config.json` beside an engine, whose own config has that name.
 CHECKPOINT_CONFIG = "checkpoint_config.json"
@@ -29,16 +29,18 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserMistake(
+        raise CheckpointError(
             f"`{path.parent}` is not a Hugging Face checkpoint: it has no `{path.name}`",
             "give a directory with `config.json`, a tokenizer and weights",
         ) from None
     except OSError as error:
-        raise UserMistake(f"`{path}` cannot be read: {error.strerror}", "check its permissions") from error
+        raise CheckpointError(
+            f"`{path}` cannot be read: {error.strerror}", "check its permissions"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise UserMistake(f"`{path}` is not JSON: {error}", "fetch the checkpoint again") from error
+        raise CheckpointError(f"`{path}` is not JSON: {error}", "fetch the checkpoint again") from error
     if not isinstance(values, dict):
-        raise UserMistake(f"`{path}` does not hold a JSON object", "fetch the checkpoint again")
+        raise CheckpointError(f"`{path}` does not hold a JSON object", "fetch the checkpoint again")
     return values
 
 

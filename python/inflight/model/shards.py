@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inflight.errors import UserMistake
+from inflight.errors import CheckpointError
 
+SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 #: The format's own limit on its JSON header, so that a damaged length cannot ask for all memory.
 MAX_HEADER_BYTES = 100 * 1024 * 1024
@@ -51,9 +52,9 @@ class Shard:
 def find_shards(directory: Path) -> tuple[Shard, ...]:
     """The weight files in `directory`, safetensors before PyTorch's; none where there are none.
 
-    Raises `UserMistake` for a shard that the index names and is not there, and for a damaged header.
+    Raises `CheckpointError` for a shard that the index names and is not there, and for a damaged header.
     """
-    single = directory / "model.safetensors"
+    single = directory / SINGLE
     if single.is_file():
         return (read_shard(single),)
     index = directory / INDEX
@@ -70,12 +71,12 @@ def _indexed(index: Path) -> list[Path]:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted({str(name) for name in weight_map.values()})
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise UserMistake(f"`{index}` is not an index of shards: {error!r}", FETCH_AGAIN) from error
+        raise CheckpointError(f"`{index}` is not an index of shards: {error!r}", FETCH_AGAIN) from error
     for name in names:
         if Path(name).name != name:
-            raise UserMistake(f"`{index}` names a shard outside its directory: `{name}`", FETCH_AGAIN)
+            raise CheckpointError(f"`{index}` names a shard outside its directory: `{name}`", FETCH_AGAIN)
         if not (index.parent / name).is_file():
-            raise UserMistake(f"the shard `{index.parent / name}` does not exist", FETCH_AGAIN)
+            raise CheckpointError(f"the shard `{index.parent / name}` does not exist", FETCH_AGAIN)
     return [index.parent / name for name in names]
 
 
@@ -86,19 +87,23 @@ def read_shard(path: Path) -> Shard:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-                raise UserMistake(f"`{path}` is truncated: its header is longer than the file", FETCH_AGAIN)
+                raise CheckpointError(
+                    f"`{path}` is truncated: its header is longer than the file", FETCH_AGAIN
+                )
             header = json.loads(file.read(length))
     except OSError as error:
-        raise UserMistake(f"`{path}` cannot be read: {error.strerror}", "check its permissions") from error
+        raise CheckpointError(
+            f"`{path}` cannot be read: {error.strerror}", "check its permissions"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise UserMistake(f"`{path}` is damaged: its header is not JSON", FETCH_AGAIN) from error
+        raise CheckpointError(f"`{path}` is damaged: its header is not JSON", FETCH_AGAIN) from error
     if not isinstance(header, dict):
-        raise UserMistake(f"`{path}` is damaged: its header is not an object", FETCH_AGAIN)
+        raise CheckpointError(f"`{path}` is damaged: its header is not an object", FETCH_AGAIN)
     header.pop("__metadata__", None)
     tensors = tuple(_tensor(path, name, entry, 8 + length) for name, entry in header.items())
     end = max((tensor.end for tensor in tensors), default=8 + length)
     if end > size:
-        raise UserMistake(f"`{path}` is truncated: it has {size} of {end} bytes", FETCH_AGAIN)
+        raise CheckpointError(f"`{path}` is truncated: it has {size} of {end} bytes", FETCH_AGAIN)
     return Shard(path, size, tensors)
 
 
@@ -109,12 +114,14 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
             name, str(entry["dtype"]), tuple(int(size) for size in entry["shape"]), start + begin, start + end
         )
     except (KeyError, TypeError, ValueError):
-        raise UserMistake(f"`{path}` is damaged: the entry of `{name}` is incomplete", FETCH_AGAIN) from None
+        raise CheckpointError(
+            f"`{path}` is damaged: the entry of `{name}` is incomplete", FETCH_AGAIN
+        ) from None
     if begin < 0 or end < begin:
-        raise UserMistake(f"`{path}` is damaged: `{name}` lies outside its data", FETCH_AGAIN)
+        raise CheckpointError(f"`{path}` is damaged: `{name}` lies outside its data", FETCH_AGAIN)
     width = DTYPE_BYTES.get(tensor.dtype)
     if width is not None and end - begin != width * math.prod(tensor.shape):
-        raise UserMistake(
+        raise CheckpointError(
             f"`{path}` is damaged: `{name}` has `{end - begin}` bytes, and not those of"
             f" `{tensor.dtype}` in the shape `{list(tensor.shape)}`",
             FETCH_AGAIN,

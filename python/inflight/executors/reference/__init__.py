@@ -21,12 +21,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import CheckpointError, ModelError, OptionError, UnsupportedModelError
+from .errors import CheckpointError, OptionError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from inflight.executors.base import Executor
 
-__all__ = ["CheckpointError", "ModelError", "OptionError", "UnsupportedModelError", "create"]
+__all__ = ["CheckpointError", "OptionError", "UnsupportedModelError", "create"]
 
 #: What works, by the names of ``crates/kserve/src/capability.rs``.
 CAPABILITIES = (
@@ -45,8 +45,8 @@ CAPABILITIES = (
 def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
     """Loads a Hugging Face checkpoint directory and starts its executor.
 
-    ``device`` is ``auto``, ``cpu`` or ``cuda``; ``options`` are the fields of `options.Options`. Errors:
-    `ModelError` and its kinds, whose text says what is wrong and what to do.
+    ``device`` is ``auto``, ``cpu`` or ``cuda``; ``options`` are the fields of `options.Options`. Raises
+    `CheckpointError`, `UnsupportedModelError` or `OptionError`.
     """
     from .config import load_config
     from .options import CUDA_DEFAULTS, parse_options

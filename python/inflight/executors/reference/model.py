@@ -18,7 +18,8 @@ from .arrays import Float32, Int
 from .batch import Batch
 from .cache import PagedCache
 from .config import ModelConfig, RopeConfig, load_config
-from .weights import Checkpoint
+from .tensors import required_tensors
+from .weights import CheckpointWeights, find_weights
 
 ArrayT = TypeVar("ArrayT")
 ArrayT_co = TypeVar("ArrayT_co", covariant=True)
@@ -27,8 +28,8 @@ ArrayT_co = TypeVar("ArrayT_co", covariant=True)
 class Weights(Protocol[ArrayT_co]):
     """Where a model's tensors come from, as arrays of its own implementation."""
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> ArrayT_co:
-        """The tensor of a checkpoint's name. Errors: `ModelError`: missing, or of another shape."""
+    def tensor(self, name: str) -> ArrayT_co:
+        """The tensor of a name in `tensors.required_tensors`, in the shape that is stated there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,13 @@ class Layer(Generic[ArrayT]):
 class LlamaModel:
     """A loaded model: weights and rotary tables, immutable after construction."""
 
-    def __init__(self, config: ModelConfig, checkpoint: Checkpoint, max_seq_len: int) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights[Float32], max_seq_len: int) -> None:
         self.config = config
-        hidden = (config.vocab_size, config.hidden_size)
-        self._embedding = checkpoint.tensor("model.embed_tokens.weight", hidden)
-        self._norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
-        self._head = (
-            self._embedding if config.tie_word_embeddings else checkpoint.tensor("lm_head.weight", hidden)
-        )
+        self._embedding = weights.tensor("model.embed_tokens.weight")
+        self._norm = weights.tensor("model.norm.weight")
+        self._head = self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight")
         self._layers = tuple(
-            load_layer(config, checkpoint, index, np.concatenate) for index in range(config.num_layers)
+            load_layer(config, weights, index, np.concatenate) for index in range(config.num_layers)
         )
         frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._cosines, self._sines = arrays.rope_tables(frequencies, max_seq_len)
@@ -141,13 +139,10 @@ class LlamaModel:
 
 
 def load_model(model_dir: Path, max_seq_len: int | None = None) -> LlamaModel:
-    """Loads a Hugging Face checkpoint directory. Errors: `ModelError` and its kinds."""
+    """Loads a Hugging Face checkpoint directory. Raises `CheckpointError`, `UnsupportedModelError`."""
     config = load_config(model_dir)
-    checkpoint = Checkpoint(model_dir)
-    try:
-        return LlamaModel(config, checkpoint, max_seq_len or config.max_position_embeddings)
-    finally:
-        checkpoint.close()
+    weights = CheckpointWeights(find_weights(model_dir), required_tensors(config))
+    return LlamaModel(config, weights, max_seq_len or config.max_position_embeddings)
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Float32:
@@ -175,49 +170,36 @@ def load_layer(
 ) -> Layer[ArrayT]:
     """One layer of a checkpoint with the Llama family's names; ``concatenate`` joins along the first axis."""
     prefix = f"model.layers.{index}."
-    hidden = config.hidden_size
-    query_width = config.num_heads * config.head_dim
-    key_width = config.num_kv_heads * config.head_dim
 
-    def stacked(names: tuple[str, ...], widths: tuple[int, ...], inputs: int) -> ArrayT:
-        joined: ArrayT = concatenate(
-            [
-                weights.tensor(f"{prefix}{name}.weight", (width, inputs))
-                for name, width in zip(names, widths, strict=True)
-            ]
-        )
+    def stacked(names: tuple[str, ...]) -> ArrayT:
+        joined: ArrayT = concatenate([weights.tensor(f"{prefix}{name}.weight") for name in names])
         return joined
 
-    def stacked_bias(present: bool, names: tuple[str, ...], widths: tuple[int, ...]) -> ArrayT | None:
+    def stacked_bias(present: bool, names: tuple[str, ...]) -> ArrayT | None:
         if not present:
             return None
-        joined: ArrayT = concatenate(
-            [
-                weights.tensor(f"{prefix}{name}.bias", (width,))
-                for name, width in zip(names, widths, strict=True)
-            ]
-        )
+        joined: ArrayT = concatenate([weights.tensor(f"{prefix}{name}.bias") for name in names])
         return joined
 
-    def norm(name: str, width: int) -> ArrayT:
-        return weights.tensor(f"{prefix}{name}.weight", (width,))
+    def norm(name: str) -> ArrayT:
+        return weights.tensor(f"{prefix}{name}.weight")
 
-    qkv = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), (query_width, key_width, key_width))
-    output = (("self_attn.o_proj",), (hidden,))
-    gate_up = (("mlp.gate_proj", "mlp.up_proj"), (config.intermediate_size, config.intermediate_size))
-    down = (("mlp.down_proj",), (hidden,))
+    qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    output = ("self_attn.o_proj",)
+    gate_up = ("mlp.gate_proj", "mlp.up_proj")
+    down = ("mlp.down_proj",)
     return Layer(
-        input_norm=norm("input_layernorm", hidden),
-        qkv=stacked(*qkv, hidden),
-        qkv_bias=stacked_bias(config.qkv_bias, *qkv),
-        query_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
-        key_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
-        output=stacked(*output, query_width),
-        output_bias=stacked_bias(config.output_bias, *output),
-        post_norm=norm("post_attention_layernorm", hidden),
-        gate_up=stacked(*gate_up, hidden),
-        gate_up_bias=stacked_bias(config.mlp_bias, *gate_up),
-        down=stacked(*down, config.intermediate_size),
-        down_bias=stacked_bias(config.mlp_bias, *down),
+        input_norm=norm("input_layernorm"),
+        qkv=stacked(qkv),
+        qkv_bias=stacked_bias(config.qkv_bias, qkv),
+        query_norm=norm("self_attn.q_norm") if config.qk_norm else None,
+        key_norm=norm("self_attn.k_norm") if config.qk_norm else None,
+        output=stacked(output),
+        output_bias=stacked_bias(config.output_bias, output),
+        post_norm=norm("post_attention_layernorm"),
+        gate_up=stacked(gate_up),
+        gate_up_bias=stacked_bias(config.mlp_bias, gate_up),
+        down=stacked(down),
+        down_bias=stacked_bias(config.mlp_bias, down),
         window=config.windows[index],
     )

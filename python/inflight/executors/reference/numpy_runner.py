@@ -107,7 +107,7 @@ def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[
 
 
 def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -> Built:
-    """Loads a checkpoint and makes its cache. Errors: `ModelError` and its kinds."""
+    """Loads a checkpoint and makes its cache. Raises `UserMistake` where that cannot be."""
     for name, value, accepted in (
         ("device", device, "cpu"),
         ("dtype", options.dtype, "float32"),

@@ -6,8 +6,10 @@ Owns every option's name (TensorRT-LLM's), default and reason. Pure; knows nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from inflight.options import declared, option, parse_values
 
 from .config import ModelConfig
 from .errors import OptionError
@@ -18,37 +20,53 @@ _DEFAULT_CACHE_BYTES = 2 * 1024**3
 #: On a GPU an iteration of many tokens is as cheap a token as it gets: 8192 is TensorRT-LLM's default.
 CUDA_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 256, "max_num_tokens": 8192}
 
-_CHOICES = {
-    "backend": ("auto", "numpy", "pytorch"),
-    "dtype": ("auto", "bfloat16", "float16", "float32"),
-    "load_format": ("auto", "dummy"),
-}
-
 _DEFAULT_NUM_TOKENS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Options:
-    """What a user may set; integers of at least 1, or one of a few words."""
+    """What a user may set."""
 
-    #: Sequences in flight.
-    max_batch_size: int = 64
-    #: Tokens of one iteration: longer prompts go through in chunks, so that they delay no other stream.
-    #: None: 256 or twice the batch, so that a chunk of a small model takes some tens of milliseconds.
-    max_num_tokens: int | None = None
-    #: Prompt plus output of one sequence; None: as much as the model was trained for and the cache holds.
-    max_seq_len: int | None = None
-    tokens_per_block: int = 32
-    #: None: every sequence in flight at its longest, within two gibibytes.
-    max_tokens_in_paged_kv_cache: int | None = None
-    #: Sequences that wait for a place in the batch; more are refused.
-    max_queue_size: int = 4096
-    #: What computes; auto: NumPy on a CPU, PyTorch on a GPU.
-    backend: str = "auto"
-    #: auto: the checkpoint's own on a GPU, float32 on a CPU. NumPy has float32 only.
-    dtype: str = "auto"
-    #: ``dummy``: random weights instead of the checkpoint's, for measuring; config.json is enough.
-    load_format: str = "auto"
+    max_batch_size: int = option("int", "Sequences in flight", default=64, minimum=1)
+    max_num_tokens: int | None = option(
+        "int",
+        "Tokens of one iteration: longer prompts go through in chunks, so that they delay no other stream;"
+        " by default 256 or twice the batch, a chunk of some tens of milliseconds for a small model",
+        minimum=1,
+    )
+    max_seq_len: int | None = option(
+        "int", "Prompt plus output of one sequence; by default what model and cache allow", minimum=1
+    )
+    tokens_per_block: int = option("int", "Tokens in a block of the KV cache", default=32, minimum=1)
+    max_tokens_in_paged_kv_cache: int | None = option(
+        "int",
+        "Tokens in the KV cache; by default every sequence in flight at its longest, within two gibibytes",
+        minimum=1,
+    )
+    max_queue_size: int = option(
+        "int", "Sequences that wait for a place in the batch; more are refused", default=4096, minimum=1
+    )
+    backend: str = option(
+        "choice",
+        "What computes; auto: NumPy on a CPU, PyTorch on a GPU",
+        default="auto",
+        choices=("auto", "numpy", "pytorch"),
+    )
+    dtype: str = option(
+        "choice",
+        "Precision to compute in; auto: the checkpoint's on a GPU, float32 on a CPU. NumPy has float32 only",
+        default="auto",
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    load_format: str = option(
+        "choice",
+        "`dummy`: random weights instead of the checkpoint's, for measuring; `config.json` is enough",
+        default="auto",
+        choices=("auto", "dummy"),
+    )
+
+
+OPTIONS = declared(Options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +81,20 @@ class Sizes:
 
 
 def parse_options(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
-    """Options by name; None stands for the default, ``defaults`` for those of a device.
-    Errors: `OptionError` for an unknown name or value."""
-    names = [field.name for field in fields(Options)]
-    chosen = dict(defaults or {})
-    for name, value in values.items():
-        if name not in names:
-            raise OptionError(
-                f"option `{name}` is unknown to the reference executor", f"use one of {', '.join(names)}"
-            )
-        if value is not None:
-            chosen[name] = _word(name, value) if name in _CHOICES else _count(name, value)
+    """Options by name; None stands for the default, ``defaults`` for those of a device. Raises `OptionError`
+    for an unknown name or value.
+    """
+    chosen = {**(defaults or {}), **parse_values(OPTIONS, values, "the reference executor")}
     if "max_batch_size" in values and "max_num_tokens" not in values and defaults:
         chosen["max_num_tokens"] = max(chosen["max_num_tokens"], chosen["max_batch_size"])
     options = Options(**chosen)
     if options.max_num_tokens is not None and options.max_num_tokens < options.max_batch_size:
         raise OptionError(
-            f"option `max_num_tokens` is `{options.max_num_tokens}`",
-            f"it must be at least max_batch_size ({options.max_batch_size}), a token for every sequence",
+            f"option `max_num_tokens` must be at least `max_batch_size` ({options.max_batch_size}), got"
+            f" `{options.max_num_tokens}`",
+            "raise it, or lower `max_batch_size`: every sequence needs a token in each iteration",
         )
     return options
-
-
-def _word(name: str, value: Any) -> str:
-    if value not in _CHOICES[name]:
-        raise OptionError(f"option `{name}` is `{value}`", f"it must be one of {', '.join(_CHOICES[name])}")
-    return str(value)
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"option `{name}` is `{value}`", "it must be an integer of at least 1")
-    return value
 
 
 def plan_sizes(
@@ -120,8 +120,9 @@ def plan_sizes(
     num_blocks = tokens // size
     if num_blocks == 0:
         raise OptionError(
-            f"option `max_tokens_in_paged_kv_cache` is `{tokens}`",
-            f"it must hold at least one block of {size} tokens",
+            f"option `max_tokens_in_paged_kv_cache` must hold at least one block of {size} tokens, got"
+            f" `{tokens}`",
+            "raise it, or lower `tokens_per_block`",
         )
     max_seq_len = min(max_seq_len, num_blocks * size)
     max_num_tokens = options.max_num_tokens or max(_DEFAULT_NUM_TOKENS, 2 * options.max_batch_size)

@@ -1,164 +1,101 @@
-"""Checkpoint tensors: safetensors files to float32 arrays.
+"""Tensors of a checkpoint as float32 arrays: which of them are missing or unusable, and their reading.
 
-Owns the file format, the sharded index and the widening of bf16 and fp16. Knows nothing of layers. Files
-are memory mapped and widened tensor by tensor, so that loading needs no second copy of a shard; the
-`safetensors` package cannot give NumPy a bf16 tensor, and its raw route reads whole files.
+Owns the widening of float16, bfloat16 and float64. The file format is `inflight.model.shards`', which names
+and shapes are needed is `tensors`'. Imports NumPy only to read, so that a check of headers stays light; the
+`safetensors` package cannot give NumPy a bfloat16 tensor, and its raw route reads whole files.
 """
 
 from __future__ import annotations
 
-import json
-import mmap
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+from inflight.model.shards import FETCH_AGAIN, INDEX, SINGLE, Shard, Tensor, find_shards
 
-from .arrays import Float32
 from .errors import CheckpointError, UnsupportedModelError
 
-#: The format's own limit on its JSON header, so that a damaged length cannot ask for all memory.
-_MAX_HEADER_BYTES = 100 * 1024 * 1024
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-#: The dtypes that are read, and what holds their bytes in NumPy, which has no bf16.
-_STORAGE: Mapping[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F64": np.float64}
+    from .arrays import Float32
 
-_FETCH_AGAIN = "fetch the checkpoint again"
+#: Types that are widened to float32, by NumPy's name for what is stored.
+STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
-
-def _widen_bf16(raw: npt.NDArray[Any]) -> Float32:
-    """bf16 is the upper half of a float32."""
-    return (raw.astype(np.uint32) << 16).view(np.float32)
+_OTHER_WEIGHTS = "check that `config.json` belongs to these weights"
 
 
-class Checkpoint:
-    """The tensors of a checkpoint directory, read on demand. Close it when the model is built."""
+class CheckpointWeights:
+    """The tensors that a model needs, checked against the headers of its shards and read on demand."""
 
-    def __init__(self, model_dir: Path) -> None:
-        """Opens ``model.safetensors`` or the shards of ``model.safetensors.index.json``."""
-        self._files: list[_SafetensorsFile] = []
-        self._where: dict[str, _SafetensorsFile] = {}
-        try:
-            for path in _shards(model_dir):
-                shard = _SafetensorsFile(path)
-                self._files.append(shard)
-                self._where.update(dict.fromkeys(shard.names, shard))
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, shards: Iterable[Shard], required: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+        """Raises `CheckpointError` for a tensor that is missing or has another shape, and
+        `UnsupportedModelError` for one of another type than a float.
+        """
+        found = {tensor.name: (shard.path, tensor) for shard in shards for tensor in shard.tensors}
+        self._where: dict[str, tuple[Path, Tensor]] = {}
+        for name, shape in required:
+            if name not in found:
+                raise CheckpointError(f"tensor `{name}` is missing from the checkpoint", _OTHER_WEIGHTS)
+            tensor = found[name][1]
+            if tensor.shape != shape:
+                raise CheckpointError(
+                    f"tensor `{name}` has shape `{list(tensor.shape)}`, but `config.json` implies"
+                    f" `{list(shape)}`",
+                    _OTHER_WEIGHTS,
+                )
+            if tensor.dtype not in STORED_AS:
+                raise UnsupportedModelError(
+                    f"tensor `{name}` has dtype `{tensor.dtype}`",
+                    "use a checkpoint in F32, F16 or BF16 with the reference executor",
+                )
+            self._where[name] = found[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._where
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        """The tensor as a float32 array of its own memory. Errors: missing, another shape, integer types."""
-        return self._shard(name).tensor(name, shape)
-
-    def raw(self, name: str, shape: tuple[int, ...]) -> tuple[str, bytearray]:
-        """The tensor as it is stored: its safetensors dtype and little-endian bytes. Errors as `tensor`."""
-        return self._shard(name).raw(name, shape)
-
-    def _shard(self, name: str) -> _SafetensorsFile:
-        shard = self._where.get(name)
-        if shard is None:
-            raise CheckpointError(
-                f"tensor `{name}` is missing from the checkpoint",
-                "check that config.json belongs to these weights",
-            )
-        return shard
-
-    def close(self) -> None:
-        """Unmaps the files; arrays given out stay valid."""
-        for shard in self._files:
-            shard.close()
-
-
-def _shards(model_dir: Path) -> list[Path]:
-    single = model_dir / "model.safetensors"
-    if single.is_file():
-        return [single]
-    index = model_dir / "model.safetensors.index.json"
-    try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted({str(name) for name in weight_map.values()})
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"`{model_dir}` has neither model.safetensors nor model.safetensors.index.json",
-            "give a Hugging Face checkpoint directory with safetensors weights",
-        ) from None
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"`{index}` is not an index of shards: {error!r}", _FETCH_AGAIN) from error
-    for name in names:
-        if Path(name).name != name:
-            raise CheckpointError(f"`{index}` names a shard outside its directory: `{name}`", _FETCH_AGAIN)
-        if not (model_dir / name).is_file():
-            raise CheckpointError(f"shard `{model_dir / name}` does not exist", _FETCH_AGAIN)
-    return [model_dir / name for name in names]
-
-
-class _SafetensorsFile:
-    """One file: eight bytes of header length, a JSON header, then the data that it describes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def raw(self, name: str) -> tuple[Tensor, bytearray]:
+        """A required tensor as it is stored: its header and its bytes, little-endian. Raises
+        `CheckpointError` if its file can no longer be read.
+        """
+        path, tensor = self._where[name]
+        data = bytearray(tensor.end - tensor.begin)
         try:
             with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"`{path}` cannot be read: {error}", _FETCH_AGAIN) from error
-        length = int.from_bytes(self._map[:8], "little")
-        if len(self._map) < 8 or length > min(len(self._map) - 8, _MAX_HEADER_BYTES):
-            raise self._damaged("its header is longer than the file")
-        try:
-            header = json.loads(self._map[8 : 8 + length])
-        except ValueError:
-            raise self._damaged("its header is not JSON") from None
-        if not isinstance(header, dict):
-            raise self._damaged("its header is not an object")
-        header.pop("__metadata__", None)
-        self._header: Mapping[str, Any] = header
-        self._data_start = 8 + length
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._header)
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        dtype, data = self.raw(name, shape)
-        raw = np.frombuffer(data, dtype=_STORAGE[dtype])
-        widened = _widen_bf16(raw) if dtype == "BF16" else raw.astype(np.float32)
-        return widened.reshape(shape)
-
-    def raw(self, name: str, shape: tuple[int, ...]) -> tuple[str, bytearray]:
-        entry = self._header[name]
-        try:
-            dtype, found = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
-            begin, end = (int(offset) for offset in entry["data_offsets"])
-        except (KeyError, TypeError, ValueError):
-            raise self._damaged(f"the entry of tensor `{name}` is incomplete") from None
-        if found != shape:
+                file.seek(tensor.begin)
+                count = file.readinto(data)
+        except OSError as error:
             raise CheckpointError(
-                f"tensor `{name}` has shape `{list(found)}` where config.json implies `{list(shape)}`",
-                "check that config.json belongs to these weights",
-            )
-        storage = _STORAGE.get(dtype)
-        if storage is None:
-            raise UnsupportedModelError(
-                f"tensor `{name}` has dtype `{dtype}`",
-                "use a checkpoint in F32, F16 or BF16 with the reference executor",
-            )
-        count = int(np.prod(shape, dtype=np.int64))
-        size = count * np.dtype(storage).itemsize
-        if begin < 0 or end - begin != size or self._data_start + end > len(self._map):
-            raise self._damaged(f"tensor `{name}` lies outside its data")
-        # A copy, and not a view of the map, which could then never be closed.
-        with memoryview(self._map) as view:
-            return dtype, bytearray(view[self._data_start + begin : self._data_start + end])
+                f"`{path}` cannot be read: {error.strerror}", "check its permissions"
+            ) from error
+        if count != len(data):
+            raise CheckpointError(f"`{path}` ends before tensor `{name}` does", FETCH_AGAIN)
+        return tensor, data
 
-    def close(self) -> None:
-        self._map.close()
+    def tensor(self, name: str) -> Float32:
+        """A required tensor as a float32 array of its own memory. Errors as `raw`."""
+        import numpy as np
 
-    def _damaged(self, how: str) -> CheckpointError:
-        return CheckpointError(f"`{self._path}` is damaged: {how}", _FETCH_AGAIN)
+        tensor, data = self.raw(name)
+        return widen(np.frombuffer(data, dtype=STORED_AS[tensor.dtype]), tensor.dtype).reshape(tensor.shape)
+
+
+def find_weights(directory: Path) -> tuple[Shard, ...]:
+    """The safetensors files of a checkpoint directory; shards need their index, so that none is missing
+    unnoticed. Raises `CheckpointError`.
+    """
+    if not any((directory / name).is_file() for name in (SINGLE, INDEX)):
+        raise CheckpointError(
+            f"`{directory}` contains neither `{SINGLE}` nor `{INDEX}`",
+            "pass a checkpoint with safetensors weights; `inflight build` makes one file of shards without an"
+            " index",
+        )
+    return find_shards(directory)
+
+
+def widen(raw: npt.NDArray[Any], dtype: str) -> Float32:
+    """Elements as stored (`STORED_AS`) to float32; float32 itself is not copied."""
+    import numpy as np
+
+    if dtype == "BF16":
+        # bfloat16 is the upper half of a float32.
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float32, copy=False)

@@ -4,91 +4,158 @@ Owns types, allowed values and how text becomes them (a command line and a confi
 An option that is None was not given: TensorRT-LLM's own default holds. Knows no class of TensorRT-LLM.
 """
 
+# ruff: noqa: RUF009 -- options are fields
+
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
-from inflight.errors import UserMistake
+from inflight.errors import OptionError, UserMistake
+from inflight.options import Kind, Option, declared, option, parse_values
 
-_TRUE = frozenset({"true", "1"})
-_FALSE = frozenset({"false", "0"})
+#: The runtimes that take an option.
+ENGINES_ONLY, PYTORCH_ONLY, BOTH = ("engines",), ("pytorch",), ("engines", "pytorch")
 
 
-def _option(kind: str, *, runtimes: str = "engines", choices: tuple[str, ...] = (), low: float = 0) -> Any:
-    return field(default=None, metadata={"kind": kind, "runtimes": runtimes, "choices": choices, "low": low})
+@dataclass(frozen=True)
+class ExecutorOption(Option):
+    """An option, and the runtimes that take it."""
+
+    runtimes: tuple[str, ...] = ENGINES_ONLY
+
+
+def _option(kind: Kind, meaning: str, **more: Any) -> Any:
+    return option(kind, meaning, of=ExecutorOption, **more)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the executor is started with. `runtimes` in a field's metadata says who takes it."""
+    """What the executor is started with."""
 
     # Sizes: below those of the engine; for PyTorch what memory is planned for.
-    max_batch_size: int | None = _option("int", runtimes="both", low=1)
-    max_num_tokens: int | None = _option("int", runtimes="both", low=1)
-    max_beam_width: int | None = _option("int", runtimes="both", low=1)
-    max_seq_len: int | None = _option("int", runtimes="pytorch", low=1)
-    max_input_len: int | None = _option("int", runtimes="pytorch", low=1)
-    max_queue_size: int | None = _option("int")
+    max_batch_size: int | None = _option("int", "Sequences in one iteration", runtimes=BOTH, minimum=1)
+    max_num_tokens: int | None = _option("int", "Tokens in one iteration", runtimes=BOTH, minimum=1)
+    max_beam_width: int | None = _option("int", "Widest beam search", runtimes=BOTH, minimum=1)
+    max_seq_len: int | None = _option(
+        "int", "Prompt plus output of one sequence", runtimes=PYTORCH_ONLY, minimum=1
+    )
+    max_input_len: int | None = _option("int", "Longest prompt", runtimes=PYTORCH_ONLY, minimum=1)
+    max_queue_size: int | None = _option(
+        "int", "Requests that wait for a place in the batch; 0 means no limit", minimum=0
+    )
     # Scheduling.
     gpt_model_type: str | None = _option(
-        "str", choices=("V1", "v1", "inflight_batching", "inflight_fused_batching")
+        "choice",
+        "How requests are batched; the executor supports in-flight batching only",
+        choices=("V1", "v1", "inflight_batching", "inflight_fused_batching"),
     )
     batch_scheduler_policy: str | None = _option(
-        "str", runtimes="both", choices=("max_utilization", "guaranteed_no_evict", "static_batch")
+        "choice",
+        "Whether a request starts only if its whole cache is sure to fit",
+        runtimes=BOTH,
+        choices=("max_utilization", "guaranteed_no_evict", "static_batch"),
     )
     context_chunking_policy: str | None = _option(
-        "str", runtimes="both", choices=("first_come_first_served", "equal_progress")
+        "choice",
+        "Which prompts get chunks first",
+        runtimes=BOTH,
+        choices=("first_come_first_served", "equal_progress"),
     )
-    enable_chunked_context: bool | None = _option("bool", runtimes="both")
-    enable_batch_size_tuning: bool | None = _option("bool")
-    enable_max_num_tokens_tuning: bool | None = _option("bool")
-    dynamic_batch_moving_average_window: int | None = _option("int", low=1)
-    enable_trt_overlap: bool | None = _option("bool")
-    max_seq_idle_microseconds: int | None = _option("int")
-    recv_poll_period_ms: int | None = _option("int")
+    enable_chunked_context: bool | None = _option("bool", "Process long prompts in chunks", runtimes=BOTH)
+    enable_batch_size_tuning: bool | None = _option("bool", "Adjust the batch size to the load")
+    enable_max_num_tokens_tuning: bool | None = _option(
+        "bool", "Adjust the tokens of an iteration to the load"
+    )
+    dynamic_batch_moving_average_window: int | None = _option(
+        "int", "Iterations over which that load is averaged", minimum=1
+    )
+    enable_trt_overlap: bool | None = _option("bool", "Prepare one batch while another runs")
+    max_seq_idle_microseconds: int | None = _option(
+        "int", "Microseconds after which an idle sequence is dropped", minimum=0
+    )
+    recv_poll_period_ms: int | None = _option(
+        "int", "Milliseconds between polls for requests; 0 polls all the time", minimum=0
+    )
     # KV cache.
-    max_tokens_in_paged_kv_cache: int | None = _option("int", runtimes="both", low=1)
-    max_attention_window_size: list[int] | None = _option("ints", runtimes="both")  # noqa: RUF009 -- a field
-    sink_token_length: int | None = _option("int", runtimes="both")
-    kv_cache_free_gpu_mem_fraction: float | None = _option("fraction", runtimes="both")
-    cross_kv_cache_fraction: float | None = _option("fraction")
-    kv_cache_host_memory_bytes: int | None = _option("int", runtimes="both")
-    kv_cache_onboard_blocks: bool | None = _option("bool", runtimes="both")
-    enable_kv_cache_reuse: bool | None = _option("bool", runtimes="both")
-    enable_partial_reuse: bool | None = _option("bool", runtimes="both")
-    event_buffer_max_size: int | None = _option("int", runtimes="both")
-    kv_cache_dtype: str | None = _option("str", runtimes="pytorch")
+    max_tokens_in_paged_kv_cache: int | None = _option(
+        "int", "Tokens in the KV cache", runtimes=BOTH, minimum=1
+    )
+    max_attention_window_size: list[int] | None = _option(
+        "ints", "Tokens that attention sees, for each layer in turn", runtimes=BOTH
+    )
+    sink_token_length: int | None = _option(
+        "int", "First tokens of a sequence that a sliding window keeps", runtimes=BOTH, minimum=0
+    )
+    kv_cache_free_gpu_mem_fraction: float | None = _option(
+        "fraction", "Share of the free GPU memory for the KV cache", runtimes=BOTH
+    )
+    cross_kv_cache_fraction: float | None = _option(
+        "fraction", "Share of the KV cache for an encoder-decoder's cross attention"
+    )
+    kv_cache_host_memory_bytes: int | None = _option(
+        "int", "Main memory for blocks that leave the GPU, in bytes", runtimes=BOTH, minimum=0
+    )
+    kv_cache_onboard_blocks: bool | None = _option(
+        "bool", "Copy blocks in main memory back to the GPU before use", runtimes=BOTH
+    )
+    enable_kv_cache_reuse: bool | None = _option(
+        "bool", "Reuse the cache of equal prompt beginnings", runtimes=BOTH
+    )
+    enable_partial_reuse: bool | None = _option("bool", "Reuse blocks that match only in part", runtimes=BOTH)
+    event_buffer_max_size: int | None = _option(
+        "int", "KV cache events that are kept", runtimes=BOTH, minimum=0
+    )
+    kv_cache_dtype: str | None = _option("text", "Precision of the KV cache", runtimes=PYTORCH_ONLY)
     # Statistics and log probabilities.
-    iter_stats_max_iterations: int | None = _option("int")
-    request_stats_max_iterations: int | None = _option("int")
-    normalize_log_probs: bool | None = _option("bool")
-    gather_generation_logits: bool | None = _option("bool")
+    iter_stats_max_iterations: int | None = _option("int", "Iterations whose statistics are kept", minimum=0)
+    request_stats_max_iterations: int | None = _option(
+        "int", "Iterations whose statistics per request are kept", minimum=0
+    )
+    normalize_log_probs: bool | None = _option("bool", "Divide cumulative log probabilities by the length")
+    gather_generation_logits: bool | None = _option("bool", "Keep the logits of outputs")
     # Ranks and devices.
-    communication_mode: str | None = _option("str", choices=("leader", "orchestrator"))
-    spawn_processes: bool | None = _option("bool")
-    executor_worker_path: str | None = _option("str")
-    gpu_device_ids: list[int] | None = _option("ints")  # noqa: RUF009 -- a field
-    participant_ids: list[int] | None = _option("ints")  # noqa: RUF009 -- a field
-    num_nodes: int | None = _option("int", low=1)
+    communication_mode: str | None = _option(
+        "choice",
+        "Whether the first rank or a process of its own leads the others",
+        choices=("leader", "orchestrator"),
+    )
+    spawn_processes: bool | None = _option("bool", "Whether the orchestrator starts the ranks")
+    executor_worker_path: str | None = _option("text", "Program that the orchestrator starts for each rank")
+    gpu_device_ids: list[int] | None = _option("ints", "GPUs by number")
+    participant_ids: list[int] | None = _option("ints", "MPI ranks that take part")
+    num_nodes: int | None = _option("int", "Machines that share the model", minimum=1)
     # LoRA.
-    lora_cache_optimal_adapter_size: int | None = _option("int", runtimes="both", low=1)
-    lora_cache_max_adapter_size: int | None = _option("int", runtimes="both", low=1)
-    lora_cache_gpu_memory_fraction: float | None = _option("fraction", runtimes="both")
-    lora_cache_host_memory_bytes: int | None = _option("int", runtimes="both")
-    #: Triton's layout: arrays by task id, read at start.
-    lora_prefetch_dir: str | None = _option("str")
-    #: Hugging Face adapters by task id (`7/adapter_config.json`), read when a request asks for one.
-    lora_adapter_dir: str | None = _option("str", runtimes="pytorch")
-    lora_target_modules: list[str] | None = _option("strs", runtimes="pytorch")  # noqa: RUF009 -- a field
-    max_lora_rank: int | None = _option("int", runtimes="pytorch", low=1)
+    lora_cache_optimal_adapter_size: int | None = _option(
+        "int", "Adapter size for which the LoRA cache is laid out", runtimes=BOTH, minimum=1
+    )
+    lora_cache_max_adapter_size: int | None = _option(
+        "int", "Largest adapter that the LoRA cache takes", runtimes=BOTH, minimum=1
+    )
+    lora_cache_gpu_memory_fraction: float | None = _option(
+        "fraction", "Share of the free GPU memory for the LoRA cache", runtimes=BOTH
+    )
+    lora_cache_host_memory_bytes: int | None = _option(
+        "int", "Main memory for the LoRA cache, in bytes", runtimes=BOTH, minimum=0
+    )
+    lora_prefetch_dir: str | None = _option(
+        "text", "Adapters to load at start, in Triton's layout: arrays by task id"
+    )
+    lora_adapter_dir: str | None = _option(
+        "text",
+        "Hugging Face adapters by task id (`7/adapter_config.json`), loaded on first use",
+        runtimes=PYTORCH_ONLY,
+    )
+    lora_target_modules: list[str] | None = _option(
+        "texts", "Modules that adapters change", runtimes=PYTORCH_ONLY
+    )
+    max_lora_rank: int | None = _option("int", "Largest rank of an adapter", runtimes=PYTORCH_ONLY, minimum=1)
     # Decoding.
     decoding_mode: str | None = _option(
-        "str",
+        "choice",
+        "How tokens are chosen",
         choices=(
             "auto",
             "top_k",
@@ -101,69 +168,104 @@ class Options:
             "eagle",
         ),
     )
-    lookahead_window_size: int | None = _option("int", low=1)
-    lookahead_ngram_size: int | None = _option("int", low=1)
-    lookahead_verification_set_size: int | None = _option("int", low=1)
-    medusa_choices: list[list[int]] | None = _option("choices")  # noqa: RUF009 -- a field
-    eagle_choices: list[list[int]] | None = _option("choices")  # noqa: RUF009 -- a field
-    speculative_decoding_fast_logits: bool | None = _option("bool")
-    guided_decoding_backend: str | None = _option("str", runtimes="both", choices=("xgrammar", "llguidance"))
-    xgrammar_tokenizer_info_path: str | None = _option("str")
+    lookahead_window_size: int | None = _option("int", "Window of lookahead decoding", minimum=1)
+    lookahead_ngram_size: int | None = _option("int", "N-gram size of lookahead decoding", minimum=1)
+    lookahead_verification_set_size: int | None = _option(
+        "int", "N-grams that lookahead decoding verifies in a step", minimum=1
+    )
+    medusa_choices: list[list[int]] | None = _option("token_paths", "Tree of Medusa's draft tokens")
+    eagle_choices: list[list[int]] | None = _option("token_paths", "Tree of Eagle's draft tokens")
+    speculative_decoding_fast_logits: bool | None = _option(
+        "bool", "Send draft logits from rank to rank, not through the request"
+    )
+    guided_decoding_backend: str | None = _option(
+        "choice", "Library that compiles grammars", runtimes=BOTH, choices=("xgrammar", "llguidance")
+    )
+    xgrammar_tokenizer_info_path: str | None = _option("text", "Tokenizer information that XGrammar needs")
     # Engine and kernels.
-    encoder_model_path: str | None = _option("str")
-    gpu_weights_percent: float | None = _option("fraction")
-    multi_block_mode: bool | None = _option("bool")
-    enable_context_fmha_fp32_acc: bool | None = _option("bool")
-    cuda_graph_mode: bool | None = _option("bool", runtimes="both")
-    cuda_graph_cache_size: int | None = _option("int")
+    encoder_model_path: str | None = _option("text", "Engine of the encoder of an encoder-decoder")
+    gpu_weights_percent: float | None = _option("fraction", "Share of the weights that stays on the GPU")
+    multi_block_mode: bool | None = _option("bool", "Split attention over long sequences among blocks")
+    enable_context_fmha_fp32_acc: bool | None = _option(
+        "bool", "Accumulate attention over prompts in float32"
+    )
+    cuda_graph_mode: bool | None = _option("bool", "Run iterations as CUDA graphs", runtimes=BOTH)
+    cuda_graph_cache_size: int | None = _option("int", "CUDA graphs that are kept", minimum=0)
     cache_transceiver_backend: str | None = _option(
-        "str", runtimes="both", choices=("DEFAULT", "MPI", "UCX", "NIXL", "MOONCAKE")
+        "choice",
+        "How caches move between prefill and decode workers",
+        runtimes=BOTH,
+        choices=("DEFAULT", "MPI", "UCX", "NIXL", "MOONCAKE"),
     )
     # PyTorch only.
-    tensor_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
-    pipeline_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
-    context_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
-    moe_tensor_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
-    moe_expert_parallel_size: int | None = _option("int", runtimes="pytorch", low=1)
-    dtype: str | None = _option("str", runtimes="pytorch")
-    trust_remote_code: bool | None = _option("bool", runtimes="pytorch")
-    sampler_type: str | None = _option(
-        "str", runtimes="pytorch", choices=("auto", "TorchSampler", "TRTLLMSampler")
+    tensor_parallel_size: int | None = _option(
+        "int", "GPUs that share every layer", runtimes=PYTORCH_ONLY, minimum=1
     )
-    attn_backend: str | None = _option("str", runtimes="pytorch")
-    stream_interval: int | None = _option("int", runtimes="pytorch", low=1)
-    cuda_graph_batch_sizes: list[int] | None = _option("ints", runtimes="pytorch")  # noqa: RUF009 -- a field
-    cuda_graph_enable_padding: bool | None = _option("bool", runtimes="pytorch")
-    disable_overlap_scheduler: bool | None = _option("bool", runtimes="pytorch")
-    disable_flashinfer_sampling: bool | None = _option("bool", runtimes="pytorch")
-    #: `auto`: take responses by whole batches where the installed version lets one; `off`: never.
-    batch_tap: str | None = _option("str", runtimes="pytorch", choices=("auto", "off"))
+    pipeline_parallel_size: int | None = _option(
+        "int", "Groups of GPUs that share the list of layers", runtimes=PYTORCH_ONLY, minimum=1
+    )
+    context_parallel_size: int | None = _option(
+        "int", "GPUs that share a long prompt", runtimes=PYTORCH_ONLY, minimum=1
+    )
+    moe_tensor_parallel_size: int | None = _option(
+        "int", "GPUs that share each expert", runtimes=PYTORCH_ONLY, minimum=1
+    )
+    moe_expert_parallel_size: int | None = _option(
+        "int", "GPUs that share the list of experts", runtimes=PYTORCH_ONLY, minimum=1
+    )
+    dtype: str | None = _option("text", "Precision of the weights", runtimes=PYTORCH_ONLY)
+    trust_remote_code: bool | None = _option(
+        "bool", "Allow the checkpoint's own Python code, which is untrusted, to run", runtimes=PYTORCH_ONLY
+    )
+    sampler_type: str | None = _option(
+        "choice",
+        "Which of TensorRT-LLM's samplers to use",
+        runtimes=PYTORCH_ONLY,
+        choices=("auto", "TorchSampler", "TRTLLMSampler"),
+    )
+    attn_backend: str | None = _option("text", "Attention kernels", runtimes=PYTORCH_ONLY)
+    stream_interval: int | None = _option(
+        "int", "Iterations between two messages of a stream", runtimes=PYTORCH_ONLY, minimum=1
+    )
+    cuda_graph_batch_sizes: list[int] | None = _option(
+        "ints", "Batch sizes with a CUDA graph", runtimes=PYTORCH_ONLY
+    )
+    cuda_graph_enable_padding: bool | None = _option(
+        "bool", "Pad batches up to the next CUDA graph", runtimes=PYTORCH_ONLY
+    )
+    disable_overlap_scheduler: bool | None = _option(
+        "bool", "Do not plan an iteration while another runs", runtimes=PYTORCH_ONLY
+    )
+    disable_flashinfer_sampling: bool | None = _option(
+        "bool", "Do not sample with FlashInfer", runtimes=PYTORCH_ONLY
+    )
+    batch_tap: str | None = _option(
+        "choice",
+        "Take responses by whole batches where the installed version allows it; `off` never does",
+        runtimes=PYTORCH_ONLY,
+        choices=("auto", "off"),
+    )
+
+
+OPTIONS: Mapping[str, ExecutorOption] = declared(Options)
 
 
 def parse(values: Mapping[str, Any], runtime: str, environment: Mapping[str, str] = os.environ) -> Options:
-    """Typed options. Errors: `UserMistake` for an unknown name, a bad value, or one that `runtime`
-    (`engines` or `pytorch`) would ignore.
+    """Typed options. Raises `OptionError` for an unknown name, a bad value, or an option that `runtime`
+    (`engines` or `pytorch`) does not take.
 
     `TRTLLM_ORCHESTRATOR` and `TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES` count as in Triton's backend.
     """
-    known = {option.name: option for option in fields(Options)}
-    parsed: dict[str, Any] = {}
-    for name, value in values.items():
-        option = known.get(name)
-        if option is None:
-            raise UserMistake(
-                f"the tensorrt_llm executor has no option `{name}`",
-                "docs/reference/tensorrt-llm.md lists those it has",
+    parsed = parse_values(
+        OPTIONS, values, "the tensorrt_llm executor", "docs/reference/tensorrt-llm.md lists its options"
+    )
+    for name in parsed:
+        takes = OPTIONS[name].runtimes
+        if runtime not in takes:
+            raise OptionError(
+                f"the option `{name}` has no effect with {_WORDS[runtime]}",
+                f"leave it out; it is an option of {_WORDS[takes[0]]}",
             )
-        if value is None:
-            continue
-        takes = option.metadata["runtimes"]
-        if takes not in ("both", runtime):
-            raise UserMistake(
-                f"the option `{name}` means nothing to {_WORDS[runtime]}",
-                f"leave it out; it is for {_WORDS[takes]}",
-            )
-        parsed[name] = _value(name, option.metadata, value)
     if (
         runtime == "engines"
         and "communication_mode" not in parsed
@@ -182,81 +284,6 @@ def parse(values: Mapping[str, Any], runtime: str, environment: Mapping[str, str
 
 
 _WORDS = {"engines": "engines", "pytorch": "the PyTorch runtime"}
-
-
-def _value(name: str, metadata: Mapping[str, Any], value: Any) -> Any:
-    kind = metadata["kind"]
-    try:
-        parsed = _PARSERS[kind](value)
-    except (ValueError, TypeError):
-        raise UserMistake(f"`{name}` is `{value}`", f"give {_EXPECTED[kind]}") from None
-    if metadata["choices"] and parsed not in metadata["choices"]:
-        raise UserMistake(f"`{name}` is `{value}`", f"give one of {', '.join(metadata['choices'])}")
-    if kind == "int" and parsed < metadata["low"]:
-        raise UserMistake(f"`{name}` is `{value}`", f"give a whole number from {metadata['low']} on")
-    return parsed
-
-
-def _parse_bool(value: Any) -> bool:
-    spelled = str(value).lower()
-    if spelled not in _TRUE | _FALSE:
-        raise ValueError(value)
-    return spelled in _TRUE
-
-
-def _parse_int(value: Any) -> int:
-    if isinstance(value, (bool, float)):
-        raise ValueError(value)
-    return int(value)
-
-
-def _parse_fraction(value: Any) -> float:
-    number = float(value)
-    if not 0.0 <= number <= 1.0:
-        raise ValueError(value)
-    return number
-
-
-def _parse_ints(value: Any) -> list[int]:
-    items = value if isinstance(value, (list, tuple)) else str(value).split(",")
-    return [int(item) for item in items]
-
-
-def _parse_strs(value: Any) -> list[str]:
-    items = value if isinstance(value, (list, tuple)) else str(value).split(",")
-    names = [str(item).strip() for item in items]
-    if not all(names):
-        raise ValueError(value)
-    return names
-
-
-def _parse_choices(value: Any) -> list[list[int]]:
-    """Triton's brace lists (`{{0}, {0, 1}}`), JSON, or lists."""
-    if isinstance(value, str):
-        value = json.loads(re.sub(r"\}", "]", re.sub(r"\{", "[", value)))
-        if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
-            value = [value]
-    return [[int(node) for node in path] for path in value]
-
-
-_PARSERS: dict[str, Any] = {
-    "bool": _parse_bool,
-    "int": _parse_int,
-    "fraction": _parse_fraction,
-    "str": str,
-    "ints": _parse_ints,
-    "strs": _parse_strs,
-    "choices": _parse_choices,
-}
-_EXPECTED = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "fraction": "a number from 0 to 1",
-    "str": "text",
-    "ints": "whole numbers with commas between",
-    "strs": "names with commas between",
-    "choices": "paths like `{{0}, {0, 0}, {1}}`",
-}
 
 
 def _check_together(options: Options) -> None:

@@ -7,11 +7,12 @@ that changes nothing passes, every other one is reported. The options are the ex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inflight.errors import UserMistake
+from inflight.errors import OptionError, UserMistake
+from inflight.executors import options_of
 from inflight.triton.repository.parameters import PARAMETERS, SHAPE, Parameter
 
 #: What the core model reads itself; `tokenizer_dir` is for an executor without a model to ask.
@@ -27,7 +28,7 @@ OWN = frozenset(
         "tokenizer_dir",
     }
 )
-_KINDS = {"str": "text", "strs": "text", "choices": "text"}
+_KINDS: dict[str, str] = {"texts": "text", "token_paths": "text"}
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,9 @@ def choose(
             continue
         if key in kinds:
             try:
-                values[key] = _value(executor, kinds[key], text)
-            except ValueError:
-                problems.append(f"the parameter `{key}` must be a number, got `{text}`")
+                values[key] = _value(executor, key, text)
+            except OptionError as error:
+                problems.append(error.what)
         elif key not in table or not _is_default(table[key], text):
             problems.append(
                 f"the parameter `{key}` is `{text}`, which the executor `{executor}` does not support"
@@ -115,29 +116,13 @@ def _is_default(parameter: Parameter, text: str) -> bool:
 
 def _kinds(executor: str, runtime: str | None) -> dict[str, str]:
     """The executor's options with their kinds in the words of `tables.Parameter`."""
-    if executor == "tensorrt_llm":
-        from inflight.executors.tensorrt_llm.options import Options
-
-        return {
-            option.name: _kind(option)
-            for option in fields(Options)
-            if runtime is None or option.metadata["runtimes"] in ("both", runtime)
-        }
-    if executor == "reference":
-        from inflight.executors.reference.options import Options as ReferenceOptions
-
-        return {option.name: "int" for option in fields(ReferenceOptions)}
-    return {"step_us": "float"}
+    return {
+        name: "|".join(option.choices) if option.choices else _KINDS.get(option.kind, option.kind)
+        for name, option in options_of(executor).items()
+        if runtime is None or runtime in getattr(option, "runtimes", (runtime,))
+    }
 
 
-def _kind(option: Field[Any]) -> str:
-    if option.metadata["choices"]:
-        return "|".join(option.metadata["choices"])
-    return str(_KINDS.get(option.metadata["kind"], option.metadata["kind"]))
-
-
-def _value(executor: str, kind: str, text: str) -> Any:
-    if executor == "tensorrt_llm":
-        # Its options take text, from a command line as from here.
-        return text
-    return float(text) if kind == "float" else int(text)
+def _value(executor: str, key: str, text: str) -> Any:
+    # The tensorrt_llm executor parses its options itself, because what it takes depends on the runtime.
+    return text if executor == "tensorrt_llm" else options_of(executor)[key].parse(text)

@@ -18,7 +18,8 @@ from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.options import Options, Sizes, plan_sizes
 from inflight.executors.reference.runner import Built
 from inflight.executors.reference.scheduler import Limits
-from inflight.executors.reference.weights import Checkpoint
+from inflight.executors.reference.tensors import required_tensors
+from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
 from . import operations
 from .device import choose_dtype, open_device
@@ -36,7 +37,8 @@ _SAMPLING_BYTES_A_LOGIT = 16
 
 
 def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -> Built:
-    """Loads a checkpoint to the device and makes its cache. Errors: `ModelError` and its kinds."""
+    """Loads a checkpoint to the device and makes its cache. Raises `UserMistake`
+    with what cannot be loaded or does not fit."""
     if options.backend == "numpy":
         raise OptionError(f"backend `numpy` does not run on device `{device}`", "use backend `pytorch`")
     place = open_device(device)
@@ -72,13 +74,10 @@ def _load(model_dir: Path, config: ModelConfig, options: Options, device: Any) -
     if options.load_format == "dummy":
         weights = RandomWeights(config, device, choose_dtype(options.dtype, "bfloat16", device))
         return TorchModel(config, weights, longest, options.tokens_per_block, kernels)
-    checkpoint = Checkpoint(model_dir)
-    try:
-        dtype = choose_dtype(options.dtype, stored_dtype(checkpoint, config), device)
-        loaded = DeviceWeights(checkpoint, device, dtype)
-        return TorchModel(config, loaded, longest, options.tokens_per_block, kernels)
-    finally:
-        checkpoint.close()
+    checkpoint = CheckpointWeights(find_weights(model_dir), required_tensors(config))
+    dtype = choose_dtype(options.dtype, stored_dtype(checkpoint), device)
+    loaded = DeviceWeights(checkpoint, device, dtype)
+    return TorchModel(config, loaded, longest, options.tokens_per_block, kernels)
 
 
 def _kernels(device: Any) -> ModuleType:

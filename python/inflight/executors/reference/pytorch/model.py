@@ -51,12 +51,9 @@ class TorchModel:
             config.num_heads, config.num_kv_heads, config.head_dim, tokens_per_block, max_seq_len
         )
         self.operations = kernels
-        hidden = (config.vocab_size, config.hidden_size)
-        self._embedding = weights.tensor("model.embed_tokens.weight", hidden)
-        self._norm = weights.tensor("model.norm.weight", (config.hidden_size,))
-        self._head = (
-            self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight", hidden)
-        )
+        self._embedding = weights.tensor("model.embed_tokens.weight")
+        self._norm = weights.tensor("model.norm.weight")
+        self._head = self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight")
         self._layers = [load_layer(config, weights, index, torch.cat) for index in range(config.num_layers)]
         frequencies = torch.from_numpy(inverse_frequencies(config.rope, config.head_dim))
         angles = torch.arange(max_seq_len, dtype=torch.float32)[:, None] * frequencies

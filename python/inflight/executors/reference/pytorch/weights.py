@@ -1,6 +1,6 @@
 """A checkpoint's tensors on the device, in the model's type. Owns their way there and its progress.
 
-Bytes go from the mapped file to the device tensor by tensor: a checkpoint is never whole in the host's
+Bytes go from the file to the device tensor by tensor: a checkpoint is never whole in the host's
 memory. Knows nothing of layers.
 """
 
@@ -12,8 +12,8 @@ import time
 import torch
 
 from inflight.executors.reference.config import ModelConfig
-from inflight.executors.reference.errors import UnsupportedModelError
-from inflight.executors.reference.weights import Checkpoint
+from inflight.executors.reference.tensors import required_tensors
+from inflight.executors.reference.weights import CheckpointWeights
 
 from .operations import Tensor
 
@@ -25,32 +25,31 @@ _TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F
 _REPORT_EVERY = 5.0
 
 
-def stored_dtype(checkpoint: Checkpoint, config: ModelConfig) -> str:
+def stored_dtype(checkpoint: CheckpointWeights) -> str:
     """PyTorch's name of the type that a checkpoint's weights are stored in: its final norm's."""
-    dtype, _ = checkpoint.raw("model.norm.weight", (config.hidden_size,))
-    return str(_TYPES.get(dtype, torch.float32)).removeprefix("torch.")
+    stored, _ = checkpoint.raw("model.norm.weight")
+    return str(_TYPES[stored.dtype]).removeprefix("torch.")
 
 
 class DeviceWeights:
     """Tensors of a checkpoint by name; implements `model.Weights`."""
 
-    def __init__(self, checkpoint: Checkpoint, device: Tensor, dtype: Tensor) -> None:
+    def __init__(self, checkpoint: CheckpointWeights, device: Tensor, dtype: Tensor) -> None:
         self._checkpoint = checkpoint
         self._device = device
         self._dtype = dtype
         self._loaded_bytes = 0
         self._reported = time.monotonic()
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        dtype, data = self._checkpoint.raw(name, shape)
-        if dtype not in _TYPES:
-            raise UnsupportedModelError(f"tensor `{name}` has dtype `{dtype}`", "use F32, F16 or BF16")
-        stored = torch.frombuffer(data, dtype=_TYPES[dtype]) if data else torch.empty(0, dtype=_TYPES[dtype])
+    def tensor(self, name: str) -> Tensor:
+        header, data = self._checkpoint.raw(name)
+        dtype = _TYPES[header.dtype]
+        stored = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
         self._loaded_bytes += len(data)
         if time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             _log.info("loading weights: %.1f GiB", self._loaded_bytes / 2**30)
-        return stored.view(shape).to(self._device, self._dtype)
+        return stored.view(header.shape).to(self._device, self._dtype)
 
 
 class RandomWeights:
@@ -60,12 +59,14 @@ class RandomWeights:
     """
 
     def __init__(self, config: ModelConfig, device: Tensor, dtype: Tensor) -> None:
+        self._shapes = dict(required_tensors(config))
         self._scale = config.hidden_size**-0.5
         self._device = device
         self._dtype = dtype
         self._generator = torch.Generator(device=device).manual_seed(0)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def tensor(self, name: str) -> Tensor:
+        shape = self._shapes[name]
         if len(shape) == 1:
             return torch.full(shape, 1.0 if "norm" in name else 0.0, dtype=self._dtype, device=self._device)
         drawn = torch.empty(shape, dtype=self._dtype, device=self._device)
