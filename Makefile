@@ -65,6 +65,7 @@ check: install ## What to run before a commit: the linters and the fast tests (a
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cargo test --workspace --exclude inflight-python --locked --quiet --lib
 	$(BIN)/pytest --quiet $(FAST_TESTS)
@@ -83,6 +84,7 @@ lint: install deny ## Formatting, clippy, dependencies, ruff, mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # No registry has a current cargo-deny ready to run, and compiling it takes longer than everything else
 # that CI does: who has it (`cargo install --locked cargo-deny`) checks, others are told so.

@@ -49,7 +49,7 @@ class Problem:
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:
-    """Raises one `UserMistake` that tells all of them; none: nothing happens."""
+    """Raises one `UserMistake` that reports all of them; does nothing if there are none."""
     if not problems:
         return
     what = "; ".join(problem.what for problem in problems)

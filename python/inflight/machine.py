@@ -24,8 +24,8 @@ WRITTEN_AGAINST = "1.2.1"
 
 #: PyPI's own package of that name is a stub.
 INSTALL = (
-    "install it from NVIDIA's package index, whose address TensorRT-LLM's installation guide gives:"
-    " `pip install 'inflight-llm[tensorrt_llm]' --extra-index-url NVIDIA_INDEX`"
+    "install `tensorrt_llm` from NVIDIA's package index, as its installation guide describes"
+    " (PyPI's package of that name is a stub)"
 )
 
 
@@ -93,7 +93,7 @@ def find_installed(*, gpus: bool = True) -> Installed:
 
 def find_gpus(timeout_s: float = NVIDIA_SMI_TIMEOUT_S) -> tuple[Gpu, ...] | None:
     """The GPUs that `nvidia-smi` lists: none where it is missing or fails, `None` where it does not
-    answer in time, so that nobody knows."""
+    answer in time, so that it is unknown."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()

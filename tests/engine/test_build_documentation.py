@@ -11,7 +11,6 @@ import pytest
 
 from inflight.build.families import ENGINES, supported
 from inflight.build.options import OPTIONS
-from inflight.build.options.declaration import DISABLE, ENABLE
 from inflight.model.runtimes import PYTORCH, REFERENCE, RUNTIMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "build-options.md"
@@ -26,9 +25,9 @@ def options_table() -> str:
                 continue
             default = "" if option.default is None or option.default is False else f"`{option.default}`"
             runtimes = "all" if option.runtimes == RUNTIMES else ", ".join(option.runtimes)
-            choices = (ENABLE, DISABLE) if option.kind == "switch" else option.choices
+            choices = option.choices
             listed = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
-            lines.append(f"| `{option.flag}` | {default} | {runtimes} | {option.reason}{listed} |")
+            lines.append(f"| `{option.flag}` | {default} | {runtimes} | {option.meaning}{listed} |")
     return "\n".join([*lines[1:], ""])
 
 

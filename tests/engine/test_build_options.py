@@ -68,7 +68,7 @@ def test_every_flag_that_is_passed_on_is_one_of_trtllm_build(option: Any) -> Non
         ours = ENGINE_DRAFTERS if option.name == "speculative_decoding_mode" else option.choices
         assert set(ours) == set(BUILD[name]["choices"])
     if name in BUILD:
-        assert (option.kind == "flag") == bool(BUILD[name].get("is_flag"))
+        assert (option.kind == "bool") == bool(BUILD[name].get("is_flag"))
         assert (option.kind == "texts") == (BUILD[name].get("nargs") == "+")
 
 
@@ -148,7 +148,8 @@ def test_options_are_declared_once_and_for_somebody() -> None:
     for option in OPTIONS:
         assert option.runtimes, option.name
         assert set(option.runtimes) <= set(RUNTIMES)
-        assert option.reason.endswith("."), option.name
+        assert option.meaning, option.name
+        assert not option.meaning.endswith("."), option.name
         assert (option.kind == "choice") == bool(option.choices), option.name
         assert option.default is None or option.kind != "choice" or option.default in option.choices
 

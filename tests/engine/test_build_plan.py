@@ -64,14 +64,14 @@ REFUSALS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("gpt2-medium", {"max_input_len": 2048}, ("`--max-input-len 2048`", "`1024` positions")),
     ("gpt2-medium", {"max_input_len": 1000, "max_output_len": 25}, ("`--max-output-len 25` are together",)),
     ("llama-2-70b", {"opt_num_tokens": 8193}, ("`--opt-num-tokens 8193`", "`--max-num-tokens 8192`")),
-    ("llama-2-70b", {"kv_cache_type": "continuous"}, ("`--kv-cache-type continuous`", "no worker serves")),
-    ("llama-2-70b", {"paged_kv_cache": "disable"}, ("`--paged-kv-cache disable`", "no worker serves")),
+    ("llama-2-70b", {"kv_cache_type": "continuous"}, ("`--kv-cache-type continuous`", "no worker can serve")),
+    ("llama-2-70b", {"paged_kv_cache": "disable"}, ("`--paged-kv-cache disable`", "no worker can serve")),
     ("llama-2-70b", {"remove_input_padding": "disable"}, ("`--remove-input-padding disable`", "packed")),
     ("llama-2-70b", {"gpt_attention_plugin": "disable"}, ("`--gpt-attention-plugin disable`", "plugin")),
     ("llama-2-70b", {"max_batch_size": 2**31}, ("`--max-batch-size 2147483648` is too large",)),
     ("llama-2-70b", {"tp_size": 10**20}, ("`--tp-size 100000000000000000000` is too large",)),
     ("llama-2-70b", {"cp_size": 4097, "workers": 2}, ("`4097` ranks", "`--workers 2`")),
-    ("llama-2-70b", {"calib_size": 9}, ("`--calib-size 9`", "nothing is calibrated")),
+    ("llama-2-70b", {"calib_size": 9}, ("`--calib-size 9`", "this build does not calibrate")),
     ("llama-2-70b", {"quantization": "int4_wo", "awq_block_size": 64}, ("`--awq-block-size 64`",)),
     ("llama-2-70b", {"lora_plugin": "disable", "lora_dir": ("a",)}, ("`--lora-plugin disable`",)),
     ("llama-2-70b", {"max_input_len": 5000, "max_seq_len": 4096}, ("`--max-input-len 5000`", "4096")),
@@ -85,7 +85,7 @@ REFUSALS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("llama-2-70b", {"paged_kv_cache": "enable", "kv_cache_type": "paged"}, ("--paged-kv-cache",)),
     ("llama-2-70b", {"embedding_sharding_dim": 2}, ("`--embedding-sharding-dim` is `2`",)),
     ("gpt2-medium", {"use_parallel_embedding": True, "tp_size": 2}, ("`--tp-size 2`", "`50257`")),
-    ("baichuan2-13b", {}, ("only by running Python code", )),
+    ("baichuan2-13b", {}, ("needs Python code from its checkpoint", )),
     ("t5-small", {}, ("models/core/enc_dec/convert_checkpoint.py",)),
     ("llama-2-70b", {"quantization": "int4_awq"}, (QUANTIZE,)),
     ("llama-2-70b", {"kv_cache_dtype": "int8"}, (QUANTIZE,)),
@@ -142,7 +142,7 @@ def test_options_that_do_not_fit_are_refused_by_name_and_value(
         (
             "llama-2-70b",
             {"max_num_tokens": 4095, "use_paged_context_fmha": "disable"},
-            "rules out: they are refused",
+            "excludes: they are refused",
         ),
         ("mixtral-8x22b", {"tp_size": 8}, "`8192`, need chunks: "),
         ("llama-2-70b", {"strip_plan": True}, "`--strip-plan` leaves the weights out"),
@@ -202,7 +202,7 @@ def test_formats_need_the_instructions_of_the_gpu(quantization: str, gpu: Gpu, r
 def test_a_quantized_checkpoint_is_quantized_once() -> None:
     with pytest.raises(UserMistake) as refusal:
         plan(checkpoint("llama-2-70b", quantized="FP8"), runtime="tensorrt", quantization="int8_wo")
-    assert "quantized already (`FP8`)" in refusal.value.what
+    assert "already quantized (`FP8`)" in refusal.value.what
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(runtime: s
     [
         (NOTHING, "tensorrt", "not installed"),
         (NOTHING, "pytorch", "not installed"),
-        (replace(RELEASE, tensorrt_llm="1.4.0rc0"), "tensorrt", "has no engines"),
+        (replace(RELEASE, tensorrt_llm="1.4.0rc0"), "tensorrt", "does not support engines"),
         (replace(RELEASE, tensorrt_llm="0.21.0"), "pytorch", "has no PyTorch runtime"),
         (replace(RELEASE, gpus=()), "tensorrt", "no NVIDIA GPU"),
     ],
@@ -283,7 +283,7 @@ def test_sizes_are_always_written_and_others_only_when_given() -> None:
 
 def test_fewer_gpus_than_ranks_is_a_note() -> None:
     made = plan("llama-2-70b", runtime="pytorch", tp_size=8)
-    assert any("8 GPUs; this machine has 1" in note for note in made.notes)
+    assert any("8 GPUs, and this machine has 1" in note for note in made.notes)
 
 
 def test_the_precision_of_a_float32_checkpoint_is_narrowed() -> None:

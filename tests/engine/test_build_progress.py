@@ -24,7 +24,7 @@ def tell(report: PlainReport | LiveReport) -> None:
 def test_plain_lines_name_the_step_and_its_time(capsys: pytest.CaptureFixture[str]) -> None:
     tell(PlainReport(quiet=False))
     assert capsys.readouterr().err.splitlines() == [
-        "[1/2] what came before: done before",
+        "[1/2] what came before: already done",
         "[2/2] widen the weights",
         "      weights: done in 1.2 s",
     ]
@@ -37,5 +37,5 @@ def test_live_lines_take_a_steps_output_as_text() -> None:
     tell(LiveReport(Console(file=screen, force_terminal=True, width=120)))
     shown = screen.getvalue()
     assert "what came before" in shown
-    assert "done before" in shown
+    assert "already done" in shown
     assert "widen the weights" in shown

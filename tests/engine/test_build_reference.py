@@ -119,7 +119,7 @@ def test_another_checkpoint_needs_force(shell: Shell) -> None:
     (source / "generation_config.json").write_text("{}")
     told = shell("build", "demo", "--output", "out")
     assert told.code == 2
-    assert "`--output out` holds a build of other inputs" in told.errors
+    assert "`--output out` contains a build of other inputs" in told.errors
     assert shell("build", "demo", "--output", "out", "--force").code == 0
     assert (shell.folder / "out/generation_config.json").read_text() == "{}"
     assert not (shell.folder / ".out.building").exists()
@@ -138,7 +138,7 @@ def test_somebody_elses_directory_is_never_replaced(shell: Shell) -> None:
     (shell.folder / "mine/thesis.txt").write_text("years of work")
     told = shell("build", str(DEMO_DIRECTORY), "--output", "mine", "--force")
     assert told.code == 2
-    assert "`--output mine` exists and is no build of Inflight" in told.errors
+    assert "`--output mine` exists and was not created by Inflight" in told.errors
     assert (shell.folder / "mine/thesis.txt").read_text() == "years of work"
 
 
@@ -169,11 +169,11 @@ def test_an_output_that_cannot_be_written_is_told(shell: Shell) -> None:
 def test_an_output_inside_the_checkpoint_is_refused(shell: Shell) -> None:
     demo_copy(shell.folder / "demo")
     for output, said in (
-        ("demo", "lie in one another"),
-        ("demo/out", "lie in one another"),
-        ("../" + shell.folder.name, "lie in one another"),
-        (".", "is no name of a directory"),
-        ("demo/..", "is no name of a directory"),
+        ("demo", "is the checkpoint `demo` itself"),
+        ("demo/out", "is inside the checkpoint `demo`"),
+        ("../" + shell.folder.name, "contains the checkpoint `demo`"),
+        (".", "is not a valid directory name"),
+        ("demo/..", "is not a valid directory name"),
     ):
         told = shell("build", "demo", "--output", output)
         assert told.code == 2, told
@@ -217,7 +217,7 @@ def refused(told: Told, *sentences: str) -> None:
         (lambda path: (path / "inflight.json").write_text("{"), "is damaged"),
         (
             lambda path: (path / "inflight.json").write_text('{"format": 99}'),
-            "was written by a newer Inflight",
+            "was written by a newer version of Inflight",
         ),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_build_for_another_runtime_names_the_executor(built: Path, double: She
     (spoiled / "inflight.json").write_text(json.dumps(manifest))
     refused(
         double("worker", "spoiled"),
-        "was built for the runtime `tensorrt`, which the executor `reference` does not serve",
+        "was built for runtime `tensorrt`, which the executor `reference` cannot serve",
         "--executor tensorrt_llm",
     )
 

@@ -14,7 +14,7 @@ import pytest
 
 from inflight.build.named_files import fingerprint_named_files
 from inflight.build.options import OPTIONS, Values
-from inflight.build.options.declaration import Option
+from inflight.build.options.declaration import BuildOption
 from inflight.errors import UserMistake
 from inflight.launch.model import find_model
 from support.processes import exists, wait_until
@@ -75,7 +75,7 @@ def test_a_failed_build_goes_on_where_it_stopped(double: Shell) -> None:
     assert told.code == 1
     assert "the step `convert-rank1` failed with exit status 3" in told.errors
     assert "told to fail at convert1" in told.errors
-    assert "the same command goes on at this step" in told.errors
+    assert "rerun the same command to resume at this step" in told.errors
     told = double(*command, DOUBLE_FAIL="build")
     assert told.code == 1
     assert "the step `build` failed" in told.errors
@@ -84,7 +84,7 @@ def test_a_failed_build_goes_on_where_it_stopped(double: Shell) -> None:
     assert not (double.folder / "engine").exists()
     told = double(*command)
     assert told.code == 0, told
-    assert told.errors.count("done before") == 2
+    assert told.errors.count("already done") == 2
     assert made_by(double) == [
         "GPTForCausalLM.from_hugging_face",
         "GPTForCausalLM.from_hugging_face",
@@ -127,7 +127,7 @@ def test_an_adapter_counts_by_its_content(double: Shell) -> None:
     weights.write_bytes(b"two")
     told = double(*command)
     assert told.code == 2
-    assert "holds a build of other inputs" in told.errors
+    assert "contains a build of other inputs" in told.errors
     assert double(*command, "--force").json()["status"] == "built"
     assert (double.folder / "engine/inflight.json").read_bytes() != first
     weights.write_bytes(b"one")
@@ -140,7 +140,7 @@ def test_an_adapter_counts_by_its_content(double: Shell) -> None:
 
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.reads], ids=lambda o: o.name)
-def test_every_option_that_names_files_is_fingerprinted(option: Option, tmp_path: Path) -> None:
+def test_every_option_that_names_files_is_fingerprinted(option: BuildOption, tmp_path: Path) -> None:
     path = tmp_path / "named"
     path.write_text("one")
     given = Values({option.name: (str(path),) if option.kind == "texts" else str(path)})
@@ -170,7 +170,7 @@ def test_a_failure_among_workers_keeps_the_ranks_that_ended_well(tmp_path: Path)
     assert shell(*command, DOUBLE_FAIL="convert0").code == 1
     told = shell(*command)
     assert told.code == 0, told
-    assert told.errors.count("done before") == 1
+    assert told.errors.count("already done") == 1
 
 
 def test_the_llm_api_builds_what_its_class_alone_converts(double: Shell) -> None:
@@ -235,12 +235,12 @@ def test_calibrated_formats_run_the_example_script(double: Shell) -> None:
     command = ("build", "llama", "--output", "engine", "--quantization", "fp8", "--kv-cache-dtype", "fp8")
     told = double(*command)
     assert told.code == 2
-    assert "needs `quantization/quantize.py` of TensorRT-LLM's examples" in told.errors
+    assert "needs `quantization/quantize.py` from TensorRT-LLM's examples" in told.errors
     examples = ("--examples-dir", "TensorRT-LLM/examples")
     version.write_text('__version__ = "1.1.0"\n')
     told = double(*command, *examples)
     assert told.code == 2
-    assert "is of release `1.1.0`, TensorRT-LLM here is `1.2.1`" in told.errors
+    assert "is from release `1.1.0`, but TensorRT-LLM `1.2.1` is installed" in told.errors
     version.write_text('__version__ = "1.2.1"\n')
     told = double(*command, *examples)
     assert told.code == 0, told
@@ -328,7 +328,7 @@ def test_engines_of_a_release_without_them_are_refused(tmp_path: Path) -> None:
     checkpoint_of("llama-2-70b", tmp_path / "model")
     told = shell("build", "model", "--output", "out", "--runtime", "tensorrt")
     assert told.code == 2
-    assert "TensorRT-LLM `1.3.0rc25` has no engines" in told.errors
+    assert "TensorRT-LLM `1.3.0rc25` does not support engines" in told.errors
     assert "--runtime pytorch" in told.errors
 
 

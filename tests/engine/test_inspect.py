@@ -130,8 +130,8 @@ def test_a_build_is_shown_with_what_it_was_built_for(double: Shell) -> None:
 @pytest.mark.parametrize(
     ("version", "capability", "gpus", "said"),
     [
-        ("1.2.0", "9.0", 1, "was built with TensorRT-LLM `1.2.1`, and `1.2.0` is installed"),
-        ("1.2.1", "8.0", 1, "was built for GPU architecture `sm90`, and this machine has `sm80`"),
+        ("1.2.0", "9.0", 1, "was built with TensorRT-LLM `1.2.1`, but `1.2.0` is installed"),
+        ("1.2.1", "8.0", 1, "was built for GPU architecture `sm90`, but this machine has `sm80`"),
         ("1.2.1", "9.0", 0, "no NVIDIA GPU is visible"),
     ],
 )
@@ -214,7 +214,7 @@ def test_an_engine_of_others_is_reckoned_with_its_own_formats(
     assert found["runtimes"][0]["verdict"] == "yes"
     elsewhere = Shell(double.folder, write_double(double.folder / "elsewhere", version="1.2.0"))
     verdict = elsewhere("inspect", "engine", "--json").json()["runtimes"][0]["verdict"]
-    assert verdict == "no: it was built with TensorRT-LLM `1.2.1`, and `1.2.0` is installed"
+    assert verdict == "no: it was built with TensorRT-LLM `1.2.1`, but `1.2.0` is installed"
 
 
 def test_what_is_nothing_is_refused(shell: Shell, tmp_path: Path) -> None:

@@ -72,30 +72,36 @@ def as_it_is(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("machine", "model", "spoil", "sentence", "remedy"),
     [
-        ("none", "engine", as_it_is, "needs TensorRT-LLM, which is not installed", "pip install"),
+        ("none", "engine", as_it_is, "needs TensorRT-LLM, which is not installed", "NVIDIA's package index"),
         (
             "older",
             "engine",
             as_it_is,
-            "was built with TensorRT-LLM `1.2.1`, and `1.2.0` is installed",
+            "was built with TensorRT-LLM `1.2.1`, but `1.2.0` is installed",
             "install `1.2.1`",
         ),
         (
             "another GPU",
             "engine",
             as_it_is,
-            "was built for GPU architecture `sm90`, and this machine has `sm80`",
+            "was built for GPU architecture `sm90`, but this machine has `sm80`",
             "serve it on a `sm90` GPU",
         ),
         ("same", "engine", truncate, "rank0.engine` is truncated: it has `3` of `6` bytes", "copy it again"),
         ("same", "engine", without_tokenizer, "tokenizer.json` is missing", "restore it"),
-        ("same", "checkpoint", without_tokenizer, "has no `tokenizer.json`", "put the checkpoint's there"),
+        (
+            "same",
+            "checkpoint",
+            without_tokenizer,
+            "has no `tokenizer.json`",
+            "copy the checkpoint's `tokenizer.json` there",
+        ),
         (
             "same",
             "checkpoint",
             of_something_else,
-            "is neither a Hugging Face checkpoint nor what `inflight build` wrote: it has no `tok",
-            "`inflight build --output`",
+            "is neither a Hugging Face checkpoint nor written by `inflight build`: it has no `tok",
+            "`inflight build`",
         ),
     ],
 )

@@ -49,7 +49,7 @@ def test_without_pytorch_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ("machine", "words"),
     [
         ({"version": "2.1.2"}, "PyTorch 2.1.2 is too old; install 2.6 or later"),
-        ({"cuda": None}, "PyTorch 2.11.0.cu130 is built without CUDA; install a CUDA build"),
+        ({"cuda": None}, "PyTorch 2.11.0+cu130 is built without CUDA; install a CUDA build"),
         ({"devices": 0}, "no usable NVIDIA GPU or its driver is missing; check `nvidia-smi`"),
         ({"capability": (7, 5)}, "NVIDIA Test has compute capability 7.5; use a GPU of 8.0"),
     ],

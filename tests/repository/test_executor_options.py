@@ -94,7 +94,7 @@ def test_only_what_was_asked_for_is_written_for_executors() -> None:
             "max_beam_width=4",
             "`max_beam_width` is `4`, which the executor `reference` does not support",
         ),
-        ("python", "dtype=float16", "`dtype` is `float16`"),
+        ("python", "dtype=int4", "`dtype` is `int4`"),
         ("tensorrtllm", "executor=reference", "`executor` is not an option of the C++ backend"),
         ("tensorrtllm", "max_num_tokens=8", "`max_num_tokens` is not an option of the C++ backend"),
     ],

@@ -37,7 +37,7 @@ def resolve(target: str, results: Mapping[str, Any]) -> Any:
                 raise CallError(f"`{target}`: the package `{name}` is not installed") from error
             continue
         return _walk(module, parts[length:], target)
-    raise CallError(f"`{target}` is no dotted name")
+    raise CallError(f"`{target}` is not a dotted name")
 
 
 def _walk(value: Any, names: list[str], target: str) -> Any:
@@ -59,7 +59,9 @@ def check_arguments(
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise CallError(f"`{target}` of the installed TensorRT-LLM takes other arguments: {error}") from error
+        raise CallError(
+            f"`{target}` of the installed TensorRT-LLM takes different arguments: {error}"
+        ) from error
 
 
 def make(call: Mapping[str, Any], results: dict[str, Any]) -> Any:

@@ -20,8 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
-from inflight.build.record import LOGS
-from inflight.build.steps import ApiCalls, Command, Own, Step
+from inflight.build.steps import LOGS, ApiCalls, Command, Own, Step
 from inflight.errors import InflightError, UserMistake
 from inflight.machine import beside_python
 
@@ -32,7 +31,7 @@ TAIL = 3
 
 
 def log_of(staging: Path, number: int, step: Step) -> Path:
-    """Where a step's log lies."""
+    """The path of a step's log."""
     return staging / LOGS / f"{number:02}-{step.name}.log"
 
 
@@ -49,7 +48,7 @@ class Children:
         """Starts `argv`. Raises `OSError` where it cannot, `InflightError` once stopped."""
         with self._guard:
             if self._stopped:
-                raise InflightError("the build was stopped", "the same command goes on there")
+                raise InflightError("the build was stopped", "rerun the same command to resume")
             child = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -109,7 +108,7 @@ def execute(
             except OSError as error:
                 raise InflightError(
                     f"the step `{step.name}` failed: {error}",
-                    "check space and permissions there; the same command goes on at this step",
+                    "check space and permissions, then rerun the same command to resume at this step",
                 ) from error
         elif isinstance(action, ApiCalls):
             written = staging / f"{step.name}.json"
@@ -134,7 +133,7 @@ def _run(
     except OSError as error:
         raise UserMistake(
             f"the step `{step.name}` cannot start `{argv[0]}`: {error.strerror}",
-            "check that TensorRT-LLM is installed whole, in this environment",
+            "check that TensorRT-LLM is fully installed in this environment",
         ) from error
     tail: deque[str] = deque(maxlen=TAIL)
     try:
@@ -152,5 +151,5 @@ def _run(
         ended = f"was killed by signal {-code}" if code < 0 else f"failed with exit status {code}"
         raise InflightError(
             f"the step `{step.name}` {ended}{said}",
-            f"see `{log_path}`; the same command goes on at this step",
+            f"see `{log_path}`; rerun the same command to resume at this step",
         )

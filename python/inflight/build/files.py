@@ -56,7 +56,7 @@ def link_checkpoint(source: str, result: str, arguments: Mapping[str, Any]) -> N
     written = dict(arguments)
     draft = written.get("speculative_config", {}).get("speculative_model")
     if draft is not None:
-        # Whoever serves it stands elsewhere.
+        # A worker runs in another directory.
         resolved = str(Path(draft).resolve())
         written["speculative_config"] = {**written["speculative_config"], "speculative_model": resolved}
     try:

@@ -28,7 +28,7 @@ from inflight.model.tokenizer import check_tokenizer
 #: GPUs that people ask about, where this machine has none: 24, 48, 80 and 141 GB cards.
 USUAL_MEMORY = tuple(size << 30 for size in (24, 48, 80, 141))
 
-#: A sequence that a reckoning of batches assumes where neither the user nor the model says.
+#: Length of a sequence to assume if neither the user nor the model states one.
 USUAL_LENGTH = 2048
 
 
@@ -43,7 +43,9 @@ def inspect(
     """Everything about `directory`. Raises `UserMistake` where it is neither checkpoint nor build."""
     if not directory.is_dir():
         state = "is not a directory" if directory.exists() else "does not exist"
-        raise UserMistake(f"`{directory}` {state}", "give a checkpoint, or what `inflight build` wrote")
+        raise UserMistake(
+            f"`{directory}` {state}", "pass a checkpoint, or a directory written by `inflight build`"
+        )
     manifest = manifests.read(directory)
     engine = foreign_engine(directory) if manifest is None else None
     checkpoint = None
@@ -162,7 +164,7 @@ class _Asked:
     manifest: Mapping[str, Any] | None
     #: None: the directory is a build or an engine.
     checkpoint: Checkpoint | None
-    #: What stands against its tokenizer.
+    #: The problem with its tokenizer.
     tokenizer: Problem | None
     installed: Installed
     needed: Needs
@@ -183,7 +185,7 @@ def _reason_against(asked: _Asked) -> str | None:
         except UserMistake as error:
             return error.what
     if runtime not in runtimes_of(facts.architecture):
-        return f"it does not take `{facts.architecture}`"
+        return f"it does not support `{facts.architecture}`"
     if runtime == REFERENCE:
         reason = _reason_of_reference(asked)
         if reason is not None:
@@ -196,20 +198,16 @@ def _reason_against(asked: _Asked) -> str | None:
 
 
 def _reason_of_reference(asked: _Asked) -> str | None:
-    if asked.facts.quantized:
-        return f"the checkpoint is quantized (`{asked.facts.quantized}`)"
     if not any(asked.directory.glob("*.safetensors")):
         return "there are no safetensors weights"
     if asked.checkpoint is None:
         # A build was loaded when it was made.
         return None
-    problem = check_config(asked.checkpoint.config)
-    if problem is not None:
+    for problem in check_config(asked.checkpoint.config):
         return problem.what
     if not any((asked.directory / name).is_file() for name in ("model.safetensors", INDEX)):
-        return f"there is neither `model.safetensors` nor `{INDEX}`: `inflight build` makes one of the shards"
-    problem = check_tensors(asked.checkpoint)
-    return None if problem is None else problem.what
+        return f"it has neither `model.safetensors` nor `{INDEX}`: run `inflight build` first"
+    return next((problem.what for problem in check_tensors(asked.checkpoint)), None)
 
 
 def _reason_of_tensorrt_llm(asked: _Asked) -> str | None:
@@ -224,10 +222,10 @@ def _reason_of_tensorrt_llm(asked: _Asked) -> str | None:
         return None
     engine = foreign_engine(asked.directory)
     if engine is None:
-        return "it is not built: `inflight build` makes an engine of it"
+        return "it is not built: run `inflight build` first"
     built = read_json(engine / "config.json").get("version")
     if built not in (None, version):
-        return f"it was built with TensorRT-LLM `{built}`, and `{version}` is installed"
+        return f"it was built with TensorRT-LLM `{built}`, but `{version}` is installed"
     return None
 
 

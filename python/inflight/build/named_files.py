@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.build.options import OPTIONS, Values
-from inflight.build.options.declaration import Option
+from inflight.build.options.declaration import BuildOption
 from inflight.errors import Problem, UserMistake, raise_problems
 from inflight.model.shards import fingerprint_file
 
@@ -30,7 +30,7 @@ def fingerprint_named_files(values: Values) -> dict[str, list[dict[str, str]]]:
     return {option.name: [_fingerprint(option, path) for path in paths] for option, paths in _named(values)}
 
 
-def _named(values: Values) -> Iterator[tuple[Option, list[Path]]]:
+def _named(values: Values) -> Iterator[tuple[BuildOption, list[Path]]]:
     for option in OPTIONS:
         if option.reads and values.is_given(option.name):
             paths = [Path(path) for path in _several(values[option.name])]
@@ -40,15 +40,15 @@ def _named(values: Values) -> Iterator[tuple[Option, list[Path]]]:
                 yield option, paths
 
 
-def _missing(option: Option, path: Path) -> Problem:
-    return Problem(f"`{option.flag}` is `{path}`, which does not exist", "give a path that does")
+def _missing(option: BuildOption, path: Path) -> Problem:
+    return Problem(f"`{option.flag}` is `{path}`, which does not exist", "pass an existing path")
 
 
 def _several(value: Any) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (str(value),)
 
 
-def _fingerprint(option: Option, path: Path) -> dict[str, str]:
+def _fingerprint(option: BuildOption, path: Path) -> dict[str, str]:
     if not path.exists():
         raise_problems([_missing(option, path)])
     try:
@@ -63,7 +63,7 @@ def _fingerprint(option: Option, path: Path) -> dict[str, str]:
             if len(files) == MAX_FILES:
                 raise UserMistake(
                     f"`{option.flag}` is `{path}`, which holds more than `{MAX_FILES}` files",
-                    "give the directory that is meant, and nothing around it",
+                    "pass the directory of these files only",
                 )
             files[name.as_posix()] = fingerprint_file(inner)
     except OSError as error:

@@ -13,16 +13,13 @@ from types import MappingProxyType
 from typing import Any
 
 from inflight.build.options import Values
-from inflight.build.steps import BuildPlan
+from inflight.build.steps import LOGS, BuildPlan
 from inflight.errors import UserMistake
 from inflight.machine import Installed
 from inflight.model import manifest
 from inflight.model.checkpoint import Checkpoint
 from inflight.model.runtimes import REFERENCE, TENSORRT
 from inflight.model.shards import fingerprint_file
-
-#: Logs of the build; beside what was built and no part of it.
-LOGS = "build-logs"
 
 
 def source_record(checkpoint: Checkpoint) -> dict[str, str]:

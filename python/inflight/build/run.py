@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from inflight.build.execute import Children, execute, log_of
-from inflight.build.record import LOGS, describe_result
-from inflight.build.steps import BuildPlan, Step
+from inflight.build.record import describe_result
+from inflight.build.steps import LOGS, BuildPlan, Step
 from inflight.errors import InflightError, UserMistake
 from inflight.model import manifest
 from inflight.model.files import write_json
@@ -30,7 +30,7 @@ STATE = "state.json"
 
 
 class Report(Protocol):
-    """Who is told how it goes. Called from several threads when steps overlap."""
+    """Receives the progress of a build. Called from several threads when steps overlap."""
 
     def started(self, step: Step, number: int, total: int) -> None: ...
     def output(self, step: Step, line: str) -> None: ...
@@ -38,7 +38,7 @@ class Report(Protocol):
     def skipped(self, step: Step, number: int, total: int) -> None: ...
 
 
-def build(
+def run_plan(
     plan: BuildPlan,
     inputs: Mapping[str, Any],
     version: str,
@@ -47,10 +47,10 @@ def build(
     workers: int = 1,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Runs the plan and returns the manifest of what now lies at its output.
+    """Runs the plan and returns the manifest of what its output now contains.
 
     Raises `UserMistake` where the output or another build is in the way, `InflightError` where a step
-    fails; the same call then goes on at that step.
+    fails; the same call then resumes at that step.
     """
     output = Path(plan.layout.output)
     _require_replaceable(output, force=force)
@@ -94,12 +94,12 @@ def _require_replaceable(output: Path, *, force: bool) -> None:
         return
     if not (output / manifest.NAME).is_file():
         raise UserMistake(
-            f"`--output {output}` exists and is no build of Inflight",
+            f"`--output {output}` exists and was not created by Inflight",
             "choose another directory, or remove it",
         )
     if not force:
         raise UserMistake(
-            f"`--output {output}` holds a build of other inputs, or is not whole",
+            f"`--output {output}` contains a build of other inputs, or an incomplete one",
             "replace it with `--force`, or choose another directory",
         )
 
@@ -112,7 +112,9 @@ def _locked(staging: Path, output: Path) -> Iterator[int]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserMistake(f"`{output}` is being built by another process", "wait until it ends") from None
+            raise UserMistake(
+                f"`{output}` is being built by another process", "wait until it finishes"
+            ) from None
         except OSError as error:
             raise UserMistake(
                 f"`{staging}` cannot be locked: {error.strerror}",
@@ -181,7 +183,7 @@ def _run_steps(
             missing = [path for path in step.outputs if not Path(path).exists()]
             if missing:
                 raise InflightError(
-                    f"the step `{step.name}` ended well and did not write `{missing[0]}`",
+                    f"the step `{step.name}` succeeded but did not write `{missing[0]}`",
                     f"see `{log_of(staging, numbers[step.name], step)}`",
                 )
             report.finished(step, time.monotonic() - began)
@@ -238,7 +240,7 @@ def _require_expected(plan: BuildPlan, result: Path) -> None:
         path = result / name
         if not path.is_file() or not path.stat().st_size:
             raise InflightError(
-                f"the build ended and `{name}` is missing or empty",
+                f"the build finished, but `{name}` is missing or empty",
                 f"see the logs in `{plan.layout.staging}`",
             )
 
@@ -258,6 +260,6 @@ def _publish(result: Path, output: Path, staging: Path) -> None:
             with suppress(OSError):
                 replaced.rename(output)
         raise InflightError(
-            f"`{output}` cannot be put in place: {error.strerror}",
-            "mend that; the same command goes on there",
+            f"`{output}` cannot be created: {error.strerror}",
+            "fix this, then rerun the same command to resume",
         ) from error

@@ -15,6 +15,9 @@ from typing import Any, TypeAlias
 
 from inflight.errors import Problem
 
+#: Logs of the build; beside what was built and no part of it.
+LOGS = "build-logs"
+
 
 @dataclass(frozen=True)
 class Call:
@@ -115,13 +118,13 @@ class Step:
         }
 
     def key(self) -> str:
-        """What tells one version of the step from another."""
+        """Identifies this version of the step."""
         return json.dumps(self.data(), sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a build keeps what, relative as the user gave it. The staging directory lies beside the
+    """Where a build keeps its files, relative as the user gave it. The staging directory is next to the
     output, on the same file system, so that the last rename is atomic."""
 
     output: str

@@ -1,4 +1,4 @@
-"""The command group. Owns which commands exist and how a failure is told; imports none of them before
+"""The command group. Owns which commands exist and how a failure is shown; imports none of them before
 it is asked for, so that `inflight --help` stays quick.
 """
 
@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Tells an `InflightError` in two lines, and as one what the file system refuses; everything else is
+        """Prints an `InflightError` in two lines, and what the file system refuses as one; anything else is
         click's or a defect.
         """
         try:
@@ -66,7 +66,7 @@ def _of_the_file_system(error: OSError) -> InflightError | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         # The system names no file for a write that it refuses.
         where = "" if error.filename is None else f" for `{error.filename}`"
-        return InflightError(f"the disk has no space left{where}", "make room, then give the command again")
+        return InflightError(f"the disk has no space left{where}", "free some space, then rerun the command")
     if error.filename is None:
         return None
     return UserMistake(

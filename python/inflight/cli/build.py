@@ -1,12 +1,10 @@
-"""`inflight build`: from a checkpoint to something a worker serves. Owns how a plan and its progress look;
-the options are `inflight.build.options`', the plan and its execution `inflight.build`'s.
+"""`inflight build`: from a checkpoint to something that a worker serves. Owns how a plan and its progress
+look; `inflight.build.options` has the options, `inflight.build.pipeline` does the work.
 """
 
 from __future__ import annotations
 
 import json as json_module
-import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -16,28 +14,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inflight.build.options import OPTIONS
-from inflight.build.options.declaration import DISABLE, ENABLE, Option
+from inflight.build.options.declaration import BuildOption
+from inflight.cli.options import Choice
 from inflight.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from inflight.build.steps import BuildPlan
-    from inflight.model.checkpoint import Checkpoint
+    from inflight.build.pipeline import Built, Prepared
 
 
-def _click_option(option: Option) -> click.Option:
+def _click_option(option: BuildOption) -> click.Option:
     kinds: dict[str, Any] = {
-        "integer": click.IntRange(min=option.minimum),
+        "int": click.IntRange(min=option.minimum),
         "text": click.STRING,
         "texts": click.STRING,
-        "choice": click.Choice(option.choices),
-        "switch": click.Choice([ENABLE, DISABLE]),
+        "choice": Choice(option.choices),
         "path": click.STRING,
     }
     names = [option.flag, *("--" + alias.replace("_", "-") for alias in option.aliases), option.name]
-    text = option.reason
+    text = option.meaning
     if option.default is not None and option.default is not False:
         text = f"{text}  [default: {option.default}]"
-    if option.kind == "flag":
+    if option.kind == "bool":
         return click.Option(names, is_flag=True, default=None, help=text)
     optional: dict[str, Any] = {} if option.bare is None else {"is_flag": False, "flag_value": option.bare}
     return click.Option(
@@ -82,131 +79,52 @@ def build(model_dir: str, **given: Any) -> None:
 
     MODEL_DIR is a Hugging Face checkpoint directory. The output is an engine for TensorRT-LLM, a serving
     configuration for its PyTorch runtime, or weights for the reference executor, with a manifest that the
-    worker checks before it loads anything. A build that failed goes on where it stopped.
+    worker checks before it loads anything. A build that failed resumes where it stopped.
     """
-    from inflight.build.examples import find_examples
-    from inflight.build.named_files import check_named_files, fingerprint_named_files
     from inflight.build.options import Values
-    from inflight.build.plan import Inputs, make_plan
-    from inflight.build.record import describe_inputs, is_up_to_date, source_record
-    from inflight.build.run import build as run_build
-    from inflight.build.runtimes.tensorrt import scripts_needed
-    from inflight.errors import raise_problems
-    from inflight.machine import find_installed
-    from inflight.model.checkpoint import read_checkpoint
-    from inflight.model.tokenizer import check_tokenizer
+    from inflight.build.pipeline import carry_out, prepare, require_possible
 
-    values = Values(given)
-    checkpoint = read_checkpoint(Path(model_dir))
-    _require_apart(checkpoint.directory, Path(values["output"]))
-    installed = find_installed(gpus=values["runtime"] != "reference")
-    examples = None
-    if values.is_given("examples_dir"):
-        examples = find_examples(Path(values["examples_dir"]), scripts_needed(checkpoint, values))
-    draft = None
-    if values.is_given("speculative_model"):
-        draft = read_checkpoint(Path(values["speculative_model"]))
-    plan = make_plan(
-        Inputs(
-            checkpoint,
-            values,
-            installed,
-            examples,
-            draft,
-            check_tokenizer(checkpoint.directory),
-            tuple(check_named_files(values)),
-            sys.executable,
-        )
-    )
-    as_json = bool(values["json"])
-    if values["dry_run"]:
-        _print_plan(plan, checkpoint, as_json=as_json)
+    as_json = bool(given["json"])
+    prepared = prepare(Path(model_dir), Values(given))
+    if given["dry_run"]:
+        _print_plan(prepared, as_json=as_json)
         return
-    raise_problems(list(plan.blockers))
+    require_possible(prepared)
     if not as_json:
-        echo(f"runtime {plan.runtime}: {plan.why}")
-        for note in plan.notes:
+        echo(f"runtime {prepared.plan.runtime}: {prepared.plan.why}")
+        for note in prepared.plan.notes:
             echo(f"note: {note}")
-    inputs = describe_inputs(
-        plan,
-        checkpoint,
-        values,
-        installed,
-        source_record(checkpoint),
-        fingerprint_named_files(values),
-    )
-    output = Path(plan.layout.output)
-    if not values["force"] and is_up_to_date(output, inputs):
-        _say(as_json, {"output": str(output), "status": "up to date"}, f"`{output}` is up to date")
-        return
-    # As Ctrl-C: children are ended, and what is done is kept.
+    # As for Ctrl-C: child processes are ended, and finished steps are kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _report(quiet=as_json) as report:
-            made = run_build(
-                plan,
-                inputs,
-                installed.inflight,
-                report,
-                workers=values["workers"],
-                force=bool(values["force"]),
-            )
+            built = carry_out(prepared, report)
     except KeyboardInterrupt:
-        echo("stopped: the same command goes on there", err=True)
+        echo("stopped; rerun the same command to resume", err=True)
         raise
-    size = sum(entry["bytes"] for entry in made["files"].values())
-    _say(
-        as_json,
-        {
-            "output": str(output),
-            "status": "built",
-            "runtime": plan.runtime,
-            "content_hash": made["content_hash"],
-        },
-        f"built `{output}`: {len(made['files'])} files, {_bytes(size)}\n"
-        f"serve it with: inflight serve {shlex.quote(str(output))}{_executor_flags(plan)}",
-    )
+    _print_result(prepared, built, as_json=as_json)
 
 
-def _executor_flags(plan: BuildPlan) -> str:
-    from inflight.model.runtimes import EXECUTORS, TENSORRT
+def _print_result(prepared: Prepared, built: Built, *, as_json: bool) -> None:
+    from inflight.build.pipeline import serve_command
+    from inflight.model.memory import human_bytes
 
-    executor = EXECUTORS[plan.runtime]
-    flags = "" if executor == "reference" else f" --executor {executor}"
-    if plan.runtime == TENSORRT and plan.mapping.world_size > 1:
-        # One process starts the ranks; without it, each has to be started by `mpirun`.
-        flags += " --executor-option communication_mode=orchestrator"
-    return flags
-
-
-def _say(as_json: bool, values: dict[str, Any], text: str) -> None:
+    plan, output = prepared.plan, prepared.output
+    values: dict[str, Any] = {"output": str(output), "status": "built"}
+    if built.was_up_to_date:
+        text = f"`{output}` is up to date"
+        values["status"] = "up to date"
+    else:
+        text = (
+            f"built `{output}`: {built.files} files, {human_bytes(built.bytes)}\n"
+            f"serve it with: {serve_command(plan)}"
+        )
+        values |= {"runtime": plan.runtime, "content_hash": built.content_hash}
     echo(json_module.dumps(values, sort_keys=True) if as_json else text)
 
 
-def _require_apart(source: Path, output: Path) -> None:
-    from inflight.errors import UserMistake
-
-    if output.name in ("", ".."):
-        raise UserMistake(f"`--output {output}` is no name of a directory", "give one that is to be made")
-    if output.is_symlink():
-        # What is built takes its name by a rename, which would take the place of the link.
-        raise UserMistake(f"`--output {output}` is a link", "give the directory that it should lie in")
-    # Path.resolve raises where links go round.
-    inside, outside = Path(os.path.realpath(output)), Path(os.path.realpath(source))
-    if inside == outside or outside in inside.parents or inside in outside.parents:
-        raise UserMistake(
-            f"`--output {output}` and the checkpoint `{source}` lie in one another",
-            "choose a directory beside it",
-        )
-
-
-def _bytes(size: int) -> str:
-    from inflight.model.memory import human_bytes
-
-    return human_bytes(size)
-
-
-def _print_plan(plan: BuildPlan, checkpoint: Checkpoint, *, as_json: bool) -> None:
+def _print_plan(prepared: Prepared, *, as_json: bool) -> None:
+    plan, checkpoint = prepared.plan, prepared.inputs.checkpoint
     facts = checkpoint.facts
     if as_json:
         values = {
@@ -233,7 +151,7 @@ def _print_plan(plan: BuildPlan, checkpoint: Checkpoint, *, as_json: bool) -> No
     for note in plan.notes:
         echo(f"\nnote: {note}")
     for problem in plan.blockers:
-        echo(f"\nwould stop: {problem.what}; {problem.remedy}")
+        echo(f"\nblocked by: {problem.what}; {problem.remedy}")
 
 
 def _report(*, quiet: bool) -> Any:

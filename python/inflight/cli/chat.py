@@ -67,7 +67,7 @@ def chat(
 ) -> None:
     """Chat with a model in the terminal.
 
-    Input that is no terminal is read line by line, one turn each.
+    Input that is not a terminal is read line by line, one turn each.
     """
     from inflight.client.openai import OpenAIClient
     from inflight.errors import InflightError
@@ -139,5 +139,5 @@ def _talk(conversation: Conversation, model: str) -> None:
             pieces.close()  # type: ignore[attr-defined]
             console.print(" [dim](stopped)[/dim]")
         except InflightError as error:
-            # The conversation goes on: the server may come back.
+            # The conversation continues: the server may come back.
             console.print(f"\n[red]error:[/red] {error.what}", highlight=False)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from inflight.build.options import BY_NAME
-from inflight.cli.options import Finite
+from inflight.cli.options import Choice, Finite
 from inflight.cli.terminal import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -19,16 +19,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def _override(name: str, text: str) -> Callable[[Command], Command]:
     option = BY_NAME[name]
-    kind: Any = click.Choice(option.choices) if option.choices else click.IntRange(min=1)
+    kind: Any = Choice(option.choices) if option.choices else click.IntRange(min=1)
     return click.option(option.flag, name, type=kind, help=text)
 
 
 @click.command()
 @click.argument("directory", type=click.Path())
-@_override("tp_size", "Tensor parallelism to reckon with.  [default: the build's, else 1]")
-@_override("pp_size", "Pipeline parallelism to reckon with.  [default: the build's, else 1]")
-@_override("quantization", "Format of the weights to reckon with.  [default: the build's]")
-@_override("kv_cache_dtype", "Format of the KV cache to reckon with.  [default: the build's]")
+@_override("tp_size", "Tensor parallelism to assume.  [default: the build's, else 1]")
+@_override("pp_size", "Pipeline parallelism to assume.  [default: the build's, else 1]")
+@_override("quantization", "Format of the weights to assume.  [default: the build's]")
+@_override("kv_cache_dtype", "Format of the KV cache to assume.  [default: the build's]")
 @_override("tokens_per_block", "Tokens in a KV cache block.  [default: the build's, else 32]")
 @click.option(
     "--gpu-memory",

@@ -14,8 +14,20 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PORT = click.IntRange(0, 65535)
 
 
+class Choice(click.Choice[str]):
+    """One of TensorRT-LLM's words, which have underscores; dashes are accepted as well."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The word as it is declared."""
+        spelled = {choice.replace("_", "-"): choice for choice in self.choices}
+        found = spelled.get(str(value).replace("_", "-"))
+        if found is None:
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, self.choices))}.", param, ctx)
+        return found
+
+
 class Finite(click.FloatRange):
-    """A number of a range; `nan` compares with nothing and `inf` is none that anybody means."""
+    """A number of a range; `nan` compares with nothing, and `inf` is never meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As `FloatRange`, and neither `nan` nor `inf`."""
@@ -26,7 +38,7 @@ class Finite(click.FloatRange):
 
 
 class NativeDefault(click.Option):
-    """An option that is `None` unless given, because its default stands in Rust with its reason.
+    """An option that is `None` unless given, because Rust has its default with its reason.
 
     The help shows that default; reading it loads the extension, which only the command's own help does.
     """
@@ -98,19 +110,21 @@ def model_options(command: Command) -> Command:
 def named_options(executor: str, given: tuple[str, ...]) -> dict[str, str]:
     """The values of `--executor-option`; the executor knows their names and types.
 
-    Raises `UserMistake` for one that is no NAME=VALUE, or that the executor would ignore.
+    Raises `UserMistake` for one that is not NAME=VALUE, or that the executor would ignore.
     """
     from inflight.errors import UserMistake
 
     if given and executor not in ("tensorrt_llm", "reference"):
         raise UserMistake(
-            f"`--executor-option` means nothing to the executor `{executor}`",
+            f"`--executor-option` has no effect with the executor `{executor}`",
             "leave it out, or use `--executor tensorrt_llm` or `reference`",
         )
     options = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UserMistake(f"`--executor-option` is `{text}`", "give it as NAME=VALUE")
+            raise UserMistake(
+                f"`--executor-option` must be NAME=VALUE, got `{text}`", "pass it as NAME=VALUE"
+            )
         options[name] = value
     return options

@@ -52,7 +52,7 @@ class PlainReport:
 
     def skipped(self, step: Step, number: int, total: int) -> None:
         """That an earlier run did it."""
-        self._say(f"[{number}/{total}] {step.title}: done before")
+        self._say(f"[{number}/{total}] {step.title}: already done")
 
 
 class LiveReport:
@@ -64,7 +64,7 @@ class LiveReport:
 
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓[/green]"),
-            # Titles begin with `[1/3]`, which is no markup.
+            # Titles begin with `[1/3]`, which is not markup.
             TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
             TextColumn("[dim]{task.fields[line]}[/dim]", markup=True),
@@ -102,4 +102,4 @@ class LiveReport:
 
     def skipped(self, step: Step, number: int, total: int) -> None:
         """Marks it at once."""
-        self._progress.add_task(f"[{number}/{total}] {step.title}", total=1, completed=1, line="done before")
+        self._progress.add_task(f"[{number}/{total}] {step.title}", total=1, completed=1, line="already done")

@@ -88,9 +88,9 @@ def create(
     from inflight.triton.repository.options import settings
 
     if not directory.is_dir():
-        raise UserMistake(f"`{directory}` is not a directory", "give the engine's or the model's directory")
+        raise UserMistake(f"`{directory}` is not a directory", "pass the engine's or the model's directory")
     if os.path.realpath(output) == os.path.realpath(directory):
-        raise UserMistake(f"`--output {output}` is the model's own directory", "give one beside it")
+        raise UserMistake(f"`--output {output}` is the model's own directory", "choose another directory")
     where = str(directory.resolve())
     given = {"engine_dir": where}
     if (directory / "tokenizer.json").is_file():
@@ -99,12 +99,12 @@ def create(
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UserMistake(f"`--set {pair}` has no `=`", "write `--set NAME=VALUE`")
+            raise UserMistake(f"`--set {pair}` has no `=`", "pass `--set NAME=VALUE`")
         given[name] = value
     given |= {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
     if "tokenizer_dir" not in given:
         raise UserMistake(
-            f"`{directory}` has no `tokenizer.json`", "give the tokenizer's with `--tokenizer-dir`"
+            f"`{directory}` has no `tokenizer.json`", "pass the tokenizer's directory with `--tokenizer-dir`"
         )
     for name in ("engine_dir", "tokenizer_dir"):
         if given[name]:
@@ -153,13 +153,13 @@ def fill(file: Path, substitutions: str, in_place: bool) -> None:
     try:
         template = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserMistake(f"`{file}` cannot be read: {error}", "give a config.pbtxt template") from error
+        raise UserMistake(f"`{file}` cannot be read: {error}", "pass a config.pbtxt template") from error
     filled = filler.fill(template, filler.substitutions(substitutions))
     for key in filled.unused:
-        echo(f"note: `{file}` has no place for `{key}`", err=True)
+        echo(f"note: `{file}` has no placeholder `{key}`", err=True)
     if filled.unset:
         names = ", ".join(f"`{key}`" for key in filled.unset)
-        echo(f"note: not set, the backend takes its own defaults: {names}", err=True)
+        echo(f"note: not set, so the backend uses its defaults: {names}", err=True)
     if in_place:
         _replace(file, filled.text)
     else:
@@ -177,7 +177,7 @@ def _replace(file: Path, text: str) -> None:
             fresh.replace(target)
     except OSError as error:
         raise UserMistake(
-            f"`{file}` cannot be written: {error.strerror}", "mend that; it is as it was"
+            f"`{file}` cannot be written: {error.strerror}", "fix this and retry; the file was not changed"
         ) from error
 
 
@@ -186,12 +186,10 @@ def _from_file(file: Path) -> dict[str, str]:
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserMistake(f"`{file}` cannot be read: {error.strerror}", "give a file of options") from error
+        raise UserMistake(f"`{file}` cannot be read: {error.strerror}", "pass a file of options") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())
-        raise UserMistake(
-            f"`{file}` is not YAML that can be read: {said}", "write `name: value` lines"
-        ) from error
+        raise UserMistake(f"`{file}` is not valid YAML: {said}", "write `name: value` lines") from error
     if not isinstance(values, dict) or any(isinstance(value, (dict, list)) for value in values.values()):
-        raise UserMistake(f"`{file}` does not hold plain options", "write `name: value` lines")
+        raise UserMistake(f"`{file}` does not contain plain options", "write `name: value` lines")
     return {str(name): str(value) for name, value in values.items() if value is not None}

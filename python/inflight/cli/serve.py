@@ -47,7 +47,7 @@ class TerminalReport:
 
     def stopping(self) -> None:
         """Says that the signal was heard, and what the next one does."""
-        say("stopping: requests in flight may finish; Ctrl-C again ends them", err=True)
+        say("stopping: waiting for open requests; press Ctrl-C again to end them", err=True)
 
     def failed(self, sentence: str) -> None:
         """One sentence."""
@@ -103,7 +103,7 @@ def serve(
     """Serve a model: worker and gateway together.
 
     Behind the OpenAI API, until Ctrl-C.
-    MODEL is a Hugging Face checkpoint directory or a directory that `inflight build` wrote;
+    MODEL is a Hugging Face checkpoint directory or a directory written by `inflight build`;
     without it, the embedded model is served as `inflight-demo`.
     """
     from inflight import executors
@@ -112,7 +112,7 @@ def serve(
     from inflight.launch.ports import require_free
     from inflight.launch.run import supervise
 
-    # The worker takes them as they are; a mistake is told before anything starts.
+    # The worker takes them as they are; a mistake is reported before anything starts.
     named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(

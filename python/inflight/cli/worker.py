@@ -87,13 +87,15 @@ def worker(
 ) -> None:
     """Run one worker: MODEL behind KServe gRPC.
 
-    MODEL is a Hugging Face checkpoint directory or a directory that `inflight build` wrote;
+    MODEL is a Hugging Face checkpoint directory or a directory written by `inflight build`;
     without it, the embedded model is served.
     The simulated executor takes only the tokenizer from it.
     """
     from inflight import _native, executors
+    from inflight.errors import raise_problems
     from inflight.launch.model import find_model
     from inflight.launch.ports import require_free
+    from inflight.model.tokenizer import check_tokenizer
 
     chosen = {name: values.pop(name) for name in EXECUTOR_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -109,7 +111,9 @@ def worker(
     require_free(options.host, options.grpc_port, "--grpc-port")
     require_free(options.host, options.metrics_port, "--metrics-port")
     vocab_size = found.vocab_size()
-    _require_readable(assets, str(found.directory))
+    # Assets that no gateway can use would only make it retry.
+    problem = check_tokenizer(found.directory)
+    raise_problems([problem] if problem else [])
 
     if executor == "simulated":
         simulated = _native.SimulatedOptions(vocab_size=vocab_size, **chosen)
@@ -123,19 +127,6 @@ def worker(
     ctx.exit(_native.serve_worker(engine, options))
 
 
-def _require_readable(assets: dict[str, bytes], directory: str) -> None:
-    """Raises `UserMistake` for files that no gateway could use: it would only try again and again."""
-    from inflight import _native
-    from inflight.errors import UserMistake
-
-    try:
-        _native.Tokenizer(assets)
-    except ValueError as error:
-        raise UserMistake(
-            f"the model `{directory}` cannot be served: {error}", "fetch the checkpoint again"
-        ) from error
-
-
 def _refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:
     """Raises `UserMistake` for an option that the executor would ignore."""
     from inflight.errors import UserMistake
@@ -145,6 +136,6 @@ def _refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:
         if executor not in meant_for:
             flag = "--" + name.replace("_", "-")
             raise UserMistake(
-                f"`{flag}` means nothing to the executor `{executor}`",
+                f"`{flag}` has no effect with the executor `{executor}`",
                 f"leave it out, or use `--executor {meant_for[0]}`",
             )

@@ -15,7 +15,7 @@ from inflight.errors import InflightError, UserMistake
 
 #: Seconds without a byte before the server is taken for gone; covers a long prefill.
 TIMEOUT_S = 300.0
-#: An event longer than this is no token.
+#: A longer event is not a token.
 LONGEST_EVENT = 16 * 1024 * 1024
 
 

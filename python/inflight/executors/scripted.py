@@ -54,7 +54,7 @@ class ScriptedExecutor:
         self._completed = 0
         self._reported = -1
         self._closed = False
-        #: What the last step without an ending sent; valid while the active set stands.
+        #: What the last step without an ending sent; valid until the active set changes.
         self._prepared: ResponseBatch | None = None
 
     def info(self) -> ModelInfo:
@@ -105,7 +105,7 @@ class ScriptedExecutor:
         return NO_ROWS
 
     def stats(self) -> Sequence[IterationStats]:
-        """The latest step, unless it was reported already: nobody reads thousands of equal ones."""
+        """The latest step, unless it was reported already: thousands of equal ones are of no use."""
         with self._changed:
             if self._reported == self._step:
                 return ()

@@ -66,12 +66,12 @@ def find_model(
     if not directory.exists():
         raise UserMistake(
             f"the model directory `{directory}` does not exist",
-            "give the path of a Hugging Face checkpoint or of what `inflight build` wrote, or leave MODEL out"
+            "pass a Hugging Face checkpoint or a directory written by `inflight build`, or leave MODEL out"
             " for the embedded model",
         )
     if not directory.is_dir():
         raise UserMistake(
-            f"`{directory}` is not a directory", "give the checkpoint's directory, not a file of it"
+            f"`{directory}` is not a directory", "pass the checkpoint's directory, not a file in it"
         )
     is_build = manifest.check(directory, executor) is not None
     wanted = ["tokenizer.json"]
@@ -89,15 +89,16 @@ def find_model(
         missing.append("`*.safetensors`")
     if missing == ["`tokenizer.json`"]:
         raise UserMistake(
-            f"`{directory}` has no `tokenizer.json`, and no text becomes tokens without",
-            "put the checkpoint's there; where it has none, `AutoTokenizer.from_pretrained(...)` saves one",
+            f"`{directory}` has no `tokenizer.json`, and nothing can be tokenized without it",
+            "copy the checkpoint's `tokenizer.json` there, or create one with"
+            " `AutoTokenizer.from_pretrained(...)`",
         )
     if missing:
         raise UserMistake(
-            f"`{directory}` is neither a Hugging Face checkpoint nor what `inflight build` wrote: it has no"
+            f"`{directory}` is neither a Hugging Face checkpoint nor written by `inflight build`: it has no"
             f" {' and no '.join(missing)}",
-            "give a directory with `config.json`, `tokenizer.json` and safetensors weights, or what"
-            " `inflight build --output` named",
+            "pass a directory with `config.json`, `tokenizer.json` and safetensors weights, or one written by"
+            " `inflight build`",
         )
     default_name = DEMO_NAME if model is None else directory.resolve().name
     return Model(directory, served_name or default_name)

@@ -139,7 +139,7 @@ def example(address: str, model: str, *, key: bool) -> str:
         f'    -d \'{{"model":"{model}","messages":[{{"role":"user",'
         '"content":"What is machine learning?"}],"stream":true}\'\n'
         "\n"
-        "Ctrl-C stops it."
+        "Press Ctrl-C to stop."
     )
 
 
@@ -155,7 +155,7 @@ def _distinct(ports: Mapping[str, int]) -> None:
     for option, port in ports.items():
         if port in owners:
             raise UserMistake(
-                f"`{owners[port]}` and `{option}` are both `{port}`", f"give `{option}` another port"
+                f"`{owners[port]}` and `{option}` are both `{port}`", f"choose another port for `{option}`"
             )
         if port:
             owners[port] = option

@@ -46,15 +46,15 @@ class Checkpoint:
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
-    """Reads a directory. Raises `UserMistake` where it is no checkpoint or a file of it is damaged."""
+    """Reads a directory. Raises `UserMistake` if it is not a checkpoint, or a file in it is damaged."""
     if not directory.exists():
         raise UserMistake(
             f"the checkpoint directory `{directory}` does not exist",
-            "give the path of a Hugging Face checkpoint directory",
+            "pass the path of a Hugging Face checkpoint directory",
         )
     if not directory.is_dir():
         raise UserMistake(
-            f"`{directory}` is not a directory", "give the checkpoint's directory, not a file of it"
+            f"`{directory}` is not a directory", "pass the checkpoint's directory, not a file in it"
         )
     if not (directory / "config.json").exists():
         _refuse_repository(directory)
@@ -84,7 +84,7 @@ def _refuse_repository(directory: Path) -> None:
     else:
         return
     raise UserMistake(
-        f"`{directory}` is {what}, and no checkpoint or engine",
+        f"`{directory}` is {what}, not a checkpoint or engine",
         f"check it with `inflight repository check {shlex.quote(str(repository))}`,"
-        " or give the directory that its `gpt_model_path` names",
+        " or pass the directory that its `gpt_model_path` names",
     )

@@ -31,16 +31,20 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(
             f"`{path.parent}` is not a Hugging Face checkpoint: it has no `{path.name}`",
-            "give a directory with `config.json`, a tokenizer and weights",
+            "pass a directory with `config.json`, a tokenizer and weights",
         ) from None
     except OSError as error:
         raise CheckpointError(
             f"`{path}` cannot be read: {error.strerror}", "check its permissions"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"`{path}` is not JSON: {error}", "fetch the checkpoint again") from error
+        raise CheckpointError(
+            f"`{path}` is not JSON: {error}", "copy or download the checkpoint again"
+        ) from error
     if not isinstance(values, dict):
-        raise CheckpointError(f"`{path}` does not hold a JSON object", "fetch the checkpoint again")
+        raise CheckpointError(
+            f"`{path}` does not contain a JSON object", "copy or download the checkpoint again"
+        )
     return values
 
 

@@ -60,7 +60,7 @@ def read_foreign_engine(directory: Path) -> tuple[ModelFacts, dict[str, Any], st
 
 
 def formats_of_checkpoint(quantized: str | None) -> dict[str, Any]:
-    """The setting that reckons with a quantized checkpoint's bytes; none for a format that is not known."""
+    """The setting that counts a quantized checkpoint's bytes; none for an unknown format."""
     return _format("quantization", quantized)
 
 

@@ -22,11 +22,11 @@ FORMAT = 1
 #: Executors that take nothing but the tokenizer from a directory.
 TOKENIZER_ONLY = frozenset({"simulated", "scripted"})
 
-#: Of the settings and the mapping: what is reckoned with.
+#: Settings and mapping entries that others calculate with.
 _COUNTS = frozenset({"tp_size", "pp_size", "cp_size", "max_seq_len", "tokens_per_block"})
 _NAMES = frozenset({"dtype", "quantization", "kv_cache_dtype"})
 
-_BUILD_AGAIN = "build it again with `inflight build --force`"
+_BUILD_AGAIN = "rebuild it with `inflight build --force`"
 
 
 def read(directory: Path) -> dict[str, Any] | None:
@@ -37,9 +37,9 @@ def read(directory: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(manifest, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         if isinstance(manifest["format"], int) and manifest["format"] > FORMAT:
-            raise UserMistake(f"`{path}` was written by a newer Inflight", "update this one")
+            raise UserMistake(f"`{path}` was written by a newer version of Inflight", "update Inflight")
         if manifest["runtime"] not in EXECUTORS:
             raise ValueError(f"it names the runtime {manifest['runtime']!r}")
         for name, entry in manifest["files"].items():
@@ -47,7 +47,7 @@ def read(directory: Path) -> dict[str, Any] | None:
                 raise ValueError(f"its entry of {name!r} is incomplete")
         for field in ("versions", "mapping", "settings"):
             if not isinstance(manifest[field], dict):
-                raise ValueError(f"its {field} are no object")
+                raise ValueError(f"its {field} are not an object")
         shape = {**manifest["settings"], **manifest["mapping"]}
         for field in _COUNTS & shape.keys():
             if not isinstance(shape[field], int) or shape[field] < 1:
@@ -83,8 +83,7 @@ def _check_executor(directory: Path, runtime: str, executor: str) -> None:
     needed = EXECUTORS[runtime]
     if executor != needed:
         raise UserMistake(
-            f"`{directory}` was built for the runtime `{runtime}`, which the executor `{executor}` does not"
-            " serve",
+            f"`{directory}` was built for runtime `{runtime}`, which the executor `{executor}` cannot serve",
             f"serve it with `--executor {needed}`",
         )
 
@@ -99,7 +98,7 @@ def _check_versions(directory: Path, manifest: Mapping[str, Any]) -> None:
     same = here == built if runtime == TENSORRT else release(here) == release(str(built))
     if not same:
         raise UserMistake(
-            f"`{directory}` was built with TensorRT-LLM `{built}`, and `{here}` is installed",
+            f"`{directory}` was built with TensorRT-LLM `{built}`, but `{here}` is installed",
             f"install `{built}`, or {_BUILD_AGAIN}",
         )
     if runtime != TENSORRT or versions.get("tensorrt") is None:
@@ -107,7 +106,7 @@ def _check_versions(directory: Path, manifest: Mapping[str, Any]) -> None:
     tensorrt = package_version("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
     if tensorrt != versions["tensorrt"]:
         raise UserMistake(
-            f"`{directory}` was built with TensorRT `{versions['tensorrt']}`, and `{tensorrt}` is installed",
+            f"`{directory}` was built with TensorRT `{versions['tensorrt']}`, but `{tensorrt}` is installed",
             f"install `{versions['tensorrt']}`, or {_BUILD_AGAIN}",
         )
 
@@ -122,7 +121,7 @@ def check_files(directory: Path, manifest: Mapping[str, Any]) -> None:
         except OSError:
             raise UserMistake(f"`{path}` is missing", f"restore it, or {_BUILD_AGAIN}") from None
         if size != entry["bytes"]:
-            word = "truncated" if size < entry["bytes"] else "not the one that was built"
+            word = "truncated" if size < entry["bytes"] else "not the file that was built"
             raise UserMistake(
                 f"`{path}` is {word}: it has `{size}` of `{entry['bytes']}` bytes",
                 f"copy it again, or {_BUILD_AGAIN}",
@@ -132,7 +131,7 @@ def check_files(directory: Path, manifest: Mapping[str, Any]) -> None:
             if fingerprint_file(path) != entry["hash"]:
                 raise UserMistake(f"`{path}` was changed after the build", f"restore it, or {_BUILD_AGAIN}")
     if not tokenizers:
-        raise UserMistake(f"`{directory}` holds no tokenizer", "build it from a checkpoint that has one")
+        raise UserMistake(f"`{directory}` has no tokenizer", "build it from a checkpoint with one")
 
 
 def _check_gpus(directory: Path, manifest: Mapping[str, Any]) -> None:
@@ -143,11 +142,11 @@ def _check_gpus(directory: Path, manifest: Mapping[str, Any]) -> None:
     if not gpus:
         raise UserMistake(
             f"`{directory}` is a TensorRT engine, and no NVIDIA GPU is visible",
-            "serve it where there is one, or check the driver with `nvidia-smi`",
+            "serve it on a machine with a GPU, or check the driver with `nvidia-smi`",
         )
     here = "+".join(sorted({gpu.architecture for gpu in gpus}))
     if here != built:
         raise UserMistake(
-            f"`{directory}` was built for GPU architecture `{built}`, and this machine has `{here}`",
-            f"serve it on a `{built}` GPU, or {_BUILD_AGAIN} here",
+            f"`{directory}` was built for GPU architecture `{built}`, but this machine has `{here}`",
+            f"serve it on a `{built}` GPU, or {_BUILD_AGAIN}",
         )

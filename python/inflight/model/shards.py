@@ -23,7 +23,7 @@ WHOLE_BYTES = 64 * 1024 * 1024
 SAMPLES = 64
 SAMPLE_BYTES = 64 * 1024
 
-FETCH_AGAIN = "fetch the checkpoint again"
+FETCH_AGAIN = "copy or download the checkpoint again"
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1}
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -118,7 +118,7 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
             f"`{path}` is damaged: the entry of `{name}` is incomplete", FETCH_AGAIN
         ) from None
     if begin < 0 or end < begin:
-        raise CheckpointError(f"`{path}` is damaged: `{name}` lies outside its data", FETCH_AGAIN)
+        raise CheckpointError(f"`{path}` is damaged: `{name}` is outside its data", FETCH_AGAIN)
     width = DTYPE_BYTES.get(tensor.dtype)
     if width is not None and end - begin != width * math.prod(tensor.shape):
         raise CheckpointError(
@@ -141,7 +141,7 @@ def hash_file(path: Path) -> str:
 def fingerprint_file(path: Path) -> str:
     """`hash_file` of a small file; of a large one its size, both ends and samples between them.
 
-    Hundreds of gigabytes are told apart in a second that way. It notices another set of weights, a
+    That tells hundreds of gigabytes apart in a second. It notices another set of weights, a
     truncated or a replaced file; not a single flipped bit in the middle.
     """
     size = path.stat().st_size

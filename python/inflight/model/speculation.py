@@ -28,5 +28,5 @@ CLASSES = {
     "AUTO": "AutoDecodingConfig",
 }
 
-#: Types that draft and sample inside the model: requests are greedy to them unless told otherwise.
+#: Types that draft and sample inside the model: they decode greedily unless configured otherwise.
 ONE_MODEL = frozenset({"Eagle", "MTP"})

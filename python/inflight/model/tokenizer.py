@@ -45,16 +45,19 @@ def read_assets(directory: Path) -> dict[str, bytes]:
 
 
 def check_tokenizer(directory: Path) -> Problem | None:
-    """Why no worker serves what lies in `directory`, whatever its executor; None: it can be loaded."""
+    """Why no worker can serve `directory`, whatever its executor; None: its tokenizer loads."""
     if not (directory / "tokenizer.json").is_file():
         return Problem(
-            f"`{directory}` has no `tokenizer.json`, and no text becomes tokens without",
-            "put the checkpoint's there; where it has none, `AutoTokenizer.from_pretrained(...)` saves one",
+            f"`{directory}` has no `tokenizer.json`, and nothing can be tokenized without it",
+            "copy the checkpoint's `tokenizer.json` there, or create one with"
+            " `AutoTokenizer.from_pretrained(...)`",
         )
     from inflight import _native
 
     try:
         _native.Tokenizer(read_assets(directory))
     except ValueError as error:
-        return Problem(f"the model `{directory}` cannot be served: {error}", "fetch the checkpoint again")
+        return Problem(
+            f"the model `{directory}` cannot be served: {error}", "copy or download the checkpoint again"
+        )
     return None

@@ -1,1 +1,1 @@
-"""What stands against a build, told before anything is run. Pure: facts in, problems out."""
+"""Problems of a build, found before anything is run. Pure: facts in, problems out."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from inflight.build.options import Values
+from inflight.build.options import BY_NAME, Values
 from inflight.errors import Problem
 from inflight.machine import Installed
 from inflight.model.config import ModelFacts
 from inflight.model.runtimes import PYTORCH, TENSORRT
+
+#: Options of `quantize.py` alone.
+CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "awq_block_size")
 
 #: Quantization and cache formats -> the oldest GPU architecture with the instructions.
 NEEDS_ARCHITECTURE = {"fp8": 89, "nvfp4": 100, "w4a8_awq": 89}
@@ -19,15 +22,15 @@ def check_formats(values: Values, facts: ModelFacts, runtime: str, installed: In
     if quantization != "none" and facts.quantized:
         problems.append(
             Problem(
-                f"`--quantization {quantization}` is given, and the checkpoint is quantized already"
+                f"`--quantization {quantization}` is given, but the checkpoint is already quantized"
                 f" (`{facts.quantized}`)",
-                "give the unquantized checkpoint, or leave the option out",
+                "pass the unquantized checkpoint, or leave the option out",
             )
         )
     if quantization != "none" and values["dtype"] == "float32":
         problems.append(
             Problem(
-                f"`--quantization {quantization}` does not go with `--dtype float32`",
+                f"`--quantization {quantization}` cannot be combined with `--dtype float32`",
                 "choose `--dtype float16` or `bfloat16`",
             )
         )
@@ -35,9 +38,10 @@ def check_formats(values: Values, facts: ModelFacts, runtime: str, installed: In
         if quantization != "none":
             problems.append(
                 Problem(
-                    f"`--quantization {quantization}` means nothing to the runtime `pytorch`, which quantizes"
-                    " no checkpoint",
-                    "give a checkpoint that is quantized, or choose `--runtime tensorrt`",
+                    f"`--quantization {quantization}` is not supported for runtime `pytorch`, which does"
+                    " not quantize"
+                    " checkpoints",
+                    "pass a quantized checkpoint, or choose `--runtime tensorrt`",
                 )
             )
         if cache == "int8":
@@ -68,3 +72,15 @@ def _gpu_formats(quantization: str, cache: str, installed: Installed) -> list[Pr
                 )
                 break
     return problems
+
+
+def check_calibration(values: Values, *, calibrates: bool) -> list[Problem]:
+    """Options of a calibration that does not take place."""
+    return [
+        Problem(
+            f"`{BY_NAME[name].flag} {values[name]}` is given, but this build does not calibrate",
+            f"leave `{BY_NAME[name].flag}` out, or choose a format that calibrates with `--quantization`",
+        )
+        for name in CALIBRATION
+        if values.is_given(name) and not calibrates
+    ]

@@ -37,26 +37,26 @@ def resolve_lengths(values: Values, facts: ModelFacts) -> tuple[Lengths, list[Pr
         if max_seq is not None or max_input is None:
             problems.append(
                 Problem(
-                    f"`--max-output-len {max_output}` goes with `--max-input-len` and not `--max-seq-len`",
+                    f"`--max-output-len {max_output}` needs `--max-input-len`, and excludes `--max-seq-len`",
                     "give `--max-seq-len` alone: prompt plus output",
                 )
             )
         else:
             max_seq = max_input + max_output
             asked = f"`--max-input-len {max_input}` and `--max-output-len {max_output}` are together"
-            notes.append(f"`--max-output-len` is of older releases: max_seq_len is {max_seq}")
+            notes.append(f"`--max-output-len` is deprecated; max_seq_len is {max_seq}")
     if max_seq is None:
         if trained is None:
-            problems.append(
-                Problem("config.json states no longest sequence", "give one with `--max-seq-len`")
-            )
+            problems.append(Problem("`config.json` has no maximum sequence length", "pass `--max-seq-len`"))
         max_seq = max(trained or 2, max_input or 0)
     if trained is not None and max_seq > trained:
         beyond = f"{asked} beyond the `{trained}` positions the model was trained for"
         if facts.learned_positions:
-            problems.append(Problem(beyond, f"choose at most {trained}: the model has no vector for more"))
+            problems.append(
+                Problem(beyond, f"choose at most {trained}: the model has no embedding for later positions")
+            )
         else:
-            notes.append(f"{beyond}: quality there is not assured")
+            notes.append(f"{beyond}: quality may suffer there")
     max_input = max_input if max_input is not None else max_seq
     if max_input > max_seq:
         problems.append(
@@ -74,7 +74,7 @@ def resolve_lengths(values: Values, facts: ModelFacts) -> tuple[Lengths, list[Pr
         problems.append(
             Problem(
                 f"`--opt-num-tokens {tuned}` is more than `--max-num-tokens {max_num_tokens}`",
-                "no iteration has so many: lower one or raise the other",
+                "lower one or raise the other: no iteration has that many tokens",
             )
         )
     lengths = Lengths(values["max_batch_size"], max_input, max_seq, max_num_tokens, values["max_beam_width"])
@@ -83,7 +83,7 @@ def resolve_lengths(values: Values, facts: ModelFacts) -> tuple[Lengths, list[Pr
             Problem(
                 f"`--max-num-tokens {lengths.max_num_tokens}` is less than `--max-batch-size"
                 f" {lengths.max_batch_size}` times `--max-beam-width {lengths.max_beam_width}`",
-                "every sequence needs a token an iteration: raise `--max-num-tokens`",
+                "raise `--max-num-tokens`: every sequence needs one token per iteration",
             )
         )
     return lengths, problems, notes

@@ -44,7 +44,7 @@ def resolve_mapping(values: Values, facts: ModelFacts) -> tuple[Mapping4D, list[
                 flag = BY_NAME[name].flag
                 problems.append(
                     Problem(
-                        f"`{flag} {values[name]}` is given, and `{facts.architecture}` has no experts",
+                        f"`{flag} {values[name]}` is given, but `{facts.architecture}` has no experts",
                         f"leave `{flag}` out",
                     )
                 )

@@ -14,19 +14,31 @@ from inflight.executors.reference.weights import CheckpointWeights
 from inflight.model.checkpoint import Checkpoint
 
 
-def check_config(config: Mapping[str, Any]) -> Problem | None:
-    """What of a `config.json` the executor does not support; None: nothing."""
+def check_precision(dtype: str) -> list[Problem]:
+    """`--dtype` against what the executor computes in."""
+    if dtype in ("auto", "float32"):
+        return []
+    return [
+        Problem(
+            f"`--dtype {dtype}` is not supported for runtime `reference`, which computes in float32",
+            "leave it out, or choose `float32`",
+        )
+    ]
+
+
+def check_config(config: Mapping[str, Any]) -> list[Problem]:
+    """What of a `config.json` the executor does not support."""
     try:
         parse_config(config)
     except UserMistake as error:
-        return Problem.of(error)
-    return None
+        return [Problem.of(error)]
+    return []
 
 
-def check_tensors(checkpoint: Checkpoint) -> Problem | None:
-    """The first tensor that is missing or unusable; None: none is. The config must be sound."""
+def check_tensors(checkpoint: Checkpoint) -> list[Problem]:
+    """The first tensor that is missing or unusable. The config must be sound."""
     try:
         CheckpointWeights(checkpoint.shards, required_tensors(parse_config(checkpoint.config)))
     except UserMistake as error:
-        return Problem.of(error)
-    return None
+        return [Problem.of(error)]
+    return []

@@ -24,8 +24,8 @@ def check_servable(values: Values) -> list[Problem]:
     """Options of an engine that no worker could load."""
     return [
         Problem(
-            f"`--{name.replace('_', '-')} {value}` makes an engine that no worker serves: in-flight batching"
-            f" needs {needed}",
+            f"`--{name.replace('_', '-')} {value}` builds an engine that no worker can serve: in-flight"
+            f" batching needs {needed}",
             f"leave `--{name.replace('_', '-')}` out",
         )
         for name, value, needed in _NEEDED
@@ -38,8 +38,9 @@ def serving_notes(values: Values, lengths: Lengths, runtime: str, facts: ModelFa
     notes = []
     if values["strip_plan"]:
         notes.append(
-            "`--strip-plan` leaves the weights out: no worker serves the engine before `trtllm-refit` has"
-            " put them back, which needs the converted checkpoint, and a build does not keep that"
+            "`--strip-plan` leaves the weights out: no worker can serve the engine until"
+            " `trtllm-refit` restores"
+            " them from the converted checkpoint, which a build does not keep"
         )
     if facts.is_encoder_decoder or values["context_fmha"] == DISABLE:
         # Prompts go to an encoder, or need not fit an iteration.
@@ -47,7 +48,7 @@ def serving_notes(values: Values, lengths: Lengths, runtime: str, facts: ModelFa
     if lengths.max_input_len > lengths.max_num_tokens:
         needed = f"prompts of more than max_num_tokens, `{lengths.max_num_tokens}`, need chunks"
         if runtime != PYTORCH and values["use_paged_context_fmha"] == DISABLE:
-            notes.append(f"{needed}, which `--use-paged-context-fmha {DISABLE}` rules out: they are refused")
+            notes.append(f"{needed}, which `--use-paged-context-fmha {DISABLE}` excludes: they are refused")
         else:
             notes.append(
                 f"{needed}: a worker started without `--executor-option enable_chunked_context=true`"

@@ -43,14 +43,14 @@ def check_speculation(values: Values, runtime: str) -> list[Problem]:
     problems = [
         Problem(
             f"`--speculative-decoding-mode {mode}` needs `{BY_NAME[name].flag}`",
-            f"give `{BY_NAME[name].flag}`: {BY_NAME[name].reason}",
+            f"give `{BY_NAME[name].flag}`: {BY_NAME[name].meaning}",
         )
         for name in needed
         if not values[name]
     ]
     problems += [
         Problem(
-            f"`{BY_NAME[name].flag} {values[name]}` means nothing to `--speculative-decoding-mode {mode}`",
+            f"`{BY_NAME[name].flag} {values[name]}` has no effect with `--speculative-decoding-mode {mode}`",
             f"leave `{BY_NAME[name].flag}` out",
         )
         for name in given
@@ -59,9 +59,9 @@ def check_speculation(values: Values, runtime: str) -> list[Problem]:
     if values["max_beam_width"] > 1:
         problems.append(
             Problem(
-                f"`--max-beam-width {values['max_beam_width']}` does not go with"
+                f"`--max-beam-width {values['max_beam_width']}` cannot be combined with"
                 f" `--speculative-decoding-mode {mode}`",
-                "leave one of them out: drafted tokens make one sequence",
+                "leave one of them out: speculative decoding produces one sequence",
             )
         )
     return problems
@@ -76,7 +76,7 @@ def check_draft(values: Values, draft: Checkpoint, target: Checkpoint) -> list[P
         Problem(
             f"`--speculative-model {draft.directory}` has a vocabulary of `{its}`,"
             f" and the model one of `{ours}`",
-            "give a smaller model of the same family",
+            "pass a smaller model of the same family",
         )
     ]
 
@@ -93,7 +93,7 @@ def _check_engine(mode: str | None, values: Values) -> list[Problem]:
         return [
             Problem(
                 f"`--speculative-decoding-mode {mode}` needs `--max-draft-len`",
-                "say how many tokens a step may draft",
+                "pass the number of tokens to draft per step",
             )
         ]
     return []
@@ -101,6 +101,6 @@ def _check_engine(mode: str | None, values: Values) -> list[Problem]:
 
 def _foreign(mode: str, runtime: str, other: str, choices: tuple[str, ...]) -> Problem:
     return Problem(
-        f"`--speculative-decoding-mode {mode}` is not to be had from the runtime `{runtime}`",
+        f"`--speculative-decoding-mode {mode}` is not supported for runtime `{runtime}`",
         f"choose one of {', '.join(choices)}, or `--runtime {other}`",
     )

@@ -13,7 +13,7 @@ def check_applicable(values: Values, runtime: str) -> list[Problem]:
     """Options given that mean nothing to `runtime`."""
     return [
         Problem(
-            f"`{BY_NAME[name].flag}` means nothing to the runtime `{runtime}`",
+            f"`{BY_NAME[name].flag}` has no effect with runtime `{runtime}`",
             f"leave `{BY_NAME[name].flag}` out, or choose `--runtime {BY_NAME[name].runtimes[0]}`",
         )
         for name in values.given

@@ -10,28 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inflight.build.options.declaration import DISABLE, EARLIER, ENABLE, Option
+from inflight.build.options.declaration import EARLIER, BuildOption
 from inflight.build.options.engine import ENGINE_OPTIONS
 from inflight.build.options.model import MODEL_OPTIONS
-from inflight.model.runtimes import PYTORCH, REFERENCE, RUNTIMES, TENSORRT
 
-__all__ = [
-    "BY_NAME",
-    "COMMAND_ONLY",
-    "DISABLE",
-    "ENABLE",
-    "OPTIONS",
-    "PYTORCH",
-    "REFERENCE",
-    "RUNTIMES",
-    "TENSORRT",
-    "Option",
-    "Values",
-]
+OPTIONS: tuple[BuildOption, ...] = (*MODEL_OPTIONS, *ENGINE_OPTIONS)
 
-OPTIONS: tuple[Option, ...] = (*MODEL_OPTIONS, *ENGINE_OPTIONS)
-
-BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+BY_NAME: Mapping[str, BuildOption] = {option.name: option for option in OPTIONS}
 
 #: Steer this command, or say where its tools lie; no part of what is built.
 COMMAND_ONLY = frozenset(
@@ -51,7 +36,7 @@ class Values:
         }
         world = self.given.get("world_size")
         if world is not None and "tp_size" not in self.given:
-            # As the examples' own builders had it; what does not divide is told with the other problems.
+            # As in the examples' own builders; a size that does not divide is reported later.
             self.given["tp_size"] = max(1, world // (self["pp_size"] * self["cp_size"]))
 
     def __getitem__(self, name: str) -> Any:

@@ -1,36 +1,30 @@
-"""What an option of `inflight build` is: name, type, default, reason, and where its value goes.
+"""What an option of `inflight build` is, beyond `inflight.options.Option`: its group, the runtimes that take
+it, and where its value goes.
 
-Names are TensorRT-LLM's. Owns no option: those that say what the model becomes are `model_options`', those
-that only the builder of engines takes are `engine_options`'.
+Names are TensorRT-LLM's. `model` declares those that say what the model becomes, `engine` those that only the
+builder of engines takes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from inflight.model.runtimes import TENSORRT
-
-Kind = Literal["integer", "text", "texts", "choice", "switch", "flag", "path"]
+from inflight.options import Kind, Option
 
 #: What trtllm-build takes for a plugin without a list of its own (`DefaultPluginDtype`).
 PLUGIN_DTYPES = ("auto", "float16", "float32", "bfloat16", "int32", "disable")
 LOG_LEVELS = ("internal_error", "error", "warning", "info", "verbose", "debug", "trace")
-ENABLE, DISABLE = "enable", "disable"
+ENABLE, DISABLE = SWITCH = "enable", "disable"
 
 
 @dataclass(frozen=True)
-class Option:
-    """One option. `default` None: absent, or derived from the checkpoint as `reason` says."""
+class BuildOption(Option):
+    """An option of `inflight build`, its group in the help, and where its value goes."""
 
-    name: str
-    kind: Kind
-    reason: str
-    group: str
-    default: Any = None
-    choices: tuple[str, ...] = ()
-    minimum: int | None = None
-    #: Runtimes it means something to; given for another it is refused.
+    group: str = ""
+    #: Runtimes that it has an effect with; given for another it is refused.
     runtimes: tuple[str, ...] = (TENSORRT,)
     #: Flag of `trtllm-build`, `BuildConfig` field, `PluginConfig` field, field of `TorchLlmArgs` (dotted).
     build_flag: str | None = None
@@ -39,15 +33,10 @@ class Option:
     llm_args: str | None = None
     #: Names files whose content shapes the result, so that the manifest keeps their fingerprints.
     reads: bool = False
-    #: What the bare flag means; None: it needs a value.
+    #: What the flag means without a value; None: it needs one.
     bare: str | None = None
-    #: Names of earlier releases, still taken.
+    #: Names of earlier releases, still accepted.
     aliases: tuple[str, ...] = ()
-
-    @property
-    def flag(self) -> str:
-        """As people type it."""
-        return "--" + self.name.replace("_", "-")
 
 
 RUN, PARALLEL, LENGTHS, QUANTIZATION, LORA, SPECULATION, PLUGINS, FEATURES, BUILDER, EARLIER = (
@@ -64,7 +53,7 @@ RUN, PARALLEL, LENGTHS, QUANTIZATION, LORA, SPECULATION, PLUGINS, FEATURES, BUIL
 )
 
 
-def built(name: str, kind: Kind, group: str, reason: str, **more: Any) -> Option:
+def built(name: str, kind: Kind, group: str, meaning: str, **more: Any) -> BuildOption:
     """An option with a flag of `trtllm-build` and a field of `BuildConfig` of its own name."""
     more.setdefault("build_config", name)
-    return Option(name, kind, reason, group, build_flag=f"--{name}", **more)
+    return BuildOption(name, kind, meaning, group=group, build_flag=f"--{name}", **more)

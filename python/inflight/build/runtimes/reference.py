@@ -1,7 +1,7 @@
-"""What the reference executor serves: one float32 file, written tensor by tensor, then proven to load.
+"""The steps for the reference executor: weights as one float32 file, and a proof that they load.
 
-The executor computes in float32 and maps its weight file; widened once here, it reads them as they are.
-Memory stays at a few megabytes whatever the size of the model.
+The executor computes in float32; widened once here, weights are read as they are. Tensors are written piece
+by piece, so memory stays at a few megabytes whatever the size of the model.
 """
 
 from __future__ import annotations
@@ -11,14 +11,40 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from inflight.errors import UserMistake
+from inflight.build.steps import Layout, Own, Step
+from inflight.errors import CheckpointError
 from inflight.executors.reference.weights import STORED_AS, widen
-from inflight.model.shards import DTYPE_BYTES, Shard, Tensor, find_shards
+from inflight.model.shards import DTYPE_BYTES, FETCH_AGAIN, Shard, Tensor, find_shards
 
 #: Elements widened at a time.
 CHUNK = 4 * 1024 * 1024
 #: Where the data begins: a multiple, so that mapped rows start on a cache line.
 ALIGNMENT = 64
+
+
+def plan_reference(source: str, layout: Layout) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Steps, and the files that the result must contain."""
+    arguments = {"source": source, "result": layout.result}
+    steps = (
+        Step(
+            "weights",
+            "widen the weights to float32 in one file",
+            Own("runtimes.reference.write_weights", arguments),
+            outputs=(f"{layout.result}/model.safetensors",),
+        ),
+        Step(
+            "files",
+            "copy the tokenizer and the config",
+            Own("files.copy_for_reference", arguments),
+            outputs=(f"{layout.result}/config.json",),
+        ),
+        Step(
+            "verify",
+            "load it as the executor does",
+            Own("runtimes.reference.verify", {"result": layout.result}),
+        ),
+    )
+    return steps, ("config.json", "model.safetensors", "tokenizer.json")
 
 
 def write_weights(source: str, result: str) -> None:
@@ -30,9 +56,7 @@ def write_weights(source: str, result: str) -> None:
     offset = 0
     for _shard, tensor in _tensors(shards):
         if tensor.name in header:
-            raise UserMistake(
-                f"the tensor `{tensor.name}` is in two shards of `{source}`", "fetch the checkpoint again"
-            )
+            raise CheckpointError(f"the tensor `{tensor.name}` is in two shards of `{source}`", FETCH_AGAIN)
         dtype, size = _target(tensor)
         header[tensor.name] = {
             "dtype": dtype,
@@ -74,7 +98,7 @@ def _copy(origin: BinaryIO, tensor: Tensor, file: BinaryIO) -> None:
     while left:
         block = origin.read(min(step, left))
         if not block:
-            raise UserMistake(f"the shard with `{tensor.name}` ended early", "fetch the checkpoint again")
+            raise CheckpointError(f"the shard with `{tensor.name}` ended early", FETCH_AGAIN)
         left -= len(block)
         if width is None or tensor.dtype == "F32":
             file.write(block)
@@ -88,7 +112,7 @@ def _width(tensor: Tensor) -> int | None:
 
 
 def verify(result: str) -> None:
-    """Loads what was written with the executor's own loader; `UserMistake` where that refuses it."""
+    """Loads what was written with the executor's own loader; `UserMistake` where it refuses them."""
     from inflight.executors.reference.model import load_model
 
     # One position: the rotary tables of a long context take memory and prove nothing.

@@ -11,7 +11,7 @@ from typing import Any
 from inflight.build.checks.lengths import Lengths
 from inflight.build.families import ENGINES, EngineFamily
 from inflight.build.options import BY_NAME, OPTIONS, Values
-from inflight.build.options.declaration import DISABLE, ENABLE
+from inflight.build.options.declaration import DISABLE, ENABLE, SWITCH
 from inflight.build.steps import ApiCalls, Call, Command, Layout, Mapping4D, Own, Step
 from inflight.errors import Problem
 from inflight.model.checkpoint import Checkpoint
@@ -33,16 +33,6 @@ REMOTE_CODE = frozenset(
         "ChatGLMForConditionalGeneration",
         "DeciLMForCausalLM",
     }
-)
-
-#: Written into every command, given or not, so that the result does not hang on a release's defaults.
-ALWAYS = (
-    "max_batch_size",
-    "max_input_len",
-    "max_seq_len",
-    "max_num_tokens",
-    "max_beam_width",
-    "kv_cache_type",
 )
 
 #: Flags of `trtllm-build` that `BuildConfig` and `PluginConfig` have no field for.
@@ -90,7 +80,7 @@ def plan_engine(
     layout: Layout,
     python: str,
 ) -> tuple[tuple[Step, ...], tuple[str, ...], list[Problem]]:
-    """Steps, the files that the result must hold, and what stands against the options on this way."""
+    """Steps, the files that the result must contain, and problems with the options."""
     family = ENGINES[checkpoint.facts.architecture]
     dtype = resolve_dtype(values["dtype"], checkpoint)
     problems = _family_problems(checkpoint, family, values, mapping)
@@ -136,27 +126,27 @@ def _family_problems(
     if family.script is None and architecture in REMOTE_CODE and not values["trust_remote_code"]:
         problems.append(
             Problem(
-                f"`{architecture}` loads only by running Python code of its checkpoint",
-                "look at that code, then allow it with `--trust-remote-code`",
+                f"`{architecture}` needs Python code from its checkpoint",
+                "review that code, then allow it with `--trust-remote-code`",
             )
         )
     if family.script is not None and values["quantization"] != "none":
         problems.append(
             Problem(
-                f"`--quantization {values['quantization']}` is not to be had for `{architecture}`",
+                f"`--quantization {values['quantization']}` is not supported for `{architecture}`",
                 "leave it out: encoder-decoder models are built in their own precision",
             )
         )
     if family.script is not None and values.is_given("max_input_len"):
         problems.append(
             Problem(
-                f"`--max-input-len {values['max_input_len']}` says nothing of an encoder-decoder",
+                f"`--max-input-len {values['max_input_len']}` has no effect with an encoder-decoder",
                 "give `--max-encoder-input-len`",
             )
         )
     if family.script is not None and mapping.cp_size > 1:
         problems.append(
-            Problem(f"`--cp-size {mapping.cp_size}` is not to be had for `{architecture}`", "leave it out")
+            Problem(f"`--cp-size {mapping.cp_size}` is not supported for `{architecture}`", "leave it out")
         )
     if family.converter == "llm" and not calibrates(values):
         problems += [
@@ -375,7 +365,7 @@ def _build_with_llm(
         if option.build_config is not None and option.build_config != "build_config":
             build[option.build_config] = value
         elif option.plugin_config is not None:
-            switch = {ENABLE: True, DISABLE: False if option.kind == "switch" else None}
+            switch = {ENABLE: True, DISABLE: False if option.choices == SWITCH else None}
             plugins[option.plugin_config] = switch.get(value, value)
     experts = {
         "moe_tensor_parallel_size": mapping.moe_tp_size,

@@ -57,7 +57,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     if not model_dir.is_dir():
         raise CheckpointError(
             f"model directory `{model_dir}` does not exist",
-            "give the path of a Hugging Face checkpoint directory",
+            "pass the path of a Hugging Face checkpoint directory",
         )
     config = load_config(model_dir)
     # NumPy takes its number of threads when it is first imported: below, not with this package.
