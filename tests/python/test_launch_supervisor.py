@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from inflight.launch.plan import Plan, ProcessSpec
+from inflight.launch.plan import ProcessSpec, ServePlan
 from inflight.launch.supervisor import Event, Exited, Line, StopRequested, Supervisor
 
 WORKER = ProcessSpec(name="worker", arguments=("worker",), stop_grace_s=5.0)
@@ -17,7 +17,7 @@ GATEWAY = ProcessSpec(
     ready_path="/ready",
     stop_grace_s=10.0,
 )
-PLAN = Plan((WORKER, GATEWAY), ready_within_s=100.0)
+PLAN = ServePlan((WORKER, GATEWAY), ready_within_s=100.0)
 WORKER_UP = Line("worker", "inflight worker: listening on grpc://127.0.0.1:1")
 GATEWAY_UP = Line("gateway", "inflight gateway: listening on http://127.0.0.1:2")
 INTERRUPT, TERMINATE = StopRequested(2), StopRequested(15)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.engine_directory import is_encoder_decoder
 from inflight.model import manifest
-from inflight.model.files import config_path
+from inflight.model.config import size, text_values
+from inflight.model.files import config_path, read_json
 from inflight.model.tokenizer import read_assets
 
 DEMO_NAME = "inflight-demo"
@@ -43,14 +43,7 @@ class Model:
         path = config_path(self.directory)
         if not path.is_file():
             return None
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserMistake(
-                f"`{path}` is not JSON: {error}", "download the checkpoint's `config.json` again"
-            ) from error
-        size = config.get("vocab_size") if isinstance(config, dict) else None
-        return size if isinstance(size, int) and size > 0 else None
+        return size(text_values(read_json(path)), "vocab_size")
 
 
 def find_model(

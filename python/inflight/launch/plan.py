@@ -49,7 +49,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServePlan:
     """Processes in the order in which they start; they stop in the reverse order, one by one."""
 
     processes: tuple[ProcessSpec, ...]
@@ -74,7 +74,7 @@ class ServeOptions:
     executor_options: tuple[str, ...] = ()
 
 
-def plan_serve(options: ServeOptions) -> Plan:
+def plan_serve(options: ServeOptions) -> ServePlan:
     """A worker, and a gateway in front of it once it listens.
 
     The worker stays on the loopback interface whatever the host: it asks for no key. Raises
@@ -114,7 +114,7 @@ def plan_serve(options: ServeOptions) -> Plan:
         ready_path="/health/ready",
         stop_grace_s=GATEWAY_STOP_S,
     )
-    return Plan(processes=(worker, gateway))
+    return ServePlan(processes=(worker, gateway))
 
 
 def announced_address(line: str) -> str | None:

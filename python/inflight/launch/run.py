@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from inflight.launch.plan import Plan, ProcessSpec
+from inflight.launch.plan import ProcessSpec, ServePlan
 from inflight.launch.process import ChildProcess
 from inflight.launch.supervisor import Child, Event, Line, Report, StopRequested, Supervisor
 
@@ -51,7 +51,7 @@ class EventQueue:
             return None
 
 
-def supervise(plan: Plan, report: Report) -> int:
+def supervise(plan: ServePlan, report: Report) -> int:
     """Runs `plan` until a signal or a child's end; returns the exit code. Main thread only."""
     events = EventQueue()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from inflight.launch.plan import Plan, ProcessSpec, announced_address
+from inflight.launch.plan import ProcessSpec, ServePlan, announced_address
 
 #: How often readiness is asked for; its cost is one local request.
 PROBE_EVERY_S = 0.1
@@ -93,7 +93,7 @@ class Supervisor:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ServePlan,
         *,
         start: Callable[[ProcessSpec, Sequence[str]], Child],
         next_event: Callable[[float], Event | None],

@@ -1,7 +1,7 @@
 """Checkpoints: the executor protocol over `tensorrt_llm.LLM`, the PyTorch runtime (TensorRT-LLM from 1.0 on).
 
 Owns the LLM object, the event loop on which its results are read, and the tap: where the installed version
-runs its worker in this process, plain requests are read by whole batches (contract 2.8) and never touch
+runs its worker in this process, plain requests are read by whole batches and never touch
 the loop. What a request becomes is `pytorch_requests`, what a result means is `pytorch_results`.
 """
 

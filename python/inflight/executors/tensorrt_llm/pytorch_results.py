@@ -1,5 +1,5 @@
 """Results of `LLM.generate_async` into rows. Each result object is cumulative and the same after every
-response (contract 2.5), so this keeps its own place in each sequence.
+response, so this keeps its own place in each sequence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results of TensorRT-LLM's executor into rows. Both runtimes' raw responses have this shape (contract 2.8).
+"""Results of TensorRT-LLM's executor into rows. Both runtimes' raw responses have this shape.
 
 Owns what a result's fields mean for a row: deltas, several sequences, beams, the end token, log
 probabilities from logits, large outputs. Knows nothing of requests' fields beyond `Active`.
