@@ -279,7 +279,7 @@ def test_an_engine_that_cannot_go_on_ends_the_worker_with_its_own_code_and_the_r
 @pytest.mark.parametrize(
     ("version", "change", "words"),
     [
-        (None, None, ("needs TensorRT-LLM, which is not installed", "pip install")),
+        (None, None, ("needs TensorRT-LLM, which is not installed", "NVIDIA's package index")),
         ("0.21.0", None, ("needs TensorRT-LLM 1.0 or later, and `0.21.0` is installed", "1.2.1")),
         ("1.3.0", None, ("`1.3.0` no longer runs engines", "1.2.1")),
         ("1.2.0", None, ("was built by TensorRT-LLM `1.2.1`, and `1.2.0` is installed", "inflight build")),

@@ -91,7 +91,7 @@ def print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
     is_eager=True,
     expose_value=False,
     callback=print_version,
-    help="Print the version and exit.",
+    help="Print the version and exit",
 )
 def inflight() -> None:
     """Serve large language models through TensorRT-LLM behind the OpenAI API.

@@ -49,13 +49,13 @@ class Conversation:
 
 
 @click.command()
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The gateway.")
-@click.option("--model", metavar="NAME", help="The model's name.  [default: the first one served]")
-@click.option("--api-key", envvar="INFLIGHT_API_KEY", show_envvar=True, metavar="KEY", help="Its key.")
-@click.option("--system", metavar="TEXT", help="A system message to begin with.")
-@click.option("--message", "-m", metavar="TEXT", help="Ask once, print the answer and end.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer, in tokens.")
-@click.option("--temperature", type=click.FloatRange(0, 2), help="Randomness of the answer.")
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The gateway")
+@click.option("--model", metavar="NAME", help="The model's name  [default: the first one served]")
+@click.option("--api-key", envvar="INFLIGHT_API_KEY", show_envvar=True, metavar="KEY", help="Its key")
+@click.option("--system", metavar="TEXT", help="A system message to begin with")
+@click.option("--message", "-m", metavar="TEXT", help="Ask once, print the answer and end")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer, in tokens")
+@click.option("--temperature", type=click.FloatRange(0, 2), help="Randomness of the answer")
 def chat(
     url: str,
     model: str | None,

@@ -25,20 +25,20 @@ def _override(name: str, text: str) -> Callable[[Command], Command]:
 
 @click.command()
 @click.argument("directory", type=click.Path())
-@_override("tp_size", "Tensor parallelism to assume.  [default: the build's, else 1]")
-@_override("pp_size", "Pipeline parallelism to assume.  [default: the build's, else 1]")
-@_override("quantization", "Format of the weights to assume.  [default: the build's]")
-@_override("kv_cache_dtype", "Format of the KV cache to assume.  [default: the build's]")
-@_override("tokens_per_block", "Tokens in a KV cache block.  [default: the build's, else 32]")
+@_override("tp_size", "Tensor parallelism to assume  [default: the build's, else 1]")
+@_override("pp_size", "Pipeline parallelism to assume  [default: the build's, else 1]")
+@_override("quantization", "Format of the weights to assume  [default: the build's]")
+@_override("kv_cache_dtype", "Format of the KV cache to assume  [default: the build's]")
+@_override("tokens_per_block", "Tokens in a KV cache block  [default: the build's, else 32]")
 @click.option(
     "--gpu-memory",
     # A petabyte: far beyond any GPU, and within what floats count exactly.
     type=Finite(min=0, min_open=True, max=1 << 20),
     metavar="GIB",
-    help="Memory of each GPU.  [default: this machine's]",
+    help="Memory of each GPU  [default: this machine's]",
 )
-@click.option("--length", type=click.IntRange(min=1), help="Tokens of a sequence.  [default: the longest]")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--length", type=click.IntRange(min=1), help="Tokens of a sequence  [default: the longest]")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON")
 def inspect(
     directory: str, gpu_memory: float | None, length: int | None, as_json: bool, **overrides: Any
 ) -> None:

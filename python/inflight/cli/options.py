@@ -84,21 +84,21 @@ def model_options(command: Command) -> Command:
         click.option(
             "--served-model-name",
             metavar="NAME",
-            help="The name clients use.  [default: the directory's name; `inflight-demo` without MODEL]",
+            help="The name clients use  [default: the directory's name; `inflight-demo` without MODEL]",
         ),
         click.option(
             "--device",
             type=click.Choice(["auto", "cpu", "cuda"]),
             default="auto",
             show_default=True,
-            help="Where the reference executor computes.",
+            help="Where the reference executor computes",
         ),
         click.option(
             "--executor-option",
             "executor_options",
             multiple=True,
             metavar="NAME=VALUE",
-            help="An option by TensorRT-LLM's or Triton's name; `docs/reference/tensorrt-llm.md` lists them."
+            help="An option by TensorRT-LLM's or Triton's name; `docs/reference/tensorrt-llm.md` lists them"
             "  (tensorrt_llm, reference)",
         ),
     )

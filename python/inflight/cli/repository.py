@@ -53,27 +53,27 @@ def _flags(command: Any) -> Any:
             "--" + flag.replace("_", "-"),
             flag,
             metavar=KINDS.get(parameter.kind, f"[{parameter.kind}]"),
-            help=parameter.meaning[:1].upper() + parameter.meaning[1:] + "." + default,
+            help=parameter.meaning[:1].upper() + parameter.meaning[1:] + default,
         )(command)
     return command
 
 
 @repository.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the repository goes.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the repository goes")
 @click.option(
     "--backend",
     type=click.Choice(["tensorrtllm", "python"]),
     default="python",
     show_default=True,
-    help="The core model: NVIDIA's C++ backend, or Inflight's executors in Triton's Python backend.",
+    help="The core model: NVIDIA's C++ backend, or Inflight's executors in Triton's Python backend",
 )
 @_flags
-@click.option("--options", "file", type=click.Path(path_type=Path), help="Options by name in a YAML file.")
+@click.option("--options", "file", type=click.Path(path_type=Path), help="Options by name in a YAML file")
 @click.option(
-    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`."
+    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`"
 )
-@click.option("--force", is_flag=True, help="Replace the models that are there.")
+@click.option("--force", is_flag=True, help="Replace the models that are there")
 def create(
     directory: Path,
     output: Path,
@@ -145,7 +145,7 @@ def check(ctx: click.Context, directory: Path) -> None:
 @repository.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("substitutions")
-@click.option("-i", "--in-place", "--in_place", is_flag=True, help="Change FILE and print nothing.")
+@click.option("-i", "--in-place", "--in_place", is_flag=True, help="Change FILE and print nothing")
 def fill(file: Path, substitutions: str, in_place: bool) -> None:
     """Fill the `${placeholders}` of FILE with SUBSTITUTIONS, `key:value,key:value`."""
     from inflight.triton.repository import fill as filler

@@ -56,35 +56,35 @@ class TerminalReport:
 
 @click.command()
 @model_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the HTTP port.")
-@click.option("--port", type=PORT, default=8000, show_default=True, help="HTTP port; 0: any free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the HTTP port")
+@click.option("--port", type=PORT, default=8000, show_default=True, help="HTTP port; 0: any free one")
 @click.option(
     "--grpc-port",
     type=PORT,
     default=8001,
     show_default=True,
-    help="The worker's KServe gRPC port, on this machine only; 0: any free one.",
+    help="The worker's KServe gRPC port, on this machine only; 0: any free one",
 )
 @click.option(
     "--metrics-port",
     type=PORT,
     default=8002,
     show_default=True,
-    help="The worker's metrics port, on this machine only; 0: any free one.",
+    help="The worker's metrics port, on this machine only; 0: any free one",
 )
 @click.option(
     "--executor",
     type=click.Choice(["reference", "simulated", "tensorrt_llm"]),
     default="reference",
     show_default=True,
-    help="What generates the tokens.",
+    help="What generates the tokens",
 )
 @click.option(
     "--api-key",
     envvar="INFLIGHT_API_KEY",
     show_envvar=True,
     metavar="KEY",
-    help="Clients must send this key as a bearer token.",
+    help="Clients must send this key as a bearer token",
 )
 @click.pass_context
 def serve(

@@ -12,38 +12,38 @@ from inflight.cli.options import PORT, Finite, model_options, named_options, nat
 
 #: Option -> the executors that it means something to, its type and its help.
 EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
-    "step_us": (("simulated", "scripted"), Finite(min=0), "Microseconds of every iteration."),
-    "step_us_per_sequence": (("simulated",), Finite(min=0), "Microseconds per sequence in it."),
-    "prefill_us_per_token": (("simulated",), Finite(min=0), "Microseconds per prompt token."),
-    "num_blocks": (("simulated",), click.IntRange(min=1), "KV cache capacity in blocks."),
-    "tokens_per_block": (("simulated", "reference"), click.IntRange(min=1), "Tokens in a KV cache block."),
-    "max_batch_size": (("simulated", "reference"), click.IntRange(min=1), "Sequences that run at once."),
+    "step_us": (("simulated", "scripted"), Finite(min=0), "Microseconds of every iteration"),
+    "step_us_per_sequence": (("simulated",), Finite(min=0), "Microseconds per sequence in it"),
+    "prefill_us_per_token": (("simulated",), Finite(min=0), "Microseconds per prompt token"),
+    "num_blocks": (("simulated",), click.IntRange(min=1), "KV cache capacity in blocks"),
+    "tokens_per_block": (("simulated", "reference"), click.IntRange(min=1), "Tokens in a KV cache block"),
+    "max_batch_size": (("simulated", "reference"), click.IntRange(min=1), "Sequences that run at once"),
     "max_seq_len": (
         ("simulated", "reference"),
         click.IntRange(min=1),
-        "Prompt plus generated tokens of a sequence.",
+        "Prompt plus generated tokens of a sequence",
     ),
     "max_num_tokens": (
         ("simulated", "reference"),
         click.IntRange(min=1),
-        "Tokens in one iteration, prompts included.",
+        "Tokens in one iteration, prompts included",
     ),
 }
 
 BOUNDS = {
-    "max_message_bytes": (click.IntRange(min=1), "Largest gRPC message taken or sent."),
-    "max_queued_requests": (click.IntRange(min=0), "Live requests beyond what the executor runs at once."),
-    "max_concurrent_streams": (click.IntRange(min=1), "gRPC calls at once on one connection."),
+    "max_message_bytes": (click.IntRange(min=1), "Largest gRPC message taken or sent"),
+    "max_queued_requests": (click.IntRange(min=0), "Live requests beyond what the executor runs at once"),
+    "max_concurrent_streams": (click.IntRange(min=1), "gRPC calls at once on one connection"),
     "progress_timeout_s": (
         Finite(min=0),
-        "Seconds without a token while requests wait before the executor is taken for dead.",
+        "Seconds without a token while requests wait before the executor is taken for dead",
     ),
-    "drain_timeout_s": (Finite(min=0), "Seconds that running requests get at shutdown."),
+    "drain_timeout_s": (Finite(min=0), "Seconds that running requests get at shutdown"),
     "slow_reader_timeout_s": (
         Finite(min=0),
-        "Seconds after which a stream whose client reads nothing is ended.",
+        "Seconds after which a stream whose client reads nothing is ended",
     ),
-    "canary_timeout_s": (Finite(min=0), "Seconds for the one token that proves readiness."),
+    "canary_timeout_s": (Finite(min=0), "Seconds for the one token that proves readiness"),
 }
 
 
@@ -55,14 +55,14 @@ BOUNDS = {
     default="reference",
     show_default=True,
     metavar="[reference|simulated|tensorrt_llm]",
-    help="What generates the tokens.",
+    help="What generates the tokens",
 )
 @native_options(
     "WorkerOptions",
     {
-        "host": (str, "Address to listen on."),
-        "grpc_port": (PORT, "KServe gRPC port; 0: any free one."),
-        "metrics_port": (PORT, "Prometheus metrics port; 0: any free one."),
+        "host": (str, "Address to listen on"),
+        "grpc_port": (PORT, "KServe gRPC port; 0: any free one"),
+        "metrics_port": (PORT, "Prometheus metrics port; 0: any free one"),
     },
 )
 @native_options("WorkerOptions", BOUNDS)
