@@ -90,7 +90,7 @@ def test_templates_filled_as_in_the_guides_lack_only_the_engine(
     assert run("check", repository).exit_code == 0
 
 
-def test_fill_says_what_stays_and_what_has_no_place(repository: Path, model_directory: Path) -> None:
+def test_fill_says_what_stays_and_what_has_no_placeholder(repository: Path, model_directory: Path) -> None:
     core = fill(repository, "tensorrt_llm", GUIDE["tensorrt_llm"].format(model="", engine="e"))
     (note,) = [line for line in core.output.splitlines() if "not set" in line]
     unset = [
@@ -102,7 +102,7 @@ def test_fill_says_what_stays_and_what_has_no_place(repository: Path, model_dire
     assert len(unset) > 20
     assert note.endswith(": " + ", ".join(f"`{key}`" for key in unset))
     post = fill(repository, "postprocessing", GUIDE["postprocessing"].format(model=model_directory))
-    assert "no place for `max_queue_size`" in post.output
+    assert "has no placeholder `max_queue_size`" in post.output
 
 
 @pytest.mark.parametrize(
