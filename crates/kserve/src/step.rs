@@ -7,7 +7,7 @@
 //!
 //! | column | tensor | type, shape |
 //! |---|---|---|
-//! | handles | `inflight_handle` | UINT64 `[rows]` |
+//! | ids | `inflight_handle` | UINT64 `[rows]` |
 //! | sequence_index | `inflight_sequence_index` | INT32 `[rows]` |
 //! | token_offsets | `inflight_token_offsets` | UINT32 `[rows + 1]` |
 //! | token_ids | `output_ids` | INT32 `[tokens]` |
@@ -30,14 +30,18 @@
 //! handle and `stop`.
 
 mod codec;
+mod edit;
 mod error;
-mod request;
+mod handle;
 mod rows;
 mod validate;
 
 pub use error::StepError;
-pub use request::{handle_of, is_stop, stop_request};
+pub use handle::{Handle, is_stop, stop_request};
 pub use rows::{Row, Rows, TopLogProbs};
+
+/// The status codes of [`RowError`].
+pub use tonic::Code;
 
 #[cfg(test)]
 mod tests;
@@ -70,10 +74,13 @@ impl FinishReason {
 }
 
 /// The rows of one engine iteration, as columns. An empty batch is valid and means nothing moved.
+///
+/// `Id` says by which number the rows name their requests: [`Handle`] on the wire; an executor has
+/// client ids of its own.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepBatch {
-    /// Which request: the handle on the wire, the client id at the executor seam.
-    pub handles: Vec<u64>,
+pub struct StepBatch<Id = Handle> {
+    /// Which request each row belongs to.
+    pub ids: Vec<Id>,
     /// Which of the request's `num_return_sequences`, from 0.
     pub sequence_index: Vec<i32>,
     /// Row r's tokens are `token_ids[token_offsets[r]..token_offsets[r + 1]]`; starts with 0.
@@ -81,7 +88,7 @@ pub struct StepBatch {
     pub token_ids: Vec<i32>,
     /// [`FinishReason`] number: non-zero on a sequence's last row.
     pub finish_reasons: Vec<u8>,
-    /// 1 on the handle's last row of all, else 0.
+    /// 1 on the request's last row of all, else 0.
     pub finals: Vec<u8>,
     pub errors: Vec<RowError>,
     /// Rows that carry log probabilities: as many values as the row has tokens, one row after another.
@@ -103,8 +110,8 @@ pub struct StepBatch {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowError {
     pub row: u32,
-    /// A gRPC status code, e.g. 3 INVALID_ARGUMENT, 8 RESOURCE_EXHAUSTED, 13 INTERNAL.
-    pub code: i32,
+    /// Anything but OK.
+    pub code: Code,
     pub text: String,
 }
 

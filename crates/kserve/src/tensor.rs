@@ -13,6 +13,7 @@ mod write;
 
 pub use data_type::DataType;
 pub use element::Element;
+pub(crate) use element::{element, sealed};
 pub use error::TensorError;
 pub use read::{BytesElements, Tensor, Tensors};
 pub use write::{RequestBuilder, ResponseBuilder};

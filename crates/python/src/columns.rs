@@ -4,7 +4,8 @@
 //! together is [`StepBatch::validate`]'s, which the worker calls for every executor. Knows nothing of
 //! Python objects.
 
-use inflight_kserve::step::{PromptLogProbs, RowError, StepBatch};
+use inflight_kserve::step::{Code, PromptLogProbs, RowError, StepBatch};
+use inflight_worker::executor::ClientId;
 
 /// The columns as an executor gave them; names and meanings are `ResponseBatch`'s.
 #[derive(Debug, Default)]
@@ -47,9 +48,11 @@ pub(crate) struct Ragged {
 
 impl RawColumns<'_> {
     /// Copies each column once.
-    pub(crate) fn read(self) -> Result<StepBatch, Ragged> {
+    pub(crate) fn read(self) -> Result<StepBatch<ClientId>, Ragged> {
         Ok(StepBatch {
-            handles: unpack("client_ids", self.client_ids, u64::from_le_bytes)?,
+            ids: unpack("client_ids", self.client_ids, |bytes| {
+                ClientId(u64::from_le_bytes(bytes))
+            })?,
             sequence_index: unpack("sequence_index", self.sequence_index, i32::from_le_bytes)?,
             token_offsets: unpack("token_offsets", self.token_offsets, u32::from_le_bytes)?,
             token_ids: unpack("token_ids", self.token_ids, i32::from_le_bytes)?,
@@ -58,7 +61,11 @@ impl RawColumns<'_> {
             errors: self
                 .errors
                 .into_iter()
-                .map(|(row, code, text)| RowError { row, code, text })
+                .map(|(row, code, text)| RowError {
+                    row,
+                    code: Code::from_i32(code),
+                    text,
+                })
                 .collect(),
             log_prob_rows: unpack("log_prob_rows", self.log_prob_rows, u32::from_le_bytes)?,
             log_probs: unpack("log_probs", self.log_probs, f32::from_le_bytes)?,

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use inflight_worker::executor::{
-    Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -91,11 +91,11 @@ impl Executor for PythonExecutor {
         })
     }
 
-    fn cancel(&self, client_ids: &[u64]) -> Result<(), ExecutorFailed> {
+    fn cancel(&self, client_ids: &[ClientId]) -> Result<(), ExecutorFailed> {
         self.crossing("cancel", |executor| {
             let py = executor.py();
             keep_thread_state(py);
-            let client_ids = PyList::new(py, client_ids)?;
+            let client_ids = PyList::new(py, client_ids.iter().map(|id| id.0))?;
             executor
                 .call_method1(intern!(py, "cancel"), (client_ids,))
                 .map(drop)

@@ -42,7 +42,7 @@ impl RequestClasses {
     // a field that the client left out takes the default that stands there.
     fn request<'py>(&self, py: Python<'py>, request: &Request) -> PyResult<Bound<'py, PyAny>> {
         let fields = PyDict::new(py);
-        fields.set_item(intern!(py, "client_id"), request.client_id)?;
+        fields.set_item(intern!(py, "client_id"), request.client_id.0)?;
         fields.set_item(
             intern!(py, "input_token_ids"),
             PyList::new(py, &request.input_token_ids)?,

@@ -63,7 +63,7 @@ pub(crate) fn read(batch: &Bound<'_, PyAny>) -> PyResult<ResponseBatch> {
     }
     .read()
     .map_err(|ragged| PyValueError::new_err(ragged.to_string()))?;
-    let tensors = tensors(batch, rows.handles.len())?;
+    let tensors = tensors(batch, rows.ids.len())?;
     Ok(ResponseBatch { rows, tensors })
 }
 

@@ -16,7 +16,8 @@ use inflight_kserve::inference::grpc_inference_service_server::{
 };
 use inflight_kserve::inference::*;
 use inflight_kserve::names;
-use inflight_kserve::step::{FinishReason, RowError, StepBatch};
+use inflight_kserve::step::{Code, FinishReason, Handle, Row, RowError, StepBatch, is_stop};
+use inflight_kserve::tensor::Tensors;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -74,8 +75,7 @@ impl FakeModel {
 #[derive(Debug)]
 pub struct Received {
     pub message: ModelInferRequest,
-    /// The value of `inflight_handle`.
-    pub handle: u64,
+    pub handle: Handle,
     /// True for a stop of the handle.
     pub stop: bool,
     outgoing: Outgoing,
@@ -110,52 +110,42 @@ impl Received {
     }
 
     /// Sends the request's errored, final row.
-    pub async fn fail(&self, code: i32, text: &str) {
-        let mut rows = row(self.handle, 0, &[], FinishReason::NotFinished, true);
-        rows.errors.push(RowError {
+    pub async fn fail(&self, code: impl Into<Code>, text: &str) {
+        let error = RowError {
             row: 0,
-            code,
+            code: code.into(),
             text: text.to_owned(),
-        });
-        self.rows(rows).await;
+        };
+        let row = Row {
+            is_final: true,
+            error: Some(&error),
+            ..Row::new(self.handle, &[])
+        };
+        self.rows(StepBatch::from_iter([row])).await;
     }
 }
 
 /// One row as a batch; tests join several with [`join`].
 pub fn row(
-    handle: u64,
+    handle: Handle,
     sequence: i32,
     tokens: &[i32],
     reason: FinishReason,
     is_final: bool,
 ) -> StepBatch {
-    StepBatch {
-        handles: vec![handle],
-        sequence_index: vec![sequence],
-        token_offsets: vec![0, tokens.len() as u32],
-        token_ids: tokens.to_vec(),
-        finish_reasons: vec![reason as u8],
-        finals: vec![u8::from(is_final)],
-        ..StepBatch::default()
-    }
+    StepBatch::from_iter([Row {
+        sequence_index: sequence,
+        finish_reason: reason,
+        is_final,
+        ..Row::new(handle, tokens)
+    }])
 }
 
-/// The plain columns of several batches as one batch.
+/// Several batches as one message.
 pub fn join(batches: &[StepBatch]) -> StepBatch {
-    let mut joined = StepBatch {
-        token_offsets: vec![0],
-        ..StepBatch::default()
-    };
+    let mut joined = StepBatch::default();
     for batch in batches {
-        let before = joined.token_ids.len() as u32;
-        joined.handles.extend(&batch.handles);
-        joined.sequence_index.extend(&batch.sequence_index);
-        joined.token_ids.extend(&batch.token_ids);
-        joined
-            .token_offsets
-            .extend(batch.token_offsets.iter().skip(1).map(|end| before + end));
-        joined.finish_reasons.extend(&batch.finish_reasons);
-        joined.finals.extend(&batch.finals);
+        joined.append(batch.clone());
     }
     joined
 }
@@ -288,15 +278,6 @@ impl ModelAssets for Service {
     }
 }
 
-fn handle_of(message: &ModelInferRequest) -> Option<u64> {
-    let position = message
-        .inputs
-        .iter()
-        .position(|input| input.name == names::HANDLE)?;
-    let raw = message.raw_input_contents.get(position)?;
-    Some(u64::from_le_bytes(raw.as_ref().try_into().ok()?))
-}
-
 #[tonic::async_trait]
 impl GrpcInferenceService for Service {
     async fn server_live(
@@ -343,10 +324,12 @@ impl GrpcInferenceService for Service {
         let requests = self.requests.clone();
         tokio::spawn(async move {
             while let Some(Ok(message)) = incoming.next().await {
-                let Some(handle) = handle_of(&message) else {
+                let inputs =
+                    Tensors::inputs(&message).expect("a gateway's tensors are well-formed");
+                let Ok(Some(handle)) = Handle::of(&inputs) else {
                     continue;
                 };
-                let stop = message.inputs.iter().any(|input| input.name == "stop");
+                let stop = is_stop(&inputs).expect("`stop` is one BOOL");
                 let received = Received {
                     message,
                     handle,

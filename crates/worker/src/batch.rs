@@ -1,153 +1,87 @@
-//! Operations on columns of rows: append a batch, append a row, merge rows that waited.
+//! Operations on waiting rows: merging what several iterations left, splitting what became too large.
 //!
-//! Pure. Knows neither streams nor the wire; the columns' meaning stands in `inflight_kserve::step`.
+//! Pure. Knows neither streams nor the wire; `inflight_kserve::step` says what the columns mean.
 
-use std::cmp::Ordering;
-
-use inflight_kserve::step::{FinishReason, Row, StepBatch};
+use inflight_kserve::step::{FinishReason, Handle, Row, RowError, StepBatch};
+use tonic::Code;
 
 use crate::executor::ResponseBatch;
 
-/// Appends all rows of `from`.
-pub(crate) fn append(into: &mut StepBatch, from: StepBatch) {
-    if into.handles.is_empty() {
-        *into = from;
-        return;
-    }
-    let row_base = into.handles.len() as u32;
-    let token_base = into.token_ids.len() as u32;
-    into.handles.extend_from_slice(&from.handles);
-    into.sequence_index.extend_from_slice(&from.sequence_index);
-    let offsets = from.token_offsets.iter().skip(1);
-    into.token_offsets
-        .extend(offsets.map(|offset| offset + token_base));
-    into.token_ids.extend_from_slice(&from.token_ids);
-    into.finish_reasons.extend_from_slice(&from.finish_reasons);
-    into.finals.extend_from_slice(&from.finals);
-    into.errors.extend(from.errors.into_iter().map(|mut error| {
-        error.row += row_base;
-        error
-    }));
-    into.log_prob_rows
-        .extend(from.log_prob_rows.iter().map(|row| row + row_base));
-    into.log_probs.extend_from_slice(&from.log_probs);
-    into.top_log_prob_rows
-        .extend(from.top_log_prob_rows.iter().map(|row| row + row_base));
-    into.top_log_prob_widths
-        .extend_from_slice(&from.top_log_prob_widths);
-    into.top_log_prob_ids
-        .extend_from_slice(&from.top_log_prob_ids);
-    into.top_log_probs.extend_from_slice(&from.top_log_probs);
-    into.cached_tokens.extend(
-        from.cached_tokens
-            .iter()
-            .map(|(row, n)| (row + row_base, *n)),
-    );
-    into.prompt_log_probs
-        .extend(from.prompt_log_probs.into_iter().map(|mut prompt| {
-            prompt.row += row_base;
-            prompt
-        }));
-}
-
-/// Appends one row under another handle.
-pub(crate) fn push_row(into: &mut StepBatch, row: &Row<'_>, handle: u64) {
-    let place = into.handles.len() as u32;
-    if into.token_offsets.is_empty() {
-        into.token_offsets.push(0);
-    }
-    into.handles.push(handle);
-    into.sequence_index.push(row.sequence_index);
-    into.finish_reasons.push(row.finish_reason as u8);
-    into.finals.push(u8::from(row.is_final));
-    into.token_ids.extend_from_slice(row.tokens);
-    into.token_offsets.push(into.token_ids.len() as u32);
-    if let Some(error) = row.error {
-        let mut error = error.clone();
-        error.row = place;
-        into.errors.push(error);
-    }
-    if let Some(log_probs) = row.log_probs {
-        into.log_prob_rows.push(place);
-        into.log_probs.extend_from_slice(log_probs);
-    }
-    if let Some(top) = row.top_log_probs {
-        into.top_log_prob_rows.push(place);
-        into.top_log_prob_widths.push(top.width as u32);
-        into.top_log_prob_ids.extend_from_slice(top.ids);
-        into.top_log_probs.extend_from_slice(top.values);
-    }
-    if let Some(count) = row.cached_tokens {
-        into.cached_tokens.push((place, count));
-    }
-    if let Some(prompt) = row.prompt_log_probs {
-        let mut prompt = prompt.clone();
-        prompt.row = place;
-        into.prompt_log_probs.push(prompt);
-    }
-}
-
 /// Merges rows of the same sequence, as rows of several iterations are after a client fell behind.
-/// Rows of a sequence stay in order, and a handle's final row stays its last.
-pub(crate) fn compact(batch: &ResponseBatch) -> ResponseBatch {
-    let mut rows: Vec<Row<'_>> = batch.rows.rows().collect();
-    let mut last: Vec<(u64, i32)> = rows
+/// Rows of a sequence stay in order, and a request's final row stays its last.
+pub(crate) fn merge<Id: Copy + Default + Ord>(batch: &StepBatch<Id>) -> StepBatch<Id> {
+    merge_rows(batch, |_| false, |_, _| ())
+}
+
+/// [`merge`] for rows with large outputs: a row that has any stays by itself.
+pub(crate) fn merge_responses(batch: &ResponseBatch) -> ResponseBatch {
+    let of_row = |row: usize| {
+        let tensors = batch.tensors.iter();
+        tensors.filter(move |(index, _)| *index as usize == row)
+    };
+    let mut tensors = Vec::new();
+    let has_tensors = |row: usize| {
+        let found = batch
+            .tensors
+            .binary_search_by_key(&(row as u32), |(index, _)| *index);
+        found.is_ok()
+    };
+    let rows = merge_rows(&batch.rows, has_tensors, |row, place| {
+        tensors.extend(of_row(row).map(|(_, tensor)| (place as u32, tensor.clone())));
+    });
+    ResponseBatch { rows, tensors }
+}
+
+/// `stands_alone` rows merge with no other; `place_alone` is told where each of them went.
+fn merge_rows<Id: Copy + Default + Ord>(
+    batch: &StepBatch<Id>,
+    stands_alone: impl Fn(usize) -> bool,
+    mut place_alone: impl FnMut(usize, usize),
+) -> StepBatch<Id> {
+    let mut rows: Vec<Row<'_, Id>> = batch.rows().collect();
+    let mut last: Vec<(Id, i32)> = rows
         .iter()
         .filter(|row| row.is_final)
-        .map(|row| (row.handle, row.sequence_index))
+        .map(|row| (row.id, row.sequence_index))
         .collect();
     last.sort_unstable();
-    let order = |row: &Row<'_>| {
-        let sequence = (row.handle, row.sequence_index);
-        let ends_handle = last.binary_search(&sequence).is_ok();
-        (row.handle, ends_handle, row.sequence_index, row.index)
+    let order = |row: &Row<'_, Id>| {
+        let ends_request = last.binary_search(&(row.id, row.sequence_index)).is_ok();
+        (row.id, ends_request, row.sequence_index, row.index)
     };
-    rows.sort_unstable_by(|left, right| match left.handle.cmp(&right.handle) {
-        Ordering::Equal => order(left).cmp(&order(right)),
-        unequal => unequal,
+    rows.sort_unstable_by(|left, right| {
+        let by_id = left.id.cmp(&right.id);
+        by_id.then_with(|| order(left).cmp(&order(right)))
     });
 
-    let has_tensors = |row: &Row<'_>| {
-        batch
-            .tensors
-            .binary_search_by_key(&(row.index as u32), |(place, _)| *place)
-            .is_ok()
-    };
-    let mut merged = ResponseBatch::default();
-    let mut open: Option<Row<'_>> = None;
+    let mut merged = StepBatch::default();
+    let mut open: Option<Row<'_, Id>> = None;
     for row in &rows {
-        let tensors = !batch.tensors.is_empty() && has_tensors(row);
+        let alone = stands_alone(row.index);
         match open.as_ref() {
-            Some(before) if !tensors && continues(before, row) => {
-                extend_row(&mut merged.rows, row);
+            Some(before) if !alone && continues(before, row) => {
+                extend_row(&mut merged, row);
                 // What the merged row carries is decided by its first part.
                 let state = open.get_or_insert(*row);
                 state.finish_reason = row.finish_reason;
                 state.is_final = row.is_final;
             }
             _ => {
-                push_row(&mut merged.rows, row, row.handle);
-                open = (!tensors).then_some(*row);
-                if tensors {
-                    let place = merged.rows.handles.len() as u32 - 1;
-                    let own = batch
-                        .tensors
-                        .iter()
-                        .filter(|(at, _)| *at as usize == row.index);
-                    merged
-                        .tensors
-                        .extend(own.map(|(_, tensor)| (place, tensor.clone())));
+                if alone {
+                    place_alone(row.index, merged.ids.len());
                 }
+                merged.push(row);
+                open = (!alone).then_some(*row);
             }
         }
     }
     merged
 }
 
-/// Whether `row` can be told as more of the open row `before`.
-fn continues(before: &Row<'_>, row: &Row<'_>) -> bool {
-    let width = |row: &Row<'_>| row.top_log_probs.map(|top| top.width);
-    before.handle == row.handle
+/// Whether `row` can be sent as more of the open row `before`.
+fn continues<Id: PartialEq>(before: &Row<'_, Id>, row: &Row<'_, Id>) -> bool {
+    let width = |row: &Row<'_, Id>| row.top_log_probs.map(|top| top.width);
+    before.id == row.id
         && before.sequence_index == row.sequence_index
         && before.finish_reason == FinishReason::NotFinished
         && !before.is_final
@@ -159,8 +93,8 @@ fn continues(before: &Row<'_>, row: &Row<'_>) -> bool {
             || before.log_probs.is_some() == row.log_probs.is_some() && width(before) == width(row))
 }
 
-/// Adds a row's tokens to the last row of the batch, which it continues.
-fn extend_row(into: &mut StepBatch, row: &Row<'_>) {
+/// Adds a row's tokens to the last row of the batch.
+fn extend_row<Id>(into: &mut StepBatch<Id>, row: &Row<'_, Id>) {
     into.token_ids.extend_from_slice(row.tokens);
     if let Some(end) = into.token_offsets.last_mut() {
         *end = into.token_ids.len() as u32;
@@ -188,10 +122,10 @@ pub(crate) fn split(batch: StepBatch, limit: usize) -> Vec<StepBatch> {
     let mut parts = Vec::new();
     let mut part = StepBatch::default();
     for row in batch.rows() {
-        if !part.handles.is_empty() && byte_size(&part) + row_size(&row) > limit {
+        if !part.ids.is_empty() && byte_size(&part) + row_size(&row) > limit {
             parts.push(std::mem::take(&mut part));
         }
-        push_row(&mut part, &row, row.handle);
+        part.push(&row);
     }
     parts.push(part);
     parts
@@ -200,7 +134,7 @@ pub(crate) fn split(batch: StepBatch, limit: usize) -> Vec<StepBatch> {
 /// Bytes of the columns, nearly.
 fn byte_size(batch: &StepBatch) -> usize {
     let prompts = batch.prompt_log_probs.iter();
-    24 * batch.handles.len()
+    24 * batch.ids.len()
         + 4 * (batch.token_ids.len() + batch.log_probs.len())
         + 8 * batch.top_log_prob_ids.len()
         + batch
@@ -224,16 +158,14 @@ fn row_size(row: &Row<'_>) -> usize {
 }
 
 /// A batch of one final row that carries an error.
-pub(crate) fn error_row(handle: u64, code: i32, text: String) -> StepBatch {
-    StepBatch {
-        handles: vec![handle],
-        sequence_index: vec![0],
-        token_offsets: vec![0, 0],
-        finish_reasons: vec![FinishReason::Cancelled as u8],
-        finals: vec![1],
-        errors: vec![inflight_kserve::step::RowError { row: 0, code, text }],
-        ..StepBatch::default()
-    }
+pub(crate) fn error_row(handle: Handle, code: Code, text: String) -> StepBatch {
+    let error = RowError { row: 0, code, text };
+    StepBatch::from_iter([Row {
+        finish_reason: FinishReason::Cancelled,
+        is_final: true,
+        error: Some(&error),
+        ..Row::new(handle, &[])
+    }])
 }
 
 #[cfg(test)]

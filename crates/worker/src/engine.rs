@@ -13,17 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use inflight_kserve::step::Handle;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tonic::{Code, Status};
 
-use crate::executor::{Executor, Request};
+use crate::executor::{ClientId, Executor, Request};
 use crate::metrics::Metrics;
 use crate::options::WorkerError;
 use crate::outbox::Outbox;
 
 use queue::SubmitQueue;
-use registry::{Registry, Slot};
+use registry::{LiveRequest, Registry};
 use wake::WakeList;
 
 /// How long the await thread waits at most before it looks whether the worker is ending. Long enough
@@ -71,7 +72,7 @@ impl NotAdmitted {
 /// Where a request's rows go.
 pub(crate) enum Destination {
     Step {
-        handle: u64,
+        handle: Handle,
         wants_cached_tokens: bool,
     },
     Plain {
@@ -160,7 +161,7 @@ impl Engine {
         mut requests: Vec<Request>,
         outbox: &Arc<Outbox>,
         destination: &Destination,
-        prepare: impl FnOnce(&[u64]),
+        prepare: impl FnOnce(&[ClientId]),
     ) -> Result<(), NotAdmitted> {
         let now = Instant::now();
         self.admissible()?;
@@ -183,8 +184,9 @@ impl Engine {
                 self.note_progress(now);
             }
             for request in &mut requests {
-                let slot = Slot::new(outbox, destination, request.input_token_ids.len(), now);
-                request.client_id = registry.insert(slot);
+                let prompt_tokens = request.input_token_ids.len();
+                let live = LiveRequest::new(outbox, destination, prompt_tokens, now);
+                request.client_id = registry.insert(live);
                 ids.push(request.client_id);
             }
             // Under the lock: a failure that sweeps the registry owes these rows to someone.
@@ -233,7 +235,8 @@ impl Engine {
         request.sampling_config.num_return_sequences = 1;
         request.sampling_config.top_k = Some(1);
         self.note_progress(now);
-        request.client_id = self.registry.lock().insert(Slot::canary(sender, now));
+        let live = LiveRequest::canary(sender, now);
+        request.client_id = self.registry.lock().insert(live);
         self.queue.push_requests(vec![request]);
         // As in `submit`: an executor may fail before its first request is in the registry.
         if self.health.borrow().failed.is_some() {
@@ -243,21 +246,21 @@ impl Engine {
     }
 
     /// Asks the executor to end these; each still gets its final row.
-    pub(crate) fn cancel(&self, client_ids: &[u64]) {
+    pub(crate) fn cancel(&self, client_ids: &[ClientId]) {
         if !client_ids.is_empty() {
             self.queue.push_cancels(client_ids);
         }
     }
 
     /// Ends requests whose stream is gone: their rows go nowhere from now on.
-    pub(crate) fn abandon(&self, client_ids: &[u64]) {
+    pub(crate) fn abandon(&self, client_ids: &[ClientId]) {
         if client_ids.is_empty() {
             return;
         }
         let mut registry = self.registry.lock();
         for client_id in client_ids {
-            if let Some(slot) = registry.get_mut(*client_id) {
-                slot.silence();
+            if let Some(request) = registry.get_mut(*client_id) {
+                request.silence();
             }
         }
         drop(registry);
@@ -293,9 +296,9 @@ impl Engine {
     }
 
     fn sweep(&self, reason: &str) {
-        let slots = self.registry.lock().drain();
+        let requests = self.registry.lock().drain();
         // Clients learn that the executor failed, not how: that is in the log.
-        distribute::fail_slots(slots, reason, &self.metrics);
+        distribute::fail_all(requests, reason, &self.metrics);
     }
 
     /// Lets both threads end: at once, or within [`AWAIT_TIMEOUT`].
@@ -331,8 +334,8 @@ impl Engine {
                 let now = Instant::now();
                 let mut registry = self.registry.lock();
                 for request in &batch.requests {
-                    if let Some(slot) = registry.get_mut(request.client_id) {
-                        slot.handed_over = Some(now);
+                    if let Some(live) = registry.get_mut(request.client_id) {
+                        live.handed_over = Some(now);
                     }
                 }
                 drop(registry);

@@ -9,6 +9,11 @@ use bytes::Bytes;
 use inflight_kserve::step::StepBatch;
 use serde::{Deserialize, Serialize};
 
+/// The number that the worker gives each request of its executor. The client's own number, the
+/// [`Handle`](inflight_kserve::step::Handle) on its stream, never reaches an executor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
 /// Generates tokens for many requests at once. Two threads call it: one enqueues and cancels, one
 /// awaits; all methods may be called concurrently.
 pub trait Executor: Send + Sync + 'static {
@@ -17,7 +22,7 @@ pub trait Executor: Send + Sync + 'static {
     /// Hands over requests. A refusal of one request is its errored, final row.
     fn enqueue(&self, requests: Vec<Request>) -> Result<(), ExecutorFailed>;
     /// Cancels requests; unknown or finished ids are ignored. Each still gets its one final row.
-    fn cancel(&self, client_ids: &[u64]) -> Result<(), ExecutorFailed>;
+    fn cancel(&self, client_ids: &[ClientId]) -> Result<(), ExecutorFailed>;
     /// Blocks until rows are ready or `timeout` has passed (then an empty batch).
     fn await_responses(&self, timeout: Duration) -> Result<ResponseBatch, ExecutorFailed>;
     /// Iterations since the last call, oldest first, at most a bounded number.
@@ -54,7 +59,7 @@ pub use inflight_kserve::capability;
 /// client sent nothing and the executor's own default holds.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    pub client_id: u64,
+    pub client_id: ClientId,
     pub input_token_ids: Vec<i32>,
     pub max_tokens: u32,
     pub streaming: bool,
@@ -123,14 +128,14 @@ pub struct NamedTensor {
     pub data: Bytes,
 }
 
-/// One await's rows; `rows.handles` are client ids.
+/// One await's rows.
 ///
 /// A request of `num_return_sequences` n yields rows for indices 0..n, each ending in one row with a
 /// finish reason; `finals` marks the last of all. A non-streaming request yields all its tokens of a
 /// sequence in one row. The end token is not in the tokens (as TensorRT-LLM does); matched stop words are.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseBatch {
-    pub rows: StepBatch,
+    pub rows: StepBatch<ClientId>,
     /// Large per-row outputs, by Triton output name (`context_logits`, `generation_logits`,
     /// `cum_log_probs`, perf metrics), without batch dimension.
     pub tensors: Vec<(u32, NamedTensor)>,

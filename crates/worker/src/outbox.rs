@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
 use inflight_kserve::inference::ModelStreamInferResponse;
-use inflight_kserve::step::{Row, StepBatch};
+use inflight_kserve::step::{Handle, Row, StepBatch};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::batch;
-use crate::executor::{NamedTensor, ResponseBatch};
+use crate::executor::{ClientId, NamedTensor, ResponseBatch};
 use crate::respond::Responder;
 
 /// Refusals that may wait for a client which sends bad requests and reads no answers; then its
@@ -33,7 +33,7 @@ pub(crate) struct Outbox {
     room: Notify,
     /// Plain requests' answers by client id. Apart from `state`, so that building responses does not
     /// hold up the await thread.
-    responders: Mutex<HashMap<u64, Responder>>,
+    responders: Mutex<HashMap<ClientId, Responder>>,
 }
 
 #[derive(Default)]
@@ -43,10 +43,10 @@ struct State {
     step_waited: Waited,
     plain: ResponseBatch,
     plain_waited: Waited,
-    /// Live step requests: handle to client id.
-    handles: HashMap<u64, u64>,
+    /// Live step requests.
+    handles: HashMap<Handle, ClientId>,
     /// Handles whose final row is in `step`.
-    ending: HashSet<u64>,
+    ending: HashSet<Handle>,
     /// Executor requests whose final row has not come.
     live: usize,
     /// Error rows of refused requests in `step`; the other refusals are `replies`.
@@ -86,7 +86,7 @@ pub(crate) enum Known {
     /// Never used, or its final row is on the wire: whether the client has read it nobody can tell here.
     No,
     /// By this client id.
-    Live(u64),
+    Live(ClientId),
     /// Its final row waits to be sent.
     Ending,
 }
@@ -109,7 +109,7 @@ impl State {
     }
 
     /// The final row of a live step request is in `step`.
-    fn end_handle(&mut self, handle: u64) {
+    fn end_handle(&mut self, handle: Handle) {
         self.handles.remove(&handle);
         self.ending.insert(handle);
         self.live = self.live.saturating_sub(1);
@@ -123,7 +123,7 @@ impl State {
 impl Outbox {
     /// Registers live requests before any row of theirs can come. The handle is the step request's.
     /// False: the stream has ended, and nobody waits for them.
-    pub(crate) fn admit(&self, client_ids: &[u64], handle: Option<u64>) -> bool {
+    pub(crate) fn admit(&self, client_ids: &[ClientId], handle: Option<Handle>) -> bool {
         let mut state = self.state.lock();
         if state.closed {
             return false;
@@ -135,11 +135,11 @@ impl Outbox {
         true
     }
 
-    pub(crate) fn add_responder(&self, client_id: u64, responder: Responder) {
+    pub(crate) fn add_responder(&self, client_id: ClientId, responder: Responder) {
         self.responders.lock().insert(client_id, responder);
     }
 
-    pub(crate) fn find(&self, handle: u64) -> Known {
+    pub(crate) fn find(&self, handle: Handle) -> Known {
         let state = self.state.lock();
         match state.handles.get(&handle) {
             Some(client_id) => Known::Live(*client_id),
@@ -149,7 +149,7 @@ impl Outbox {
     }
 
     /// Forgets a handle whose request was silenced; false: its final row came before that.
-    pub(crate) fn forget_handle(&self, handle: u64) -> bool {
+    pub(crate) fn forget_handle(&self, handle: Handle) -> bool {
         let mut state = self.state.lock();
         let live = state.handles.remove(&handle).is_some();
         if live {
@@ -160,13 +160,13 @@ impl Outbox {
 
     /// One iteration's rows, all of this stream and all step requests', under their handles.
     /// `ended`: the handles whose final row is among them.
-    pub(crate) fn put_step(&self, rows: StepBatch, ended: &[u64], moment: Moment) -> Delivery {
+    pub(crate) fn put_step(&self, rows: StepBatch, ended: &[Handle], moment: Moment) -> Delivery {
         let mut state = self.state.lock();
         if state.closed {
             return Delivery::default();
         }
-        let wake = state.step.handles.is_empty();
-        batch::append(&mut state.step, rows);
+        let wake = state.step.ids.is_empty();
+        state.step.append(rows);
         state.step_waited.add(moment.iteration, wake);
         for handle in ended {
             state.end_handle(*handle);
@@ -174,16 +174,21 @@ impl Outbox {
         delivered(&mut state, wake, moment.now)
     }
 
-    /// One row of a step request, whose client id is the row's `handle`. A final row counts once: it
-    /// goes nowhere where the handle was forgotten.
-    pub(crate) fn put_step_row(&self, row: &Row<'_>, handle: u64, moment: Moment) -> Delivery {
+    /// One row of the step request with this handle. A final row counts once: it is dropped where the
+    /// handle was forgotten.
+    pub(crate) fn put_step_row(
+        &self,
+        row: &Row<'_, ClientId>,
+        handle: Handle,
+        moment: Moment,
+    ) -> Delivery {
         let mut state = self.state.lock();
-        let forgotten = row.is_final && state.handles.get(&handle) != Some(&row.handle);
+        let forgotten = row.is_final && state.handles.get(&handle) != Some(&row.id);
         if state.closed || forgotten {
             return Delivery::default();
         }
-        let wake = state.step.handles.is_empty();
-        batch::push_row(&mut state.step, row, handle);
+        let wake = state.step.ids.is_empty();
+        state.step.push(&row.with_id(handle));
         state.step_waited.add(moment.iteration, wake);
         if row.is_final {
             state.end_handle(handle);
@@ -194,7 +199,7 @@ impl Outbox {
     /// One row of a plain request, with its large outputs.
     pub(crate) fn put_plain_row(
         &self,
-        row: &Row<'_>,
+        row: &Row<'_, ClientId>,
         tensors: impl Iterator<Item = NamedTensor>,
         moment: Moment,
     ) -> Delivery {
@@ -202,9 +207,9 @@ impl Outbox {
         if state.closed {
             return Delivery::default();
         }
-        let wake = state.plain.rows.handles.is_empty();
-        let place = state.plain.rows.handles.len() as u32;
-        batch::push_row(&mut state.plain.rows, row, row.handle);
+        let wake = state.plain.rows.ids.is_empty();
+        let place = state.plain.rows.ids.len() as u32;
+        state.plain.rows.push(row);
         state
             .plain
             .tensors
@@ -228,10 +233,10 @@ impl Outbox {
     }
 
     /// A refused step request's one row.
-    pub(crate) fn refuse_handle(&self, handle: u64, code: tonic::Code, text: String) {
+    pub(crate) fn refuse_handle(&self, handle: Handle, code: Code, text: String) {
         let mut state = self.state.lock();
         if !state.closed {
-            batch::append(&mut state.step, batch::error_row(handle, code as i32, text));
+            state.step.append(batch::error_row(handle, code, text));
             state.ending.insert(handle);
             state.refused_rows += 1;
             state.note_waiting(Instant::now());
@@ -261,7 +266,7 @@ impl Outbox {
     }
 
     /// Ends the stream with a status instead of what waits; returns what lived on it.
-    pub(crate) fn fail(&self, status: Status) -> Vec<u64> {
+    pub(crate) fn fail(&self, status: Status) -> Vec<ClientId> {
         let mut state = self.state.lock();
         state.failure.get_or_insert(status);
         let live = self.close_locked(&mut state);
@@ -271,12 +276,12 @@ impl Outbox {
     }
 
     /// The stream is gone; returns the client ids of what lived on it.
-    pub(crate) fn close(&self) -> Vec<u64> {
+    pub(crate) fn close(&self) -> Vec<ClientId> {
         let mut state = self.state.lock();
         self.close_locked(&mut state)
     }
 
-    fn close_locked(&self, state: &mut State) -> Vec<u64> {
+    fn close_locked(&self, state: &mut State) -> Vec<ClientId> {
         state.closed = true;
         state.live = 0;
         state.step = StepBatch::default();
@@ -284,7 +289,7 @@ impl Outbox {
         state.refused_rows = 0;
         state.plain = ResponseBatch::default();
         state.replies.clear();
-        let mut live: Vec<u64> = state
+        let mut live: Vec<ClientId> = state
             .handles
             .drain()
             .map(|(_, client_id)| client_id)
@@ -317,31 +322,22 @@ impl Outbox {
             self.taken(&mut state);
             return Taken::Reply(Box::new(reply));
         }
-        if !state.step.handles.is_empty() {
+        if !state.step.ids.is_empty() {
             let rows = std::mem::take(&mut state.step);
             let several = std::mem::take(&mut state.step_waited.several);
             state.ending.clear();
             state.refused_rows = 0;
             self.taken(&mut state);
             drop(state);
-            if !several {
-                return Taken::Step(rows);
-            }
-            return Taken::Step(
-                batch::compact(&ResponseBatch {
-                    rows,
-                    tensors: Vec::new(),
-                })
-                .rows,
-            );
+            return Taken::Step(if several { batch::merge(&rows) } else { rows });
         }
-        if !state.plain.rows.handles.is_empty() {
+        if !state.plain.rows.ids.is_empty() {
             let plain = std::mem::take(&mut state.plain);
             let several = std::mem::take(&mut state.plain_waited.several);
             self.taken(&mut state);
             drop(state);
             return Taken::Plain(if several {
-                batch::compact(&plain)
+                batch::merge_responses(&plain)
             } else {
                 plain
             });
@@ -354,8 +350,8 @@ impl Outbox {
 
     fn taken(&self, state: &mut State) {
         let waits = !state.replies.is_empty()
-            || !state.step.handles.is_empty()
-            || !state.plain.rows.handles.is_empty();
+            || !state.step.ids.is_empty()
+            || !state.plain.rows.ids.is_empty();
         // The client has read: what still waits began to wait now.
         state.waiting_since = waits.then(Instant::now);
         if state.refusals() < MAX_WAITING_REFUSALS {
@@ -366,13 +362,13 @@ impl Outbox {
     /// Calls `respond` with the responder of a row's request; drops the responder after the final row.
     pub(crate) fn respond<T>(
         &self,
-        row: &Row<'_>,
+        row: &Row<'_, ClientId>,
         respond: impl FnOnce(&mut Responder) -> T,
     ) -> Option<T> {
         let mut responders = self.responders.lock();
-        let answer = respond(responders.get_mut(&row.handle)?);
+        let answer = respond(responders.get_mut(&row.id)?);
         if row.is_final {
-            responders.remove(&row.handle);
+            responders.remove(&row.id);
         }
         Some(answer)
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::names;
+use inflight_kserve::step::Handle;
 use inflight_kserve::tensor::Tensors;
 
 use crate::executor::{ModelInfo, Request};
@@ -36,12 +37,12 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// Ends the request of this handle on this stream; no answer of its own.
-    StopHandle(u64),
+    StopHandle(Handle),
     /// Ends the requests with this request id; answered by an empty final response.
     StopId(String),
     /// New work whose rows travel in step messages.
     Step {
-        handle: u64,
+        handle: Handle,
         request: Box<Request>,
         wants_cached_tokens: bool,
     },
@@ -158,21 +159,22 @@ pub(crate) fn parse(
 }
 
 /// The handle of a request that may be malformed otherwise, so that its error can be its row.
-pub(crate) fn handle_of_malformed(message: &ModelInferRequest) -> Option<u64> {
+pub(crate) fn handle_of_malformed(message: &ModelInferRequest) -> Option<Handle> {
     let place = message
         .inputs
         .iter()
         .position(|input| input.name == names::HANDLE)?;
     if let Some(raw) = message.raw_input_contents.get(place) {
-        return raw.as_ref().try_into().ok().map(u64::from_le_bytes);
+        let bytes = raw.as_ref().try_into().ok();
+        return bytes.map(|bytes| Handle(u64::from_le_bytes(bytes)));
     }
     let contents = message.inputs.get(place)?.contents.as_ref()?;
-    contents.uint64_contents.first().copied()
+    contents.uint64_contents.first().copied().map(Handle)
 }
 
 /// What travels only on a stream of the request's own is refused by name.
 fn step(
-    handle: u64,
+    handle: Handle,
     mut requests: Vec<Request>,
     flags: &model::Flags,
     outputs: Option<OutputSet>,

@@ -13,7 +13,7 @@ use inflight_kserve::step::{FinishReason, Row, RowError};
 use inflight_kserve::tensor::{DataType, ResponseBuilder};
 use tonic::Code;
 
-use crate::executor::NamedTensor;
+use crate::executor::{ClientId, NamedTensor};
 use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
 use crate::request::PlainRequest;
 
@@ -76,7 +76,7 @@ impl Responder {
     /// The row's error.
     pub(crate) fn respond(
         &mut self,
-        row: &Row<'_>,
+        row: &Row<'_, ClientId>,
         tensors: &[NamedTensor],
     ) -> Result<Option<ModelInferResponse>, Box<FailedRow>> {
         let is_final = row.is_final && self.request.finish_one();
@@ -91,7 +91,7 @@ impl Responder {
             return Err(Box::new(FailedRow {
                 error: RowError {
                     row: 0,
-                    code: Code::Internal as i32,
+                    code: Code::Internal,
                     text: format!(
                         "the executor ended a `context_only` request without `{CONTEXT_PHASE_PARAMS}`"
                     ),
@@ -117,7 +117,7 @@ impl Responder {
     }
 
     /// Whether a context phase ended of its own accord and left nothing to generate from.
-    fn lacks_context(&self, row: &Row<'_>, tensors: &[NamedTensor]) -> bool {
+    fn lacks_context(&self, row: &Row<'_, ClientId>, tensors: &[NamedTensor]) -> bool {
         self.request.context_only
             && row.is_final
             && row.finish_reason != FinishReason::Cancelled
@@ -126,7 +126,7 @@ impl Responder {
                 .any(|tensor| tensor.name == CONTEXT_PHASE_PARAMS)
     }
 
-    fn beam(&mut self, row: &Row<'_>) -> Beam {
+    fn beam(&mut self, row: &Row<'_, ClientId>) -> Beam {
         let place = usize::try_from(row.sequence_index).unwrap_or(0);
         if self.cumulative.len() <= place {
             self.cumulative.resize(place + 1, 0.0);
@@ -150,7 +150,7 @@ impl Responder {
 
     fn build(
         &self,
-        row: &Row<'_>,
+        row: &Row<'_, ClientId>,
         beams: &[Beam],
         tensors: &[NamedTensor],
         is_final: bool,
@@ -234,7 +234,7 @@ impl Responder {
     }
 
     /// Our own outputs: only for requests that named them.
-    fn extras(&self, row: &Row<'_>, beams: &[Beam], out: &mut ResponseBuilder) {
+    fn extras(&self, row: &Row<'_, ClientId>, beams: &[Beam], out: &mut ResponseBuilder) {
         let wants = |name: &str| self.request.outputs.has(name);
         if wants(names::FINISH_REASON) {
             let reasons: Vec<i32> = beams.iter().map(|beam| beam.finish_reason).collect();

@@ -1,28 +1,28 @@
 //! The simulated executor: tokens on a timing model with no model behind them.
 //!
 //! For load tests, capacity planning and measuring everything else. Owns the clock and the waiting;
-//! what happens in an iteration is [`engine`]'s, which never reads a clock.
+//! what happens in an iteration is [`scheduler`]'s, which never reads a clock.
 
-mod engine;
-pub mod options;
+mod options;
+mod scheduler;
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::executor::{
-    Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
 };
 
 pub use options::SimulatedOptions;
 
-use engine::{Engine, Next};
+use scheduler::{Next, Scheduler};
 
 /// An [`Executor`] over the timing model of [`SimulatedOptions`].
 pub struct SimulatedExecutor {
     info: ModelInfo,
     started: Instant,
-    engine: Mutex<Engine>,
+    scheduler: Mutex<Scheduler>,
     /// Work arrived, or the executor is ending.
     changed: Condvar,
 }
@@ -33,7 +33,7 @@ impl SimulatedExecutor {
         Self {
             info: options.info(),
             started: Instant::now(),
-            engine: Mutex::new(Engine::new(options)),
+            scheduler: Mutex::new(Scheduler::new(options)),
             changed: Condvar::new(),
         }
     }
@@ -46,18 +46,18 @@ impl Executor for SimulatedExecutor {
 
     fn enqueue(&self, requests: Vec<Request>) -> Result<(), ExecutorFailed> {
         let now = self.started.elapsed();
-        let mut engine = self.engine.lock();
+        let mut scheduler = self.scheduler.lock();
         for request in requests {
-            engine.enqueue(request, now);
+            scheduler.enqueue(request, now);
         }
         self.changed.notify_all();
         Ok(())
     }
 
-    fn cancel(&self, client_ids: &[u64]) -> Result<(), ExecutorFailed> {
-        let mut engine = self.engine.lock();
+    fn cancel(&self, client_ids: &[ClientId]) -> Result<(), ExecutorFailed> {
+        let mut scheduler = self.scheduler.lock();
         for client_id in client_ids {
-            engine.cancel(*client_id);
+            scheduler.cancel(*client_id);
         }
         self.changed.notify_all();
         Ok(())
@@ -66,32 +66,33 @@ impl Executor for SimulatedExecutor {
     fn await_responses(&self, timeout: Duration) -> Result<ResponseBatch, ExecutorFailed> {
         let deadline = self.started.elapsed() + timeout;
         let mut batch = ResponseBatch::default();
-        let mut engine = self.engine.lock();
+        let mut scheduler = self.scheduler.lock();
         loop {
             let now = self.started.elapsed();
-            let next = engine.advance(now, &mut batch.rows);
-            if !batch.rows.handles.is_empty() || now >= deadline {
+            let next = scheduler.advance(now, &mut batch.rows);
+            if !batch.rows.ids.is_empty() || now >= deadline {
                 // At a step cost of 0 the next await follows at once: new requests go first.
-                MutexGuard::unlock_fair(engine);
+                MutexGuard::unlock_fair(scheduler);
                 return Ok(batch);
             }
             let wake = match next {
                 Next::At(time) => time.min(deadline),
                 Next::Idle => deadline,
             };
-            self.changed.wait_for(&mut engine, wake.saturating_sub(now));
-            if engine.is_shut_down() {
+            self.changed
+                .wait_for(&mut scheduler, wake.saturating_sub(now));
+            if scheduler.is_shut_down() {
                 return Ok(batch);
             }
         }
     }
 
     fn stats(&self) -> Result<Vec<IterationStats>, ExecutorFailed> {
-        Ok(self.engine.lock().drain_stats())
+        Ok(self.scheduler.lock().drain_stats())
     }
 
     fn shutdown(&self) {
-        self.engine.lock().shut_down();
+        self.scheduler.lock().shut_down();
         self.changed.notify_all();
     }
 }

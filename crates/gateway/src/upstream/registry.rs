@@ -126,7 +126,7 @@ impl Registry {
         {
             let mut state = self.state.lock();
             for row in batch.rows() {
-                let handle = Handle::new(row.handle);
+                let handle = Handle::new(row.id.0);
                 let Some(entry) = state.entries.get(handle) else {
                     continue;
                 };
@@ -283,7 +283,7 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
     {
         return None;
     }
-    let error = |error: &RowError| (Code::from_i32(error.code), error.text.clone());
+    let error = |error: &RowError| (error.code, error.text.clone());
     Some(Box::new(DeltaDetails {
         error: row.error.map(error),
         log_probs: row.log_probs.map(<[f32]>::to_vec).unwrap_or_default(),

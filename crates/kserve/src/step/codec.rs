@@ -1,21 +1,13 @@
 //! A batch to and from one infer response. Owns which tensor is which column.
 
+use tonic::Code;
+
 use super::{PromptLogProbs, RowError, StepBatch, StepError, validate};
 use crate::inference::ModelInferResponse;
 use crate::names;
 use crate::tensor::{Element, ResponseBuilder, TensorError, Tensors};
 
 impl StepBatch {
-    /// The number of rows.
-    pub fn len(&self) -> usize {
-        self.handles.len()
-    }
-
-    /// Whether nothing moved.
-    pub fn is_empty(&self) -> bool {
-        self.handles.is_empty()
-    }
-
     /// Whether a response is a step message rather than one request's own response.
     pub fn is_step(response: &ModelInferResponse) -> bool {
         response
@@ -28,7 +20,7 @@ impl StepBatch {
     /// message that does not decode.
     pub fn encode(&self, model_name: &str) -> ModelInferResponse {
         let mut out = ResponseBuilder::new(model_name, String::new(), self.byte_size());
-        column(&mut out, names::HANDLE, &self.handles);
+        column(&mut out, names::HANDLE, &self.ids);
         column(&mut out, names::SEQUENCE_INDEX, &self.sequence_index);
         column(&mut out, names::TOKEN_OFFSETS, &self.token_offsets);
         column(&mut out, names::OUTPUT_IDS, &self.token_ids);
@@ -36,7 +28,7 @@ impl StepBatch {
         column(&mut out, names::FINAL, &self.finals);
         if !self.errors.is_empty() {
             let rows: Vec<u32> = self.errors.iter().map(|error| error.row).collect();
-            let codes: Vec<i32> = self.errors.iter().map(|error| error.code).collect();
+            let codes: Vec<i32> = self.errors.iter().map(|error| error.code as i32).collect();
             column(&mut out, names::ERROR_ROWS, &rows);
             column(&mut out, names::ERROR_CODES, &codes);
             let texts = self.errors.iter().map(|error| &error.text);
@@ -76,7 +68,7 @@ impl StepBatch {
     pub fn decode(response: &ModelInferResponse) -> Result<Self, StepError> {
         let tensors = Tensors::outputs(response)?;
         let batch = Self {
-            handles: require(&tensors, names::HANDLE)?,
+            ids: require(&tensors, names::HANDLE)?,
             sequence_index: require(&tensors, names::SEQUENCE_INDEX)?,
             token_offsets: require(&tensors, names::TOKEN_OFFSETS)?,
             token_ids: require(&tensors, names::OUTPUT_IDS)?,
@@ -109,7 +101,7 @@ impl StepBatch {
             .iter()
             .map(|prompt| 16 + 4 * prompt.values.len() + 8 * prompt.top_ids.len())
             .sum::<usize>();
-        18 * self.handles.len()
+        18 * self.ids.len()
             + 4 * (self.token_ids.len() + self.log_prob_rows.len() + self.log_probs.len())
             + 8 * (self.top_log_prob_rows.len() + self.top_log_prob_ids.len())
             + 8 * self.cached_tokens.len()
@@ -146,7 +138,7 @@ fn decode_errors(tensors: &Tensors<'_>) -> Result<Vec<RowError>, StepError> {
         .zip(texts)
         .map(|((row, code), text)| RowError {
             row,
-            code,
+            code: Code::from_i32(code),
             text: text.to_owned(),
         })
         .collect())

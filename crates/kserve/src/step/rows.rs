@@ -1,18 +1,19 @@
 //! A batch row by row. Sparse columns are walked beside the rows, so that no row is searched for.
 
-use super::{FinishReason, PromptLogProbs, RowError, StepBatch};
+use super::{FinishReason, Handle, PromptLogProbs, RowError, StepBatch};
 
 /// One row with everything it carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row<'a> {
+pub struct Row<'a, Id = Handle> {
     /// Row number in the batch.
     pub index: usize,
-    pub handle: u64,
+    /// Which request.
+    pub id: Id,
     pub sequence_index: i32,
     pub tokens: &'a [i32],
     /// [`FinishReason::NotFinished`] unless this is its sequence's last row.
     pub finish_reason: FinishReason,
-    /// Whether this is the handle's last row of all.
+    /// Whether this is the request's last row of all.
     pub is_final: bool,
     pub error: Option<&'a RowError>,
     /// One value per token.
@@ -42,10 +43,46 @@ impl<'a> TopLogProbs<'a> {
     }
 }
 
-impl StepBatch {
+impl<'a, Id> Row<'a, Id> {
+    /// More tokens of a request's first sequence, and nothing else.
+    pub fn new(id: Id, tokens: &'a [i32]) -> Self {
+        Self {
+            index: 0,
+            id,
+            sequence_index: 0,
+            tokens,
+            finish_reason: FinishReason::NotFinished,
+            is_final: false,
+            error: None,
+            log_probs: None,
+            top_log_probs: None,
+            cached_tokens: None,
+            prompt_log_probs: None,
+        }
+    }
+
+    /// The same row for another id.
+    pub fn with_id<Other>(self, id: Other) -> Row<'a, Other> {
+        Row {
+            index: self.index,
+            id,
+            sequence_index: self.sequence_index,
+            tokens: self.tokens,
+            finish_reason: self.finish_reason,
+            is_final: self.is_final,
+            error: self.error,
+            log_probs: self.log_probs,
+            top_log_probs: self.top_log_probs,
+            cached_tokens: self.cached_tokens,
+            prompt_log_probs: self.prompt_log_probs,
+        }
+    }
+}
+
+impl<Id> StepBatch<Id> {
     /// The rows in order. Columns of a batch that was never validated may run out early: what is
     /// missing then reads as zero or empty.
-    pub fn rows(&self) -> Rows<'_> {
+    pub fn rows(&self) -> Rows<'_, Id> {
         Rows {
             batch: self,
             next: 0,
@@ -64,8 +101,8 @@ impl StepBatch {
 
 /// Iterates over a batch's rows. Each sparse column's slice is what the rows so far have left of it.
 #[derive(Clone, Debug)]
-pub struct Rows<'a> {
-    batch: &'a StepBatch,
+pub struct Rows<'a, Id = Handle> {
+    batch: &'a StepBatch<Id>,
     next: usize,
     errors: &'a [RowError],
     log_prob_rows: &'a [u32],
@@ -78,13 +115,13 @@ pub struct Rows<'a> {
     prompts: &'a [PromptLogProbs],
 }
 
-impl<'a> Iterator for Rows<'a> {
-    type Item = Row<'a>;
+impl<'a, Id: Copy> Iterator for Rows<'a, Id> {
+    type Item = Row<'a, Id>;
 
-    fn next(&mut self) -> Option<Row<'a>> {
+    fn next(&mut self) -> Option<Row<'a, Id>> {
         let batch = self.batch;
         let index = self.next;
-        let handle = *batch.handles.get(index)?;
+        let id = *batch.ids.get(index)?;
         self.next += 1;
         let start = batch.token_offsets.get(index).copied().unwrap_or(0) as usize;
         let end = batch.token_offsets.get(index + 1).copied().unwrap_or(0) as usize;
@@ -92,7 +129,7 @@ impl<'a> Iterator for Rows<'a> {
         let finish_reason = batch.finish_reasons.get(index).copied().unwrap_or(0);
         Some(Row {
             index,
-            handle,
+            id,
             sequence_index: batch.sequence_index.get(index).copied().unwrap_or(0),
             tokens,
             finish_reason: FinishReason::from_number(finish_reason)
@@ -109,14 +146,14 @@ impl<'a> Iterator for Rows<'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.batch.handles.len() - self.next;
+        let left = self.batch.ids.len() - self.next;
         (left, Some(left))
     }
 }
 
-impl ExactSizeIterator for Rows<'_> {}
+impl<Id: Copy> ExactSizeIterator for Rows<'_, Id> {}
 
-impl<'a> Rows<'a> {
+impl<'a, Id> Rows<'a, Id> {
     fn take_top(&mut self, index: usize, tokens: usize) -> Option<TopLogProbs<'a>> {
         take_row(&mut self.top_rows, index, |row| *row)?;
         let width = take(&mut self.top_widths, 1).first().copied().unwrap_or(0) as usize;

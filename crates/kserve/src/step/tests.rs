@@ -59,7 +59,7 @@ fn batch(rows: &[RowSpec]) -> StepBatch {
     for (index, row) in rows.iter().enumerate() {
         let number = index as u32;
         let tokens = row.tokens.len();
-        batch.handles.push(row.handle);
+        batch.ids.push(Handle(row.handle));
         batch.sequence_index.push(number as i32 % 3);
         batch.token_ids.extend(&row.tokens);
         batch.token_offsets.push(batch.token_ids.len() as u32);
@@ -68,7 +68,7 @@ fn batch(rows: &[RowSpec]) -> StepBatch {
         if let Some(text) = &row.error {
             batch.errors.push(RowError {
                 row: number,
-                code: 13,
+                code: Code::Internal,
                 text: text.clone(),
             });
         }
@@ -108,7 +108,7 @@ fn batch(rows: &[RowSpec]) -> StepBatch {
 
 fn two_rows() -> StepBatch {
     StepBatch {
-        handles: vec![7, 8],
+        ids: vec![Handle(7), Handle(8)],
         sequence_index: vec![0, 1],
         token_offsets: vec![0, 2, 3],
         token_ids: vec![10, 11, 12],
@@ -195,7 +195,7 @@ fn every_broken_invariant_is_an_error() {
             |b| {
                 b.errors.push(RowError {
                     row: 2,
-                    code: 3,
+                    code: Code::InvalidArgument,
                     text: String::new(),
                 })
             },
@@ -205,7 +205,7 @@ fn every_broken_invariant_is_an_error() {
             |b| {
                 b.errors.push(RowError {
                     row: 0,
-                    code: 3,
+                    code: Code::InvalidArgument,
                     text: String::new(),
                 })
             },
@@ -215,7 +215,7 @@ fn every_broken_invariant_is_an_error() {
             |b| {
                 b.errors.push(RowError {
                     row: 1,
-                    code: 0,
+                    code: Code::Ok,
                     text: String::new(),
                 })
             },
@@ -278,7 +278,7 @@ fn a_missing_column_is_named() {
 #[test]
 fn rows_of_a_batch_nobody_validated_read_as_empty() {
     let batch = StepBatch {
-        handles: vec![1, 2],
+        ids: vec![Handle(1), Handle(2)],
         token_offsets: vec![5, 2],
         log_prob_rows: vec![0],
         ..Default::default()
@@ -293,16 +293,16 @@ fn rows_of_a_batch_nobody_validated_read_as_empty() {
 
 #[test]
 fn requests_join_and_leave_by_handle() {
-    let stop = stop_request("tensorrt_llm", 42);
+    let stop = stop_request("tensorrt_llm", Handle(42));
     let inputs = Tensors::inputs(&stop).unwrap();
-    assert_eq!(handle_of(&inputs), Ok(Some(42)));
+    assert_eq!(Handle::of(&inputs), Ok(Some(Handle(42))));
     assert_eq!(is_stop(&inputs), Ok(true));
 
     let plain = crate::tensor::RequestBuilder::new("m", "", 0)
         .vector("input_ids", &[1, 2])
         .build();
     let inputs = Tensors::inputs(&plain).unwrap();
-    assert_eq!(handle_of(&inputs), Ok(None));
+    assert_eq!(Handle::of(&inputs), Ok(None));
     assert_eq!(is_stop(&inputs), Ok(false));
 }
 
@@ -317,12 +317,30 @@ proptest! {
     }
 
     #[test]
+    fn appending_batches_and_pushing_rows_come_to_the_same(
+        history in prop::collection::vec(prop::collection::vec(row(), 0..4), 1..4),
+    ) {
+        let (mut appended, mut pushed) = (StepBatch::default(), StepBatch::default());
+        for specs in &history {
+            let batch = batch(specs);
+            for row in batch.rows() {
+                pushed.push(&row);
+            }
+            if !specs.is_empty() {
+                appended.append(batch);
+            }
+        }
+        prop_assert_eq!(appended.validate(), Ok(()));
+        prop_assert_eq!(appended, pushed);
+    }
+
+    #[test]
     fn rows_carry_what_their_columns_hold(specs in prop::collection::vec(row(), 0..8)) {
         let batch = batch(&specs);
         let rows: Vec<_> = batch.rows().collect();
         prop_assert_eq!(rows.len(), specs.len());
         for (row, spec) in rows.iter().zip(&specs) {
-            prop_assert_eq!(row.handle, spec.handle);
+            prop_assert_eq!(row.id, Handle(spec.handle));
             prop_assert_eq!(row.tokens, &spec.tokens);
             prop_assert_eq!(row.finish_reason as u8, spec.finish);
             prop_assert_eq!(row.is_final, spec.is_final);
@@ -360,7 +378,7 @@ proptest! {
             && let Ok(batch) = StepBatch::decode(&response)
         {
             prop_assert_eq!(batch.validate(), Ok(()));
-            prop_assert_eq!(batch.rows().count(), batch.len());
+            prop_assert_eq!(batch.rows().count(), batch.ids.len());
         }
     }
 
@@ -381,7 +399,7 @@ proptest! {
         response.raw_output_contents[column] = Bytes::from(data);
         if let Ok(batch) = StepBatch::decode(&response) {
             prop_assert_eq!(batch.validate(), Ok(()));
-            prop_assert_eq!(batch.rows().count(), batch.len());
+            prop_assert_eq!(batch.rows().count(), batch.ids.len());
         }
     }
 }

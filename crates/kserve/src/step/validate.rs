@@ -1,16 +1,18 @@
 //! The invariants of a batch's columns. Pure; both ends check with it, the sender because a batch may
 //! come from Python, the receiver because it comes from a peer.
 
+use tonic::Code;
+
 use super::{FinishReason, StepBatch, StepError};
 use crate::names;
 
-impl StepBatch {
+impl<Id> StepBatch<Id> {
     /// Checks that the columns agree with each other.
     ///
     /// # Errors
     /// The first broken invariant.
     pub fn validate(&self) -> Result<(), StepError> {
-        let rows = self.handles.len();
+        let rows = self.ids.len();
         length(
             names::SEQUENCE_INDEX,
             rows as u64,
@@ -57,19 +59,18 @@ impl StepBatch {
     }
 
     fn validate_errors(&self) -> Result<(), StepError> {
-        let rows = self.handles.len();
+        let rows = self.ids.len();
         ascending(
             names::ERROR_ROWS,
             rows,
             self.errors.iter().map(|error| error.row),
         )?;
         for error in &self.errors {
-            // Code 0 is OK, and 16 the highest that gRPC has.
-            if !(1..=16).contains(&error.code) {
+            if error.code == Code::Ok {
                 return Err(StepError::Value {
                     column: names::ERROR_CODES,
                     row: error.row as usize,
-                    value: error.code.into(),
+                    value: (error.code as i32).into(),
                 });
             }
             if self.finals.get(error.row as usize) != Some(&1) {
@@ -80,7 +81,7 @@ impl StepBatch {
     }
 
     fn validate_log_probs(&self) -> Result<(), StepError> {
-        let rows = self.handles.len();
+        let rows = self.ids.len();
         ascending(
             names::LOG_PROB_ROWS,
             rows,
@@ -117,7 +118,7 @@ impl StepBatch {
 
     fn validate_prompt_log_probs(&self) -> Result<(), StepError> {
         let rows = self.prompt_log_probs.iter().map(|prompt| prompt.row);
-        ascending(names::PROMPT_LOG_PROB_ROWS, self.handles.len(), rows)?;
+        ascending(names::PROMPT_LOG_PROB_ROWS, self.ids.len(), rows)?;
         for prompt in &self.prompt_log_probs {
             let values = (prompt.values.len() as u64).saturating_mul(u64::from(prompt.width));
             length(names::PROMPT_TOP_LOG_PROB_IDS, values, prompt.top_ids.len())?;

@@ -9,7 +9,7 @@ pub trait Element: Copy + sealed::Packed + 'static {
     const DATATYPE: DataType;
 }
 
-pub(super) mod sealed {
+pub(crate) mod sealed {
     use bytes::BytesMut;
 
     pub trait Packed: Sized {
@@ -21,15 +21,16 @@ pub(super) mod sealed {
     }
 }
 
+/// Makes elements of types with `from_le_bytes` and `to_le_bytes`.
 macro_rules! element {
     ($($type:ty => $datatype:ident),* $(,)?) => {$(
-        impl Element for $type {
-            const DATATYPE: DataType = DataType::$datatype;
+        impl $crate::tensor::Element for $type {
+            const DATATYPE: $crate::tensor::DataType = $crate::tensor::DataType::$datatype;
         }
 
         // Written as plain loops over exact chunks: on little-endian targets the compiler makes
         // memory copies of them, whatever the alignment.
-        impl sealed::Packed for $type {
+        impl $crate::tensor::sealed::Packed for $type {
             fn unpack(data: &[u8]) -> Vec<Self> {
                 let (chunks, _) = data.as_chunks::<{ size_of::<$type>() }>();
                 chunks.iter().map(|chunk| <$type>::from_le_bytes(*chunk)).collect()
@@ -39,7 +40,7 @@ macro_rules! element {
                 data.first_chunk().map(|chunk| <$type>::from_le_bytes(*chunk))
             }
 
-            fn pack(values: &[Self], out: &mut BytesMut) {
+            fn pack(values: &[Self], out: &mut bytes::BytesMut) {
                 let start = out.len();
                 out.resize(start + size_of_val(values), 0);
                 let (chunks, _) = out[start..].as_chunks_mut::<{ size_of::<$type>() }>();
@@ -50,6 +51,8 @@ macro_rules! element {
         }
     )*};
 }
+
+pub(crate) use element;
 
 element! {
     u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,

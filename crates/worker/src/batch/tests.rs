@@ -1,46 +1,44 @@
-use inflight_kserve::step::{PromptLogProbs, RowError};
+use std::collections::BTreeMap;
+
+use inflight_kserve::step::{PromptLogProbs, TopLogProbs};
 use proptest::prelude::*;
 
 use super::*;
-use crate::executor::NamedTensor;
+use crate::executor::{ClientId, NamedTensor};
 
-type Told = (
-    u64,
-    i32,
-    Vec<i32>,
-    Vec<f32>,
-    Vec<(i32, f32)>,
-    Vec<(i32, String)>,
-);
+/// What a client learns of one sequence, whatever the rows it came in.
+#[derive(Debug, Default, PartialEq)]
+struct Sequence {
+    handle: Handle,
+    index: i32,
+    tokens: Vec<i32>,
+    log_probs: Vec<f32>,
+    top_log_probs: Vec<(i32, f32)>,
+    errors: Vec<(Code, String)>,
+}
 
-/// What a client learns of each sequence, whatever the rows it came in.
-fn told(batch: &StepBatch) -> Vec<Told> {
-    let mut told: Vec<Told> = Vec::new();
+/// The sequences of a batch, by handle and index.
+fn sequences(batch: &StepBatch) -> Vec<Sequence> {
+    let mut sequences: BTreeMap<(Handle, i32), Sequence> = BTreeMap::new();
     for row in batch.rows() {
-        let place = told.iter().position(|(handle, sequence, ..)| {
-            (*handle, *sequence) == (row.handle, row.sequence_index)
+        let key = (row.id, row.sequence_index);
+        let sequence = sequences.entry(key).or_insert_with(|| Sequence {
+            handle: row.id,
+            index: row.sequence_index,
+            ..Sequence::default()
         });
-        let place = place.unwrap_or_else(|| {
-            told.push((
-                row.handle,
-                row.sequence_index,
-                vec![],
-                vec![],
-                vec![],
-                vec![],
-            ));
-            told.len() - 1
-        });
-        let (_, _, tokens, log_probs, tops, errors) = &mut told[place];
-        tokens.extend_from_slice(row.tokens);
-        log_probs.extend_from_slice(row.log_probs.unwrap_or_default());
+        sequence.tokens.extend_from_slice(row.tokens);
+        let log_probs = row.log_probs.unwrap_or_default();
+        sequence.log_probs.extend_from_slice(log_probs);
         if let Some(top) = row.top_log_probs {
-            tops.extend((0..row.tokens.len()).flat_map(|token| top.token(token)));
+            let tokens = 0..row.tokens.len();
+            let alternatives = tokens.flat_map(|token| top.token(token));
+            sequence.top_log_probs.extend(alternatives);
         }
-        errors.extend(row.error.map(|error| (error.code, error.text.clone())));
+        let error = row.error.map(|error| (error.code, error.text.clone()));
+        sequence.errors.extend(error);
     }
-    told.sort_by_key(|(handle, sequence, ..)| (*handle, *sequence));
-    told
+    sequences.into_values().collect()
 }
 
 /// Iterations in which some of 4 handles with 2 sequences move; each sequence ends at most once, and
@@ -53,61 +51,49 @@ fn histories() -> impl Strategy<Value = Vec<StepBatch>> {
         iterations
             .into_iter()
             .map(|rows| {
-                let mut batch = StepBatch {
-                    token_offsets: vec![0],
-                    ..StepBatch::default()
-                };
+                let mut batch = StepBatch::default();
                 for (sequence, tokens, kind) in rows {
-                    let handle = sequence / 2;
-                    let twin = sequence ^ 1;
                     if ended[sequence] {
                         continue;
                     }
-                    let place = batch.handles.len() as u32;
+                    let handle = sequence / 2;
                     let ends = kind == 0;
                     ended[sequence] = ends;
-                    let last = ends && ended[twin];
-                    batch.handles.push(handle as u64);
-                    batch.sequence_index.push((sequence % 2) as i32);
-                    batch.token_ids.extend(next..next + tokens as i32);
-                    batch.token_offsets.push(batch.token_ids.len() as u32);
-                    batch
-                        .finish_reasons
-                        .push(if ends { FinishReason::EndId as u8 } else { 0 });
-                    batch.finals.push(u8::from(last));
-                    if handle == 1 {
-                        batch.log_prob_rows.push(place);
-                        batch
-                            .log_probs
-                            .extend((0..tokens).map(|n| (next + n as i32) as f32));
-                    }
-                    if handle == 2 {
-                        batch.top_log_prob_rows.push(place);
-                        batch.top_log_prob_widths.push(2);
-                        batch.top_log_prob_ids.extend(0..2 * tokens as i32);
-                        batch
-                            .top_log_probs
-                            .extend((0..2 * tokens).map(|n| n as f32));
-                    }
-                    if kind == 1 {
-                        batch.cached_tokens.push((place, 3));
-                        let values = vec![0.5];
-                        let prompt = PromptLogProbs {
-                            row: place,
-                            values,
-                            ..Default::default()
-                        };
-                        batch.prompt_log_probs.push(prompt);
-                    }
-                    if last && kind == 0 && tokens == 3 {
-                        let text = "no".to_owned();
-                        batch.errors.push(RowError {
-                            row: place,
-                            code: 13,
-                            text,
-                        });
-                    }
+                    let is_final = ends && ended[sequence ^ 1];
+                    let ids: Vec<i32> = (next..next + tokens as i32).collect();
                     next += tokens as i32;
+                    let log_probs: Vec<f32> = ids.iter().map(|id| *id as f32).collect();
+                    let top_ids: Vec<i32> = (0..2 * tokens as i32).collect();
+                    let top_values: Vec<f32> = top_ids.iter().map(|id| *id as f32).collect();
+                    let top_log_probs = TopLogProbs {
+                        width: 2,
+                        ids: &top_ids,
+                        values: &top_values,
+                    };
+                    let prompt_log_probs = PromptLogProbs {
+                        values: vec![0.5],
+                        ..PromptLogProbs::default()
+                    };
+                    let error = RowError {
+                        row: 0,
+                        code: Code::Internal,
+                        text: "no".to_owned(),
+                    };
+                    batch.push(&Row {
+                        sequence_index: (sequence % 2) as i32,
+                        finish_reason: if ends {
+                            FinishReason::EndId
+                        } else {
+                            FinishReason::NotFinished
+                        },
+                        is_final,
+                        error: (is_final && tokens == 3).then_some(&error),
+                        log_probs: (handle == 1).then_some(&log_probs),
+                        top_log_probs: (handle == 2).then_some(top_log_probs),
+                        cached_tokens: (kind == 1).then_some(3),
+                        prompt_log_probs: (kind == 1).then_some(&prompt_log_probs),
+                        ..Row::new(Handle(handle as u64), &ids)
+                    });
                 }
                 batch
             })
@@ -117,70 +103,52 @@ fn histories() -> impl Strategy<Value = Vec<StepBatch>> {
 
 proptest! {
     #[test]
-    fn appending_compacting_and_splitting_tell_the_same(history in histories(), limit in 1..400_usize) {
-        let mut appended = StepBatch::default();
-        let mut by_row = StepBatch::default();
-        for batch in &history {
+    fn merging_and_splitting_change_no_sequence(history in histories(), limit in 1..400_usize) {
+        let mut waiting = StepBatch::default();
+        for batch in history {
             prop_assert!(batch.validate().is_ok());
-            append(&mut appended, batch.clone());
-            for row in batch.rows() {
-                push_row(&mut by_row, &row, row.handle);
-            }
+            waiting.append(batch);
         }
-        if !appended.handles.is_empty() {
-            prop_assert_eq!(&appended, &by_row);
-        }
-        prop_assert!(appended.validate().is_ok());
+        prop_assert!(waiting.validate().is_ok());
 
-        let waited = ResponseBatch { rows: appended.clone(), tensors: Vec::new() };
-        let merged = compact(&waited).rows;
+        let merged = merge(&waiting);
         prop_assert!(merged.validate().is_ok(), "{:?}", merged.validate());
-        prop_assert_eq!(told(&merged), told(&appended));
+        prop_assert_eq!(sequences(&merged), sequences(&waiting));
         // A handle's final row is its last, and there are as many as before.
-        for (place, handle) in merged.handles.iter().enumerate() {
+        for (place, handle) in merged.ids.iter().enumerate() {
             if merged.finals[place] == 1 {
-                prop_assert!(!merged.handles[place + 1..].contains(handle));
+                prop_assert!(!merged.ids[place + 1..].contains(handle));
             }
         }
         let finals = |batch: &StepBatch| batch.finals.iter().filter(|last| **last == 1).count();
-        prop_assert_eq!(finals(&merged), finals(&appended));
+        prop_assert_eq!(finals(&merged), finals(&waiting));
 
-        let parts = split(merged.clone(), limit);
         let mut joined = StepBatch::default();
-        for part in parts {
+        for part in split(merged.clone(), limit) {
             prop_assert!(part.validate().is_ok());
-            prop_assert!(part.handles.len() <= 1 || byte_size(&part) <= limit);
-            append(&mut joined, part);
+            prop_assert!(part.ids.len() <= 1 || byte_size(&part) <= limit);
+            joined.append(part);
         }
-        prop_assert_eq!(told(&joined), told(&merged));
+        prop_assert_eq!(sequences(&joined), sequences(&merged));
     }
 }
 
 #[test]
 fn rows_of_several_iterations_become_one() {
-    let mut batch = StepBatch::default();
-    for (token, reason, last) in [(1, 0, 0), (2, 0, 0), (3, 3, 1)] {
-        append(
-            &mut batch,
-            StepBatch {
-                handles: vec![7],
-                sequence_index: vec![0],
-                token_offsets: vec![0, 1],
-                token_ids: vec![token],
-                finish_reasons: vec![reason],
-                finals: vec![last],
-                ..StepBatch::default()
-            },
-        );
-    }
-    let merged = compact(&ResponseBatch {
-        rows: batch,
-        tensors: Vec::new(),
-    })
-    .rows;
-    assert_eq!(merged.token_ids, [1, 2, 3]);
-    assert_eq!(merged.token_offsets, [0, 3]);
-    assert_eq!((merged.finish_reasons, merged.finals), (vec![3], vec![1]));
+    let last = Row {
+        finish_reason: FinishReason::Length,
+        is_final: true,
+        ..Row::new(Handle(7), &[3])
+    };
+    let rows = [Row::new(Handle(7), &[1]), Row::new(Handle(7), &[2]), last];
+    let expected = Row {
+        tokens: &[1, 2, 3],
+        ..last
+    };
+    assert_eq!(
+        merge(&StepBatch::from_iter(rows)),
+        StepBatch::from_iter([expected])
+    );
 }
 
 #[test]
@@ -191,20 +159,16 @@ fn large_outputs_stay_with_their_row() {
         shape: vec![0],
         data: bytes::Bytes::new(),
     };
-    let rows = StepBatch {
-        handles: vec![2, 1, 2],
-        sequence_index: vec![0; 3],
-        token_offsets: vec![0, 1, 2, 3],
-        token_ids: vec![5, 6, 7],
-        finish_reasons: vec![0; 3],
-        finals: vec![0; 3],
-        ..StepBatch::default()
-    };
-    let merged = compact(&ResponseBatch {
-        rows,
+    let [first, second] = [ClientId(1), ClientId(2)];
+    let merged = merge_responses(&ResponseBatch {
+        rows: StepBatch::from_iter([
+            Row::new(second, &[5]),
+            Row::new(first, &[6]),
+            Row::new(second, &[7]),
+        ]),
         tensors: vec![(0, tensor("a")), (2, tensor("b"))],
     });
-    assert_eq!(merged.rows.handles, [1, 2, 2]);
+    assert_eq!(merged.rows.ids, [first, second, second]);
     let places: Vec<(u32, &str)> = merged
         .tensors
         .iter()

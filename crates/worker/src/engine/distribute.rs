@@ -7,28 +7,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use inflight_kserve::step::{FinishReason, Row, RowError};
+use inflight_kserve::step::{FinishReason, Handle, Row, RowError};
 use parking_lot::MutexGuard;
 use tonic::Code;
 
-use super::registry::{Registry, Slot};
+use super::registry::{LiveRequest, Registry};
 use super::{AWAIT_TIMEOUT, Engine};
-use crate::executor::ResponseBatch;
+use crate::executor::{ClientId, ResponseBatch};
 use crate::metrics::{Metrics, Outcome, RequestEnd};
 use crate::outbox::{Moment, Outbox};
 
 /// Buffers that live as long as the thread.
 #[derive(Default)]
 struct Scratch {
-    /// Each row's handle, or its client id again.
-    wire_ids: Vec<u64>,
-    /// Client ids of the requests that ended in this iteration.
-    ended: Vec<u64>,
-    ended_handles: Vec<u64>,
+    /// The requests that ended in this iteration.
+    ended: Vec<ClientId>,
+    ended_handles: Vec<Handle>,
     ends: Vec<RequestEnd>,
     wake: Vec<Arc<Outbox>>,
     slow: Vec<Arc<Outbox>>,
-    canaries: Vec<Slot>,
+    canaries: Vec<LiveRequest>,
 }
 
 /// Until the worker stops or the executor fails.
@@ -40,7 +38,7 @@ pub(super) fn run(engine: &Engine) {
             Ok(batch) => batch,
             Err(failed) => return engine.fail(&failed.to_string()),
         };
-        if batch.rows.handles.is_empty() {
+        if batch.rows.ids.is_empty() {
             continue;
         }
         if let Err(broken) = batch.rows.validate() {
@@ -59,12 +57,12 @@ pub(super) fn run(engine: &Engine) {
 fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch: &mut Scratch) {
     let mut registry = engine.registry.lock();
     match account(&mut registry, &batch, moment.now, scratch) {
-        Some(outbox) if batch.tensors.is_empty() => {
+        Some((outbox, handles)) if batch.tensors.is_empty() => {
             if !batch.rows.cached_tokens.is_empty() {
                 keep_wanted_cached_tokens(&mut registry, &mut batch);
             }
-            std::mem::swap(&mut batch.rows.handles, &mut scratch.wire_ids);
-            let delivery = outbox.put_step(batch.rows, &scratch.ended_handles, moment);
+            let rows = batch.rows.with_ids(handles);
+            let delivery = outbox.put_step(rows, &scratch.ended_handles, moment);
             if delivery.waited > engine.slow_reader_timeout {
                 scratch.slow.push(Arc::clone(&outbox));
             }
@@ -75,8 +73,13 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
         _ => spread(engine, &mut registry, &batch, moment, scratch),
     }
     for client_id in scratch.ended.drain(..) {
-        if let Some(slot) = registry.remove(client_id) {
-            end(slot, moment.now, &mut scratch.ends, &mut scratch.canaries);
+        if let Some(request) = registry.remove(client_id) {
+            end(
+                request,
+                moment.now,
+                &mut scratch.ends,
+                &mut scratch.canaries,
+            );
         }
     }
     // An executor that is never waited for brings this thread back at once: whoever waits to submit
@@ -96,69 +99,69 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
     }
 }
 
-/// Books every row on its request and finds its wire id. Returns the stream that all rows belong to,
-/// where they are all live step requests of one.
+/// Books every row on its request. Where all rows are of live step requests of one stream, returns the
+/// stream, and the handle of each row.
 fn account(
     registry: &mut Registry,
     batch: &ResponseBatch,
     now: Instant,
     scratch: &mut Scratch,
-) -> Option<Arc<Outbox>> {
+) -> Option<(Arc<Outbox>, Vec<Handle>)> {
     let rows = &batch.rows;
-    scratch.wire_ids.clear();
     scratch.ended.clear();
     scratch.ended_handles.clear();
     for error in &rows.errors {
-        let client_id = rows.handles.get(error.row as usize);
-        if let Some(slot) = client_id.and_then(|client_id| registry.get_mut(*client_id)) {
-            slot.error = Some((error.code, error.text.as_str().into()));
+        let client_id = rows.ids.get(error.row as usize);
+        if let Some(request) = client_id.and_then(|client_id| registry.get_mut(*client_id)) {
+            request.error = Some((error.code, error.text.as_str().into()));
         }
     }
     let mut common: Option<Arc<Outbox>> = None;
+    let mut handles = Vec::with_capacity(rows.ids.len());
     let mut uniform = true;
     let lengths = rows.token_offsets.windows(2).map(|pair| match pair {
         [start, end] => end - start,
         _ => 0,
     });
     let columns = rows
-        .handles
+        .ids
         .iter()
         .zip(lengths)
         .zip(rows.finish_reasons.iter().zip(&rows.finals));
     for ((client_id, tokens), (reason, last)) in columns {
-        let Some(slot) = registry.get_mut(*client_id) else {
+        let Some(request) = registry.get_mut(*client_id) else {
             uniform = false;
             continue;
         };
-        uniform &= !slot.ended;
-        slot.output_tokens += tokens;
-        slot.first_row.get_or_insert(now);
-        if *last != 0 && !slot.ended {
-            slot.ended = true;
-            slot.finish_reason = *reason;
+        uniform &= !request.ended;
+        request.output_tokens += tokens;
+        request.first_row.get_or_insert(now);
+        if *last != 0 && !request.ended {
+            request.ended = true;
+            request.finish_reason = *reason;
             scratch.ended.push(*client_id);
-            scratch.ended_handles.extend(slot.handle);
+            scratch.ended_handles.extend(request.handle);
         }
-        match (&slot.outbox, slot.handle, &common) {
+        match (&request.outbox, request.handle, &common) {
             (Some(outbox), Some(handle), Some(first)) if Arc::ptr_eq(outbox, first) => {
-                scratch.wire_ids.push(handle);
+                handles.push(handle);
             }
             (Some(outbox), Some(handle), None) => {
                 common = Some(Arc::clone(outbox));
-                scratch.wire_ids.push(handle);
+                handles.push(handle);
             }
             _ => uniform = false,
         }
     }
-    common.filter(|_| uniform)
+    common.filter(|_| uniform).map(|outbox| (outbox, handles))
 }
 
 fn keep_wanted_cached_tokens(registry: &mut Registry, batch: &mut ResponseBatch) {
-    let handles = &batch.rows.handles;
+    let ids = &batch.rows.ids;
     batch.rows.cached_tokens.retain(|(row, _)| {
-        let client_id = handles.get(*row as usize);
-        let slot = client_id.and_then(|client_id| registry.get_mut(*client_id));
-        slot.is_some_and(|slot| slot.wants_cached_tokens)
+        let client_id = ids.get(*row as usize);
+        let request = client_id.and_then(|client_id| registry.get_mut(*client_id));
+        request.is_some_and(|request| request.wants_cached_tokens)
     });
 }
 
@@ -178,15 +181,20 @@ fn spread(
             .count();
         let (own, rest) = tensors.split_at(own);
         tensors = rest;
-        let Some(slot) = registry.get_mut(row.handle).filter(|slot| !slot.sent_final) else {
+        let Some(request) = registry
+            .get_mut(row.id)
+            .filter(|request| !request.sent_final)
+        else {
             continue;
         };
-        slot.sent_final = row.is_final;
-        if !slot.wants_cached_tokens {
+        request.sent_final = row.is_final;
+        if !request.wants_cached_tokens {
             row.cached_tokens = None;
         }
-        let Some(outbox) = &slot.outbox else { continue };
-        let delivery = match slot.handle {
+        let Some(outbox) = &request.outbox else {
+            continue;
+        };
+        let delivery = match request.handle {
             Some(handle) => outbox.put_step_row(&row, handle, moment),
             None => {
                 outbox.put_plain_row(&row, own.iter().map(|(_, tensor)| tensor.clone()), moment)
@@ -203,31 +211,36 @@ fn spread(
 }
 
 /// A request is over: its numbers go to the metrics, unless it was the canary.
-fn end(slot: Slot, now: Instant, ends: &mut Vec<RequestEnd>, canaries: &mut Vec<Slot>) {
-    if slot.canary.is_some() {
-        canaries.push(slot);
+fn end(
+    request: LiveRequest,
+    now: Instant,
+    ends: &mut Vec<RequestEnd>,
+    canaries: &mut Vec<LiveRequest>,
+) {
+    if request.canary.is_some() {
+        canaries.push(request);
         return;
     }
-    let outcome = match &slot.error {
-        Some((code, _)) if *code == Code::ResourceExhausted as i32 => Outcome::Rejected,
+    let outcome = match &request.error {
+        Some((code, _)) if *code == Code::ResourceExhausted => Outcome::Rejected,
         Some(_) => Outcome::Backend,
-        None if slot.abandoned || slot.finish_reason == FinishReason::Cancelled as u8 => {
+        None if request.abandoned || request.finish_reason == FinishReason::Cancelled as u8 => {
             Outcome::Canceled
         }
         None => Outcome::Success,
     };
     ends.push(RequestEnd {
         outcome,
-        prompt_tokens: slot.prompt_tokens,
-        output_tokens: slot.output_tokens,
-        received: slot.received,
-        handed_over: slot.handed_over.unwrap_or(slot.received),
-        first_row: slot.first_row,
+        prompt_tokens: request.prompt_tokens,
+        output_tokens: request.output_tokens,
+        received: request.received,
+        handed_over: request.handed_over.unwrap_or(request.received),
+        first_row: request.first_row,
         ended: now,
     });
 }
 
-fn answer_canary(canary: &mut Slot) {
+fn answer_canary(canary: &mut LiveRequest) {
     let Some(sender) = canary.canary.take() else {
         return;
     };
@@ -246,7 +259,7 @@ fn answer_canary(canary: &mut Slot) {
 }
 
 /// Ends requests whose executor is no more: each gets its one final row, an error.
-pub(super) fn fail_slots(slots: Vec<(u64, Slot)>, reason: &str, metrics: &Metrics) {
+pub(super) fn fail_all(requests: Vec<(ClientId, LiveRequest)>, reason: &str, metrics: &Metrics) {
     let now = Instant::now();
     let moment = Moment {
         now,
@@ -255,32 +268,25 @@ pub(super) fn fail_slots(slots: Vec<(u64, Slot)>, reason: &str, metrics: &Metric
     let (mut ends, mut canaries) = (Vec::new(), Vec::new());
     let error = RowError {
         row: 0,
-        code: Code::Unavailable as i32,
+        code: Code::Unavailable,
         text: "the executor has failed: the worker is ending".to_owned(),
     };
-    for (client_id, mut slot) in slots {
+    for (client_id, mut request) in requests {
         let row = Row {
-            index: 0,
-            handle: client_id,
-            sequence_index: 0,
-            tokens: &[],
             finish_reason: FinishReason::Cancelled,
             is_final: true,
             error: Some(&error),
-            log_probs: None,
-            top_log_probs: None,
-            cached_tokens: None,
-            prompt_log_probs: None,
+            ..Row::new(client_id, &[])
         };
-        if let Some(outbox) = &slot.outbox {
-            match slot.handle {
+        if let Some(outbox) = &request.outbox {
+            match request.handle {
                 Some(handle) => outbox.put_step_row(&row, handle, moment),
                 None => outbox.put_plain_row(&row, std::iter::empty(), moment),
             };
             outbox.wake();
         }
-        slot.error = Some((error.code, reason.into()));
-        end(slot, now, &mut ends, &mut canaries);
+        request.error = Some((error.code, reason.into()));
+        end(request, now, &mut ends, &mut canaries);
     }
     for mut canary in canaries {
         answer_canary(&mut canary);

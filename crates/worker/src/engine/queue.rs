@@ -2,7 +2,7 @@
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::executor::Request;
+use crate::executor::{ClientId, Request};
 
 #[derive(Default)]
 pub(super) struct SubmitQueue {
@@ -20,7 +20,7 @@ struct State {
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) requests: Vec<Request>,
-    pub(super) cancels: Vec<u64>,
+    pub(super) cancels: Vec<ClientId>,
 }
 
 impl SubmitQueue {
@@ -29,7 +29,7 @@ impl SubmitQueue {
         self.filled.notify_one();
     }
 
-    pub(super) fn push_cancels(&self, client_ids: &[u64]) {
+    pub(super) fn push_cancels(&self, client_ids: &[ClientId]) {
         self.state
             .lock()
             .batch

@@ -1,23 +1,27 @@
-//! The live requests, by client id. An id is a slot number with the slot's generation above it, so that
-//! a row finds its request by one indexed load and a late row of a gone request finds nothing.
+//! The live requests, by client id. A row finds its request by one indexed load, and a late row of a
+//! finished request finds nothing: an id is a slot map's key, which is never used again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use inflight_kserve::step::Handle;
+use slotmap::{Key as _, KeyData, SlotMap, new_key_type};
 use tokio::sync::oneshot;
+use tonic::Code;
 
 use super::Destination;
+use crate::executor::ClientId;
 use crate::outbox::Outbox;
 
-/// One executor request.
-pub(super) struct Slot {
+/// One executor request, from its submission to its final row.
+pub(super) struct LiveRequest {
     /// Where rows go; `None` once nobody listens.
     pub(super) outbox: Option<Arc<Outbox>>,
     /// Rows travel in step messages under this handle; plain rows keep their client id.
-    pub(super) handle: Option<u64>,
+    pub(super) handle: Option<Handle>,
     pub(super) wants_cached_tokens: bool,
-    /// The final row has come; the slot goes at the end of the iteration.
+    /// The final row has come; the request goes at the end of the iteration.
     pub(super) ended: bool,
     pub(super) name: Option<Box<str>>,
     pub(super) canary: Option<oneshot::Sender<Result<(), String>>>,
@@ -30,13 +34,12 @@ pub(super) struct Slot {
     pub(super) abandoned: bool,
     /// Of the final row, a [`FinishReason`](inflight_kserve::step::FinishReason) number.
     pub(super) finish_reason: u8,
-    /// gRPC code and text of the row that failed.
-    pub(super) error: Option<(i32, Box<str>)>,
+    pub(super) error: Option<(Code, Box<str>)>,
     /// The final row was passed on: later ones, from a confused executor, go nowhere.
     pub(super) sent_final: bool,
 }
 
-impl Slot {
+impl LiveRequest {
     pub(super) fn new(
         outbox: &Arc<Outbox>,
         destination: &Destination,
@@ -96,55 +99,46 @@ impl Slot {
     }
 }
 
-#[derive(Default)]
-struct Entry {
-    generation: u32,
-    slot: Option<Slot>,
+new_key_type! {
+    struct Key;
+}
+
+impl From<ClientId> for Key {
+    fn from(client_id: ClientId) -> Self {
+        KeyData::from_ffi(client_id.0).into()
+    }
+}
+
+impl From<Key> for ClientId {
+    fn from(key: Key) -> Self {
+        Self(key.data().as_ffi())
+    }
 }
 
 #[derive(Default)]
 pub(super) struct Registry {
-    entries: Vec<Entry>,
-    free: Vec<u32>,
+    requests: SlotMap<Key, LiveRequest>,
     /// Request ids that clients may stop by. The newest use of an id is the one that counts.
-    names: HashMap<Box<str>, Vec<u64>>,
+    names: HashMap<Box<str>, Vec<ClientId>>,
 }
 
 impl Registry {
     pub(super) fn live(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.requests.len()
     }
 
-    pub(super) fn insert(&mut self, slot: Slot) -> u64 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
-            self.entries.len() as u32 - 1
-        });
-        let Some(entry) = self.entries.get_mut(place as usize) else {
-            unreachable!("a free place is one of the entries")
-        };
-        entry.slot = Some(slot);
-        u64::from(entry.generation) << 32 | u64::from(place)
+    pub(super) fn insert(&mut self, request: LiveRequest) -> ClientId {
+        self.requests.insert(request).into()
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, client_id: u64) -> Option<&mut Slot> {
-        let entry = self.entries.get_mut(client_id as u32 as usize)?;
-        if entry.generation != (client_id >> 32) as u32 {
-            return None;
-        }
-        entry.slot.as_mut()
+    pub(super) fn get_mut(&mut self, client_id: ClientId) -> Option<&mut LiveRequest> {
+        self.requests.get_mut(client_id.into())
     }
 
-    pub(super) fn remove(&mut self, client_id: u64) -> Option<Slot> {
-        let entry = self.entries.get_mut(client_id as u32 as usize)?;
-        if entry.generation != (client_id >> 32) as u32 {
-            return None;
-        }
-        let slot = entry.slot.take()?;
-        entry.generation = entry.generation.wrapping_add(1);
-        self.free.push(client_id as u32);
-        if let Some(name) = &slot.name
+    pub(super) fn remove(&mut self, client_id: ClientId) -> Option<LiveRequest> {
+        let request = self.requests.remove(client_id.into())?;
+        if let Some(name) = &request.name
             && let Some(ids) = self.names.get_mut(name)
         {
             ids.retain(|id| *id != client_id);
@@ -152,31 +146,28 @@ impl Registry {
                 self.names.remove(name);
             }
         }
-        Some(slot)
+        Some(request)
     }
 
     /// Gives live requests a name to be stopped by.
-    pub(super) fn name(&mut self, name: &str, client_ids: &[u64]) {
+    pub(super) fn name(&mut self, name: &str, client_ids: &[ClientId]) {
         self.names.insert(name.into(), client_ids.to_vec());
     }
 
-    pub(super) fn named(&self, name: &str) -> Vec<u64> {
+    pub(super) fn named(&self, name: &str) -> Vec<ClientId> {
         self.names.get(name).cloned().unwrap_or_default()
     }
 
-    pub(super) fn ids(&self) -> Vec<u64> {
-        let entries = self.entries.iter().enumerate();
-        entries
-            .filter(|(_, entry)| entry.slot.is_some())
-            .map(|(place, entry)| u64::from(entry.generation) << 32 | place as u64)
-            .collect()
+    pub(super) fn ids(&self) -> Vec<ClientId> {
+        self.requests.keys().map(ClientId::from).collect()
     }
 
     /// Removes everything.
-    pub(super) fn drain(&mut self) -> Vec<(u64, Slot)> {
-        let ids = self.ids();
-        ids.into_iter()
-            .filter_map(|id| Some((id, self.remove(id)?)))
+    pub(super) fn drain(&mut self) -> Vec<(ClientId, LiveRequest)> {
+        self.names.clear();
+        self.requests
+            .drain()
+            .map(|(key, request)| (key.into(), request))
             .collect()
     }
 }
@@ -185,30 +176,33 @@ impl Registry {
 mod tests {
     use super::*;
 
-    fn slot() -> Slot {
-        Slot::canary(oneshot::channel().0, Instant::now())
+    fn request() -> LiveRequest {
+        LiveRequest::canary(oneshot::channel().0, Instant::now())
     }
 
     #[test]
-    fn a_gone_requests_id_finds_nothing_in_its_reused_slot() {
+    fn the_id_of_a_finished_request_is_not_used_again() {
         let mut registry = Registry::default();
-        let first = registry.insert(slot());
+        let first = registry.insert(request());
         assert!(registry.remove(first).is_some());
-        let second = registry.insert(slot());
-        assert_eq!(first as u32, second as u32);
+        let second = registry.insert(request());
         assert!(registry.get_mut(first).is_none());
         assert!(registry.remove(first).is_none());
         assert!(registry.get_mut(second).is_some());
         assert_eq!(registry.live(), 1);
-        assert!(registry.get_mut(u64::MAX).is_none());
+        assert!(registry.get_mut(ClientId(u64::MAX)).is_none());
+        assert!(registry.get_mut(ClientId::default()).is_none());
+        assert_eq!(registry.drain().len(), 1);
+        assert_eq!(registry.live(), 0);
+        assert!(registry.get_mut(second).is_none());
     }
 
     #[test]
     fn the_newest_use_of_a_name_is_the_one_that_counts() {
         let mut registry = Registry::default();
-        let named = || Slot {
+        let named = || LiveRequest {
             name: Some("a".into()),
-            ..slot()
+            ..request()
         };
         let first = registry.insert(named());
         registry.name("a", &[first]);

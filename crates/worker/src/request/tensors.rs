@@ -1,5 +1,6 @@
 //! A message's inputs against the model's table: known, of the right type and shape, split by row.
 
+use inflight_kserve::step::Handle;
 use inflight_kserve::tensor::{BytesElements, DataType, Element, Tensor, Tensors};
 
 use super::{Limits, RequestError};
@@ -58,7 +59,7 @@ impl<'a> Batch<'a> {
         Ok(flags)
     }
 
-    pub(super) fn handle(&self) -> Result<Option<u64>, RequestError> {
+    pub(super) fn handle(&self) -> Result<Option<Handle>, RequestError> {
         let input = self
             .inputs
             .iter()

@@ -328,7 +328,7 @@ fn what_does_not_fit_step_messages_is_refused_by_name() {
         "return_perf_metrics",
     ] {
         let mut builder = base();
-        builder.handle(5).scalar("streaming", false);
+        builder.handle(Handle(5)).scalar("streaming", false);
         if name == "beam_width" {
             builder.scalar(name, 2);
         } else {
@@ -337,12 +337,12 @@ fn what_does_not_fit_step_messages_is_refused_by_name() {
         let message = builder.build();
         let error = parse(&message, &limits(&EVERYTHING)).unwrap_err();
         assert!(error.to_string().contains(name), "{error}");
-        assert_eq!(handle_of_malformed(&message), Some(5));
+        assert_eq!(handle_of_malformed(&message), Some(Handle(5)));
     }
     // Its answer is a tensor; what continues it is tokens.
     for (kind, taken) in [("context_only", false), ("generation_only", true)] {
         let mut builder = base();
-        builder.handle(5).parameter(
+        builder.handle(Handle(5)).parameter(
             "request_type",
             ParameterChoice::StringParam(kind.to_owned()),
         );
@@ -439,7 +439,7 @@ proptest! {
             .push_bytes("guided_decoding_guide", &[1, 1], ["{}"])
             .scalar("seed", 3_u64);
         if step {
-            builder.handle(7);
+            builder.handle(Handle(7));
         }
         let mut message = builder.build();
         for mutation in mutations {

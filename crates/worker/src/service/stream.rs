@@ -11,14 +11,14 @@ use std::task::{Context, Poll};
 
 use futures_util::Stream;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
-use inflight_kserve::step::StepBatch;
+use inflight_kserve::step::{Handle, StepBatch};
 use tokio::task::AbortHandle;
 use tonic::{Code, Status, Streaming};
 
 use super::Shared;
 use crate::batch;
 use crate::engine::Destination;
-use crate::executor::{Request, ResponseBatch};
+use crate::executor::{ClientId, Request, ResponseBatch};
 use crate::model::CORE_MODEL;
 use crate::outbox::{Known, Outbox, Taken};
 use crate::request::{self, Incoming, PlainRequest};
@@ -111,7 +111,7 @@ impl Shared {
     fn start_step(
         &self,
         outbox: &Arc<Outbox>,
-        handle: u64,
+        handle: Handle,
         request: Request,
         wants_cached_tokens: bool,
     ) {
@@ -150,7 +150,7 @@ impl Shared {
             .iter()
             .map(|request| request.input_token_ids.len())
             .collect();
-        let prepare = |client_ids: &[u64]| {
+        let prepare = |client_ids: &[ClientId]| {
             let rows = client_ids.iter().zip(prompts).zip(lengths).enumerate();
             for (row, ((client_id, prompt), length)) in rows {
                 let responder = Responder::new(Arc::clone(&answer), row, length, prompt);
@@ -165,7 +165,7 @@ impl Shared {
             })
     }
 
-    fn refuse(&self, outbox: &Outbox, handle: Option<u64>, id: &str, refusal: Refusal) {
+    fn refuse(&self, outbox: &Outbox, handle: Option<Handle>, id: &str, refusal: Refusal) {
         match handle {
             // A malformed second request ends the first as well.
             Some(handle) => match self.end_earlier(outbox, handle) {
@@ -180,7 +180,7 @@ impl Shared {
 
     /// Ends the request that lives under a handle which is used again: the two cannot be told apart, so
     /// both end, with one final row.
-    fn end_earlier(&self, outbox: &Outbox, handle: u64) -> Earlier {
+    fn end_earlier(&self, outbox: &Outbox, handle: Handle) -> Earlier {
         match outbox.find(handle) {
             Known::No => Earlier::None,
             Known::Ending => Earlier::Final,
@@ -356,9 +356,9 @@ pub(super) async fn infer(
             connection.outbox.register(context.waker());
             match connection.outbox.take() {
                 Taken::Plain(batch) => each_response(&connection.outbox, &batch, |answer| {
-                    result = Some(answer.map_err(|failed| {
-                        Status::new(Code::from_i32(failed.error.code), failed.error.text)
-                    }));
+                    result = Some(
+                        answer.map_err(|failed| Status::new(failed.error.code, failed.error.text)),
+                    );
                 }),
                 Taken::Failed(status) => result = Some(Err(status)),
                 Taken::End => return Poll::Ready(()),

@@ -3,23 +3,23 @@
 use crate::executor::{ModelInfo, capability};
 
 /// Prefill of about 10,000 tokens a second: a mid-size model on one GPU.
-pub const DEFAULT_PREFILL_US_PER_TOKEN: f64 = 100.0;
+pub(super) const DEFAULT_PREFILL_US_PER_TOKEN: f64 = 100.0;
 /// The part of an iteration that does not depend on the batch: reading the weights once.
-pub const DEFAULT_STEP_US: f64 = 10_000.0;
+pub(super) const DEFAULT_STEP_US: f64 = 10_000.0;
 /// The part that does: attention over each sequence's cache.
-pub const DEFAULT_STEP_US_PER_SEQUENCE: f64 = 20.0;
+pub(super) const DEFAULT_STEP_US_PER_SEQUENCE: f64 = 20.0;
 /// TensorRT-LLM's usual engine limit for this kind of GPU.
-pub const DEFAULT_MAX_BATCH_SIZE: u32 = 256;
+pub(super) const DEFAULT_MAX_BATCH_SIZE: u32 = 256;
 /// With the default block size, about half a million tokens of KV cache.
-pub const DEFAULT_NUM_BLOCKS: u32 = 16_384;
+pub(super) const DEFAULT_NUM_BLOCKS: u32 = 16_384;
 /// TensorRT-LLM's default for `tokens_per_block`.
-pub const DEFAULT_TOKENS_PER_BLOCK: u32 = 32;
+pub(super) const DEFAULT_TOKENS_PER_BLOCK: u32 = 32;
 /// Large enough for any load test that is not about long contexts.
-pub const DEFAULT_MAX_SEQ_LEN: u32 = 8192;
+pub(super) const DEFAULT_MAX_SEQ_LEN: u32 = 8192;
 /// TensorRT-LLM's default for `max_num_tokens`: prompt tokens one iteration takes at most.
-pub const DEFAULT_MAX_NUM_TOKENS: u32 = 8192;
+pub(super) const DEFAULT_MAX_NUM_TOKENS: u32 = 8192;
 /// A common vocabulary size; the caller gives its tokenizer's.
-pub const DEFAULT_VOCAB_SIZE: u32 = 32_000;
+pub(super) const DEFAULT_VOCAB_SIZE: u32 = 32_000;
 
 /// The timing model. A step cost of 0 throughout means: as fast as the worker awaits.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,10 +13,10 @@ use inflight_kserve::inference::{
     ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, ServerReadyRequest,
 };
 use inflight_kserve::names;
-use inflight_kserve::step::{FinishReason, StepBatch};
+use inflight_kserve::step::{FinishReason, Handle, Row, StepBatch};
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
 use inflight_worker::executor::{
-    Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
 };
 use inflight_worker::{
     SimulatedExecutor, SimulatedOptions, WorkerError, WorkerExit, WorkerOptions,
@@ -88,6 +88,12 @@ impl Worker {
         Self::start(Arc::new(SimulatedExecutor::new(options)), self::options()).await
     }
 
+    /// A worker whose executor does what the test says.
+    pub(crate) async fn scripted(capabilities: &[&str]) -> (Self, Script) {
+        let (executor, script) = Scripted::new(capabilities);
+        (Self::start(executor, self::options()).await, script)
+    }
+
     pub(crate) async fn is_ready(&mut self) -> bool {
         self.client
             .server_ready(ServerReadyRequest {})
@@ -132,10 +138,11 @@ impl Worker {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    pub(crate) async fn active(&self) -> f64 {
-        let labels = "{model=\"tensorrt_llm\",version=\"1\",request_type=\"active\"}";
-        self.metric(&format!("nv_trt_llm_request_metrics{labels}"))
-            .await
+    /// Waits until the executor has this many requests.
+    pub(crate) async fn until_active(&self, requests: u32) {
+        let labels = r#"{model="tensorrt_llm",version="1",request_type="active"}"#;
+        let sample = format!("nv_trt_llm_request_metrics{labels}");
+        until(async || self.metric(&sample).await == f64::from(requests)).await;
     }
 }
 
@@ -159,6 +166,18 @@ impl Stream {
         self.send.as_ref().unwrap().send(request).await.unwrap();
     }
 
+    /// Sends a step request of one prompt token; what the executor calls it.
+    pub(crate) async fn start_step(&self, handle: u64, script: &Script) -> ClientId {
+        self.send(step_request(handle, &[1], 9).build()).await;
+        script.request().await.client_id
+    }
+
+    /// The same for a plain request that streams.
+    pub(crate) async fn start_plain(&self, id: &str, script: &Script) -> ClientId {
+        self.send(streaming(id, &[1], 9)).await;
+        script.request().await.client_id
+    }
+
     /// Ends the client's side.
     pub(crate) fn finish(&mut self) {
         self.send = None;
@@ -174,6 +193,11 @@ impl Stream {
 
     pub(crate) async fn next(&mut self) -> ModelStreamInferResponse {
         self.message().await.unwrap().expect("the stream goes on")
+    }
+
+    /// Asserts that the server ends the stream without a further message.
+    pub(crate) async fn assert_ended(&mut self) {
+        assert_eq!(self.message().await.unwrap(), None);
     }
 
     /// The next message as rows.
@@ -201,9 +225,15 @@ pub(crate) fn request(id: &str, prompt: &[i32], max_tokens: i32) -> RequestBuild
     builder
 }
 
+/// A plain request that streams.
+pub(crate) fn streaming(id: &str, prompt: &[i32], max_tokens: i32) -> ModelInferRequest {
+    let mut builder = request(id, prompt, max_tokens);
+    builder.scalar("streaming", true).build()
+}
+
 pub(crate) fn step_request(handle: u64, prompt: &[i32], max_tokens: i32) -> RequestBuilder {
     let mut builder = request("", prompt, max_tokens);
-    builder.handle(handle);
+    builder.handle(Handle(handle));
     builder
 }
 
@@ -248,20 +278,20 @@ pub(crate) fn slow() -> SimulatedOptions {
 pub(crate) struct Scripted {
     info: ModelInfo,
     enqueued: mpsc::UnboundedSender<Request>,
-    cancelled: mpsc::UnboundedSender<u64>,
+    cancelled: mpsc::UnboundedSender<ClientId>,
     batches: parking_lot::Mutex<blocking::Receiver<Result<ResponseBatch, ExecutorFailed>>>,
     answer: blocking::Sender<Result<ResponseBatch, ExecutorFailed>>,
 }
 
 /// The test's end of a [`Scripted`] executor.
 pub(crate) struct Script {
-    pub(crate) requests: Mutex<mpsc::UnboundedReceiver<Request>>,
-    pub(crate) cancels: Mutex<mpsc::UnboundedReceiver<u64>>,
+    requests: Mutex<mpsc::UnboundedReceiver<Request>>,
+    cancels: Mutex<mpsc::UnboundedReceiver<ClientId>>,
     batches: blocking::Sender<Result<ResponseBatch, ExecutorFailed>>,
 }
 
 impl Scripted {
-    /// With every capability given, and a first token for the canary.
+    /// With these capabilities; the request that proves readiness is answered by itself.
     pub(crate) fn new(capabilities: &[&str]) -> (Arc<Self>, Script) {
         let (enqueued, requests) = mpsc::unbounded_channel();
         let (cancelled, cancels) = mpsc::unbounded_channel();
@@ -293,6 +323,7 @@ impl Scripted {
 }
 
 impl Script {
+    /// The next request that the executor gets.
     pub(crate) async fn request(&self) -> Request {
         let mut requests = self.requests.lock().await;
         tokio::time::timeout(PATIENCE, requests.recv())
@@ -301,7 +332,8 @@ impl Script {
             .unwrap()
     }
 
-    pub(crate) async fn cancel(&self) -> u64 {
+    /// The next request that the executor is told to end.
+    pub(crate) async fn cancel(&self) -> ClientId {
         let mut cancels = self.cancels.lock().await;
         tokio::time::timeout(PATIENCE, cancels.recv())
             .await
@@ -309,7 +341,15 @@ impl Script {
             .unwrap()
     }
 
-    pub(crate) fn give(&self, batch: ResponseBatch) {
+    /// Gives one iteration's rows.
+    pub(crate) fn give<'a>(&self, rows: impl IntoIterator<Item = Row<'a, ClientId>>) {
+        self.give_batch(ResponseBatch {
+            rows: rows.into_iter().collect(),
+            tensors: Vec::new(),
+        });
+    }
+
+    pub(crate) fn give_batch(&self, batch: ResponseBatch) {
         self.batches.send(Ok(batch)).unwrap();
     }
 
@@ -320,23 +360,32 @@ impl Script {
     }
 }
 
-/// Rows as (client id, sequence, tokens, reason, final).
-pub(crate) fn rows(rows: &[(u64, i32, &[i32], FinishReason, bool)]) -> ResponseBatch {
-    let mut batch = StepBatch {
-        token_offsets: vec![0],
-        ..StepBatch::default()
-    };
-    for (client_id, sequence, tokens, reason, last) in rows {
-        batch.handles.push(*client_id);
-        batch.sequence_index.push(*sequence);
-        batch.token_ids.extend_from_slice(tokens);
-        batch.token_offsets.push(batch.token_ids.len() as u32);
-        batch.finish_reasons.push(*reason as u8);
-        batch.finals.push(u8::from(*last));
+/// The last row of a request.
+pub(crate) fn last(client_id: ClientId, tokens: &[i32], reason: FinishReason) -> Row<'_, ClientId> {
+    Row {
+        finish_reason: reason,
+        is_final: true,
+        ..Row::new(client_id, tokens)
     }
-    ResponseBatch {
-        rows: batch,
-        tensors: Vec::new(),
+}
+
+/// The last row of a sequence other than the request's last.
+pub(crate) fn ended(
+    client_id: ClientId,
+    tokens: &[i32],
+    reason: FinishReason,
+) -> Row<'_, ClientId> {
+    Row {
+        is_final: false,
+        ..last(client_id, tokens, reason)
+    }
+}
+
+/// A row as one of the request's second sequence.
+pub(crate) fn second<'a>(row: Row<'a, ClientId>) -> Row<'a, ClientId> {
+    Row {
+        sequence_index: 1,
+        ..row
     }
 }
 
@@ -348,8 +397,12 @@ impl Executor for Scripted {
     fn enqueue(&self, requests: Vec<Request>) -> Result<(), ExecutorFailed> {
         for request in requests {
             if request.input_token_ids == [0] && request.max_tokens == 1 {
-                let row = (request.client_id, 0, &[1][..], FinishReason::Length, true);
-                self.answer.send(Ok(rows(&[row]))).unwrap();
+                let rows = [last(request.client_id, &[1], FinishReason::Length)];
+                let batch = ResponseBatch {
+                    rows: rows.into_iter().collect(),
+                    tensors: Vec::new(),
+                };
+                self.answer.send(Ok(batch)).unwrap();
             } else {
                 let _ = self.enqueued.send(request);
             }
@@ -357,7 +410,7 @@ impl Executor for Scripted {
         Ok(())
     }
 
-    fn cancel(&self, client_ids: &[u64]) -> Result<(), ExecutorFailed> {
+    fn cancel(&self, client_ids: &[ClientId]) -> Result<(), ExecutorFailed> {
         for client_id in client_ids {
             let _ = self.cancelled.send(*client_id);
         }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use inflight_kserve::assets::{DescribeRequest, FetchRequest};
 use inflight_kserve::client::{TransportOptions, assets_client, connect};
-use inflight_kserve::step::FinishReason;
+use inflight_kserve::step::{FinishReason, Handle, StepBatch};
+use inflight_worker::executor::ResponseBatch;
 use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerExit, WorkerOptions};
 use tonic::Code;
 
-use super::harness::{LONG, Scripted, Worker, instant, options, request, rows, slow, step_request};
+use super::harness::{LONG, Scripted, Worker, instant, last, options, request, slow, step_request};
 
 #[tokio::test]
 async fn the_worker_is_not_ready_before_its_first_token() {
@@ -47,19 +48,14 @@ async fn a_canary_that_never_comes_back_ends_the_worker() {
 
 #[tokio::test]
 async fn an_executor_that_fails_ends_every_request_and_the_worker() {
-    let (executor, script) = Scripted::new(&[]);
-    let mut worker = Worker::start(executor, options()).await;
+    let (mut worker, script) = Worker::scripted(&[]).await;
     let mut stream = worker.stream().await;
-    stream.send(step_request(1, &[1], 9).build()).await;
-    script.request().await;
-    stream
-        .send(request("p", &[1], 9).scalar("streaming", true).build())
-        .await;
-    script.request().await;
+    stream.start_step(1, &script).await;
+    stream.start_plain("p", &script).await;
     script.fail("rank 3 is gone");
     let batch = stream.rows().await;
-    assert_eq!((batch.handles, batch.finals), (vec![1], vec![1]));
-    assert_eq!(batch.errors[0].code, Code::Unavailable as i32);
+    assert_eq!((batch.ids, batch.finals), (vec![Handle(1)], vec![1]));
+    assert_eq!(batch.errors[0].code, Code::Unavailable);
     // What broke is for the log, not for clients.
     assert!(!batch.errors[0].text.contains("rank 3"));
     let message = stream.next().await;
@@ -68,7 +64,7 @@ async fn an_executor_that_fails_ends_every_request_and_the_worker() {
         "{}",
         message.error_message
     );
-    assert!(stream.message().await.unwrap().is_none());
+    stream.assert_ended().await;
     let exit = worker.exit.await.unwrap().unwrap();
     assert_eq!(
         exit,
@@ -85,8 +81,7 @@ async fn an_executor_that_stands_still_ends_the_worker() {
     };
     let mut worker = Worker::start(executor, options).await;
     let mut stream = worker.stream().await;
-    stream.send(step_request(1, &[1], 9).build()).await;
-    script.request().await;
+    stream.start_step(1, &script).await;
     assert_eq!(stream.rows().await.finals, [1]);
     let exit = worker.exit.await.unwrap().unwrap();
     assert!(matches!(exit, WorkerExit::ExecutorFailed(reason) if reason.contains("no progress")));
@@ -94,14 +89,15 @@ async fn an_executor_that_stands_still_ends_the_worker() {
 
 #[tokio::test]
 async fn a_malformed_batch_is_the_executors_failure() {
-    let (executor, script) = Scripted::new(&[]);
-    let mut worker = Worker::start(executor, options()).await;
+    let (mut worker, script) = Worker::scripted(&[]).await;
     let mut stream = worker.stream().await;
-    stream.send(step_request(1, &[1], 9).build()).await;
-    let id = script.request().await.client_id;
-    let mut batch = rows(&[(id, 0, &[5], FinishReason::EndId, true)]);
-    batch.rows.token_offsets = vec![0, 9];
-    script.give(batch);
+    let id = stream.start_step(1, &script).await;
+    let mut rows = StepBatch::from_iter([last(id, &[5], FinishReason::EndId)]);
+    rows.token_offsets = vec![0, 9];
+    script.give_batch(ResponseBatch {
+        rows,
+        tensors: Vec::new(),
+    });
     assert_eq!(stream.rows().await.errors.len(), 1);
     assert!(matches!(
         worker.exit.await.unwrap().unwrap(),
@@ -114,12 +110,12 @@ async fn shutdown_lets_requests_finish_then_cancels() {
     let mut worker = Worker::simulated(slow()).await;
     let mut stream = worker.stream().await;
     stream.send(step_request(1, LONG, 9).build()).await;
-    super::harness::until(async || worker.active().await == 1.0).await;
+    worker.until_active(1).await;
     let stop = tokio::spawn(worker.stop());
     let batch = stream.rows().await;
     assert_eq!(batch.finish_reasons, [FinishReason::Cancelled as u8]);
     // The stream ends properly although the client still had its side open.
-    assert!(stream.message().await.unwrap().is_none());
+    stream.assert_ended().await;
     assert_eq!(stop.await.unwrap(), WorkerExit::Shutdown);
 }
 

@@ -7,18 +7,13 @@ use inflight_kserve::inference::{
     RepositoryIndexRequest, ServerMetadataRequest,
 };
 use inflight_kserve::names;
-use inflight_kserve::step::FinishReason;
+use inflight_kserve::step::{FinishReason, Row, StepBatch};
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
-use inflight_worker::executor::NamedTensor;
+use inflight_worker::executor::{NamedTensor, ResponseBatch};
 
 use super::harness::{
-    LONG, Script, Scripted, Worker, instant, is_final, options, output_ids, request, rows, slow,
+    LONG, Worker, ended, instant, is_final, last, output_ids, request, second, slow, streaming,
 };
-
-async fn scripted(capabilities: &[&str]) -> (Worker, Script) {
-    let (executor, script) = Scripted::new(capabilities);
-    (Worker::start(executor, options()).await, script)
-}
 
 fn shape(response: &ModelInferResponse, name: &str) -> Option<Vec<i64>> {
     let output = response.outputs.iter().find(|output| output.name == name)?;
@@ -35,21 +30,13 @@ fn names_of(response: &ModelInferResponse) -> Vec<&str> {
 
 #[tokio::test]
 async fn streaming_responses_carry_new_tokens_and_the_last_is_final() {
-    let (mut worker, script) = scripted(&[]).await;
+    let (mut worker, script) = Worker::scripted(&[]).await;
     let mut stream = worker.stream().await;
-    stream
-        .send(request("a", &[1, 2], 9).scalar("streaming", true).build())
-        .await;
+    stream.send(streaming("a", &[1, 2], 9)).await;
     let asked = script.request().await;
     assert!(asked.streaming);
     assert_eq!(asked.input_token_ids, [1, 2]);
-    script.give(rows(&[(
-        asked.client_id,
-        0,
-        &[5],
-        FinishReason::NotFinished,
-        false,
-    )]));
+    script.give([Row::new(asked.client_id, &[5])]);
     let response = stream.response().await;
     assert_eq!(
         (response.id.as_str(), output_ids(&response)),
@@ -59,18 +46,12 @@ async fn streaming_responses_carry_new_tokens_and_the_last_is_final() {
     assert_eq!(shape(&response, "sequence_length"), Some(vec![1, 1]));
     assert_eq!(names_of(&response), ["output_ids", "sequence_length"]);
     assert!(!is_final(&response));
-    script.give(rows(&[(
-        asked.client_id,
-        0,
-        &[],
-        FinishReason::EndId,
-        true,
-    )]));
+    script.give([last(asked.client_id, &[], FinishReason::EndId)]);
     let response = stream.response().await;
     assert_eq!(shape(&response, "output_ids"), Some(vec![1, 1, 0]));
     assert!(is_final(&response));
     stream.finish();
-    assert!(stream.message().await.unwrap().is_none());
+    stream.assert_ended().await;
 }
 
 #[tokio::test]
@@ -96,13 +77,7 @@ async fn many_requests_are_served_on_one_stream_at_once() {
     let mut worker = Worker::simulated(instant()).await;
     let mut stream = worker.stream().await;
     for id in 0..50 {
-        stream
-            .send(
-                request(&id.to_string(), &[1], 20)
-                    .scalar("streaming", true)
-                    .build(),
-            )
-            .await;
+        stream.send(streaming(&id.to_string(), &[1], 20)).await;
     }
     let mut tokens = vec![0; 50];
     let mut ended = 0;
@@ -116,7 +91,7 @@ async fn many_requests_are_served_on_one_stream_at_once() {
 
 #[tokio::test]
 async fn a_batch_becomes_a_request_per_row_and_one_final_response() {
-    let (mut worker, script) = scripted(&[]).await;
+    let (mut worker, script) = Worker::scripted(&[]).await;
     let mut stream = worker.stream().await;
     let mut builder = RequestBuilder::new("tensorrt_llm", "b", 64);
     builder
@@ -131,10 +106,10 @@ async fn a_batch_becomes_a_request_per_row_and_one_final_response() {
         (vec![1, 2, 3], 5)
     );
     assert_eq!((second.input_token_ids, second.max_tokens), (vec![4], 6));
-    script.give(rows(&[
-        (second.client_id, 0, &[7], FinishReason::Length, true),
-        (first.client_id, 0, &[8], FinishReason::Length, true),
-    ]));
+    script.give([
+        last(second.client_id, &[7], FinishReason::Length),
+        last(first.client_id, &[8], FinishReason::Length),
+    ]);
     for (batch_index, last) in [(1, false), (0, true)] {
         let response = stream.response().await;
         let index = Tensors::outputs(&response)
@@ -147,7 +122,7 @@ async fn a_batch_becomes_a_request_per_row_and_one_final_response() {
 
 #[tokio::test]
 async fn sequences_are_told_apart_by_their_index() {
-    let (mut worker, script) = scripted(&["num_return_sequences"]).await;
+    let (mut worker, script) = Worker::scripted(&["num_return_sequences"]).await;
     let mut stream = worker.stream().await;
     stream
         .send(
@@ -159,10 +134,10 @@ async fn sequences_are_told_apart_by_their_index() {
         .await;
     let asked = script.request().await;
     assert_eq!(asked.sampling_config.num_return_sequences, 2);
-    script.give(rows(&[
-        (asked.client_id, 0, &[5], FinishReason::Length, false),
-        (asked.client_id, 1, &[6], FinishReason::Length, true),
-    ]));
+    script.give([
+        ended(asked.client_id, &[5], FinishReason::Length),
+        second(last(asked.client_id, &[6], FinishReason::Length)),
+    ]);
     for (sequence, last) in [(0, false), (1, true)] {
         let response = stream.response().await;
         let index = Tensors::outputs(&response)
@@ -175,7 +150,7 @@ async fn sequences_are_told_apart_by_their_index() {
 
 #[tokio::test]
 async fn beams_are_one_response() {
-    let (worker, script) = scripted(&["beam_search", "log_probs"]).await;
+    let (worker, script) = Worker::scripted(&["beam_search", "log_probs"]).await;
     let asked = request("", &[1], 9)
         .scalar("beam_width", 2)
         .scalar("return_log_probs", true)
@@ -184,13 +159,16 @@ async fn beams_are_one_response() {
     let mut client = worker.client.clone();
     let call = tokio::spawn(async move { client.model_infer(asked).await.unwrap().into_inner() });
     let id = script.request().await.client_id;
-    let mut batch = rows(&[
-        (id, 0, &[5, 6, 7], FinishReason::Length, false),
-        (id, 1, &[8], FinishReason::EndId, true),
+    script.give([
+        Row {
+            log_probs: Some(&[-0.5, -0.25, -0.25]),
+            ..ended(id, &[5, 6, 7], FinishReason::Length)
+        },
+        Row {
+            log_probs: Some(&[-2.0]),
+            ..second(last(id, &[8], FinishReason::EndId))
+        },
     ]);
-    batch.rows.log_prob_rows = vec![0, 1];
-    batch.rows.log_probs = vec![-0.5, -0.25, -0.25, -2.0];
-    script.give(batch);
     let response = call.await.unwrap();
     assert_eq!(shape(&response, "output_ids"), Some(vec![1, 2, 3]));
     assert_eq!(output_ids(&response), [5, 6, 7, 8, -1, -1]);
@@ -208,7 +186,7 @@ async fn beams_are_one_response() {
 
 #[tokio::test]
 async fn outputs_are_those_asked_for() {
-    let (mut worker, script) = scripted(&["log_probs", "context_logits"]).await;
+    let (mut worker, script) = Worker::scripted(&["log_probs", "context_logits"]).await;
     let mut stream = worker.stream().await;
     for (wanted, expected) in [
         (
@@ -238,18 +216,21 @@ async fn outputs_are_those_asked_for() {
         }
         stream.send(builder.build()).await;
         let id = script.request().await.client_id;
-        let mut batch = rows(&[(id, 0, &[5], FinishReason::EndId, true)]);
-        batch.rows.log_prob_rows = vec![0];
-        batch.rows.log_probs = vec![-0.5];
-        batch.rows.cached_tokens = vec![(0, 8)];
+        let row = Row {
+            log_probs: Some(&[-0.5]),
+            cached_tokens: Some(8),
+            ..last(id, &[5], FinishReason::EndId)
+        };
         let logits = NamedTensor {
             name: "context_logits".to_owned(),
             datatype: "FP32".to_owned(),
             shape: vec![1, 100],
             data: vec![0; 400].into(),
         };
-        batch.tensors = vec![(0, logits)];
-        script.give(batch);
+        script.give_batch(ResponseBatch {
+            rows: StepBatch::from_iter([row]),
+            tensors: vec![(0, logits)],
+        });
         assert_eq!(names_of(&stream.response().await), expected);
     }
 }
@@ -258,10 +239,8 @@ async fn outputs_are_those_asked_for() {
 async fn stop_by_request_id_from_another_stream() {
     let mut worker = Worker::simulated(slow()).await;
     let mut stream = worker.stream().await;
-    stream
-        .send(request("a", LONG, 9).scalar("streaming", true).build())
-        .await;
-    super::harness::until(async || worker.active().await == 1.0).await;
+    stream.send(streaming("a", LONG, 9)).await;
+    worker.until_active(1).await;
     let mut other = worker.stream().await;
     let stop = |id: &str| {
         let mut builder = request(id, &[0], 0);
@@ -295,15 +274,13 @@ async fn stop_by_request_id_from_another_stream() {
 async fn losing_the_stream_or_the_call_cancels_its_requests() {
     let mut worker = Worker::simulated(slow()).await;
     let stream = worker.stream().await;
-    stream
-        .send(request("a", LONG, 9).scalar("streaming", true).build())
-        .await;
+    stream.send(streaming("a", LONG, 9)).await;
     let mut client = worker.client.clone();
     let call = tokio::spawn(async move { client.model_infer(request("b", LONG, 9).build()).await });
-    super::harness::until(async || worker.active().await == 2.0).await;
+    worker.until_active(2).await;
     drop(stream);
     call.abort();
-    super::harness::until(async || worker.active().await == 0.0).await;
+    worker.until_active(0).await;
 }
 
 #[tokio::test]
@@ -311,15 +288,9 @@ async fn tokens_that_wait_become_one_response() {
     let mut worker = Worker::simulated(instant()).await;
     let mut stream = worker.stream().await;
     for id in 0..200 {
-        stream
-            .send(
-                request(&id.to_string(), &[1], 4000)
-                    .scalar("streaming", true)
-                    .build(),
-            )
-            .await;
+        stream.send(streaming(&id.to_string(), &[1], 4000)).await;
     }
-    super::harness::until(async || worker.active().await == 0.0).await;
+    worker.until_active(0).await;
     let (mut responses, mut tokens, mut ended) = (0, 0, 0);
     while ended < 200 {
         let response = stream.response().await;
@@ -427,7 +398,7 @@ async fn the_empty_final_response_parameter_is_taken_by_its_type() {
 
 #[tokio::test]
 async fn a_context_only_request_is_answered_with_its_context_phase() {
-    let (mut worker, script) = scripted(&["context_phase"]).await;
+    let (mut worker, script) = Worker::scripted(&["context_phase"]).await;
     let mut stream = worker.stream().await;
     for left in [true, false] {
         let mut builder = request("a", &[1, 2], 1);
@@ -436,17 +407,16 @@ async fn a_context_only_request_is_answered_with_its_context_phase() {
         stream.send(builder.build()).await;
         let asked = script.request().await;
         assert_eq!(asked.tensors[0].name, "request_type");
-        let mut batch = rows(&[(asked.client_id, 0, &[5], FinishReason::Length, true)]);
-        if left {
-            let phase = NamedTensor {
-                name: "context_phase_params".to_owned(),
-                datatype: "UINT8".to_owned(),
-                shape: vec![3],
-                data: vec![7, 8, 9].into(),
-            };
-            batch.tensors.push((0, phase));
-        }
-        script.give(batch);
+        let phase = NamedTensor {
+            name: "context_phase_params".to_owned(),
+            datatype: "UINT8".to_owned(),
+            shape: vec![3],
+            data: vec![7, 8, 9].into(),
+        };
+        script.give_batch(ResponseBatch {
+            rows: StepBatch::from_iter([last(asked.client_id, &[5], FinishReason::Length)]),
+            tensors: left.then_some((0, phase)).into_iter().collect(),
+        });
         if left {
             let response = stream.response().await;
             let outputs = Tensors::outputs(&response).unwrap();
@@ -464,7 +434,7 @@ async fn a_context_only_request_is_answered_with_its_context_phase() {
 #[tokio::test]
 async fn priorities_are_announced_where_they_count() {
     for (capabilities, levels) in [(&["priority"][..], Some((100, 50))), (&[], None)] {
-        let (mut worker, _script) = scripted(capabilities).await;
+        let (mut worker, _script) = Worker::scripted(capabilities).await;
         let asked = ModelConfigRequest {
             name: "tensorrt_llm".to_owned(),
             ..Default::default()

@@ -223,8 +223,7 @@ fn cases() -> Vec<(ModelInferRequest, Code, &'static str)> {
 
 #[tokio::test]
 async fn every_bad_request_is_refused_by_name() {
-    let (executor, _script) = Scripted::new(&[]);
-    let mut worker = Worker::start(executor, options()).await;
+    let (mut worker, _script) = Worker::scripted(&[]).await;
     let mut stream = worker.stream().await;
     for (place, (message, code, name)) in cases().into_iter().enumerate() {
         let status = worker

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
-use inflight_kserve::step::{Row, StepBatch};
+use inflight_kserve::step::{Handle, Row, StepBatch};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -165,7 +165,7 @@ impl Slots<'_> {
     /// Takes a row in; true when its slot has nothing more to do.
     fn take(&mut self, row: &Row<'_>, now: Instant, phase: &mut Phase) -> bool {
         let count = self.slots.len().max(1) as u64;
-        let index = (row.handle % count) as usize;
+        let index = (row.id.0 % count) as usize;
         let Some(slot) = self.slots.get_mut(index) else {
             return false;
         };
@@ -173,7 +173,7 @@ impl Slots<'_> {
         let Some(running) = slot
             .running
             .as_mut()
-            .filter(|running| running.handle == row.handle)
+            .filter(|running| running.handle == row.id.0)
         else {
             return false;
         };
@@ -185,7 +185,7 @@ impl Slots<'_> {
             return false;
         }
         let ending = match row.error {
-            Some(error) => Ending::Errored(format!("code {}: {}", error.code, error.text)),
+            Some(error) => Ending::Errored(format!("code {}: {}", error.code as i32, error.text)),
             None => ending(running.tokens, self.template.tokens),
         };
         phase.recorder.end(&running.timer, running.tokens, ending);
@@ -212,7 +212,7 @@ impl Slots<'_> {
             tokens: 0,
         });
         let request = self.template.build(String::new(), |request| {
-            request.handle(handle);
+            request.handle(Handle(handle));
         });
         // A closed channel means a lost stream, which the reading side reports.
         let _ = self.requests.send(request);

@@ -6,6 +6,7 @@
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names;
+use inflight_kserve::step;
 use inflight_kserve::tensor::RequestBuilder;
 
 use crate::upstream::prompt_request::{PromptRequest, TRACE_PARENT, stop_words_list};
@@ -23,7 +24,7 @@ pub(crate) fn infer_request(
     let mut request = RequestBuilder::new(core_model, prompt.request_id, capacity);
     let length = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
     request
-        .handle(handle.number())
+        .handle(step::Handle(handle.number()))
         .vector("input_ids", tokens)
         .scalar("input_lengths", length)
         .scalar(

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use inflight_kserve::inference::ModelStreamInferResponse;
 use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
-use inflight_kserve::step::{StepBatch, stop_request};
+use inflight_kserve::step::{self, StepBatch, stop_request};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
@@ -40,7 +40,7 @@ impl Transport for StepTransport {
     }
 
     fn stop(&self, handle: Handle) {
-        let request = || stop_request(self.model(), handle.number());
+        let request = || stop_request(self.model(), step::Handle(handle.number()));
         self.queue.stop(handle, request);
     }
 

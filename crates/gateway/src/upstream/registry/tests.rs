@@ -1,5 +1,7 @@
 use std::task::{Context, Waker};
 
+use inflight_kserve::step;
+
 use super::*;
 use crate::upstream::inbox::Deltas;
 
@@ -15,7 +17,7 @@ fn batch(rows: &[(Handle, i32, &[i32], u8, u8)]) -> StepBatch {
         ..StepBatch::default()
     };
     for (handle, sequence, tokens, finish, is_final) in rows {
-        batch.handles.push(handle.number());
+        batch.ids.push(step::Handle(handle.number()));
         batch.sequence_index.push(*sequence);
         batch.token_ids.extend_from_slice(tokens);
         batch.token_offsets.push(batch.token_ids.len() as u32);
@@ -106,7 +108,7 @@ fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
     message.cached_tokens = vec![(1, 16)];
     message.errors = vec![RowError {
         row: 2,
-        code: 3,
+        code: Code::InvalidArgument,
         text: "no".to_owned(),
     }];
     registry.distribute(&message, Instant::now());

@@ -44,7 +44,7 @@ fn request(handle: u64, max_tokens: i32) -> ModelInferRequest {
         .vector("input_ids", &[1])
         .scalar("input_lengths", 1)
         .scalar("request_output_len", max_tokens)
-        .handle(handle);
+        .handle(Handle(handle));
     builder.build()
 }
 
@@ -57,15 +57,15 @@ fn until(mut condition: impl FnMut() -> bool) {
 }
 
 /// The handles with a final row; asserts that it is the last row of each.
-fn finals(outbox: &Outbox) -> HashSet<u64> {
+fn finals(outbox: &Outbox) -> HashSet<Handle> {
     let Taken::Step(batch) = outbox.take() else {
         panic!("rows wait");
     };
     let mut finals = HashSet::new();
     for row in batch.rows() {
-        assert!(!finals.contains(&row.handle), "{row:?}");
+        assert!(!finals.contains(&row.id), "{row:?}");
         if row.is_final {
-            finals.insert(row.handle);
+            finals.insert(row.id);
         }
     }
     finals
@@ -79,10 +79,10 @@ fn a_handle_used_again_while_its_final_row_waits_keeps_that_one() {
     for again in [request(1, 1), malformed] {
         let outbox = shared.open();
         shared.receive(&request(1, 1), &outbox);
-        until(|| outbox.find(1) == Known::Ending);
+        until(|| outbox.find(Handle(1)) == Known::Ending);
         shared.receive(&again, &outbox);
-        assert_eq!(finals(&outbox), HashSet::from([1]));
-        assert_eq!(outbox.find(1), Known::No);
+        assert_eq!(finals(&outbox), HashSet::from([Handle(1)]));
+        assert_eq!(outbox.find(Handle(1)), Known::No);
     }
     shared.engine.stop();
 }

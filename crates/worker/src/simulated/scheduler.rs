@@ -7,17 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use inflight_kserve::step::{FinishReason, RowError, StepBatch};
+use tonic::Code;
 
 use super::SimulatedOptions;
-use crate::executor::{InflightBatchingStats, IterationStats, KvCacheStats, Request};
+use crate::executor::{ClientId, InflightBatchingStats, IterationStats, KvCacheStats, Request};
 
 /// How many overdue iterations one await hands out at most: a late await must not build a batch
 /// without end.
 const MAX_ITERATIONS_PER_AWAIT: u32 = 16;
-/// gRPC INVALID_ARGUMENT: the request can never fit.
-const INVALID_ARGUMENT: i32 = 3;
-/// gRPC UNAVAILABLE: the executor is ending.
-const UNAVAILABLE: i32 = 14;
 /// The ASCII letters and signs begin here in byte-level vocabularies as in ASCII itself.
 const FIRST_PRINTABLE: u32 = 32;
 /// How many of them there are.
@@ -43,19 +40,19 @@ struct Active {
 
 /// A request that waits for a place or for blocks.
 struct Waiting {
-    client_id: u64,
+    client_id: ClientId,
     prompt_tokens: u32,
     active: Active,
 }
 
 struct Prefill {
-    client_id: u64,
+    client_id: ClientId,
     tokens_left: u32,
 }
 
 /// All that one token needs, side by side: the loop over these is the hot one.
 struct Sequence {
-    client_id: u64,
+    client_id: ClientId,
     index: i32,
     produced: u32,
     max_tokens: u32,
@@ -65,10 +62,10 @@ struct Sequence {
 
 /// A row that no iteration makes: a refusal or a cancelled sequence.
 struct Notice {
-    client_id: u64,
+    client_id: ClientId,
     index: i32,
     last: bool,
-    error: Option<(i32, String)>,
+    error: Option<(Code, String)>,
 }
 
 struct Iteration {
@@ -78,12 +75,12 @@ struct Iteration {
     duration: Duration,
 }
 
-pub(super) struct Engine {
+pub(super) struct Scheduler {
     options: SimulatedOptions,
     first_id: u32,
     ids: u32,
     waiting: VecDeque<Waiting>,
-    active: HashMap<u64, Active>,
+    active: HashMap<ClientId, Active>,
     prefills: Vec<Prefill>,
     sequences: Vec<Sequence>,
     notices: Vec<Notice>,
@@ -99,7 +96,7 @@ pub(super) struct Engine {
     stats: Option<IterationStats>,
 }
 
-impl Engine {
+impl Scheduler {
     pub(super) fn new(options: SimulatedOptions) -> Self {
         let first_id = if options.vocab_size > FIRST_PRINTABLE {
             FIRST_PRINTABLE
@@ -137,7 +134,7 @@ impl Engine {
             .saturating_add(self.blocks_of(max_tokens).saturating_mul(sequences));
         let refusal = if self.shut_down {
             Some((
-                UNAVAILABLE,
+                Code::Unavailable,
                 "the simulated executor is shutting down".to_owned(),
             ))
         } else if blocks > self.options.num_blocks {
@@ -146,13 +143,13 @@ impl Engine {
                 "the request needs `{blocks}` KV cache blocks and the simulated executor has `{have}`: \
                  lower max_tokens or raise num_blocks"
             );
-            Some((INVALID_ARGUMENT, text))
+            Some((Code::InvalidArgument, text))
         } else if sequences > self.options.max_batch_size {
             let text = format!(
                 "num_return_sequences `{sequences}` is above max_batch_size `{}`",
                 self.options.max_batch_size
             );
-            Some((INVALID_ARGUMENT, text))
+            Some((Code::InvalidArgument, text))
         } else {
             None
         };
@@ -183,7 +180,7 @@ impl Engine {
     }
 
     /// Ends a request; each of its live sequences gets a row that says so. Unknown ids are ignored.
-    pub(super) fn cancel(&mut self, client_id: u64) {
+    pub(super) fn cancel(&mut self, client_id: ClientId) {
         let mut ended: Vec<i32> = Vec::new();
         if let Some(place) = self.waiting.iter().position(|w| w.client_id == client_id) {
             if let Some(waiting) = self.waiting.remove(place) {
@@ -227,7 +224,7 @@ impl Engine {
     }
 
     /// Appends the rows of everything that has happened by `now`.
-    pub(super) fn advance(&mut self, now: Duration, rows: &mut StepBatch) -> Next {
+    pub(super) fn advance(&mut self, now: Duration, rows: &mut StepBatch<ClientId>) -> Next {
         self.flush_notices(rows);
         for _ in 0..MAX_ITERATIONS_PER_AWAIT {
             if self.iteration.is_none() && !self.schedule() {
@@ -237,7 +234,7 @@ impl Engine {
                 break;
             };
             self.complete(&iteration, rows);
-            if iteration.duration.is_zero() && !rows.handles.is_empty() {
+            if iteration.duration.is_zero() && !rows.ids.is_empty() {
                 // As fast as awaited: one iteration an await.
                 return Next::At(now);
             }
@@ -251,7 +248,7 @@ impl Engine {
 
     pub(super) fn shut_down(&mut self) {
         self.shut_down = true;
-        let mut ids: Vec<u64> = self.waiting.iter().map(|w| w.client_id).collect();
+        let mut ids: Vec<ClientId> = self.waiting.iter().map(|w| w.client_id).collect();
         ids.extend(self.active.keys());
         for id in ids {
             self.cancel(id);
@@ -330,7 +327,7 @@ impl Engine {
     }
 
     /// Ends an iteration: prompts that are through join the sequences, and each sequence moves on.
-    fn complete(&mut self, iteration: &Iteration, rows: &mut StepBatch) {
+    fn complete(&mut self, iteration: &Iteration, rows: &mut StepBatch<ClientId>) {
         self.next_start = iteration.end;
         self.iterations += 1;
         let generating = self.sequences.len();
@@ -383,7 +380,7 @@ impl Engine {
                 return true;
             }
             if !done {
-                push_row(
+                close_row(
                     rows,
                     sequence.client_id,
                     sequence.index,
@@ -406,7 +403,7 @@ impl Engine {
                     true
                 }
             };
-            push_row(
+            close_row(
                 rows,
                 sequence.client_id,
                 sequence.index,
@@ -418,13 +415,13 @@ impl Engine {
         self.stats = Some(self.snapshot(iteration, generating));
     }
 
-    fn flush_notices(&mut self, rows: &mut StepBatch) {
+    fn flush_notices(&mut self, rows: &mut StepBatch<ClientId>) {
         for notice in self.notices.drain(..) {
             if let Some((code, text)) = notice.error {
-                let row = rows.handles.len() as u32;
+                let row = rows.ids.len() as u32;
                 rows.errors.push(RowError { row, code, text });
             }
-            push_row(
+            close_row(
                 rows,
                 notice.client_id,
                 notice.index,
@@ -468,11 +465,17 @@ impl Engine {
 }
 
 /// Closes the row whose tokens were just pushed.
-fn push_row(rows: &mut StepBatch, client_id: u64, index: i32, reason: FinishReason, last: bool) {
+fn close_row(
+    rows: &mut StepBatch<ClientId>,
+    client_id: ClientId,
+    index: i32,
+    reason: FinishReason,
+    last: bool,
+) {
     if rows.token_offsets.is_empty() {
         rows.token_offsets.push(0);
     }
-    rows.handles.push(client_id);
+    rows.ids.push(client_id);
     rows.sequence_index.push(index);
     rows.token_offsets.push(rows.token_ids.len() as u32);
     rows.finish_reasons.push(reason as u8);
