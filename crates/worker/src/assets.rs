@@ -1,4 +1,4 @@
-//! `inflight.v1.ModelAssets`: which model this is, and the files a gateway needs of it.
+//! `inflight.v1.ModelAssets`: describes the model and sends the files that a gateway needs of it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,10 +13,10 @@ use tonic::{Request, Response, Status};
 use crate::executor::ModelInfo;
 use crate::model::CORE_MODEL;
 
-/// Far below any message limit, so that a tokenizer of tens of megabytes passes default clients.
+/// Far below any message limit, so that clients with default limits can read a large tokenizer.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// The files and their description, fixed for the worker's life.
+/// The files and their description, which never change while the worker runs.
 pub(crate) struct Assets {
     description: ModelDescription,
     files: BTreeMap<String, Bytes>,
@@ -47,8 +47,8 @@ impl Assets {
     }
 }
 
-/// SHA-256 in hex over every file: name, length and bytes, in name order. Name and length are each
-/// closed by a newline, so that no two sets of files read the same.
+/// SHA-256 in hex over name, length and content of every file, in the order of names. A newline ends name
+/// and length, so that different sets of files never hash the same bytes.
 fn content_hash(files: &BTreeMap<String, Bytes>) -> String {
     let mut hash = Sha256::new();
     for (name, content) in files {
@@ -82,7 +82,8 @@ impl ModelAssets for Assets {
         let asked = request.into_inner().content_hash;
         if asked != self.description.content_hash {
             return Err(Status::failed_precondition(format!(
-                "content hash `{asked}` is not this worker's: describe the model again"
+                "content hash `{asked}` is not this worker's `{}`; call Describe again",
+                self.description.content_hash
             )));
         }
         // Chunks are slices of the files: the whole list is small.

@@ -1,7 +1,7 @@
-//! The seam to the executor: two plain threads and the registry between them and the streams.
+//! Between the streams and the executor: two plain threads and the registry of live requests.
 //!
-//! The submit thread hands over what has gathered, in batches; the await thread takes whole iterations
-//! and distributes them. Neither knows gRPC: rows end in an [`Outbox`].
+//! The submit thread hands waiting requests over in batches. The await thread takes whole iterations and
+//! distributes their rows. Neither knows gRPC: rows end up in an [`Outbox`].
 
 mod distribute;
 mod queue;
@@ -27,11 +27,11 @@ use queue::SubmitQueue;
 use registry::{LiveRequest, Registry};
 use wake::WakeList;
 
-/// How long the await thread waits at most before it looks whether the worker is ending. Long enough
-/// to cost nothing while idle.
+/// How long the await thread waits at most before it checks whether the worker is shutting down. Long
+/// enough to cost nothing while idle.
 const AWAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What became of the engine, for those who wait on it.
+/// The engine's state, for those who wait for a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Health {
     /// A token went through the executor.
@@ -50,13 +50,17 @@ impl Health {
 /// Why the engine takes no request now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAdmitted {
-    #[error("the worker holds `{limit}` requests, all it may: try again later")]
+    #[error("the worker's queue is full (`{limit}` requests); retry later")]
     Full { limit: usize },
-    #[error("model `tensorrt_llm` is not ready yet: its first token has not come through")]
+    #[error(
+        "model `tensorrt_llm` is not ready; retry once the executor has produced its first token"
+    )]
     NotProven,
-    #[error("the worker is shutting down: use another")]
+    #[error("the worker is shutting down; send the request to another worker")]
     Draining,
-    #[error("the executor has failed: the worker is ending")]
+    #[error(
+        "the executor failed and the worker is shutting down; send the request to another worker"
+    )]
     Failed,
 }
 
@@ -89,14 +93,14 @@ pub(crate) struct Engine {
     health: watch::Sender<Health>,
     pub(crate) metrics: Arc<Metrics>,
     started: Instant,
-    /// Milliseconds since `started` at which the executor last moved, or last began to have work.
+    /// Milliseconds from `started` to the executor's last rows, or to when it last got work.
     last_progress: AtomicU64,
     stopping: AtomicBool,
     max_live: usize,
     slow_reader_timeout: Duration,
 }
 
-/// Ends when both threads have.
+/// Each resolves when its thread has ended.
 pub(crate) type Threads = [oneshot::Receiver<()>; 2];
 
 impl Engine {
@@ -126,7 +130,7 @@ impl Engine {
         Ok((engine, [submit, awaiting]))
     }
 
-    /// Passes the await thread's wakes on, inside the runtime; never ends.
+    /// Wakes the streams that the await thread names, inside the runtime; never ends.
     pub(crate) async fn run_wakes(&self) {
         self.wakes.run().await;
     }
@@ -139,7 +143,7 @@ impl Engine {
         self.health.send_modify(|health| health.proven = true);
     }
 
-    /// Takes no more requests; what runs goes on.
+    /// Refuses new requests; running ones continue.
     pub(crate) fn begin_drain(&self) {
         self.health.send_modify(|health| health.draining = true);
     }
@@ -154,8 +158,8 @@ impl Engine {
         self.queue.pending()
     }
 
-    /// Takes one client's request: as many executor requests as its batch has rows. `prepare` runs
-    /// with their ids before any row can come.
+    /// Takes one client's request: as many executor requests as its batch has rows. `prepare` runs with
+    /// their ids before any row can arrive.
     pub(crate) fn submit(
         &self,
         mut requests: Vec<Request>,
@@ -189,7 +193,7 @@ impl Engine {
                 request.client_id = registry.insert(live);
                 ids.push(request.client_id);
             }
-            // Under the lock: a failure that sweeps the registry owes these rows to someone.
+            // Under the lock, so that a failure that sweeps the registry finds an outbox for its rows.
             listened = outbox.admit(&ids, handle);
             prepare(&ids);
             if let Destination::Plain { id: Some(id) } = destination {
@@ -200,9 +204,9 @@ impl Engine {
         if !listened {
             self.abandon(&ids);
         }
-        // A failure meanwhile has swept the registry perhaps before these were in it.
+        // The executor may have failed, and the registry been swept, before these were in it.
         if self.health.borrow().failed.is_some() {
-            self.sweep("the executor has failed");
+            self.sweep("the executor failed");
         }
         Ok(())
     }
@@ -221,7 +225,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Submits the one-token request that proves readiness; the answer says whether it came through.
+    /// Submits the one-token request that proves readiness, and reports whether it succeeded.
     pub(crate) fn submit_canary(&self) -> oneshot::Receiver<Result<(), String>> {
         let (sender, receiver) = oneshot::channel();
         let now = Instant::now();
@@ -238,21 +242,21 @@ impl Engine {
         let live = LiveRequest::canary(sender, now);
         request.client_id = self.registry.lock().insert(live);
         self.queue.push_requests(vec![request]);
-        // As in `submit`: an executor may fail before its first request is in the registry.
+        // As in `submit`.
         if self.health.borrow().failed.is_some() {
-            self.sweep("the executor has failed");
+            self.sweep("the executor failed");
         }
         receiver
     }
 
-    /// Asks the executor to end these; each still gets its final row.
+    /// Asks the executor to cancel these; each still gets its final row.
     pub(crate) fn cancel(&self, client_ids: &[ClientId]) {
         if !client_ids.is_empty() {
             self.queue.push_cancels(client_ids);
         }
     }
 
-    /// Ends requests whose stream is gone: their rows go nowhere from now on.
+    /// Cancels requests whose stream is gone; their rows are dropped from now on.
     pub(crate) fn abandon(&self, client_ids: &[ClientId]) {
         if client_ids.is_empty() {
             return;
@@ -267,11 +271,10 @@ impl Engine {
         self.cancel(client_ids);
     }
 
-    /// Ends the live requests with this request id; false: there are none (any more).
-    pub(crate) fn cancel_named(&self, id: &str) -> bool {
+    /// Cancels the live requests with this request id.
+    pub(crate) fn cancel_named(&self, id: &str) {
         let ids = self.registry.lock().named(id);
         self.cancel(&ids);
-        !ids.is_empty()
     }
 
     pub(crate) fn cancel_all(&self) {
@@ -279,7 +282,8 @@ impl Engine {
         self.cancel(&ids);
     }
 
-    /// The executor is broken: every request gets an error, no more are taken. The first reason stays.
+    /// Ends every request with an error and refuses new ones, because the executor is broken. The first
+    /// reason stays.
     pub(crate) fn fail(&self, reason: &str) {
         let first = self.health.send_if_modified(|health| {
             let first = health.failed.is_none();
@@ -289,7 +293,7 @@ impl Engine {
             first
         });
         if first {
-            tracing::error!("{reason}; the worker is ending");
+            tracing::error!(reason, "the executor failed; the worker is shutting down");
         }
         self.sweep(reason);
         self.stop();
@@ -297,17 +301,16 @@ impl Engine {
 
     fn sweep(&self, reason: &str) {
         let requests = self.registry.lock().drain();
-        // Clients learn that the executor failed, not how: that is in the log.
         distribute::fail_all(requests, reason, &self.metrics);
     }
 
-    /// Lets both threads end: at once, or within [`AWAIT_TIMEOUT`].
+    /// Tells both threads to end, which takes at most [`AWAIT_TIMEOUT`].
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.queue.close();
     }
 
-    /// How long requests have waited for a sign of life; `None` while there are none.
+    /// How long requests have waited for any row; `None` while there are no requests.
     pub(crate) fn stalled_for(&self, now: Instant) -> Option<Duration> {
         if self.live() == 0 {
             return None;
@@ -356,16 +359,19 @@ impl Engine {
     /// Ends a stream whose client does not read.
     fn drop_slow_reader(&self, outbox: &Outbox) {
         let status = Status::resource_exhausted(format!(
-            "the client read nothing for {} s: its requests were cancelled",
+            "the client read nothing for `{}` s; its requests were cancelled",
             self.slow_reader_timeout.as_secs()
         ));
-        tracing::warn!("{}", status.message());
+        tracing::warn!(
+            timeout_s = self.slow_reader_timeout.as_secs(),
+            "cancelled the requests of a client that reads nothing"
+        );
         let ids = outbox.fail(status);
         self.abandon(&ids);
     }
 }
 
-/// Runs `body` on a thread of its own; a panic there is a failure of the engine, not a silent end.
+/// Runs `body` on a thread of its own. A panic there fails the engine instead of ending it silently.
 fn spawn(
     name: &'static str,
     engine: &Arc<Engine>,
@@ -379,7 +385,7 @@ fn spawn(
             if catch_unwind(AssertUnwindSafe(|| body(&engine))).is_err() {
                 engine.fail(&format!("the worker's {name} panicked"));
             }
-            // Nobody may be waiting any more.
+            // Nobody waits for it once the worker has given up.
             let _ = done.send(());
         })
         .map_err(|source| WorkerError::Thread { name, source })?;

@@ -1,7 +1,7 @@
-//! The seam to whatever generates tokens. Owns the request and response types; knows nothing of gRPC.
+//! The interface to whatever generates tokens. Owns the request and response types; knows nothing of gRPC.
 //!
 //! Fields and names are those of TensorRT-LLM's executor API, so that its adapter only forwards them.
-//! Implementations: the Python executors (crates/python) and the simulated one (`simulated`).
+//! Implemented by the Python executors (`crates/python`) and by [`SimulatedExecutor`](crate::SimulatedExecutor).
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// Generates tokens for many requests at once. Two threads call it: one enqueues and cancels, one
-/// awaits; all methods may be called concurrently.
+/// Generates tokens for many requests at once. One thread enqueues and cancels, another awaits; all
+/// methods may be called concurrently.
 pub trait Executor: Send + Sync + 'static {
-    /// Asked once, before the server binds.
+    /// Describes the model. Called once, before the server binds.
     fn info(&self) -> ModelInfo;
-    /// Hands over requests. A refusal of one request is its errored, final row.
+    /// Hands over requests. A request that the executor refuses gets a final row with an error.
     fn enqueue(&self, requests: Vec<Request>) -> Result<(), ExecutorFailed>;
     /// Cancels requests; unknown or finished ids are ignored. Each still gets its one final row.
     fn cancel(&self, client_ids: &[ClientId]) -> Result<(), ExecutorFailed>;
     /// Blocks until rows are ready or `timeout` has passed (then an empty batch).
     fn await_responses(&self, timeout: Duration) -> Result<ResponseBatch, ExecutorFailed>;
-    /// Iterations since the last call, oldest first, at most a bounded number.
+    /// Returns the iterations since the last call, oldest first, at most a bounded number.
     fn stats(&self) -> Result<Vec<IterationStats>, ExecutorFailed>;
-    /// Ends the executor; active requests get a final row if it can still give one.
+    /// Ends the executor. Running requests get a final row if that is still possible.
     fn shutdown(&self);
 }
 
-/// The executor as a whole is broken: the worker process ends with a distinct exit code.
+/// The executor as a whole is broken; the worker process ends with an exit code of its own.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the executor failed: {0}")]
 pub struct ExecutorFailed(pub String);
@@ -49,14 +49,14 @@ pub struct ModelInfo {
     pub max_num_tokens: u32,
     pub max_beam_width: u32,
     pub tokens_per_block: u32,
-    /// Names from [`capability`]; a request that needs an absent one is refused by the worker.
+    /// Names from [`capability`]; the worker refuses a request that needs any other.
     pub capabilities: Vec<String>,
 }
 
 pub use inflight_kserve::capability;
 
-/// One request, with the names of `tensorrt_llm.bindings.executor.Request`. `None` means that the
-/// client sent nothing and the executor's own default holds.
+/// One request, with the names of `tensorrt_llm.bindings.executor.Request`. `None` means that the client
+/// sent nothing and the executor's own default applies.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     pub client_id: ClientId,
@@ -73,8 +73,8 @@ pub struct Request {
     /// Dense, `[vocab_size]`; empty: none. The worker merges sparse logit bias into `logit_bias`.
     pub embedding_bias: Vec<f32>,
     pub logit_bias: Vec<(i32, f32)>,
-    /// Inputs whose meaning is the executor's alone (LoRA weights, prompt tables, draft tokens, …), by
-    /// their Triton tensor name; only those its capabilities cover. So do two request parameters travel:
+    /// Inputs that only the executor understands (LoRA weights, prompt tables, draft tokens, …), by their
+    /// Triton tensor name; only those that its capabilities cover. Two request parameters are among them:
     /// `request_type` (BYTES `[1]`) and `priority` (FP32 `[1]`, from 0 to 1, where 1 goes first).
     pub tensors: Vec<NamedTensor>,
 }
@@ -103,8 +103,8 @@ pub struct SamplingConfig {
     pub no_repeat_ngram_size: Option<i32>,
 }
 
-/// `tensorrt_llm.bindings.executor.OutputConfig`, plus ours. Token rows never repeat the prompt: the
-/// worker prepends it where a client did not exclude it.
+/// `tensorrt_llm.bindings.executor.OutputConfig` and two fields of ours. Rows never repeat the prompt: the
+/// worker prepends it unless the client excluded it.
 #[derive(Clone, Debug, Default)]
 pub struct OutputConfig {
     pub return_log_probs: bool,
@@ -117,7 +117,7 @@ pub struct OutputConfig {
     pub num_prompt_log_probs: Option<u32>,
 }
 
-/// A tensor handed through unread.
+/// A tensor that the worker passes on unread.
 #[derive(Clone, Debug)]
 pub struct NamedTensor {
     pub name: String,
@@ -128,11 +128,12 @@ pub struct NamedTensor {
     pub data: Bytes,
 }
 
-/// One await's rows.
+/// The rows that one await returned.
 ///
-/// A request of `num_return_sequences` n yields rows for indices 0..n, each ending in one row with a
-/// finish reason; `finals` marks the last of all. A non-streaming request yields all its tokens of a
-/// sequence in one row. The end token is not in the tokens (as TensorRT-LLM does); matched stop words are.
+/// A request with `num_return_sequences` n yields rows for sequences 0 to n − 1. The last row of each has
+/// a finish reason, and `finals` marks the request's last row of all. A request that does not stream
+/// yields all tokens of a sequence in one row. As in TensorRT-LLM, tokens do not contain the end token but
+/// do contain matched stop words.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseBatch {
     pub rows: StepBatch<ClientId>,

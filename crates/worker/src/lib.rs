@@ -1,6 +1,7 @@
-//! The worker's gRPC server: Triton's models over an [`executor::Executor`].
+//! The worker: a gRPC server that speaks KServe v2 in front of an [`executor::Executor`].
 //!
-//! Knows KServe and executors. Deliberately knows nothing of OpenAI or of Python.
+//! [`serve`] runs one until it is told to stop. Knows KServe and executors; deliberately knows nothing of
+//! OpenAI or of Python.
 
 mod assets;
 mod batch;
@@ -9,13 +10,13 @@ mod engine;
 pub mod executor;
 mod metrics;
 mod model;
-pub mod options;
+mod options;
 mod outbox;
 mod request;
 mod respond;
 mod serve;
 mod service;
-pub mod simulated;
+mod simulated;
 
 pub use metrics::{GaugeFamily, executor_gauges};
 pub use model::{

@@ -1,9 +1,9 @@
-//! What one gRPC stream still has to be sent, and what lives on it.
+//! What still has to be sent on one gRPC stream, and which requests are live on it.
 //!
-//! The engine's await thread puts rows in, once per iteration; the stream takes everything that is
-//! there whenever the wire has room. A client that is behind thus gets the rows of several iterations
-//! in one message instead of a queue of messages: what can wait is bounded by the live requests'
-//! max_tokens. Knows no sockets and no executor.
+//! The engine's await thread puts rows in, once per iteration. The stream takes everything that is there
+//! whenever the connection has room, so a client that is behind gets the rows of several iterations in one
+//! message instead of a queue of messages. What can wait is thus bounded by `max_tokens` of the live
+//! requests. Knows no sockets and no executor.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::task::Waker;
@@ -20,19 +20,19 @@ use crate::batch;
 use crate::executor::{ClientId, NamedTensor, ResponseBatch};
 use crate::respond::Responder;
 
-/// Refusals that may wait for a client which sends bad requests and reads no answers; then its
-/// requests are no longer read.
+/// Refusals that may wait for a client that sends bad requests and does not read the answers. At this
+/// limit its requests are no longer read.
 const MAX_WAITING_REFUSALS: usize = 1024;
 
-/// See the module.
+/// The rows and replies that wait for one stream.
 #[derive(Default)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
     waker: AtomicWaker,
-    /// The refusals were taken: the reader may go on.
+    /// Notified when refusals were taken and requests may be read again.
     room: Notify,
-    /// Plain requests' answers by client id. Apart from `state`, so that building responses does not
-    /// hold up the await thread.
+    /// Build the responses of plain requests. Not in `state`, so that building them does not block the
+    /// await thread.
     responders: Mutex<HashMap<ClientId, Responder>>,
 }
 
@@ -47,19 +47,19 @@ struct State {
     handles: HashMap<Handle, ClientId>,
     /// Handles whose final row is in `step`.
     ending: HashSet<Handle>,
-    /// Executor requests whose final row has not come.
+    /// Executor requests whose final row has not arrived.
     live: usize,
     /// Error rows of refused requests in `step`; the other refusals are `replies`.
     refused_rows: usize,
-    /// No more requests will come; the stream ends once everything was sent.
+    /// No more requests will arrive; the stream ends once everything is sent.
     finishing: bool,
-    /// Nobody will take anything any more.
+    /// The stream is gone.
     closed: bool,
     failure: Option<Status>,
     waiting_since: Option<Instant>,
 }
 
-/// Which iterations' rows wait: several must be merged before they are sent.
+/// Whether the rows that wait are of several iterations and must be merged before they are sent.
 #[derive(Clone, Copy, Default)]
 struct Waited {
     last: u64,
@@ -73,21 +73,21 @@ impl Waited {
     }
 }
 
-/// When rows came, by the clock and by the count of awaits.
+/// When rows arrived, by the clock and by number of iteration.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
     pub(crate) now: Instant,
     pub(crate) iteration: u64,
 }
 
-/// What a stream knows of a handle that a request names.
+/// What a stream knows about a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Never used, or its final row is on the wire: whether the client has read it nobody can tell here.
+    /// Never used, or its final row has been sent; whether the client has read it cannot be known here.
     No,
-    /// By this client id.
+    /// Its request is live.
     Live(ClientId),
-    /// Its final row waits to be sent.
+    /// Its final row is waiting to be sent.
     Ending,
 }
 
@@ -121,8 +121,8 @@ impl State {
 }
 
 impl Outbox {
-    /// Registers live requests before any row of theirs can come. The handle is the step request's.
-    /// False: the stream has ended, and nobody waits for them.
+    /// Registers live requests before any of their rows can arrive; a step request has a handle. Returns
+    /// false if the stream has ended and they should be cancelled.
     pub(crate) fn admit(&self, client_ids: &[ClientId], handle: Option<Handle>) -> bool {
         let mut state = self.state.lock();
         if state.closed {
@@ -148,7 +148,7 @@ impl Outbox {
         }
     }
 
-    /// Forgets a handle whose request was silenced; false: its final row came before that.
+    /// Forgets a handle whose rows are dropped from now on. Returns false if its final row came first.
     pub(crate) fn forget_handle(&self, handle: Handle) -> bool {
         let mut state = self.state.lock();
         let live = state.handles.remove(&handle).is_some();
@@ -158,8 +158,8 @@ impl Outbox {
         live
     }
 
-    /// One iteration's rows, all of this stream and all step requests', under their handles.
-    /// `ended`: the handles whose final row is among them.
+    /// Puts in the rows of one iteration, all of step requests on this stream. `ended` are the handles
+    /// whose final row is among them.
     pub(crate) fn put_step(&self, rows: StepBatch, ended: &[Handle], moment: Moment) -> Delivery {
         let mut state = self.state.lock();
         if state.closed {
@@ -174,8 +174,8 @@ impl Outbox {
         delivered(&mut state, wake, moment.now)
     }
 
-    /// One row of the step request with this handle. A final row counts once: it is dropped where the
-    /// handle was forgotten.
+    /// Puts in one row of the step request with this handle. A final row is dropped if the handle was
+    /// forgotten, because the handle has had its final row then.
     pub(crate) fn put_step_row(
         &self,
         row: &Row<'_, ClientId>,
@@ -196,7 +196,7 @@ impl Outbox {
         delivered(&mut state, wake, moment.now)
     }
 
-    /// One row of a plain request, with its large outputs.
+    /// Puts in one row of a plain request, with its large outputs.
     pub(crate) fn put_plain_row(
         &self,
         row: &Row<'_, ClientId>,
@@ -221,7 +221,7 @@ impl Outbox {
         delivered(&mut state, wake, moment.now)
     }
 
-    /// An answer that no row of the executor makes: a refusal, or the reply to `stop`.
+    /// Puts in an answer that does not come from the executor: a refusal, or the reply to `stop`.
     pub(crate) fn reply(&self, reply: ModelStreamInferResponse) {
         let mut state = self.state.lock();
         if !state.closed {
@@ -232,7 +232,7 @@ impl Outbox {
         self.wake();
     }
 
-    /// A refused step request's one row.
+    /// Puts in the only row of a refused step request.
     pub(crate) fn refuse_handle(&self, handle: Handle, code: Code, text: String) {
         let mut state = self.state.lock();
         if !state.closed {
@@ -245,7 +245,7 @@ impl Outbox {
         self.wake();
     }
 
-    /// Waits until few enough refusals wait.
+    /// Resolves when fewer refusals than the limit wait.
     pub(crate) async fn has_room(&self) {
         loop {
             let room = self.room.notified();
@@ -259,13 +259,13 @@ impl Outbox {
         }
     }
 
-    /// No request will follow: the stream ends when the live ones have.
+    /// Ends the stream once its live requests have ended; no more requests will arrive.
     pub(crate) fn finish(&self) {
         self.state.lock().finishing = true;
         self.wake();
     }
 
-    /// Ends the stream with a status instead of what waits; returns what lived on it.
+    /// Drops what waits and ends the stream with a status. Returns the requests that were live.
     pub(crate) fn fail(&self, status: Status) -> Vec<ClientId> {
         let mut state = self.state.lock();
         state.failure.get_or_insert(status);
@@ -275,7 +275,7 @@ impl Outbox {
         live
     }
 
-    /// The stream is gone; returns the client ids of what lived on it.
+    /// Drops what waits because the stream is gone. Returns the requests that were live.
     pub(crate) fn close(&self) -> Vec<ClientId> {
         let mut state = self.state.lock();
         self.close_locked(&mut state)
@@ -312,7 +312,7 @@ impl Outbox {
         self.waker.wake();
     }
 
-    /// Takes everything of one kind.
+    /// Takes everything that waits of one kind.
     pub(crate) fn take(&self) -> Taken {
         let mut state = self.state.lock();
         if let Some(status) = state.failure.take() {
@@ -352,14 +352,14 @@ impl Outbox {
         let waits = !state.replies.is_empty()
             || !state.step.ids.is_empty()
             || !state.plain.rows.ids.is_empty();
-        // The client has read: what still waits began to wait now.
+        // The client has read, so what still waits has waited since now.
         state.waiting_since = waits.then(Instant::now);
         if state.refusals() < MAX_WAITING_REFUSALS {
             self.room.notify_waiters();
         }
     }
 
-    /// Calls `respond` with the responder of a row's request; drops the responder after the final row.
+    /// Calls `respond` with the responder of the row's request; drops the responder after the final row.
     pub(crate) fn respond<T>(
         &self,
         row: &Row<'_, ClientId>,
@@ -382,12 +382,12 @@ fn delivered(state: &mut State, wake: bool, now: Instant) -> Delivery {
     Delivery { wake, waited }
 }
 
-/// What became of a delivery.
+/// What the await thread must know after putting rows in.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Delivery {
-    /// The stream had nothing before: wake it once the iteration is through.
+    /// The stream was empty before and must be woken at the end of the iteration.
     pub(crate) wake: bool,
-    /// How long the client has read nothing although something waits.
+    /// How long the client has read nothing while something waited.
     pub(crate) waited: Duration,
 }
 

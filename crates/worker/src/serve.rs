@@ -1,4 +1,4 @@
-//! A worker's life: bind, start the engine threads, prove readiness, serve, drain.
+//! From start to shutdown: bind, start the engine's threads, prove readiness, serve, drain.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -22,26 +22,27 @@ use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 use crate::request::Limits;
 use crate::service::Service;
 
-/// How often a draining worker looks whether its requests are through.
+/// How often a draining worker checks whether its requests are done.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
-/// After a cancel, an executor owes every request its final row within an iteration.
+/// An executor must give a cancelled request its final row within an iteration.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
-/// What clients get to read the last messages before connections are dropped.
+/// How long clients have to read the last messages before connections are dropped.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// What an executor gets to end its own threads and ranks.
+/// How long an executor has to end its own threads and ranks.
 const EXECUTOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Accepting fails for lack of descriptors: trying again at once would only burn CPU.
+/// Accepting fails when file descriptors run out, and an immediate retry would only burn CPU.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves `executor` until `shutdown` resolves or the executor fails.
 ///
 /// `on_bound` is called once both ports are bound; the model is ready only after a one-token request
 /// went through the executor. On shutdown, running requests get `drain_timeout`, then are cancelled;
-/// the executor is shut down at the end, also where the start failed. Must run inside a tokio runtime with time and I/O;
-/// one thread is enough and best: with it, a connection writes once for all its streams that moved.
+/// the executor is shut down at the end, also when the start failed. Must run inside a tokio runtime with
+/// time and I/O. One thread is enough and best: with it, a connection writes once for all its streams that
+/// moved.
 ///
 /// # Errors
-/// A port that cannot be bound, a thread that cannot be started, a server that ends.
+/// When a port cannot be bound, a thread cannot be started, or the gRPC server fails.
 pub async fn serve(
     executor: Arc<dyn Executor>,
     options: WorkerOptions,
@@ -106,7 +107,8 @@ pub async fn serve(
         let engine = Arc::clone(&engine);
         async move { engine.run_wakes().await }
     });
-    let canary = tokio::spawn(prove(Arc::clone(&engine), options.canary_timeout));
+    let model = options.served_model_name.clone();
+    let canary = tokio::spawn(prove(Arc::clone(&engine), model, options.canary_timeout));
     let watchdog = tokio::spawn(watch(Arc::clone(&engine), options.progress_timeout));
     let mut health = engine.health();
     let ended = tokio::select! {
@@ -193,12 +195,12 @@ fn incoming(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpStre
             match listener.accept().await {
                 Ok((stream, _)) => {
                     if let Err(error) = stream.set_nodelay(true) {
-                        tracing::debug!("TCP_NODELAY could not be set: {error}");
+                        tracing::debug!(%error, "TCP_NODELAY not set");
                     }
                     return Some((Ok(stream), listener));
                 }
                 Err(error) => {
-                    tracing::warn!("a connection could not be accepted: {error}");
+                    tracing::warn!(%error, "connection not accepted");
                     sleep(ACCEPT_RETRY).await;
                 }
             }
@@ -206,26 +208,26 @@ fn incoming(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpStre
     })
 }
 
-/// Sends one token through the executor; the worker is ready after that.
-async fn prove(engine: Arc<Engine>, limit: Duration) {
+/// Asks the executor for one token; the worker is ready once it has come.
+async fn prove(engine: Arc<Engine>, model: String, limit: Duration) {
     match timeout(limit, engine.submit_canary()).await {
         Ok(Ok(Ok(()))) => {
             engine.set_proven();
-            tracing::info!("model `tensorrt_llm` is ready");
+            tracing::info!(model, "worker ready");
         }
         Ok(Ok(Err(text))) => {
-            engine.fail(&format!("the executor failed its first token: {text}"));
+            engine.fail(&format!("the executor failed on its first token: {text}"));
         }
         // The sender is dropped only when the engine has failed already.
         Ok(Err(_)) => engine.fail("the executor ended before its first token"),
         Err(_) => engine.fail(&format!(
-            "the executor gave no first token within `{}` s",
+            "the executor produced no first token within `{}` s",
             limit.as_secs()
         )),
     }
 }
 
-/// Ends a worker whose executor neither answers nor fails.
+/// Fails an executor that neither answers nor reports an error.
 async fn watch(engine: Arc<Engine>, limit: Duration) {
     let health = engine.health();
     loop {
@@ -245,15 +247,16 @@ async fn watch(engine: Arc<Engine>, limit: Duration) {
     }
 }
 
-/// Lets requests finish, then cancels what is left.
+/// Lets requests finish, then cancels the rest.
 async fn drain(engine: &Engine, options: &WorkerOptions) {
     engine.begin_drain();
     if settled(engine, options.drain_timeout).await {
         return;
     }
     tracing::warn!(
-        "`{}` requests did not finish in time and are cancelled",
-        engine.live()
+        requests = engine.live(),
+        drain_timeout_s = options.drain_timeout.as_secs(),
+        "cancelled the requests that did not finish in time"
     );
     engine.cancel_all();
     settled(engine, CANCEL_TIMEOUT).await;
@@ -274,13 +277,16 @@ async fn end_executor(
     threads: impl IntoIterator<Item = oneshot::Receiver<()>>,
 ) {
     let ending = async {
-        // A Python executor may take its time, and the interpreter's lock.
+        // A Python executor may take long, and holds the interpreter's lock meanwhile.
         let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
         for thread in threads {
             let _ = thread.await;
         }
     };
     if timeout(EXECUTOR_SHUTDOWN_TIMEOUT, ending).await.is_err() {
-        tracing::warn!("the executor did not shut down in time and is left behind");
+        tracing::warn!(
+            timeout_s = EXECUTOR_SHUTDOWN_TIMEOUT.as_secs(),
+            "the executor did not shut down in time"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The KServe v2 service: which call does what. The streams themselves are [`stream`]'s.
+//! The KServe v2 service: what each call answers. Generating is in [`stream`].
 
 mod stream;
 
@@ -17,9 +17,9 @@ use crate::request::Limits;
 
 use stream::{Connection, ResponseStream};
 
-/// What the server calls itself; Triton's clients show it.
+/// The server's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";
-/// Triton's extensions that work here, and ours.
+/// The extensions of Triton that this server supports, and ours.
 const EXTENSIONS: [&str; 5] = [
     "model_repository",
     "model_configuration",
@@ -34,7 +34,7 @@ pub(crate) struct Service {
     shared: Arc<Shared>,
 }
 
-/// What every stream needs.
+/// What all streams share.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
@@ -53,7 +53,7 @@ impl Service {
         }
     }
 
-    /// Ends every stream once what waits on it was sent.
+    /// Ends every stream once everything that waits on it is sent.
     pub(crate) fn finish_streams(&self) {
         for outbox in self.shared.streams.lock().drain(..) {
             if let Some(outbox) = outbox.upgrade() {
@@ -67,7 +67,7 @@ impl Shared {
     fn open(&self) -> Arc<Outbox> {
         let outbox = Arc::new(Outbox::default());
         let mut streams = self.streams.lock();
-        // Amortized: the list at most doubles between two sweeps.
+        // At most doubles between two sweeps, which amortizes their cost.
         if streams.len() == streams.capacity() {
             streams.retain(|outbox| outbox.strong_count() > 0);
         }
@@ -195,7 +195,7 @@ impl GrpcInferenceService for Service {
         let (state, reason) = if health.is_ready() {
             ("READY", "")
         } else if health.failed.is_some() {
-            ("UNAVAILABLE", "the executor has failed")
+            ("UNAVAILABLE", "the executor failed")
         } else if health.draining {
             ("UNLOADING", "")
         } else {

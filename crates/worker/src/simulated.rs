@@ -1,7 +1,7 @@
-//! The simulated executor: tokens on a timing model with no model behind them.
+//! The simulated executor: paces tokens by a timing model, without a model behind it.
 //!
-//! For load tests, capacity planning and measuring everything else. Owns the clock and the waiting;
-//! what happens in an iteration is [`scheduler`]'s, which never reads a clock.
+//! For load tests, capacity planning and measuring everything else. Owns the clock and the waiting; what
+//! happens in an iteration is decided by [`scheduler`], which never reads a clock.
 
 mod options;
 mod scheduler;
@@ -23,12 +23,12 @@ pub struct SimulatedExecutor {
     info: ModelInfo,
     started: Instant,
     scheduler: Mutex<Scheduler>,
-    /// Work arrived, or the executor is ending.
+    /// Notified when work arrives and at shutdown.
     changed: Condvar,
 }
 
 impl SimulatedExecutor {
-    /// Costs nothing until the first request: there is no thread behind it.
+    /// Starts no thread: an idle executor costs nothing.
     pub fn new(options: SimulatedOptions) -> Self {
         Self {
             info: options.info(),
@@ -71,7 +71,7 @@ impl Executor for SimulatedExecutor {
             let now = self.started.elapsed();
             let next = scheduler.advance(now, &mut batch.rows);
             if !batch.rows.ids.is_empty() || now >= deadline {
-                // At a step cost of 0 the next await follows at once: new requests go first.
+                // At no cost per iteration the next await follows at once; new requests go first.
                 MutexGuard::unlock_fair(scheduler);
                 return Ok(batch);
             }

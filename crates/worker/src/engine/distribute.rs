@@ -1,7 +1,7 @@
 //! The await thread: takes each iteration's rows and distributes them once.
 //!
-//! When all rows belong to one stream, as with one gateway, their ids are rewritten to handles in
-//! place and the columns move on as they are; else each row goes to its stream.
+//! When all rows belong to one stream, as with a single gateway, client ids are replaced by handles and
+//! the other columns move on untouched; otherwise each row goes to its own stream.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use parking_lot::MutexGuard;
 use tonic::Code;
 
 use super::registry::{LiveRequest, Registry};
-use super::{AWAIT_TIMEOUT, Engine};
+use super::{AWAIT_TIMEOUT, Engine, NotAdmitted};
 use crate::executor::{ClientId, ResponseBatch};
 use crate::metrics::{Metrics, Outcome, RequestEnd};
 use crate::outbox::{Moment, Outbox};
@@ -29,7 +29,7 @@ struct Scratch {
     canaries: Vec<LiveRequest>,
 }
 
-/// Until the worker stops or the executor fails.
+/// Runs until the worker stops or the executor fails.
 pub(super) fn run(engine: &Engine) {
     let mut scratch = Scratch::default();
     let mut iteration = 0;
@@ -42,7 +42,9 @@ pub(super) fn run(engine: &Engine) {
             continue;
         }
         if let Err(broken) = batch.rows.validate() {
-            return engine.fail(&format!("the executor gave a malformed batch: {broken}"));
+            return engine.fail(&format!(
+                "the executor returned a malformed batch: {broken}"
+            ));
         }
         iteration += 1;
         let moment = Moment {
@@ -82,11 +84,11 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
             );
         }
     }
-    // An executor that is never waited for brings this thread back at once: whoever waits to submit
-    // goes first.
+    // An executor that always has rows brings this thread back at once: whoever waits to submit goes
+    // first.
     MutexGuard::unlock_fair(registry);
 
-    // Before anyone is woken: who has its answer finds it counted.
+    // Before anyone is woken, so that a client that has its answer finds it counted.
     if !scratch.ends.is_empty() {
         engine.metrics.ended(scratch.ends.drain(..));
     }
@@ -99,8 +101,8 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
     }
 }
 
-/// Books every row on its request. Where all rows are of live step requests of one stream, returns the
-/// stream, and the handle of each row.
+/// Counts every row for its request. If all rows belong to live step requests of one stream, returns the
+/// stream and the handle of each row.
 fn account(
     registry: &mut Registry,
     batch: &ResponseBatch,
@@ -165,7 +167,7 @@ fn keep_wanted_cached_tokens(registry: &mut Registry, batch: &mut ResponseBatch)
     });
 }
 
-/// Row by row, for streams of all kinds.
+/// Gives each row to its own stream.
 fn spread(
     engine: &Engine,
     registry: &mut Registry,
@@ -210,7 +212,7 @@ fn spread(
     }
 }
 
-/// A request is over: its numbers go to the metrics, unless it was the canary.
+/// Hands the figures of a request that is over to the metrics, unless it was the canary.
 fn end(
     request: LiveRequest,
     now: Instant,
@@ -251,14 +253,14 @@ fn answer_canary(canary: &mut LiveRequest) {
         {
             Err("it was cancelled".to_owned())
         }
-        // A model may end at once, with no token but its end token.
+        // A model may end at once, with no token but the end token.
         None => Ok(()),
     };
     // The worker may have stopped waiting.
     let _ = sender.send(answer);
 }
 
-/// Ends requests whose executor is no more: each gets its one final row, an error.
+/// Ends the requests of an executor that failed: the final row of each is an error.
 pub(super) fn fail_all(requests: Vec<(ClientId, LiveRequest)>, reason: &str, metrics: &Metrics) {
     let now = Instant::now();
     let moment = Moment {
@@ -269,7 +271,8 @@ pub(super) fn fail_all(requests: Vec<(ClientId, LiveRequest)>, reason: &str, met
     let error = RowError {
         row: 0,
         code: Code::Unavailable,
-        text: "the executor has failed: the worker is ending".to_owned(),
+        // How it failed is in the log, not for clients.
+        text: NotAdmitted::Failed.to_string(),
     };
     for (client_id, mut request) in requests {
         let row = Row {

@@ -1,4 +1,5 @@
-//! What waits for the submit thread. Bounded by the registry: every entry belongs to a live request.
+//! Requests and cancels on their way to the submit thread. Bounded by the registry: every entry belongs
+//! to a live request.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -16,7 +17,7 @@ struct State {
     closed: bool,
 }
 
-/// Everything that gathered while the executor took the last batch.
+/// Everything that arrived while the executor took the last batch.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) requests: Vec<Request>,
@@ -47,8 +48,8 @@ impl SubmitQueue {
         self.filled.notify_one();
     }
 
-    /// Waits for something; `None` once closed and empty. Requests of a batch go before its cancels,
-    /// so that a cancel never overtakes its request.
+    /// Waits for a batch; `None` once the queue is closed and empty. Hand over its requests before its
+    /// cancels, so that a cancel never overtakes its request.
     pub(super) fn take(&self) -> Option<Batch> {
         let mut state = self.state.lock();
         loop {

@@ -16,7 +16,7 @@ use crate::outbox::Outbox;
 
 /// One executor request, from its submission to its final row.
 pub(super) struct LiveRequest {
-    /// Where rows go; `None` once nobody listens.
+    /// Where rows go; `None` once the client has left.
     pub(super) outbox: Option<Arc<Outbox>>,
     /// Rows travel in step messages under this handle; plain rows keep their client id.
     pub(super) handle: Option<Handle>,
@@ -35,7 +35,7 @@ pub(super) struct LiveRequest {
     /// Of the final row, a [`FinishReason`](inflight_kserve::step::FinishReason) number.
     pub(super) finish_reason: u8,
     pub(super) error: Option<(Code, Box<str>)>,
-    /// The final row was passed on: later ones, from a confused executor, go nowhere.
+    /// The final row was passed on; later ones, which a broken executor might send, are dropped.
     pub(super) sent_final: bool,
 }
 
@@ -92,7 +92,7 @@ impl LiveRequest {
         }
     }
 
-    /// Nobody listens any more.
+    /// Drops the rows to come, because the client has left.
     pub(super) fn silence(&mut self) {
         self.outbox = None;
         self.abandoned = true;

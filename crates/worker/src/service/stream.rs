@@ -1,8 +1,8 @@
 //! One gRPC stream: requests in, responses out, and what happens when either side ends.
 //!
-//! Requests are read by a task of their own, so that `stop` is heard while the client is behind with
-//! reading. Dropping the response stream, which is what a client's cancel or a lost connection comes
-//! down to, ends everything that lives on it.
+//! A task of its own reads the requests, so that `stop` works while the client is behind with reading.
+//! Dropping the response stream, as a client's cancel or a lost connection does, cancels every request on
+//! it.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ use crate::outbox::{Known, Outbox, Taken};
 use crate::request::{self, Incoming, PlainRequest};
 use crate::respond::{self, FailedRow, Responder};
 
-/// The requests of one stream and where their rows gather. Dropping it ends them.
+/// The requests of one stream and the outbox for their rows. Dropping it cancels them.
 pub(super) struct Connection {
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
@@ -45,24 +45,25 @@ impl Drop for Connection {
     }
 }
 
-/// Why a request got no further.
+/// Why a request was refused.
 struct Refusal {
     code: Code,
     text: String,
 }
 
-/// What became of an earlier request under the same handle.
+/// What happened to an earlier request with the same handle.
 enum Earlier {
     /// There was none.
     None,
-    /// It gives no more rows; the handle is owed its final one.
+    /// Its rows are dropped from now on; the handle still needs a final row.
     Silenced,
-    /// Its final row came, and is the handle's.
+    /// Its final row has come and is the handle's.
     Final,
 }
 
 impl Shared {
-    /// Handles one request of a stream; whatever goes wrong is that request's answer.
+    /// Handles one request of a stream. An error is the answer to that request and does not end the
+    /// stream.
     fn receive(&self, message: &ModelInferRequest, outbox: &Arc<Outbox>) {
         let incoming = match request::parse(message, &self.limits) {
             Ok(incoming) => incoming,
@@ -78,13 +79,13 @@ impl Shared {
         };
         match incoming {
             Incoming::StopHandle(handle) => {
-                // Else it has finished, and its final row is on the way or there.
+                // A request that has finished needs no cancel: its final row is on the way.
                 if let Known::Live(client_id) = outbox.find(handle) {
                     self.engine.cancel(&[client_id]);
                 }
             }
             Incoming::StopId(id) => {
-                // Unknown ids are a success too, as in Triton: it may have finished.
+                // An unknown id is a success too, as in Triton: its request may have finished.
                 self.engine.cancel_named(&id);
                 outbox.reply(respond::message(respond::empty(&id, true)));
             }
@@ -119,7 +120,7 @@ impl Shared {
             Earlier::None => {}
             Earlier::Silenced => {
                 let text = format!(
-                    "handle `{handle}` was live on this stream: both requests end, use a fresh handle"
+                    "handle `{handle}` is in use on this stream; both requests were cancelled, use a new handle"
                 );
                 return outbox.refuse_handle(handle, Code::AlreadyExists, text);
             }
@@ -167,7 +168,7 @@ impl Shared {
 
     fn refuse(&self, outbox: &Outbox, handle: Option<Handle>, id: &str, refusal: Refusal) {
         match handle {
-            // A malformed second request ends the first as well.
+            // A malformed second request with a handle ends the first as well.
             Some(handle) => match self.end_earlier(outbox, handle) {
                 Earlier::None | Earlier::Silenced => {
                     outbox.refuse_handle(handle, refusal.code, refusal.text);
@@ -178,14 +179,14 @@ impl Shared {
         }
     }
 
-    /// Ends the request that lives under a handle which is used again: the two cannot be told apart, so
-    /// both end, with one final row.
+    /// Ends the live request of a handle that is used again. The client could not tell the two requests
+    /// apart, so both end, with one final row.
     fn end_earlier(&self, outbox: &Outbox, handle: Handle) -> Earlier {
         match outbox.find(handle) {
             Known::No => Earlier::None,
             Known::Ending => Earlier::Final,
             Known::Live(client_id) => {
-                // Silenced before it is forgotten: a final row that still comes through is the one.
+                // In this order, so that a final row that still gets through is the handle's only one.
                 self.engine.abandon(&[client_id]);
                 if outbox.forget_handle(handle) {
                     Earlier::Silenced
@@ -205,7 +206,7 @@ async fn read(mut inbound: Streaming<ModelInferRequest>, shared: Arc<Shared>, ou
             Ok(Some(message)) => shared.receive(&message, &outbox),
             Ok(None) => return outbox.finish(),
             Err(status) => {
-                // Not a request any more, or too large for one: the stream cannot go on.
+                // Not a request, or too large for one: nothing after it can be read.
                 let live = outbox.fail(status);
                 return shared.engine.abandon(&live);
             }
@@ -213,11 +214,11 @@ async fn read(mut inbound: Streaming<ModelInferRequest>, shared: Arc<Shared>, ou
     }
 }
 
-/// What ModelStreamInfer answers with.
+/// The responses of one ModelStreamInfer call.
 pub(crate) struct ResponseStream {
     connection: Connection,
     reader: AbortHandle,
-    /// Responses of the last rows taken.
+    /// Responses of the rows that were taken last.
     ready: VecDeque<ModelStreamInferResponse>,
 }
 
@@ -270,7 +271,7 @@ impl Stream for ResponseStream {
             }
             let mut taken = self.connection.outbox.take();
             if matches!(taken, Taken::Nothing) {
-                // Once more after registering: rows may have come in between.
+                // Again after registering, because rows may have come in between.
                 self.connection.outbox.register(context.waker());
                 taken = self.connection.outbox.take();
             }
@@ -324,7 +325,7 @@ pub(super) async fn infer(
         }
         Incoming::StopHandle(_) | Incoming::Step { .. } => {
             return Err(Status::unimplemented(
-                "ModelInfer does not take `inflight_handle`: use ModelStreamInfer",
+                "ModelInfer does not support `inflight_handle`; use ModelStreamInfer",
             ));
         }
         Incoming::Plain {
@@ -335,13 +336,13 @@ pub(super) async fn infer(
     };
     if answer.streaming {
         return Err(Status::unimplemented(
-            "ModelInfer gives one response and `streaming` asks for many (a decoupled transaction): \
+            "ModelInfer has one response and `streaming` asks for several (a decoupled transaction); \
              use ModelStreamInfer, or set `streaming` to false",
         ));
     }
     if answer.batch > 1 || answer.sequences > 1 && answer.beam_width == 1 {
         return Err(Status::unimplemented(
-            "ModelInfer gives one response: use ModelStreamInfer for a batch or for \
+            "ModelInfer has one response; use ModelStreamInfer for a batch or for \
              `num_return_sequences` above 1",
         ));
     }

@@ -1,7 +1,7 @@
-//! One iteration after another: admission, prefill, tokens, the ends of sequences.
+//! Which requests run in which iteration: admission, prefill, tokens, the ends of sequences.
 //!
-//! Time comes in as a value (since the executor's start) and goes out as one; nothing here reads a
-//! clock or waits, so that a test can replay any history.
+//! Pure: time is a value, counted from the executor's start. Nothing here reads a clock or waits, so that
+//! a test can replay any history.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use tonic::Code;
 use super::SimulatedOptions;
 use crate::executor::{ClientId, InflightBatchingStats, IterationStats, KvCacheStats, Request};
 
-/// How many overdue iterations one await hands out at most: a late await must not build a batch
-/// without end.
+/// Overdue iterations that one await returns at most, so that a late await does not build an unbounded
+/// batch.
 const MAX_ITERATIONS_PER_AWAIT: u32 = 16;
-/// The ASCII letters and signs begin here in byte-level vocabularies as in ASCII itself.
+/// The first printable ASCII character: byte-level vocabularies begin with ASCII.
 const FIRST_PRINTABLE: u32 = 32;
-/// How many of them there are.
+/// The number of printable ASCII characters.
 const PRINTABLE: u32 = 95;
 
-/// When the next rows can be expected.
+/// When the next rows are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     At(Duration),
-    /// Not before a new request.
+    /// Not before a new request arrives.
     Idle,
 }
 
@@ -38,7 +38,7 @@ struct Active {
     first_token: u32,
 }
 
-/// A request that waits for a place or for blocks.
+/// A request that waits for a place in the batch or for blocks.
 struct Waiting {
     client_id: ClientId,
     prompt_tokens: u32,
@@ -50,7 +50,7 @@ struct Prefill {
     tokens_left: u32,
 }
 
-/// All that one token needs, side by side: the loop over these is the hot one.
+/// All that one token needs, in one place: the loop over these is the hot one.
 struct Sequence {
     client_id: ClientId,
     index: i32,
@@ -60,7 +60,7 @@ struct Sequence {
     streaming: bool,
 }
 
-/// A row that no iteration makes: a refusal or a cancelled sequence.
+/// A row outside any iteration: a refusal or a cancelled sequence.
 struct Notice {
     client_id: ClientId,
     index: i32,
@@ -124,7 +124,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request, or leaves a notice of its refusal.
+    /// Queues a request, or the row that refuses it.
     pub(super) fn enqueue(&mut self, request: Request, now: Duration) {
         let prompt_tokens = request.input_token_ids.len() as u32;
         let sequences = request.sampling_config.num_return_sequences.max(1);
@@ -135,18 +135,18 @@ impl Scheduler {
         let refusal = if self.shut_down {
             Some((
                 Code::Unavailable,
-                "the simulated executor is shutting down".to_owned(),
+                "the executor is shutting down; send the request to another worker".to_owned(),
             ))
         } else if blocks > self.options.num_blocks {
             let have = self.options.num_blocks;
             let text = format!(
-                "the request needs `{blocks}` KV cache blocks and the simulated executor has `{have}`: \
-                 lower max_tokens or raise num_blocks"
+                "the request needs `{blocks}` KV cache blocks, and the simulated executor has `{have}`; \
+                 lower `max_tokens` or raise `num_blocks`"
             );
             Some((Code::InvalidArgument, text))
         } else if sequences > self.options.max_batch_size {
             let text = format!(
-                "num_return_sequences `{sequences}` is above max_batch_size `{}`",
+                "`num_return_sequences` is `{sequences}`, above `max_batch_size` `{}`",
                 self.options.max_batch_size
             );
             Some((Code::InvalidArgument, text))
@@ -179,7 +179,7 @@ impl Scheduler {
         });
     }
 
-    /// Ends a request; each of its live sequences gets a row that says so. Unknown ids are ignored.
+    /// Ends a request; each of its live sequences gets a last row. Unknown ids are ignored.
     pub(super) fn cancel(&mut self, client_id: ClientId) {
         let mut ended: Vec<i32> = Vec::new();
         if let Some(place) = self.waiting.iter().position(|w| w.client_id == client_id) {
@@ -202,7 +202,7 @@ impl Scheduler {
                 });
             }
         }
-        // The blocks are free at once, not from the next iteration on, which may never come.
+        // The blocks are free at once: another iteration may never come.
         if !ended.is_empty() {
             let between = Iteration {
                 end: self.next_start,
@@ -223,7 +223,7 @@ impl Scheduler {
         }
     }
 
-    /// Appends the rows of everything that has happened by `now`.
+    /// Appends all rows that are due by `now`.
     pub(super) fn advance(&mut self, now: Duration, rows: &mut StepBatch<ClientId>) -> Next {
         self.flush_notices(rows);
         for _ in 0..MAX_ITERATIONS_PER_AWAIT {
@@ -235,7 +235,7 @@ impl Scheduler {
             };
             self.complete(&iteration, rows);
             if iteration.duration.is_zero() && !rows.ids.is_empty() {
-                // As fast as awaited: one iteration an await.
+                // As fast as they are awaited: one iteration per await.
                 return Next::At(now);
             }
         }
@@ -259,7 +259,7 @@ impl Scheduler {
         self.shut_down
     }
 
-    /// The latest iteration, once.
+    /// The latest iteration's figures, once.
     pub(super) fn drain_stats(&mut self) -> Vec<IterationStats> {
         self.stats.take().into_iter().collect()
     }
@@ -272,7 +272,8 @@ impl Scheduler {
         tokens.div_ceil(self.options.tokens_per_block.max(1))
     }
 
-    /// Admits what fits, first come first served, and begins an iteration; false: nothing to do.
+    /// Admits what fits, first come first served, and begins an iteration. Returns false if there is
+    /// nothing to do.
     fn schedule(&mut self) -> bool {
         while let Some(waiting) = self.waiting.front() {
             let fits = waiting.active.blocks <= self.free_blocks
@@ -326,7 +327,7 @@ impl Scheduler {
         true
     }
 
-    /// Ends an iteration: prompts that are through join the sequences, and each sequence moves on.
+    /// Ends an iteration: finished prompts become sequences, and each sequence gets a token.
     fn complete(&mut self, iteration: &Iteration, rows: &mut StepBatch<ClientId>) {
         self.next_start = iteration.end;
         self.iterations += 1;
@@ -482,7 +483,7 @@ fn close_row(
     rows.finals.push(u8::from(last));
 }
 
-/// Where in the cycle of ids a prompt's answer begins: the same prompt always gets the same answer.
+/// Where in the cycle of token ids a prompt's answer begins: the same prompt always gets the same answer.
 fn first_token(prompt: &[i32]) -> u32 {
     prompt.iter().fold(0_u32, |hash, id| {
         hash.wrapping_mul(31).wrapping_add(*id as u32)
