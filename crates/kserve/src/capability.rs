@@ -1,6 +1,6 @@
-//! What an executor can do beyond plain sampling, by the names that a worker announces in
-//! `ModelDescription.capabilities`. What every executor must do (greedy and top-k/top-p sampling, stop
-//! words, streaming, cancel) has none.
+//! What an executor supports beyond plain sampling, by the names in `ModelDescription.capabilities`. What
+//! every executor supports (greedy, top-k and top-p sampling, stop words, streaming, cancellation) has no
+//! name.
 
 pub const LOG_PROBS: &str = "log_probs";
 pub const TOP_LOG_PROBS: &str = "top_log_probs";

@@ -1,5 +1,5 @@
-//! How both ends of the wire connect: socket and HTTP/2 settings, and message limits. Knows nothing
-//! of which models or requests travel over it.
+//! How both ends of the wire connect: socket and HTTP/2 settings, and message limits. Knows nothing of
+//! models or requests.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use tonic::transport::{Channel, Endpoint, Server};
 use crate::assets::model_assets_client::ModelAssetsClient;
 use crate::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 
-/// Largest message either way unless told otherwise.
+/// Largest message either way by default, in bytes.
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// Settings of a connection, for the client's and the server's side alike.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
-    /// How long the TCP and HTTP/2 set-up may take. Short: workers are near, and a request waits.
+    /// How long connecting over TCP and HTTP/2 may take. Short, because workers are near and a request
+    /// waits.
     pub connect_timeout: Duration,
     /// A silent connection is probed this often, so that a worker that vanished without a FIN is
     /// noticed while requests wait on it.
     pub keep_alive_interval: Duration,
     /// How long a probe's answer may take before the connection counts as lost.
     pub keep_alive_timeout: Duration,
-    /// Bytes a peer may send on one stream ahead of our reading. A step message of 1,000 rows is
-    /// about 25 KB, more than a third of HTTP/2's default of 64 KiB: with that the sender would
-    /// stop for a window update at every other iteration. 4 MiB holds over a hundred iterations and
-    /// still bounds what an unread stream can pile up.
+    /// Bytes that a peer may send on one stream before we read them. A step message of 1,000 rows is about
+    /// 25 KB, so with HTTP/2's default of 64 KiB the sender would stop for a window update at every other
+    /// iteration. 4 MiB holds over a hundred iterations and still bounds an unread stream.
     pub stream_window_bytes: u32,
     /// The same for the connection as a whole. Room for several full streams, so that one unread
     /// stream does not stop the others.
@@ -46,10 +46,10 @@ impl Default for TransportOptions {
     }
 }
 
-/// Why there is no connection.
+/// Why a connection could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("`{address}` is not a worker address; write it as HOST:PORT")]
+    #[error("`{address}` is not a worker address; write it as `HOST:PORT`")]
     Address {
         address: String,
         source: tonic::transport::Error,
@@ -85,7 +85,21 @@ pub fn endpoint(address: &str, options: &TransportOptions) -> Result<Endpoint, C
         .initial_connection_window_size(options.connection_window_bytes))
 }
 
-/// Connects now.
+/// Connects to a worker.
+///
+/// ```no_run
+/// use inflight_kserve::client::{TransportOptions, connect, inference_client};
+/// use inflight_kserve::inference::ServerReadyRequest;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = TransportOptions::default();
+/// let channel = connect("localhost:8001", &options).await?;
+/// let mut client = inference_client(channel, &options);
+/// let answer = client.server_ready(ServerReadyRequest {}).await?;
+/// println!("ready: {}", answer.into_inner().ready);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`ConnectError`].
@@ -97,14 +111,6 @@ pub async fn connect(address: &str, options: &TransportOptions) -> Result<Channe
             address: address.to_owned(),
             source,
         })
-}
-
-/// Connects at the first call, and again after a loss. Needs a tokio runtime.
-///
-/// # Errors
-/// [`ConnectError::Address`].
-pub fn connect_lazy(address: &str, options: &TransportOptions) -> Result<Channel, ConnectError> {
-    Ok(endpoint(address, options)?.connect_lazy())
 }
 
 /// The inference service over a channel, with the options' message limit.

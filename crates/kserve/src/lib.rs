@@ -1,6 +1,22 @@
-//! The KServe v2 wire: generated messages, tensor codec, step batching.
+//! The wire between gateway and worker: KServe v2 messages, tensor codec, step batching, connections.
 //!
-//! Knows the wire. Deliberately knows nothing of OpenAI, of text, or of executors.
+//! Deliberately knows nothing of OpenAI, of text, or of executors.
+//!
+//! ```
+//! use inflight_kserve::tensor::{RequestBuilder, Tensors};
+//!
+//! let request = RequestBuilder::new("tensorrt_llm", "request-1", 0)
+//!     .vector("input_ids", &[1, 15043, 3186])
+//!     .scalar("input_lengths", 3)
+//!     .scalar("request_output_len", 16)
+//!     .build();
+//!
+//! // The other end reads the same values, with their types and shapes checked.
+//! let inputs = Tensors::inputs(&request)?;
+//! assert_eq!(inputs.scalar::<i32>("request_output_len")?, Some(16));
+//! assert_eq!(inputs.require("input_ids")?.shape, [1, 3]);
+//! # Ok::<(), inflight_kserve::tensor::TensorError>(())
+//! ```
 
 /// Messages and services of the KServe v2 protocol with Triton's extensions.
 #[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
@@ -22,8 +38,3 @@ pub mod step;
 pub mod tensor;
 
 pub use error_chain::error_chain;
-
-/// The compiled descriptors of `proto/kserve`, a serialized `FileDescriptorSet`: what conformance
-/// tests compare and gRPC reflection would serve.
-pub const KSERVE_DESCRIPTOR_SET: &[u8] =
-    include_bytes!(concat!(env!("OUT_DIR"), "/kserve_descriptor.bin"));

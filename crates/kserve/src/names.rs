@@ -1,9 +1,7 @@
-//! Names on the wire that are ours, or that several crates must spell alike.
-//!
-//! Triton's own tensor names stand where they are read and written; `inflight_` marks what Triton's
-//! TensorRT-LLM model lacks.
+//! Names on the wire that are ours, or that several crates must spell alike. `inflight_` marks the tensors
+//! that Triton's TensorRT-LLM model lacks; its own tensor names are where they are read and written.
 
-/// Server-metadata extension: this worker speaks step batching (see [`crate::step`]).
+/// Extension in the server metadata of a worker that supports step batching (see [`crate::step`]).
 pub const STEP_BATCHING_EXTENSION: &str = "inflight_step_batching_v1";
 
 /// Request and response parameter names of Triton's streaming protocol.
@@ -36,19 +34,19 @@ pub const PROMPT_TOP_LOG_PROB_IDS: &str = "inflight_prompt_top_log_prob_ids";
 pub const PROMPT_TOP_LOG_PROBS: &str = "inflight_prompt_top_log_probs";
 
 /// Columns of a step message (see [`crate::step`]).
-pub const SEQUENCE_INDEX: &str = "inflight_sequence_index";
-pub const TOKEN_OFFSETS: &str = "inflight_token_offsets";
-pub const FINAL: &str = "inflight_final";
-pub const ERROR_ROWS: &str = "inflight_error_rows";
-pub const ERROR_CODES: &str = "inflight_error_codes";
-pub const ERROR_TEXTS: &str = "inflight_error_texts";
-pub const LOG_PROB_ROWS: &str = "inflight_log_prob_rows";
-pub const TOP_LOG_PROB_ROWS: &str = "inflight_top_log_prob_rows";
-pub const TOP_LOG_PROB_WIDTHS: &str = "inflight_top_log_prob_widths";
-pub const CACHED_TOKENS_ROWS: &str = "inflight_cached_tokens_rows";
-pub const PROMPT_LOG_PROB_ROWS: &str = "inflight_prompt_log_prob_rows";
-pub const PROMPT_LOG_PROB_OFFSETS: &str = "inflight_prompt_log_prob_offsets";
-pub const PROMPT_TOP_LOG_PROB_WIDTHS: &str = "inflight_prompt_top_log_prob_widths";
+pub(crate) const SEQUENCE_INDEX: &str = "inflight_sequence_index";
+pub(crate) const TOKEN_OFFSETS: &str = "inflight_token_offsets";
+pub(crate) const FINAL: &str = "inflight_final";
+pub(crate) const ERROR_ROWS: &str = "inflight_error_rows";
+pub(crate) const ERROR_CODES: &str = "inflight_error_codes";
+pub(crate) const ERROR_TEXTS: &str = "inflight_error_texts";
+pub(crate) const LOG_PROB_ROWS: &str = "inflight_log_prob_rows";
+pub(crate) const TOP_LOG_PROB_ROWS: &str = "inflight_top_log_prob_rows";
+pub(crate) const TOP_LOG_PROB_WIDTHS: &str = "inflight_top_log_prob_widths";
+pub(crate) const CACHED_TOKENS_ROWS: &str = "inflight_cached_tokens_rows";
+pub(crate) const PROMPT_LOG_PROB_ROWS: &str = "inflight_prompt_log_prob_rows";
+pub(crate) const PROMPT_LOG_PROB_OFFSETS: &str = "inflight_prompt_log_prob_offsets";
+pub(crate) const PROMPT_TOP_LOG_PROB_WIDTHS: &str = "inflight_prompt_top_log_prob_widths";
 
 /// Tensors of Triton's core model that step batching and its helpers use.
 pub const OUTPUT_IDS: &str = "output_ids";

@@ -1,9 +1,28 @@
-//! Step batching: one KServe response per engine iteration, whose tensors are columns over the rows
-//! that moved. Owns the columns and their codec; knows nothing of executors, streams or text.
+//! Step batching: one KServe response per engine iteration. Its tensors are columns with a row for each
+//! sequence that moved. Owns the columns and their codec; knows nothing of executors, streams or text.
 //!
-//! A row is new output of one sequence of one request. Rows of a handle are in order, and exactly one
-//! is final, also after a cancel or an error: an error of one request is its row, never the message's
-//! `error_message`.
+//! A row is new output of one sequence of one request. The rows of a request are in order, and exactly one
+//! is final, also after a cancellation or an error: an error of one request is in its row, never in the
+//! message's `error_message`.
+//!
+//! ```
+//! use inflight_kserve::step::{FinishReason, Handle, Row, StepBatch};
+//!
+//! let last = Row {
+//!     finish_reason: FinishReason::EndId,
+//!     is_final: true,
+//!     ..Row::new(Handle(8), &[12])
+//! };
+//! let iteration = StepBatch::from_iter([Row::new(Handle(7), &[10, 11]), last]);
+//! let message = iteration.encode("tensorrt_llm");
+//!
+//! let received = StepBatch::decode(&message)?;
+//! for row in received.rows() {
+//!     println!("{}: {:?}, final: {}", row.id, row.tokens, row.is_final);
+//! }
+//! assert_eq!(received, iteration);
+//! # Ok::<(), inflight_kserve::step::StepError>(())
+//! ```
 //!
 //! | column | tensor | type, shape |
 //! |---|---|---|
@@ -14,7 +33,7 @@
 //! | finish_reasons | `inflight_finish_reason` | UINT8 `[rows]` |
 //! | finals | `inflight_final` | UINT8 `[rows]` |
 //!
-//! The sparse columns are sent only when a row has them; `*_rows` holds row numbers, ascending.
+//! Sparse columns are sent only if a row has them; `*_rows` holds row numbers in ascending order.
 //!
 //! | columns | tensors | type |
 //! |---|---|---|
@@ -26,8 +45,8 @@
 //! | prompt_log_probs | `inflight_prompt_log_prob_rows`, `_offsets`, `inflight_prompt_log_probs` | UINT32, UINT32 `[n + 1]`, FP32 |
 //! | their alternatives | `inflight_prompt_top_log_prob_widths`, `_ids`, `inflight_prompt_top_log_probs` | UINT32, INT32, FP32 |
 //!
-//! A request joins a step stream by carrying `inflight_handle`; it leaves by a request with the same
-//! handle and `stop`.
+//! A request joins a step stream with [`RequestBuilder::handle`](crate::tensor::RequestBuilder::handle) and
+//! is cancelled with [`stop_request`].
 
 mod codec;
 mod edit;
@@ -46,7 +65,7 @@ pub use tonic::Code;
 #[cfg(test)]
 mod tests;
 
-/// TensorRT-LLM's FinishReason, by its numbers.
+/// Why a sequence ended: TensorRT-LLM's FinishReason, with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FinishReason {

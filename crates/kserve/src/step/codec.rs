@@ -1,4 +1,4 @@
-//! A batch to and from one infer response. Owns which tensor is which column.
+//! A batch to and from one infer response. Owns which tensor holds which column.
 
 use tonic::Code;
 
@@ -8,15 +8,7 @@ use crate::names;
 use crate::tensor::{Element, ResponseBuilder, TensorError, Tensors};
 
 impl StepBatch {
-    /// Whether a response is a step message rather than one request's own response.
-    pub fn is_step(response: &ModelInferResponse) -> bool {
-        response
-            .outputs
-            .first()
-            .is_some_and(|output| output.name == names::HANDLE)
-    }
-
-    /// The message of this batch. A batch that does not [`validate`](Self::validate) becomes a
+    /// Encodes the batch as one response. A batch that does not [`validate`](Self::validate) becomes a
     /// message that does not decode.
     pub fn encode(&self, model_name: &str) -> ModelInferResponse {
         let mut out = ResponseBuilder::new(model_name, String::new(), self.byte_size());
@@ -59,12 +51,11 @@ impl StepBatch {
         out.build()
     }
 
-    /// The batch of a message. Tensors that are no column are passed over, so that columns can be
-    /// added.
+    /// Decodes a step message. Unknown tensors are ignored, so that later versions can add columns.
     ///
     /// # Errors
-    /// When a column is missing or malformed, or columns do not agree: nothing of the message is
-    /// usable then.
+    /// When a column is missing or malformed, or columns do not agree. No part of the message is usable
+    /// then.
     pub fn decode(response: &ModelInferResponse) -> Result<Self, StepError> {
         let tensors = Tensors::outputs(response)?;
         let batch = Self {
@@ -88,7 +79,7 @@ impl StepBatch {
         Ok(batch)
     }
 
-    /// Bytes of the columns, nearly: what encoding allocates at once.
+    /// The size of the columns in bytes, nearly, so that encoding allocates once.
     fn byte_size(&self) -> usize {
         // Per row: handle 8, sequence index and offset 4 each, finish reason and final 1 each.
         let errors = self

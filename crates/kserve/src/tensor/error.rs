@@ -2,7 +2,7 @@
 
 use super::DataType;
 
-/// A malformed tensor, or a tensor of another type or size than its reader needs. Names the tensor.
+/// A malformed tensor, or one with another type or size than its reader needs. Names the tensor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
     #[error("the message has {count} tensors, at most {limit} are read")]

@@ -1,4 +1,4 @@
-//! A message's tensors as values: what can be asked of a tensor whose parts are known to agree.
+//! Reading the values of tensors whose type, shape and data are known to agree.
 
 use bytes::Bytes;
 
@@ -37,10 +37,13 @@ impl<'a> Tensors<'a> {
         wire::read_all(&response.outputs, &response.raw_output_contents)
     }
 
+    /// The tensor with this name.
     pub fn get(&self, name: &str) -> Option<&Tensor<'a>> {
         self.0.iter().find(|tensor| tensor.name == name)
     }
 
+    /// The tensor with this name.
+    ///
     /// # Errors
     /// [`TensorError::Missing`].
     pub fn require(&self, name: &str) -> Result<&Tensor<'a>, TensorError> {
@@ -52,7 +55,7 @@ impl<'a> Tensors<'a> {
     /// The single value of an optional tensor.
     ///
     /// # Errors
-    /// When the tensor is there and is of another type or has not one element.
+    /// When the tensor has another type, or not exactly one element.
     pub fn scalar<T: Element>(&self, name: &str) -> Result<Option<T>, TensorError> {
         self.get(name).map(Tensor::scalar).transpose()
     }
@@ -60,11 +63,12 @@ impl<'a> Tensors<'a> {
     /// The values of an optional tensor, whatever its shape.
     ///
     /// # Errors
-    /// When the tensor is there and is of another type.
+    /// When the tensor has another type.
     pub fn values<T: Element>(&self, name: &str) -> Result<Option<Vec<T>>, TensorError> {
         self.get(name).map(Tensor::values).transpose()
     }
 
+    /// The tensors in the order of the message.
     pub fn iter(&self) -> std::slice::Iter<'_, Tensor<'a>> {
         self.0.iter()
     }

@@ -1,5 +1,5 @@
-//! Builds infer messages with raw contents. Owns the packing; the names and shapes are the caller's,
-//! and so is their agreement (shape and number of values are checked by the reader).
+//! Building infer messages with raw contents. Owns the packing. Whether shape and number of values agree is
+//! up to the caller, and checked by the reader.
 
 use bytes::{BufMut, BytesMut};
 
@@ -24,7 +24,7 @@ macro_rules! builder {
         }
 
         impl $builder {
-            /// `capacity`: bytes of tensor data to come, as far as known.
+            /// `capacity` is the expected size of all tensor data in bytes.
             pub fn new(model_name: impl Into<String>, id: impl Into<String>, capacity: usize) -> Self {
                 let message = $message {
                     model_name: model_name.into(),
@@ -75,12 +75,14 @@ macro_rules! builder {
                 self
             }
 
+            /// Sets a parameter of the message.
             pub fn parameter(&mut self, name: impl Into<String>, value: ParameterChoice) -> &mut Self {
                 let value = InferParameter { parameter_choice: Some(value) };
                 self.message.parameters.insert(name.into(), value);
                 self
             }
 
+            /// Sets a boolean parameter of the message.
             pub fn bool_parameter(&mut self, name: impl Into<String>, value: bool) -> &mut Self {
                 self.parameter(name, ParameterChoice::BoolParam(value))
             }
