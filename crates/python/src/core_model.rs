@@ -7,7 +7,7 @@ use inflight_kserve::inference::ModelInferResponse;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::tensor::{DataType, RequestBuilder};
 use inflight_worker::embedded::{self, Parsed};
-use inflight_worker::executor::IterationStats;
+use inflight_worker::executor::{ClientId, IterationStats};
 use inflight_worker::{
     CORE_MODEL, CORE_MODEL_VERSION, core_inputs, core_outputs, core_parameters, executor_gauges,
 };
@@ -205,7 +205,7 @@ impl CoreRequests {
             }) => {
                 let built = self.classes.build(py, &requests);
                 if built.is_err() {
-                    let ids: Vec<u64> = requests.iter().map(|one| one.client_id).collect();
+                    let ids: Vec<ClientId> = requests.iter().map(|one| one.client_id).collect();
                     self.requests.forget(&ids);
                 }
                 parsed(py, false, built?, streaming, sequences)
@@ -228,7 +228,7 @@ impl CoreRequests {
                     Some(Err(refusal)) => (None, Some(Py::new(py, Refusal::from(refusal))?)),
                 };
                 Ok(Answer {
-                    client_id: answer.client_id,
+                    client_id: answer.client_id.0,
                     is_final: answer.is_final,
                     outputs,
                     refusal,
@@ -238,6 +238,7 @@ impl CoreRequests {
     }
 
     fn forget(&self, client_ids: Vec<u64>) {
+        let client_ids: Vec<ClientId> = client_ids.into_iter().map(ClientId).collect();
         self.requests.forget(&client_ids);
     }
 }

@@ -12,7 +12,7 @@ use inflight_kserve::names;
 use inflight_kserve::step::StepError;
 use parking_lot::Mutex;
 
-use crate::executor::{ModelInfo, Request, ResponseBatch};
+use crate::executor::{ClientId, ModelInfo, Request, ResponseBatch};
 use crate::model;
 use crate::request::{self, Incoming, Limits, RequestError};
 use crate::respond::Responder;
@@ -54,7 +54,7 @@ pub enum Parsed {
 /// What one row of the executor became.
 #[derive(Debug)]
 pub struct Answer {
-    pub client_id: u64,
+    pub client_id: ClientId,
     /// Whether it was the last row of this client id.
     pub is_final: bool,
     /// `None` while beams are gathered.
@@ -68,7 +68,7 @@ pub struct CoreRequests {
     /// What holds for a request without `exclude_input_in_output`.
     excludes_input: bool,
     last_id: AtomicU64,
-    live: Mutex<HashMap<u64, Responder>>,
+    live: Mutex<HashMap<ClientId, Responder>>,
 }
 
 impl CoreRequests {
@@ -120,7 +120,7 @@ impl CoreRequests {
         let answer = Arc::new(answer);
         let mut live = self.live.lock();
         for (index, (request, prompt)) in requests.iter_mut().zip(prompts).enumerate() {
-            request.client_id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+            request.client_id = ClientId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
             let tokens = request.input_token_ids.len();
             let responder = Responder::new(Arc::clone(&answer), index, tokens, prompt);
             live.insert(request.client_id, responder);
@@ -138,10 +138,10 @@ impl CoreRequests {
     /// Columns that do not fit together.
     pub fn respond(&self, batch: &ResponseBatch) -> Result<Vec<Answer>, StepError> {
         batch.rows.validate()?;
-        let mut answers = Vec::with_capacity(batch.rows.handles.len());
+        let mut answers = Vec::with_capacity(batch.rows.ids.len());
         let mut live = self.live.lock();
         for row in batch.rows.rows() {
-            let Some(responder) = live.get_mut(&row.handle) else {
+            let Some(responder) = live.get_mut(&row.id) else {
                 continue;
             };
             let own: Vec<_> = batch
@@ -153,15 +153,15 @@ impl CoreRequests {
             let result = match responder.respond(&row, &own) {
                 Ok(response) => response.map(Ok),
                 Err(failed) => Some(Err(Refusal {
-                    status: failed.error.code,
+                    status: failed.error.code as i32,
                     text: failed.error.text,
                 })),
             };
             if row.is_final {
-                live.remove(&row.handle);
+                live.remove(&row.id);
             }
             answers.push(Answer {
-                client_id: row.handle,
+                client_id: row.id,
                 is_final: row.is_final,
                 result,
             });
@@ -170,7 +170,7 @@ impl CoreRequests {
     }
 
     /// Requests that the executor will not answer.
-    pub fn forget(&self, client_ids: &[u64]) {
+    pub fn forget(&self, client_ids: &[ClientId]) {
         let mut live = self.live.lock();
         for client_id in client_ids {
             live.remove(client_id);

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use inflight_kserve::step::{FinishReason, RowError, StepBatch};
+use inflight_kserve::step::{Code, FinishReason, RowError, StepBatch};
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
 
 use super::*;
@@ -38,11 +38,11 @@ fn work(core: &CoreRequests, message: ModelInferRequest) -> Vec<Request> {
 }
 
 /// Final rows with one token each.
-fn finals(client_ids: &[u64]) -> ResponseBatch {
+fn finals(client_ids: &[ClientId]) -> ResponseBatch {
     let rows = client_ids.len();
     ResponseBatch {
         rows: StepBatch {
-            handles: client_ids.to_vec(),
+            ids: client_ids.to_vec(),
             sequence_index: vec![0; rows],
             token_offsets: (0..=rows as u32).collect(),
             token_ids: vec![7; rows],
@@ -66,7 +66,7 @@ fn squeezed_scalars_have_their_rows() {
     let requests = work(&core, two_rows().build());
     let prompts: Vec<_> = requests.iter().map(|one| &one.input_token_ids).collect();
     assert_eq!(prompts, [&vec![1, 2], &vec![3]]);
-    let ids: Vec<u64> = requests.iter().map(|one| one.client_id).collect();
+    let ids: Vec<ClientId> = requests.iter().map(|one| one.client_id).collect();
     assert_ne!(ids[0], ids[1]);
     let answers = core.respond(&finals(&ids)).unwrap();
     assert_eq!(output(&answers[0], "output_ids"), [1, 2, 7]);
@@ -99,12 +99,14 @@ fn the_prompt_is_left_out_by_default_or_by_request() {
 #[test]
 fn a_row_is_answered_until_its_last_or_until_it_is_forgotten() {
     let core = core(false);
-    let ids: Vec<u64> = work(&core, two_rows().build())
+    let ids: Vec<ClientId> = work(&core, two_rows().build())
         .iter()
         .map(|one| one.client_id)
         .collect();
     core.forget(&ids[1..]);
-    let answers = core.respond(&finals(&[ids[0], ids[1], 4711])).unwrap();
+    let answers = core
+        .respond(&finals(&[ids[0], ids[1], ClientId(4711)]))
+        .unwrap();
     assert_eq!(answers.len(), 1);
     assert_eq!((answers[0].client_id, answers[0].is_final), (ids[0], true));
     assert!(core.respond(&finals(&ids)).unwrap().is_empty());
@@ -113,7 +115,7 @@ fn a_row_is_answered_until_its_last_or_until_it_is_forgotten() {
 #[test]
 fn tensors_go_to_their_rows_in_any_order() {
     let core = core(true);
-    let ids: Vec<u64> = work(&core, two_rows().build())
+    let ids: Vec<ClientId> = work(&core, two_rows().build())
         .iter()
         .map(|one| one.client_id)
         .collect();
@@ -155,7 +157,7 @@ fn refusals_and_failed_rows_keep_their_status() {
     let mut batch = finals(&[requests[0].client_id]);
     batch.rows.errors.push(RowError {
         row: 0,
-        code: 8,
+        code: Code::ResourceExhausted,
         text: "full".to_owned(),
     });
     let answers = core.respond(&batch).unwrap();
