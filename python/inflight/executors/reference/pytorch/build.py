@@ -101,6 +101,7 @@ def _sizes(options: Options, config: ModelConfig, model: TorchModel) -> Sizes:
     free, _ = torch.cuda.mem_get_info(model.device)
     tokens = options.max_num_tokens or 0
     widest = 4 * config.hidden_size + 3 * config.intermediate_size
-    working = tokens * widest * element
+    # Twice: graphs keep memory of their own.
+    working = 2 * tokens * widest * element
     working += options.max_batch_size * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
     return plan_sizes(options, config, element, max(0, int(free * _FREE_MEMORY_FRACTION) - working))

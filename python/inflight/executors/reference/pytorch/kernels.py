@@ -11,7 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .operations import CONTEXT_TILE, Context, Shape, Tensor, linear
+from .operations import CONTEXT_TILE, Context, Shape, Tensor
+from .operations import linear as _library_linear
 
 __all__ = [
     "add_rms_norm",
@@ -23,12 +24,17 @@ __all__ = [
     "silu_gate",
 ]
 
-#: Programs wanted for a generation attention, so that every multiprocessor has several.
-_PROGRAMS = 512
-_MOST_SPLITS = 32
+#: Shares of a context that are attended at once, where there are too few sequences to fill the device.
+_MOST_SPLITS = 16
+
+#: Heads that one program rotates.
+_ROTATED_HEADS = 8
+
+#: Inputs that one program of a matrix-vector product holds at once.
+_VECTOR_TILE = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _prepare(
     inputs,
     chosen,
@@ -70,6 +76,56 @@ def prepare(
         BLOCK=128,
     )
     return token_ids, cache_slots
+
+
+@triton.jit
+def _matrix_vector(
+    x,
+    weight,
+    bias,
+    out,
+    width,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    TILE: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    rows = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inside = rows < width
+    columns = tl.arange(0, TILE)
+    sums = tl.zeros((OUTPUTS, TILE), tl.float32)
+    for start in range(0, INPUTS, TILE):
+        place = start + columns
+        inputs = tl.load(x + place, mask=place < INPUTS, other=0.0).to(tl.float32)
+        reach = rows[:, None].to(tl.int64) * INPUTS + place[None, :]
+        factors = tl.load(weight + reach, mask=inside[:, None] & (place < INPUTS)[None, :], other=0.0)
+        sums += factors.to(tl.float32) * inputs[None, :]
+    product = tl.sum(sums, axis=1)
+    if BIAS:
+        product += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + rows, product.to(out.dtype.element_ty), mask=inside)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """One row is bound by reading the weights: a matrix-vector product reads them at 90 % of the memory's
+    speed where the library's small products reach 60 to 85 %."""
+    outputs, inputs = weight.shape
+    if x.shape[0] != 1 or x.dtype == torch.float32:
+        return _library_linear(x, weight, bias)
+    out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
+    _matrix_vector[(triton.cdiv(outputs, 2),)](
+        x,
+        weight,
+        weight if bias is None else bias,
+        out,
+        outputs,
+        INPUTS=inputs,
+        OUTPUTS=2,
+        TILE=_VECTOR_TILE,
+        BIAS=bias is not None,
+        num_warps=4,
+    )
+    return out
 
 
 @triton.jit
@@ -145,41 +201,50 @@ def _rotate_and_store(
     PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     NORM: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    columns = tl.arange(0, PADDED)
-    inside = columns < HALF
+    head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)[:, None]
+    columns = tl.arange(0, PADDED)[None, :]
+    present = head < HEADS + 2 * KV_HEADS
+    inside = (columns < HALF) & present
     source = qkv + (row * (HEADS + 2 * KV_HEADS) + head) * 2 * HALF
     first = tl.load(source + columns, mask=inside, other=0.0)
     second = tl.load(source + HALF + columns, mask=inside, other=0.0)
     slot = tl.load(cache_slots + row).to(tl.int64)
     block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-    if head >= HEADS + KV_HEADS:
-        kept = ((block * KV_HEADS + head - HEADS - KV_HEADS) * BLOCK_SIZE + offset) * 2 * HALF
-        tl.store(values + kept + columns, first, mask=inside)
-        tl.store(values + kept + HALF + columns, second, mask=inside)
-    else:
-        wide, wide_second = first.to(tl.float32), second.to(tl.float32)
-        if NORM:
-            squares = tl.sum(wide * wide, axis=0) + tl.sum(wide_second * wide_second, axis=0)
-            scale = tl.rsqrt(squares / (2 * HALF) + epsilon)
-            norm = query_norm if head < HEADS else key_norm
-            factors = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
-            factors_second = tl.load(norm + HALF + columns, mask=inside, other=0.0).to(tl.float32)
-            wide = (wide * scale * factors).to(first.dtype).to(tl.float32)
-            wide_second = (wide_second * scale * factors_second).to(first.dtype).to(tl.float32)
-        angle = tl.load(positions + row).to(tl.int64) * HALF
-        cosine = tl.load(cosines + angle + columns, mask=inside, other=0.0)
-        sine = tl.load(sines + angle + columns, mask=inside, other=0.0)
-        rotated = (wide * cosine - wide_second * sine).to(first.dtype)
-        rotated_second = (wide_second * cosine + wide * sine).to(first.dtype)
-        if head < HEADS:
-            target = queries + (row * HEADS + head) * 2 * HALF
-        else:
-            target = keys + ((block * KV_HEADS + head - HEADS) * BLOCK_SIZE + offset) * 2 * HALF
-        tl.store(target + columns, rotated, mask=inside)
-        tl.store(target + HALF + columns, rotated_second, mask=inside)
+    is_query, is_key = head < HEADS, (head >= HEADS) & (head < HEADS + KV_HEADS)
+    is_value = (head >= HEADS + KV_HEADS) & present
+    wide, wide_second = first.to(tl.float32), second.to(tl.float32)
+    if NORM:
+        squares = tl.sum(wide * wide, axis=1) + tl.sum(wide_second * wide_second, axis=1)
+        scale = tl.rsqrt(squares / (2 * HALF) + epsilon)[:, None]
+        own = columns < HALF
+        factors = tl.where(
+            is_query,
+            tl.load(query_norm + columns, mask=own, other=0.0),
+            tl.load(key_norm + columns, mask=own, other=0.0),
+        )
+        factors_second = tl.where(
+            is_query,
+            tl.load(query_norm + HALF + columns, mask=own, other=0.0),
+            tl.load(key_norm + HALF + columns, mask=own, other=0.0),
+        )
+        wide = (wide * scale * factors).to(first.dtype).to(tl.float32)
+        wide_second = (wide_second * scale * factors_second).to(first.dtype).to(tl.float32)
+    angle = tl.load(positions + row).to(tl.int64) * HALF
+    cosine = tl.load(cosines + angle + columns, mask=columns < HALF, other=0.0)
+    sine = tl.load(sines + angle + columns, mask=columns < HALF, other=0.0)
+    rotated = (wide * cosine - wide_second * sine).to(first.dtype)
+    rotated_second = (wide_second * cosine + wide * sine).to(first.dtype)
+    query = queries + (row * HEADS + head) * 2 * HALF + columns
+    tl.store(query, rotated, mask=inside & is_query)
+    tl.store(query + HALF, rotated_second, mask=inside & is_query)
+    kept = ((block * KV_HEADS + (head - HEADS) % KV_HEADS) * BLOCK_SIZE + offset) * 2 * HALF + columns
+    tl.store(keys + kept, rotated, mask=inside & is_key)
+    tl.store(keys + kept + HALF, rotated_second, mask=inside & is_key)
+    tl.store(values + kept, first, mask=inside & is_value)
+    tl.store(values + kept + HALF, second, mask=inside & is_value)
 
 
 def rotate_and_store(
@@ -196,7 +261,7 @@ def rotate_and_store(
     rows, half = qkv.shape[0], shape.head_dim // 2
     queries = torch.empty((rows, shape.heads, shape.head_dim), dtype=qkv.dtype, device=qkv.device)
     query_norm, key_norm = norms if norms is not None else (qkv, qkv)
-    _rotate_and_store[(rows, shape.heads + 2 * shape.kv_heads)](
+    _rotate_and_store[(rows, triton.cdiv(shape.heads + 2 * shape.kv_heads, _ROTATED_HEADS))](
         qkv,
         positions,
         cache_slots,
@@ -213,7 +278,8 @@ def rotate_and_store(
         PADDED=triton.next_power_of_2(half),
         BLOCK_SIZE=shape.tokens_per_block,
         NORM=norms is not None,
-        num_warps=1,
+        GROUP=_ROTATED_HEADS,
+        num_warps=2,
     )
     return queries
 
@@ -318,6 +384,18 @@ def _merge_splits(
     tl.store(out + head_row * HEAD_DIM + columns, mixed.to(out.dtype.element_ty), mask=inside)
 
 
+def _generation_plan(programs: int) -> tuple[int, int, int, int]:
+    """Splits of the context, keys a tile, warps and pipeline stages for so many sequences x key heads.
+
+    Measured on an H200 at 193 keys a sequence: the best of each is within 25 % of reading its bytes once.
+    """
+    if programs >= 1024:
+        return 1, 32, 1, 4
+    if programs > 128:
+        return 1, 64, 2, 3
+    return min(_MOST_SPLITS, triton.next_power_of_2(triton.cdiv(128, programs))), 32, 4, 2
+
+
 def generation_attention(
     queries: Tensor,
     keys: Tensor,
@@ -330,7 +408,7 @@ def generation_attention(
 ) -> Tensor:
     rows = queries.shape[0]
     shared = shape.heads // shape.kv_heads
-    splits = min(_MOST_SPLITS, triton.next_power_of_2(max(1, _PROGRAMS // (rows * shape.kv_heads))))
+    splits, tile, warps, stages = _generation_plan(rows * shape.kv_heads)
     out = torch.empty_like(queries)
     parts, maxima, sums = out, out, out
     if splits > 1:
@@ -357,12 +435,12 @@ def generation_attention(
         HEAD_DIM=shape.head_dim,
         PADDED=padded,
         BLOCK_SIZE=shape.tokens_per_block,
-        TILE=64 if splits == 1 else 32,
+        TILE=tile,
         SPLITS=splits,
         WINDOW=window or 0,
         PRECISION=_precision(queries),
-        num_warps=4,
-        num_stages=3,
+        num_warps=warps,
+        num_stages=stages,
     )
     if splits > 1:
         _merge_splits[(rows * shape.heads,)](

@@ -120,9 +120,13 @@ class TorchModel:
             delta = ops.linear(gated, layer.down, layer.down_bias)
         return ops.add_rms_norm(x, delta, self._norm, epsilon)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits ``[rows, vocab_size]`` of final hidden states, in the model's type."""
-        return self.operations.linear(hidden, self._head)
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Logits ``[rows, vocab_size]`` of final hidden states, in the model's type; in ``out`` if given."""
+        if out is None:
+            return self.operations.linear(hidden, self._head)
+        if len(hidden) == 1:  # the product with one row has a kernel of its own
+            return out.copy_(self.operations.linear(hidden, self._head))
+        return torch.matmul(hidden, self._head.t(), out=out)
 
     def _attend(self, queries: Tensor, rows: Rows, index: int, generating: int, window: int | None) -> Tensor:
         keys, values = self._keys[index], self._values[index]

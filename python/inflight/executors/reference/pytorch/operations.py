@@ -43,7 +43,7 @@ class Context:
     positions: Tensor
     counts: Tensor
     #: The same on the host, for the plain operations: (first row, rows, slot, first position) a chunk.
-    chunks: tuple[tuple[int, int, int, int], ...]
+    chunks: tuple[tuple[int, ...], ...]
 
 
 def prepare(

@@ -3,14 +3,16 @@
 Owns the way of an iteration's rows to the device (one copy), the CUDA graphs of generation and the way of
 its tokens back (one copy, waited for in `collect`). Knows nothing of queues, ends of sequences or responses.
 
-An iteration of generation rows only is replayed from the graph of the next larger batch size; its spare
-rows write to a slot and a block that nobody reads. One with prompts is launched operation by operation.
+An iteration is replayed from the graph of the next larger size, by generation rows or, with prompts, by
+their tokens; spare rows write to a slot and a block that nobody reads. One that no graph fits, or that tells
+of prompts, is launched operation by operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -20,12 +22,16 @@ from inflight.executors.reference.cache import BlockTable
 from inflight.executors.reference.runner import KNOWN, Outcome, Pending, Told, Work
 from inflight.executors.reference.scheduler import Limits
 
-from . import sampling
+from . import operations, sampling
 from .model import Rows, TorchModel
 from .operations import CONTEXT_TILE, Context, Tensor
+from .packing import Packed, PackedShape, Spare, padded_generation
 
 #: Rows of prompt logits held at once.
 _PROMPT_LOGIT_ROWS = 256
+
+#: Prompt tokens of an iteration up to which launching its operations takes longer than spare rows do.
+_SMALL_PROMPTS = 512
 
 
 @dataclass(slots=True)
@@ -42,38 +48,36 @@ class _Launched:
     done: Any = None
 
 
-@dataclass(slots=True)
-class _Graph:
-    graph: Any
-    logits: Tensor
-
-
 class TorchRunner:
     """Implements `runner.Runner`. Makes the model's cache, with one block more than is counted."""
 
-    def __init__(
-        self, model: TorchModel, num_blocks: int, limits: Limits, graphs: bool | None = None
-    ) -> None:
+    def __init__(self, model: TorchModel, num_blocks: int, limits: Limits) -> None:
         self._model = model
         self._device = model.device
         self._cuda = self._device.type == "cuda"
         self.depth = 2 if self._cuda else 1
         self._operations = model.operations
         self._size = model.shape.tokens_per_block
-        self._spare_slot, self._spare_block = limits.max_batch_size, num_blocks
+        self._spare = Spare(limits.max_batch_size, num_blocks, self._size)
         model.allocate_cache(num_blocks + 1)
         width = -(-model.shape.max_seq_len // self._size)
         self._block_tables = self._zeros(limits.max_batch_size + 1, width)
         #: The tokens of the latest choosing rows, where the next iteration finds them.
         self._chosen = self._zeros(limits.max_batch_size)
         self._inputs = self._zeros(5 * limits.max_batch_size)
+        # One for all graphs: an iteration's logits are read before the next one's are written.
+        self._logits = torch.empty(
+            (limits.max_batch_size, model.config.vocab_size), dtype=model.dtype, device=self._device
+        )
         #: By slot: whose blocks the device's table holds, and how many of them.
         self._known: list[tuple[BlockTable | None, int]] = [(None, 0)] * limits.max_batch_size
         self._stream = torch.cuda.Stream(self._device) if self._cuda else None
-        self._graphs: dict[int, _Graph] = {}
-        self._buckets: list[int] = []
-        if self._cuda if graphs is None else graphs:
-            self._capture(limits.max_batch_size)
+        self._graphs: dict[int, Any] = {}
+        self._prompt_graphs: dict[int, Any] = {}
+        self._pool: Any = None
+        # Plain operations look at values on the host, which no graph can.
+        if self._cuda and self._operations is not operations:
+            self._capture(limits)
 
     def launch(self, work: Work) -> Pending:
         with torch.inference_mode(), torch.cuda.stream(self._stream):
@@ -109,14 +113,13 @@ class TorchRunner:
         inputs = self._generation_inputs(work)
         states = [one.sampler for one in choosing]
         if work.chunks:
-            hidden, rows = self._run_prompts(work, inputs, launched)
+            logits = self._mix(work, inputs, launched)
             if not choosing:
                 return launched
-            logits = self._model.logits(hidden[rows])
-            tokens = sampling.sample(logits, states, self._upload)
         else:
-            logits = self._replay(inputs)[: len(choosing)]
-            tokens = sampling.sample(logits, states, self._upload, self._chosen[: len(choosing)])
+            logits = self._replay(inputs)
+        count = len(choosing)
+        tokens = sampling.sample(logits[:count], states, self._upload, self._chosen[:count])
         if tokens.data_ptr() != self._chosen.data_ptr():
             self._chosen[: len(choosing)] = tokens
         launched.tokens = self._download(self._chosen[: len(choosing)])
@@ -193,17 +196,18 @@ class TorchRunner:
     def _replay(self, inputs: Any) -> Tensor:
         """Logits of generation rows; their best tokens are in ``_chosen``."""
         count = inputs.shape[1]
-        bucket = next((one for one in self._buckets if one >= count), None)
+        bucket = next((one for one in self._graphs if one >= count), None)
         if bucket is None:
             self._inputs[: 5 * count] = self._upload(inputs.reshape(-1))
             return self._generate(count)
-        padded = np.zeros((5, bucket), dtype=np.int32)
-        padded[1], padded[3], padded[4] = KNOWN, self._spare_slot, self._spare_block
-        padded[:, :count] = inputs
-        self._inputs[: 5 * bucket].copy_(torch.from_numpy(padded.reshape(-1)).pin_memory(), non_blocking=True)
-        replayed = self._graphs[bucket]
-        replayed.graph.replay()
-        return replayed.logits
+        padded = torch.from_numpy(self._pad(inputs, bucket)).pin_memory()
+        self._inputs[: 5 * bucket].copy_(padded, non_blocking=True)
+        self._graphs[bucket].replay()
+        return self._logits
+
+    def _pad(self, inputs: Any, bucket: int) -> Any:
+        """`operations.prepare`'s inputs with spare rows, flat."""
+        return padded_generation(inputs, bucket, self._spare).reshape(-1)
 
     def _generate(self, count: int) -> Tensor:
         """One iteration of ``count`` generation rows, from ``_inputs`` to ``_chosen``: what graphs hold."""
@@ -212,90 +216,96 @@ class TorchRunner:
             inputs, self._chosen, self._block_tables, self._size
         )
         hidden = self._model.forward(Rows(token_ids, inputs[2], cache_slots, inputs[3], self._block_tables))
-        logits = self._model.logits(hidden)
-        self._chosen[:count] = logits.argmax(-1)
+        return self._choose(hidden)
+
+    def _choose(self, hidden: Tensor) -> Tensor:
+        """Logits of choosing rows, and their best tokens to ``_chosen``."""
+        rows = len(hidden)
+        logits = self._model.logits(hidden, self._logits[:rows])
+        self._chosen[:rows] = logits.argmax(-1)
         return logits
 
-    def _capture(self, most: int) -> None:
+    def _capture(self, limits: Limits) -> None:
         """Captures the graphs of all batch sizes, largest first, since they share their memory."""
-        pool = None
+        longest = limits.max_num_tokens
+        self._prompt_inputs = self._zeros(sum(self._prompt_shape(longest).sizes))
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            for bucket in reversed(buckets(most)):
-                spare = np.zeros((5, bucket), dtype=np.int32)
-                spare[1], spare[3], spare[4] = KNOWN, self._spare_slot, self._spare_block
-                self._inputs[: 5 * bucket] = self._upload(spare.reshape(-1))
-                self._generate(bucket)  # compiles kernels and picks algorithms, which a capture must not
-                torch.cuda.synchronize(self._device)
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                    logits = self._generate(bucket)
-                pool = graph.pool()
-                self._graphs[bucket] = _Graph(graph, logits)
+            for bucket in reversed(prompt_buckets(longest)):
+                shape = self._prompt_shape(bucket)
+                spare = Packed.empty().padded(shape, self._spare)
+                self._prompt_inputs[: len(spare)] = self._upload(spare)
+                buffer = self._prompt_inputs[: len(spare)]
+                self._prompt_graphs[bucket] = self._capture_one(partial(self._prompts, buffer, shape))
+            for bucket in reversed(buckets(limits.max_batch_size)):
+                spare = self._pad(np.zeros((5, 0), dtype=np.int32), bucket)
+                self._inputs[: 5 * bucket] = self._upload(spare)
+                self._graphs[bucket] = self._capture_one(partial(self._generate, bucket))
             torch.cuda.synchronize(self._device)
-        self._buckets = sorted(self._graphs)
+        self._graphs = dict(sorted(self._graphs.items()))
+        self._prompt_graphs = dict(sorted(self._prompt_graphs.items()))
+
+    def _capture_one(self, compute: Callable[[], Any]) -> Any:
+        compute()  # compiles kernels and picks algorithms, which a capture must not
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            compute()
+        self._pool = graph.pool()
+        return graph
 
     # Prompts.
 
-    def _run_prompts(self, work: Work, generation: Any, launched: _Launched) -> tuple[Tensor, Tensor]:
-        """Hidden states of an iteration with prompts, and which rows choose a token."""
-        count = len(work.generation)
-        ids, positions, slots, choosing = [], [], [], list(range(count))
-        chunks: list[tuple[int, int, int, int]] = []
-        start = count
-        for chunk in work.chunks:
-            own = np.arange(chunk.first, chunk.stop, dtype=np.int32)
-            table = np.array(chunk.sequence.blocks, dtype=np.int32)
-            ids.append(np.array(chunk.tokens, dtype=np.int32))
-            positions.append(own)
-            slots.append(table[own // self._size] * self._size + own % self._size)
-            chunks.append((start, len(own), chunk.sequence.slot, chunk.first))
-            start += len(own)
-            if chunk.chooses:
-                choosing.append(start - 1)
-        tiles = np.array(
-            [
-                (row + offset, slot, first + offset, min(CONTEXT_TILE, size - offset))
-                for row, size, slot, first in chunks
-                for offset in range(0, size, CONTEXT_TILE)
-            ],
-            dtype=np.int32,
-        ).T
-        parts = [
-            *(np.concatenate(one) for one in (ids, positions, slots)),
-            tiles.reshape(-1),
-            generation.reshape(-1),
-        ]
-        uploaded = self._upload(np.concatenate([*parts, np.array(choosing, dtype=np.int32)]))
-        length = start - count
-        sizes = [length, length, length, tiles.size, 5 * count, len(choosing)]
-        chunk_ids, chunk_positions, chunk_slots, chunk_tiles, generating, chosen = uploaded.split(sizes)
-        inputs = generating.view(5, count)
-        if count:
+    def _mix(self, work: Work, generation: Any, launched: _Launched) -> Tensor:
+        """Logits of an iteration with prompts; the best tokens of its choosing rows are in ``_chosen``."""
+        packed = Packed.of(work, generation, self._size)
+        told = any(chunk.prompt_width is not None for chunk in work.chunks)
+        bucket = None if told else self._prompt_bucket(packed.shape)
+        if bucket is not None:
+            buffer = packed.padded(self._prompt_shape(bucket), self._spare)
+            self._prompt_inputs[: len(buffer)].copy_(torch.from_numpy(buffer).pin_memory(), non_blocking=True)
+            self._prompt_graphs[bucket].replay()
+            return self._logits
+        shape = packed.shape.rounded()
+        moved = shape.generation - packed.shape.generation
+        chunks = tuple((row + moved, *rest) for row, *rest in packed.chunks)
+        hidden, logits = self._prompts(self._upload(packed.padded(shape, self._spare)), shape, chunks)
+        self._tell_prompts(work, [row for row, *_ in chunks], hidden, launched)
+        return logits
+
+    def _prompts(
+        self, buffer: Tensor, shape: PackedShape, chunks: tuple[tuple[int, ...], ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states and the logits of choosing rows, from a packed iteration: what graphs hold."""
+        generation, ids, positions, slots, tiles, choosing = buffer.split(shape.sizes)
+        inputs = generation.view(5, shape.generation)
+        if shape.generation:
             token_ids, cache_slots = self._operations.prepare(
                 inputs, self._chosen, self._block_tables, self._size
             )
-            chunk_ids = torch.cat((token_ids, chunk_ids))
-            chunk_positions = torch.cat((inputs[2], chunk_positions))
-            chunk_slots = torch.cat((cache_slots, chunk_slots))
-        tile_rows, tile_slots, firsts, counts = chunk_tiles.view(4, -1)
-        context = Context(tile_rows, tile_slots, firsts, counts, tuple(chunks))
-        hidden = self._model.forward(
-            Rows(
-                chunk_ids,
-                chunk_positions,
-                chunk_slots,
-                inputs[3],
-                self._block_tables,
-                context,
-            )
-        )
-        self._tell_prompts(work, chunks, hidden, launched)
-        return hidden, chosen.long()
+            ids = torch.cat((token_ids, ids))
+            positions = torch.cat((inputs[2], positions))
+            slots = torch.cat((cache_slots, slots))
+        tile_rows, tile_slots, firsts, counts = tiles.view(4, shape.tiles)
+        context = Context(tile_rows, tile_slots, firsts, counts, chunks)
+        hidden = self._model.forward(Rows(ids, positions, slots, inputs[3], self._block_tables, context))
+        return hidden, self._choose(hidden[choosing[: len(self._chosen)].long()])
 
-    def _tell_prompts(
-        self, work: Work, chunks: Sequence[tuple[int, int, int, int]], hidden: Tensor, launched: _Launched
-    ) -> None:
-        for place, (chunk, (row, _, _, _)) in enumerate(zip(work.chunks, chunks, strict=True)):
+    def _prompt_bucket(self, shape: PackedShape) -> int | None:
+        """The graph for an iteration of that shape, where its spare rows cost less than launching by hand."""
+        bucket = next((one for one in self._prompt_graphs if one >= shape.tokens), None)
+        if bucket is None or (bucket > _SMALL_PROMPTS and bucket > 1.25 * shape.tokens):
+            return None
+        return bucket if shape.tiles <= self._prompt_shape(bucket).tiles else None
+
+    def _prompt_shape(self, bucket: int) -> PackedShape:
+        """What the graph of so many prompt tokens holds."""
+        batch = len(self._chosen)
+        tiles = bucket // CONTEXT_TILE + min(bucket, batch)
+        return PackedShape(batch, bucket, tiles, batch).rounded()
+
+    def _tell_prompts(self, work: Work, rows: Sequence[int], hidden: Tensor, launched: _Launched) -> None:
+        """Log probabilities of prompt tokens; ``rows`` are the first of each chunk."""
+        for place, (chunk, row) in enumerate(zip(work.chunks, rows, strict=True)):
             if chunk.prompt_width is None:
                 continue
             following = chunk.sequence.prompt[chunk.first + 1 : chunk.first + 1 + chunk.told]
@@ -314,4 +324,10 @@ def buckets(most: int) -> list[int]:
     sizes = [1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128]
     sizes += range(160, 513, 32)
     sizes += range(576, 1025, 64)
+    return [*(size for size in sizes if size < most), most]
+
+
+def prompt_buckets(most: int) -> list[int]:
+    """Prompt tokens of an iteration that get a graph."""
+    sizes = [64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
     return [*(size for size in sizes if size < most), most]
