@@ -5,13 +5,23 @@
 
 Weights are random (``load_format`` `dummy`), prompts are random tokens, and no end token ends an output. A
 run is from the first request handed in to the last token, prompts included; the best of ``--repeat``.
+
+With ``--write DIRECTORY`` nothing runs: the shape becomes a model directory for the whole path,
+
+    inflight serve DIRECTORY --device cuda --executor-option load_format=dummy
+    inflight bench load 127.0.0.1:8000 --streams 256 --prompt-tokens 100 --requests 1024 --warmup 256
+
+with the embedded model's tokenizer, filled up with made-up words to the shape's vocabulary.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
+import shutil
+import struct
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +29,7 @@ from typing import Any
 
 from inflight.executors.base import Executor, Request
 from inflight.executors.reference import create
+from inflight.launch.model import DEMO_DIRECTORY
 
 #: Keys of `config.json` by shape.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -48,6 +59,28 @@ def write_config(shape: str, directory: Path) -> None:
     """A ``config.json`` of ``shape`` in ``directory``; enough for random weights."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SHAPES[shape]}
     (directory / "config.json").write_text(json.dumps(config))
+
+
+def write_model(shape: str, directory: Path) -> None:
+    """A directory that `inflight serve` takes: no weights, and a tokenizer with a word for every id."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_config(shape, directory)
+    for name in ("tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
+        shutil.copy(DEMO_DIRECTORY / name, directory / name)
+    tokenizer = json.loads((DEMO_DIRECTORY / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    taken = {*vocabulary.values(), *(token["id"] for token in tokenizer["added_tokens"])}
+    words = (
+        "\u0120" + "".join(letters)  # the byte-level space before a word
+        for length in (4, 5)
+        for letters in itertools.product("etaoinshrdlu", repeat=length)
+    )
+    free = (word for word in words if word not in vocabulary)
+    for token in range(SHAPES[shape]["vocab_size"]):
+        if token not in taken:
+            vocabulary[next(free)] = token
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (directory / "model.safetensors").write_bytes(struct.pack("<Q", 8) + b"{}      ")
 
 
 def run(executor: Executor, batch: int, inputs: int, outputs: int, sampling: dict[str, Any]) -> float:
@@ -86,7 +119,11 @@ def main() -> None:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--top-p", type=float, help="sample so, at temperature 1, instead of greedily")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the executor")
+    parser.add_argument("--write", type=Path, metavar="DIRECTORY", help="write a model to serve, run nothing")
     arguments = parser.parse_args()
+    if arguments.write is not None:
+        write_model((arguments.shape or ["small"])[0], arguments.write)
+        return
     sampling = {} if arguments.top_p is None else {"top_p": arguments.top_p, "seed": 1}
     batches = arguments.batch or [1, 64, 256]
     options: dict[str, Any] = {"load_format": "dummy", "backend": "pytorch", "max_batch_size": max(batches)}

@@ -76,8 +76,9 @@ def torch_engine(
     tokens_per_block: int = 4,
     max_seq_len: int = 128,
     kernels: ModuleType | None = None,
+    dtype: str = "float32",
 ) -> Engine:
-    """As `engine`, over PyTorch in float32; with the kernels on a GPU."""
+    """As `engine`, over PyTorch; with the kernels on a GPU."""
     import torch
 
     from inflight.executors.reference.config import load_config
@@ -92,7 +93,7 @@ def torch_engine(
         from inflight.executors.reference.pytorch import kernels
     config = load_config(FIXTURES / name)
     checkpoint = CheckpointWeights(find_weights(FIXTURES / name), required_tensors(config))
-    weights = DeviceWeights(checkpoint, torch.device(device), torch.float32)
+    weights = DeviceWeights(checkpoint, torch.device(device), getattr(torch, dtype))
     loaded = TorchModel(config, weights, max_seq_len, tokens_per_block, kernels or operations)
     limits = Limits(max_batch_size, max_num_tokens)
     return Engine(

@@ -41,6 +41,22 @@ def test_log_probs_of_a_prompt_are_those_of_transformers(name: str, device: str)
         assert told.log_probs[0] == pytest.approx(float(reference[-1].max()), abs=2e-4)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_agrees_within_its_rounding(dtype: str, device: str) -> None:
+    token_ids, logits = expected("llama")
+    reference = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    asked = {"num_prompt_log_probs": 0, "return_log_probs": True}
+    told = run(torch_engine("llama", device, dtype=dtype), [request(1, token_ids, 8, output=asked)])[1, 0]
+    [row] = told.prompt_rows
+    assert row.prompt is not None
+    exact = reference[np.arange(len(token_ids) - 1), token_ids[1:]]
+    # Eight bits of bf16, eleven of fp16, through a few layers.
+    error = np.linalg.norm(row.prompt.values[1:] - exact) / np.linalg.norm(exact)
+    assert error < (2e-2 if dtype == "bfloat16" else 2e-3)
+    assert len(told.tokens) == 8
+
+
 def test_the_first_token_of_every_way_to_sample_is_numpys() -> None:
     """The same numbers in the same order: only rounding may choose another token."""
     samplings: list[dict[str, Any]] = [
