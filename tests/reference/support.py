@@ -18,8 +18,9 @@ from inflight.executors.reference.cache import BlockPool, PagedCache
 from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.model import LlamaModel, load_model
 from inflight.executors.reference.numpy_runner import NumpyRunner
+from inflight.executors.reference.reuse import ReuseIndex
 from inflight.executors.reference.rows import Row
-from inflight.executors.reference.scheduler import Limits
+from inflight.executors.reference.scheduler import CapacitySchedulerPolicy, Limits
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VOCAB_SIZE = 64
@@ -50,6 +51,9 @@ def engine(
     max_seq_len: int = 128,
     max_queue_size: int = 100,
     depth: int = 1,
+    reuse: bool = True,
+    policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT,
+    chunked: bool = True,
 ) -> Engine:
     """An engine over a fixture, small enough to reach its limits."""
     loaded = model(name)
@@ -60,9 +64,17 @@ def engine(
             PagedCache(config.num_layers, num_blocks, tokens_per_block, config.num_kv_heads, config.head_dim),
             depth,
         ),
-        BlockPool(num_blocks, tokens_per_block),
-        Limits(max_batch_size, max_num_tokens),
-        Bounds(config.vocab_size, max_seq_len, num_blocks, tokens_per_block, max_queue_size),
+        BlockPool(num_blocks, tokens_per_block, ReuseIndex(tokens_per_block, True, 1000) if reuse else None),
+        Limits(max_batch_size, max_num_tokens, policy, chunked),
+        Bounds(
+            config.vocab_size,
+            max_seq_len,
+            num_blocks,
+            tokens_per_block,
+            max_queue_size,
+            None if chunked else max_num_tokens,
+            policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
+        ),
     )
 
 
@@ -137,6 +149,7 @@ class Told:
     top_ids: list[list[int]] = field(default_factory=list)
     top_values: list[list[float]] = field(default_factory=list)
     prompt_rows: list[Row] = field(default_factory=list)
+    cached_tokens: list[int] = field(default_factory=list)
 
 
 #: What was told, by (client id, sequence index).
@@ -158,6 +171,8 @@ def collect(rows: Sequence[Row], into: AllTold | None = None) -> AllTold:
             one.log_probs.extend(row.record.log_probs)
             one.top_ids.extend(ids.tolist() for ids in row.record.top_ids)
             one.top_values.extend(values.tolist() for values in row.record.top_log_probs)
+        if row.cached_tokens is not None:
+            one.cached_tokens.append(row.cached_tokens)
         if row.prompt is not None:
             one.prompt_rows.append(row)
     return told

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import NamedTensor, StatusCode
-from inflight.executors.reference.admission import Bounds, Refused, admit
+from inflight.executors.reference.admission import Bounds, admit
+from inflight.executors.reference.refusal import Refused
 
 from .support import request
 

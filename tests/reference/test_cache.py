@@ -1,12 +1,35 @@
-"""Block accounting: nothing leaks, nothing is shared, a reservation is always honoured."""
+"""Block accounting: nothing leaks, nothing is shared by mistake, content is found where it lies."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.executors.reference.cache import BlockAccountingError, BlockPool, BlockTable, blocks_for
+from inflight.executors.reference.cache import (
+    BlockAccountingError,
+    BlockPool,
+    BlockTable,
+    PagedCache,
+    blocks_for,
+)
+from inflight.executors.reference.reuse import NO_MATCH, ReuseIndex, chain, root
+
+SIZE = 4
+ROOT = root()
+
+
+def open_table(pool: BlockPool, tokens: list[int], salt: bytes = b"") -> tuple[BlockTable, int]:
+    """A table for a prompt, and how many of its tokens were found."""
+    match = pool.match(tokens, chain(root(salt), tokens, SIZE), root(salt))
+    table = pool.hold(match)
+    pool.fill(table, match, len(tokens))
+    return table, match.tokens(SIZE)
+
+
+def keep(pool: BlockPool, table: BlockTable, tokens: list[int], salt: bytes = b"") -> None:
+    pool.store(table, tokens, chain(root(salt), tokens, SIZE), root(salt), ended=True)
+    pool.release(table)
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
@@ -14,32 +37,22 @@ def test_blocks_for_rounds_up(tokens: int, blocks: int) -> None:
     assert blocks_for(tokens, 4) == blocks
 
 
-def test_a_reservation_beyond_what_is_left_is_declined() -> None:
+def test_growing_takes_blocks_and_releasing_gives_them_back() -> None:
     pool = BlockPool(4, 8)
-    assert pool.reserve(3) is not None
-    assert pool.reserve(2) is None
-    assert pool.available == 1
-    assert pool.used == 0
-
-
-def test_growing_takes_from_the_reservation() -> None:
-    pool = BlockPool(4, 8)
-    table = pool.reserve(3)
-    assert table is not None
+    table = pool.hold(NO_MATCH)
     pool.grow(table, 9)
-    assert (len(table.blocks), table.reserved, pool.used, pool.available) == (2, 1, 2, 1)
+    assert (len(table.blocks), pool.used, pool.available) == (2, 2, 2)
     pool.grow(table, 16)
     assert len(table.blocks) == 2
     pool.release(table)
-    assert (pool.used, pool.available, pool.total_allocated) == (0, 4, 2)
+    assert (pool.used, pool.available, pool.stats.alloc_total_blocks) == (0, 4, 2)
 
 
 def test_mistakes_of_the_caller_are_caught() -> None:
     pool = BlockPool(4, 8)
-    table = pool.reserve(1)
-    assert table is not None
+    table = pool.hold(NO_MATCH)
     with pytest.raises(BlockAccountingError):
-        pool.grow(table, 9)
+        pool.grow(table, 33)
     pool.release(table)
     with pytest.raises(BlockAccountingError):
         pool.release(table)
@@ -47,40 +60,139 @@ def test_mistakes_of_the_caller_are_caught() -> None:
         pool.grow(table, 1)
 
 
-ACTIONS = st.tuples(st.sampled_from(["reserve", "grow", "release"]), st.integers(0, 40))
+def test_a_prompt_finds_what_another_computed() -> None:
+    pool = BlockPool(16, SIZE, ReuseIndex(SIZE))
+    prompt = list(range(11))
+    first, found = open_table(pool, prompt)
+    assert found == 0
+    keep(pool, first, prompt)
+    assert (pool.used, pool.cached, pool.available) == (0, 3, 16)
+    # Two full blocks, and two tokens of the third: the last token is always computed.
+    again, found = open_table(pool, prompt)
+    assert found == 10
+    assert again.blocks[:2] == [15 - 15, 1]
+    assert again.blocks[2] not in (0, 1, 2)
+    other, found = open_table(pool, [0, 1, 2, 3, 4, 5, 99, 7, 8])
+    assert (found, other.blocks[0]) == (6, again.blocks[0])
+    # The third blocks were found in part only: they are copies.
+    assert (pool.stats.reused_blocks, pool.stats.missed_blocks) == (2 + 1, 3 + 1 + 2)
+    assert pool.stats.hit_rate == 3 / 9
 
 
-@given(
-    num_blocks=st.integers(1, 12),
-    actions=st.lists(
-        st.tuples(st.sampled_from(["reserve", "grow", "release"]), st.integers(0, 40)), max_size=80
-    ),
-)
-def test_no_sequence_of_actions_leaks_or_shares_a_block(
-    num_blocks: int, actions: list[tuple[str, int]]
-) -> None:
-    pool = BlockPool(num_blocks, 4)
-    tables: list[BlockTable] = []
-    for action, number in actions:
-        if action == "reserve":
-            available = pool.available
-            table = pool.reserve(number % 6)
-            assert (table is None) == (number % 6 > available)
-            if table is not None:
-                tables.append(table)
-        elif tables:
-            table = tables[number % len(tables)]
-            if action == "grow":
-                # Within the reservation it must never fail.
-                pool.grow(table, min(number, (len(table.blocks) + table.reserved) * 4))
-            else:
-                tables.remove(table)
-                pool.release(table)
-        held = [block for table in tables for block in table.blocks]
-        assert len(held) == len(set(held)) == pool.used
-        assert all(0 <= block < num_blocks for block in held)
-        assert pool.available == num_blocks - len(held) - sum(table.reserved for table in tables) >= 0
-    for table in tables:
-        pool.release(table)
-    assert pool.available == num_blocks
+def test_salts_keep_prompts_apart() -> None:
+    pool = BlockPool(16, SIZE, ReuseIndex(SIZE))
+    prompt = list(range(9))
+    keep(pool, open_table(pool, prompt, b"a")[0], prompt, b"a")
+    assert open_table(pool, prompt, b"b")[1] == 0
+    assert open_table(pool, prompt, b"a")[1] == 8
+
+
+def test_without_partial_reuse_only_full_blocks_are_found() -> None:
+    pool = BlockPool(16, SIZE, ReuseIndex(SIZE, enable_partial_reuse=False))
+    prompt = list(range(11))
+    keep(pool, open_table(pool, prompt)[0], prompt)
+    assert pool.cached == 2
+    assert open_table(pool, [*range(7), 99, 100])[1] == 4
+
+
+def test_the_least_recently_used_goes_first_and_its_end_before_its_beginning() -> None:
+    pool = BlockPool(4, SIZE, ReuseIndex(SIZE))
+    old, new = [1] * 8, [2] * 8
+    for prompt in (old, new):
+        keep(pool, open_table(pool, prompt)[0], prompt)
+    third, found = open_table(pool, [3] * 4)
+    assert found == 0
+    pool.release(third)
+    # The old prompt lost its second block, and the new one nothing.
+    assert len(pool.match(old, chain(ROOT, old, SIZE), ROOT).blocks) == 1
+    assert len(pool.match([*new, 9], chain(ROOT, new, SIZE), ROOT).blocks) == 2
+
+
+def test_a_fork_shares_full_blocks_and_copies_the_last() -> None:
+    pool = BlockPool(8, SIZE)
+    table = pool.hold(NO_MATCH)
+    pool.grow(table, 6)
+    twin, copy = pool.fork(table, 6)
+    assert twin.blocks[0] == table.blocks[0]
+    assert copy == (table.blocks[1], twin.blocks[1])
+    assert (pool.used, pool.owned(table), pool.owned(twin)) == (3, 1, 1)
+    even, copy = pool.fork(table, 4)
+    assert (even.blocks, copy) == (table.blocks[:1], None)
+    for one in (table, twin, even):
+        pool.release(one)
     assert pool.used == 0
+
+
+def test_copying_takes_the_first_tokens_of_a_block() -> None:
+    cache = PagedCache(2, 3, SIZE, 1, 2)
+    cache.keys[1][0:4] = 7.0
+    cache.copy(0, 2, 3)
+    assert cache.keys[1][8:12, 0, 0].tolist() == [7.0, 7.0, 7.0, 0.0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    num_blocks=st.integers(3, 12),
+    actions=st.lists(
+        st.tuples(
+            st.sampled_from(["open", "grow", "fork", "keep", "release"]),
+            st.integers(0, 40),
+            st.lists(st.integers(0, 1), min_size=1, max_size=9),
+        ),
+        max_size=60,
+    ),
+    reuse=st.booleans(),
+)
+def test_no_sequence_of_actions_leaks_or_mixes_blocks(
+    num_blocks: int, actions: list[tuple[str, int, list[int]]], reuse: bool
+) -> None:
+    """Against a cache that remembers what was written to each token of each block."""
+    pool = BlockPool(num_blocks, SIZE, ReuseIndex(SIZE) if reuse else None)
+    written: dict[int, list[tuple[int, ...]]] = {}
+    tables: list[tuple[BlockTable, list[int]]] = []
+
+    def write(table: BlockTable, tokens: list[int], first: int) -> None:
+        for position in range(first, len(tokens)):
+            block = written.setdefault(table.blocks[position // SIZE], [()] * SIZE)
+            block[position % SIZE] = tuple(tokens[: position + 1])
+
+    def copy(source: int, target: int, count: int) -> None:
+        written[target] = [*written[source][:count], *[()] * (SIZE - count)]
+
+    for action, number, tokens in actions:
+        if action == "open":
+            match = pool.match(tokens, chain(ROOT, tokens, SIZE), ROOT)
+            if pool.cost(match, blocks_for(len(tokens), SIZE)) > pool.available:
+                continue
+            table = pool.hold(match)
+            due = pool.fill(table, match, len(tokens))
+            if due is not None:
+                copy(*due)
+            write(table, tokens, match.tokens(SIZE))
+            tables.append((table, tokens))
+        elif tables:
+            place = number % len(tables)
+            table, held = tables[place]
+            if action == "grow" and pool.available:
+                tables[place] = (table, [*held, number % 2])
+                pool.grow(table, len(held) + 1)
+                write(table, tables[place][1], len(held))
+            elif action == "fork" and pool.available:
+                twin, forked = pool.fork(table, len(held))
+                if forked is not None:
+                    copy(*forked, len(held) % SIZE)
+                tables.append((twin, list(held)))
+            elif action in ("keep", "release"):
+                tables.pop(place)
+                if action == "keep":
+                    pool.store(table, held, chain(ROOT, held, SIZE), ROOT, ended=True)
+                pool.release(table)
+        for table, held in tables:
+            # Every position holds what was computed for exactly these tokens.
+            for position in range(len(held)):
+                assert written[table.blocks[position // SIZE]][position % SIZE] == tuple(held[: position + 1])
+        assert pool.used == len({block for table, _ in tables for block in table.blocks})
+        assert pool.used + pool.available == num_blocks
+    for table, _ in tables:
+        pool.release(table)
+    assert (pool.used, pool.available) == (0, num_blocks)

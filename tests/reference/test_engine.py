@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inflight.executors.base import FinishReason, Request
 from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.rows import Row
+from inflight.executors.reference.scheduler import CapacitySchedulerPolicy
 
 from .support import Told, collect, engine, expected, request, run
 
@@ -276,11 +277,24 @@ def test_planning_ahead_of_the_tokens_changes_none_of_them() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(actions=st.lists(ACTION, max_size=40), depth=st.sampled_from([1, 2]))
+@given(
+    actions=st.lists(ACTION, max_size=40),
+    depth=st.sampled_from([1, 2]),
+    reuse=st.booleans(),
+    policy=st.sampled_from(list(CapacitySchedulerPolicy)),
+)
 def test_whatever_happens_every_request_ends_once_and_all_blocks_return(
-    actions: list[tuple[str, int, int, int]], depth: int
+    actions: list[tuple[str, int, int, int]], depth: int, reuse: bool, policy: CapacitySchedulerPolicy
 ) -> None:
-    subject: Engine = engine(num_blocks=20, max_batch_size=4, max_num_tokens=16, max_seq_len=64, depth=depth)
+    subject: Engine = engine(
+        num_blocks=20,
+        max_batch_size=4,
+        max_num_tokens=16,
+        max_seq_len=64,
+        depth=depth,
+        reuse=reuse,
+        policy=policy,
+    )
     told: dict[tuple[int, int], Told] = {}
     added = 0
     for action, first, second, third in actions:

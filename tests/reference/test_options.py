@@ -59,6 +59,8 @@ def test_a_block_beyond_the_memory_is_still_one_block() -> None:
         ({"max_batch_size": True}, "integer"),
         ({"max_batch_size": "eight"}, "integer"),
         ({"max_batch_size": 8.0}, "integer"),
+        ({"batch_scheduler_policy": "static_batch"}, "guaranteed_no_evict, max_utilization"),
+        ({"enable_kv_cache_reuse": "maybe"}, "true or false"),
         ({"max_batch_size": 9, "max_num_tokens": 8}, "max_num_tokens"),
         ({"max_tokens_in_paged_kv_cache": 31}, "block of 32"),
     ],
@@ -66,3 +68,15 @@ def test_a_block_beyond_the_memory_is_still_one_block() -> None:
 def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         plan_sizes(parse_options(options), CONFIG)
+
+
+def test_text_is_read_as_a_command_line_has_it() -> None:
+    options = parse_options(
+        {
+            "max_batch_size": "8",
+            "enable_chunked_context": "False",
+            "batch_scheduler_policy": "max_utilization",
+        }
+    )
+    assert (options.max_batch_size, options.enable_chunked_context) == (8, False)
+    assert options.batch_scheduler_policy == "max_utilization"

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.executors.reference.scheduler import Active, Limits, Schedule, Waiting, schedule
+from inflight.executors.reference.scheduler import (
+    Active,
+    CapacitySchedulerPolicy,
+    Limits,
+    Schedule,
+    Waiting,
+    schedule,
+)
 
 LIMITS = Limits(max_batch_size=4, max_num_tokens=10)
 
@@ -14,7 +23,7 @@ LIMITS = Limits(max_batch_size=4, max_num_tokens=10)
 @pytest.mark.parametrize(
     ("waiting", "active", "free_blocks", "planned"),
     [
-        pytest.param([], [], 9, Schedule((), (), ()), id="nothing to do"),
+        pytest.param([], [], 9, Schedule(), id="nothing to do"),
         pytest.param(
             [Waiting(1, 3, 1), Waiting(2, 4, 1)],
             [],
@@ -87,11 +96,11 @@ def test_limits_hold_and_work_moves(
     waiting = [Waiting(100 + index, tokens, blocks) for index, (tokens, blocks) in enumerate(prompts)]
     active = [Active(index, tokens) for index, tokens in enumerate(left)]
     plan = schedule(waiting, active, free_blocks, Limits(4, max_num_tokens))
-    sizes = {one.key: one.prompt_tokens for one in waiting} | {one.key: one.context_left for one in active}
+    sizes = {one.key: one.context_tokens for one in waiting} | {one.key: one.context_left for one in active}
     assert sum(tokens for _, tokens in plan.context) + len(plan.generation) <= max_num_tokens
     assert all(0 < tokens <= sizes[key] for key, tokens in plan.context)
     assert len(active) + len(plan.admitted) <= 4
-    assert sum(one.blocks for one in waiting if one.key in plan.admitted) <= free_blocks
+    assert sum(one.most_blocks for one in waiting if one.key in plan.admitted) <= free_blocks
     assert list(plan.admitted) == [one.key for one in waiting][: len(plan.admitted)]
     assert set(plan.admitted) <= {key for key, _ in plan.context}
     # Every generating sequence moves, and the oldest prompt in flight does.
@@ -99,3 +108,164 @@ def test_limits_hold_and_work_moves(
     prompts_in_flight = [one.key for one in active if one.context_left]
     if prompts_in_flight:
         assert plan.context[0][0] == prompts_in_flight[0]
+
+
+MAX_UTILIZATION = CapacitySchedulerPolicy.MAX_UTILIZATION
+
+
+@pytest.mark.parametrize(
+    ("waiting", "active", "free_blocks", "planned"),
+    [
+        pytest.param(
+            [Waiting(3, 4, most_blocks=9, context_blocks=2)],
+            [Active(1, 0, blocks_left=7, blocks_next=1)],
+            3,
+            Schedule((3,), ((3, 4),), (1,)),
+            id="what fits now is admitted, whatever it may grow to",
+        ),
+        pytest.param(
+            [Waiting(3, 4, 9, 3)],
+            [Active(1, 0, blocks_next=1)],
+            3,
+            Schedule((), (), (1,)),
+            id="the next step of those in flight goes before",
+        ),
+        pytest.param(
+            [Waiting(4, 1, 1, 1)],
+            [Active(key, 0, blocks_next=1, blocks_held=3) for key in (1, 2, 3)],
+            1,
+            Schedule((), (), (1, 2), paused=(3,)),
+            id="the youngest is paused and nobody takes its place at once",
+        ),
+        pytest.param(
+            [],
+            [Active(key, 0, blocks_next=1, blocks_held=0) for key in (1, 2, 3)],
+            0,
+            Schedule((), (), (1,), paused=(3, 2)),
+            id="the oldest is never paused",
+        ),
+        pytest.param(
+            [], [Active(1, 0), Active(2, 5)], 0, Schedule((), ((2, 5),), (1,)), id="no room is needed"
+        ),
+    ],
+)
+def test_max_utilization(
+    waiting: list[Waiting], active: list[Active], free_blocks: int, planned: Schedule
+) -> None:
+    assert schedule(waiting, active, free_blocks, Limits(4, 10, MAX_UTILIZATION)) == planned
+
+
+def test_without_chunks_a_prompt_waits_for_room() -> None:
+    limits = Limits(4, 10, enable_chunked_context=False)
+    waiting = [Waiting(3, 9, 1), Waiting(4, 1, 1)]
+    assert schedule(waiting, [Active(1, 0), Active(2, 0)], 9, limits) == Schedule((), (), (1, 2))
+    assert schedule(waiting, [Active(1, 0)], 9, limits) == Schedule((3,), ((3, 9),), (1,))
+
+
+def test_what_is_deferred_lets_others_pass() -> None:
+    waiting = [Waiting(2, 3, 1, deferred=True), Waiting(3, 3, 1)]
+    assert schedule(waiting, [Active(1, 5)], 9, LIMITS) == Schedule((3,), ((1, 5), (3, 3)), ())
+
+
+def test_drafts_take_what_is_left() -> None:
+    active = [Active(1, 0, draft_tokens=5), Active(2, 3), Active(3, 0, draft_tokens=5)]
+    planned = schedule([], active, 9, LIMITS)
+    assert planned == Schedule((), ((2, 3),), (1, 3), drafts=((1, 5),))
+
+
+@dataclass
+class Simulated:
+    """A sequence as the engine keeps it, with blocks of 4 tokens."""
+
+    key: int
+    prompt: int
+    output: int
+    generated: int = 0
+    done: int = 0
+    context: int = 0
+    held: int = 0
+    pauses: int = 0
+
+    def __post_init__(self) -> None:
+        self.context = self.prompt
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=14),
+    num_blocks=st.integers(10, 24),
+    max_num_tokens=st.integers(4, 20),
+    policy=st.sampled_from(list(CapacitySchedulerPolicy)),
+    chunked=st.booleans(),
+)
+def test_every_sequence_comes_to_its_end(
+    sizes: list[tuple[int, int]],
+    num_blocks: int,
+    max_num_tokens: int,
+    policy: CapacitySchedulerPolicy,
+    chunked: bool,
+) -> None:
+    """The scheduler over a cache of counted blocks: nobody starves, no block is missing or left over."""
+    limits = Limits(4, 40 if not chunked else max_num_tokens, policy, chunked)
+    queue = [Simulated(key, *size) for key, size in enumerate(sizes)]
+    active: list[Simulated] = []
+    free = num_blocks
+
+    def blocks(tokens: int) -> int:
+        return -(-tokens // 4)
+
+    for _ in range(sum(prompt + output for prompt, output in sizes) * 8):
+        if not queue and not active:
+            break
+        plan = schedule(
+            [
+                Waiting(one.key, one.context, blocks(one.prompt + one.output - 1), blocks(one.context))
+                for one in queue
+            ],
+            [
+                Active(
+                    one.key,
+                    one.context - one.done,
+                    blocks(one.prompt + one.output - 1) - one.held,
+                    blocks(one.prompt + one.generated) - one.held,
+                    one.held,
+                )
+                for one in active
+            ],
+            free,
+            limits,
+        )
+        if policy is CapacitySchedulerPolicy.GUARANTEED_NO_EVICT:
+            assert not plan.paused
+        assert list(plan.paused) == [one.key for one in active][::-1][: len(plan.paused)]
+        for key in plan.paused:
+            one = next(one for one in active if one.key == key)
+            active.remove(one)
+            free += one.held
+            one.held, one.done, one.context = 0, 0, one.prompt + one.generated
+            one.pauses += 1
+            queue.append(one)
+        queue.sort(key=lambda one: (not one.pauses, one.key))
+        for key in plan.admitted:
+            one = next(one for one in queue if one.key == key)
+            queue.remove(one)
+            active.append(one)
+            one.held = blocks(one.context)
+            free -= one.held
+        by_key = {one.key: one for one in active}
+        tokens = len(plan.generation) + sum(count for _, count in plan.context)
+        assert 0 < tokens <= limits.max_num_tokens
+        for key, count in plan.context:
+            by_key[key].done += count
+            by_key[key].generated += by_key[key].done == by_key[key].context
+        for key in plan.generation:
+            one = by_key[key]
+            grown = blocks(one.prompt + one.generated) - one.held
+            one.held, free = one.held + grown, free - grown
+            one.generated += 1
+        assert free >= 0
+        for one in [one for one in active if one.generated == one.output]:
+            active.remove(one)
+            free += one.held
+    assert not queue
+    assert not active
+    assert free == num_blocks

@@ -6,9 +6,11 @@ This file puts the parts together:
 
     config   config.json to values            scheduler  which sequences run next
     weights  safetensors to float32           admission  one request's check
+    extras   what a request's tensors ask     queue      who waits, in order
     options  sizes and their defaults         sampler    logits to tokens
     arrays   every operation that costs       stop       whether a sequence ends
-    cache    blocks and their storage         sequence   a request in flight
+    cache    blocks and their storage         reuse      what cached blocks hold
+    refusal  why a request is not served      sequence   a request in flight
     batch    the ragged rows of an iteration  engine     one iteration
     model    the forward pass                 rows       columns of a response
     runner   what the engine asks to run      numpy_runner  an iteration on NumPy
@@ -39,6 +41,8 @@ CAPABILITIES = (
     "bad_words",
     "embedding_bias",
     "num_return_sequences",
+    "priority",
+    "kv_cache_retention",
 )
 
 
@@ -75,21 +79,38 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     from .cache import BlockPool
     from .engine import Engine
     from .executor import ReferenceExecutor
-    from .scheduler import Limits
+    from .reuse import ReuseIndex
+    from .scheduler import CapacitySchedulerPolicy, Limits
 
     built = build(model_dir, config, values, device)
-    sizes, block = built.sizes, values.tokens_per_block
+    sizes, block, runner = built.sizes, values.tokens_per_block, built.runner
+    index = None
+    if values.enable_kv_cache_reuse:
+        partial = values.enable_partial_reuse and runner.copies_blocks
+        index = ReuseIndex(block, partial, values.event_buffer_max_size)
+    policy = CapacitySchedulerPolicy(values.batch_scheduler_policy)
     engine = Engine(
-        built.runner,
-        BlockPool(sizes.num_blocks, block),
-        Limits(values.max_batch_size, sizes.max_num_tokens),
-        Bounds(config.vocab_size, sizes.max_seq_len, sizes.num_blocks, block, values.max_queue_size),
+        runner,
+        BlockPool(sizes.num_blocks, block, index),
+        Limits(values.max_batch_size, sizes.max_num_tokens, policy, values.enable_chunked_context),
+        Bounds(
+            config.vocab_size,
+            sizes.max_seq_len,
+            sizes.num_blocks,
+            block,
+            values.max_queue_size,
+            None if values.enable_chunked_context else sizes.max_num_tokens,
+            policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
+        ),
     )
     info = ModelInfo(
         executor="reference",
         vocab_size=config.vocab_size,
         max_seq_len=sizes.max_seq_len,
-        max_input_len=sizes.max_seq_len - 1,
+        max_input_len=min(
+            sizes.max_seq_len - 1,
+            sizes.max_seq_len if values.enable_chunked_context else sizes.max_num_tokens,
+        ),
         max_batch_size=values.max_batch_size,
         max_num_tokens=sizes.max_num_tokens,
         max_beam_width=1,

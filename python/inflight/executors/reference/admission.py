@@ -16,6 +16,8 @@ from inflight.executors.base import Request, StatusCode
 
 from .arrays import Float32, Int
 from .cache import blocks_for
+from .extras import Extras, read_extras
+from .refusal import Refused, invalid
 
 #: TensorRT-LLM's seed of a request that sends none: such requests repeat themselves.
 DEFAULT_SEED = 0
@@ -30,15 +32,6 @@ MAX_WORDS = 1024
 MAX_ALTERNATIVES = 256
 
 
-class Refused(Exception):
-    """One request cannot be served; never leaves the engine, which answers with an errored row."""
-
-    def __init__(self, code: StatusCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-
-
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What the executor can hold."""
@@ -48,6 +41,10 @@ class Bounds:
     num_blocks: int
     tokens_per_block: int
     max_queue_size: int
+    #: Longest context of one iteration; None: any, in chunks.
+    max_context_tokens: int | None = None
+    #: Whether a sequence may be paused: then its output is context too.
+    may_pause: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +81,7 @@ class Admitted:
     parameters: Parameters
     max_tokens: int
     blocks: int
+    extras: Extras
 
 
 def admit(request: Request, bounds: Bounds) -> Admitted:
@@ -94,9 +92,9 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
     """
     prompt = len(request.input_token_ids)
     if prompt == 0:
-        raise _invalid("the prompt is empty; send at least one token")
+        raise invalid("the prompt is empty; send at least one token")
     if prompt >= bounds.max_seq_len:
-        raise _invalid(
+        raise invalid(
             f"the prompt has {prompt} tokens and a sequence holds {bounds.max_seq_len}, output included; "
             "shorten the prompt"
         )
@@ -111,6 +109,12 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
             f"the request needs {blocks} cache blocks and the executor has {bounds.num_blocks}; "
             "ask for fewer tokens",
         )
+    context = prompt + max(max_tokens, 1) - 1 if bounds.may_pause else prompt
+    if bounds.max_context_tokens is not None and context > bounds.max_context_tokens:
+        raise invalid(
+            f"the request has a context of {context} tokens and an iteration takes "
+            f"{bounds.max_context_tokens}; send fewer, or let the server set `enable_chunked_context`"
+        )
     output = request.output_config
     for name, count in (
         ("number of top log probabilities", output.num_top_log_probs),
@@ -118,8 +122,8 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
     ):
         most = min(bounds.vocab_size, MAX_ALTERNATIVES)
         if not 0 <= count <= most:
-            raise _invalid(f"the {name} is `{count}`; it must be between 0 and {most}")
-    return Admitted(_parameters(request, bounds.vocab_size), max_tokens, blocks)
+            raise invalid(f"the {name} is `{count}`; it must be between 0 and {most}")
+    return Admitted(_parameters(request, bounds.vocab_size), max_tokens, blocks, read_extras(request))
 
 
 def _parameters(request: Request, vocab_size: int) -> Parameters:
@@ -136,20 +140,20 @@ def _parameters(request: Request, vocab_size: int) -> Parameters:
         top_p = _number(top_p, "top_p", 1.0, 0.0, 1.0)
     repetition = _number(sampling.repetition_penalty, "repetition_penalty", 1.0, 0.0, math.inf)
     if repetition == 0.0:
-        raise _invalid("repetition_penalty is `0`; it must be more than 0")
+        raise invalid("repetition_penalty is `0`; it must be more than 0")
     for name, words in (("bad_words", request.bad_words), ("stop_words", request.stop_words)):
         if len(words) > MAX_WORDS:
-            raise _invalid(f"{name} holds {len(words)} words; it may hold {MAX_WORDS}")
+            raise invalid(f"{name} holds {len(words)} words; it may hold {MAX_WORDS}")
         for word in words:
             if not word:
-                raise _invalid(f"{name} holds an empty word; every word needs a token")
+                raise invalid(f"{name} holds an empty word; every word needs a token")
             _check_ids(name, word, vocab_size)
     ending = {word[0] for word in request.stop_words if len(word) == 1}
     if request.end_id is not None and 0 <= request.end_id < vocab_size:
         ending.add(request.end_id)
     seed = DEFAULT_SEED if sampling.seed is None else sampling.seed
     if not 0 <= seed < 2**64:
-        raise _invalid(f"seed is `{seed}`; it must fit 64 bits without a sign")
+        raise invalid(f"seed is `{seed}`; it must fit 64 bits without a sign")
     bias_ids, bias_values = _bias(request, vocab_size)
     return Parameters(
         greedy=greedy or temperature < GREEDY_TEMPERATURE,
@@ -177,18 +181,18 @@ def _bias(request: Request, vocab_size: int) -> tuple[Int | None, Float32 | None
     total = np.zeros(vocab_size, dtype=np.float32)
     if request.embedding_bias:
         if len(request.embedding_bias) != 4 * vocab_size:
-            raise _invalid(
+            raise invalid(
                 f"embedding_bias has {len(request.embedding_bias)} bytes; "
                 f"it must hold {vocab_size} FP32 values"
             )
         total += np.frombuffer(request.embedding_bias, dtype="<f4")
     for token, value in request.logit_bias:
         if not 0 <= token < vocab_size:
-            raise _invalid(f"logit_bias names token `{token}`; ids are below {vocab_size}")
+            raise invalid(f"logit_bias names token `{token}`; ids are below {vocab_size}")
         total[token] += value
     # Minus infinity forbids a token; the other non-numbers would poison every probability.
     if bool(np.isnan(total).any()) or bool(np.isposinf(total).any()):
-        raise _invalid("the bias holds a value that is not a number or is infinite; send finite values")
+        raise invalid("the bias holds a value that is not a number or is infinite; send finite values")
     ids = np.flatnonzero(total)
     return ids, total[ids]
 
@@ -205,20 +209,19 @@ def _check_supported(request: Request) -> None:
         "return_perf_metrics": output.return_perf_metrics,
     }
     names = [name for name, is_asked in asked.items() if is_asked]
-    names += [tensor.name for tensor in request.tensors]
     if names:
         raise Refused(
             StatusCode.UNIMPLEMENTED,
             f"the reference executor does not implement `{', '.join(names)}`; send the request without it",
         )
     if sampling.num_return_sequences < 1:
-        raise _invalid(f"num_return_sequences is `{sampling.num_return_sequences}`; it must be at least 1")
+        raise invalid(f"num_return_sequences is `{sampling.num_return_sequences}`; it must be at least 1")
 
 
 def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
     low, high = min(ids), max(ids)
     if low < 0 or high >= vocab_size:
-        raise _invalid(f"{name} holds token id `{low if low < 0 else high}`; ids are 0 to {vocab_size - 1}")
+        raise invalid(f"{name} holds token id `{low if low < 0 else high}`; ids are 0 to {vocab_size - 1}")
 
 
 def _number(
@@ -228,7 +231,7 @@ def _number(
         return default
     if not math.isfinite(value) or not low <= value <= high:
         bounds = f"between {low:g} and {high:g}" if math.isfinite(high) else f"at least {low:g}"
-        raise _invalid(
+        raise invalid(
             f"{name} is `{value}`; it must be {bounds if math.isfinite(low) else 'a finite number'}"
         )
     return float(value)
@@ -238,9 +241,5 @@ def _count(value: int | None, name: str) -> int:
     if value is None:
         return 0
     if value < 0:
-        raise _invalid(f"{name} is `{value}`; it must not be negative")
+        raise invalid(f"{name} is `{value}`; it must not be negative")
     return value
-
-
-def _invalid(text: str) -> Refused:
-    return Refused(StatusCode.INVALID_ARGUMENT, text)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from inflight.executors.base import FinishReason, Request, StatusCode
 
-from . import scheduler, stop
-from .admission import Bounds, Refused, admit
-from .cache import BlockPool
+from . import reuse, scheduler, stop
+from .admission import Bounds, admit
+from .cache import BlockPool, blocks_for
+from .queue import WaitingQueue
+from .refusal import Refused
+from .reuse import NO_MATCH
 from .rows import PromptRecord, Row, TokenRecord
 from .runner import KNOWN, Chunk, Outcome, Pending, Runner, Work
 from .sampler import SamplerState
@@ -34,6 +37,9 @@ class Iteration:
     generation_requests: int = 0
     context_tokens: int = 0
     generated_tokens: int = 0
+    paused: int = 0
+    #: By the executor's clock, which ends the priorities of cached blocks.
+    now_s: float = 0.0
 
 
 class Engine:
@@ -45,8 +51,8 @@ class Engine:
         self.limits = limits
         self._bounds = bounds
         self._requests: dict[int, RequestState] = {}
-        # In order of arrival and of admission; dictionaries, so that a cancel finds its sequences at once.
-        self._waiting: dict[int, SequenceState] = {}
+        self._waiting = WaitingQueue()
+        # In order of admission; a dictionary, so that a cancel finds its sequences at once.
         self._active: dict[int, SequenceState] = {}
         # Launched and not collected, oldest first; never more than the runner's depth.
         self._in_flight: deque[tuple[Work, Pending]] = deque()
@@ -102,45 +108,174 @@ class Engine:
 
     def _plan(self, iteration: Iteration) -> Work | None:
         """Chooses who runs next and notes it as done; None when nobody can run."""
-        plan = scheduler.schedule(
-            (
-                scheduler.Waiting(one.key, len(one.prompt), one.owner.admitted.blocks)
-                for one in self._waiting.values()
-            ),
-            [scheduler.Active(one.key, one.context_left, one.ending) for one in self._active.values()],
-            self.pool.available,
-            self.limits,
-        )
-        for key in plan.admitted:
-            sequence = self._waiting.pop(key)
-            sequence.table = self.pool.reserve(sequence.owner.admitted.blocks)
-            sequence.slot = self._free_slots.pop()
-            self._active[key] = sequence
+        self.pool.refresh(iteration.now_s)
+        plan, candidates = self._schedule()
+        if plan.paused and self._in_flight:
+            # Who pauses must know all its tokens; with them some may end, and free what was missing.
+            while self._in_flight:
+                self._collect(iteration)
+            plan, candidates = self._schedule()
+        for key in plan.paused:
+            self._pause(self._active[key])
+        copies = self._admit([candidates[key] for key in plan.admitted])
         if not plan.generation and not plan.context:
             return None
         generating = [self._active[key] for key in plan.generation]
         positions = [len(one.prompt) + one.launched - 1 for one in generating]
         sources = [KNOWN if one.launched == len(one.sampler.generated) else one.row for one in generating]
         for sequence, position in zip(generating, positions, strict=True):
-            self._grow(sequence, position + 1)
+            if sequence.table is not None:
+                self.pool.grow(sequence.table, position + 1)
         work = Work(
-            generating, positions, sources, [self._chunk(self._active[key], n) for key, n in plan.context]
+            generating,
+            positions,
+            sources,
+            [self._chunk(self._active[key], tokens) for key, tokens in plan.context],
+            copies,
         )
         for row, sequence in enumerate(work.choosing()):
             sequence.row = row
             sequence.launched += 1
         iteration.admitted = len(plan.admitted)
+        iteration.paused = len(plan.paused)
         iteration.context_requests = len(plan.context)
         iteration.generation_requests = len(generating)
         iteration.context_tokens = sum(tokens for _, tokens in plan.context)
         return work
 
+    def _schedule(self) -> tuple[scheduler.Schedule, dict[int, SequenceState]]:
+        """The plan, and the waiting sequences that it looked at, by key."""
+        size = self.pool.tokens_per_block
+        active = []
+        for one in self._active.values():
+            held = len(one.blocks)
+            active.append(
+                scheduler.Active(
+                    one.key,
+                    one.context_left,
+                    blocks_left=one.owner.admitted.blocks - held,
+                    blocks_next=0 if one.ending else blocks_for(len(one.prompt) + one.launched, size) - held,
+                    ending=one.ending,
+                )
+            )
+        if sum(one.blocks_next for one in active) > self.pool.available:
+            # Somebody will have to go: only then it matters what each shares.
+            for demand in active:
+                table = self._active[demand.key].table
+                demand.blocks_held = 0 if table is None else self.pool.owned(table)
+        looked_at: dict[int, SequenceState] = {}
+        plan = scheduler.schedule(self._candidates(looked_at), active, self.pool.available, self.limits)
+        return plan, looked_at
+
+    def _candidates(self, looked_at: dict[int, SequenceState]) -> Iterator[scheduler.Waiting]:
+        """The queue in order, with what each finds in the cache; made as far as it is asked for."""
+        size = self.pool.tokens_per_block
+        computing: set[bytes] | None = None
+        for one in self._waiting:
+            if computing is None:
+                computing = {
+                    content
+                    for other in self._active.values()
+                    if other.context_left
+                    for content in other.hashes[other.context_done // size :]
+                }
+            one.match = NO_MATCH
+            deferred = False
+            if self.pool.reuses and not one.tells_of_the_prompt:
+                one.match = self.pool.match(one.context, one.hashes, one.owner.cache_root)
+                found = len(one.match.blocks)
+                deferred = found < (len(one.context) - 1) // size and one.hashes[found] in computing
+            blocks = blocks_for(len(one.context), size)
+            if self.pool.cost(one.match, one.owner.admitted.blocks) > self.pool.num_blocks:
+                one.match = one.match.whole()
+            looked_at[one.key] = one
+            yield scheduler.Waiting(
+                one.key,
+                len(one.context) - one.match.tokens(size),
+                self.pool.cost(one.match, one.owner.admitted.blocks),
+                self.pool.cost(one.match, blocks),
+                deferred,
+            )
+            # Whoever asks for the next has admitted this one, unless it was to wait.
+            if not deferred:
+                computing.update(one.hashes)
+
+    def _admit(self, admitted: Sequence[SequenceState]) -> list[tuple[int, int, int]]:
+        """Gives sequences their blocks and slots; the copies that are due before they run."""
+        # All that was found is held before the first takes new blocks, which evicts what nobody holds.
+        tables = [self.pool.hold(sequence.match) for sequence in admitted]
+        copies = []
+        for sequence, table in zip(admitted, tables, strict=True):
+            copy = self.pool.fill(table, sequence.match, len(sequence.context))
+            if copy is not None:
+                copies.append(copy)
+            self._waiting.remove(sequence)
+            sequence.table = table
+            sequence.slot = self._free_slots.pop()
+            sequence.context_done = sequence.match.tokens(self.pool.tokens_per_block)
+            if not sequence.paused:
+                sequence.cached_tokens = sequence.context_done
+            sequence.paused = False
+            self._active[sequence.key] = sequence
+        return copies
+
+    def _pause(self, sequence: SequenceState) -> None:
+        """Takes a sequence's blocks; it waits to compute prompt and output again, or what was evicted of
+        them meanwhile."""
+        self._give_back(sequence)
+        del self._active[sequence.key]
+        sequence.paused = True
+        sequence.context = sequence.known
+        sequence.context_done = 0
+        self._hash(sequence)
+        self._waiting.push(sequence)
+
+    def _give_back(self, sequence: SequenceState) -> None:
+        """Frees a sequence's slot and blocks; what they hold can be found as long as nobody needs them."""
+        table = sequence.table
+        if table is None:
+            return
+        if self.pool.reuses:
+            # The last token was chosen and not fed back: it has no keys and values.
+            computed = sequence.context_done if sequence.context_left else len(sequence.known) - 1
+            tokens = sequence.known[: max(computed, sequence.context_done)]
+            size = self.pool.tokens_per_block
+            parent = sequence.hashes[-1] if sequence.hashes else sequence.owner.cache_root
+            rest = tokens[len(sequence.hashes) * size :]
+            hashes = sequence.hashes + reuse.chain(parent, rest, size)
+            self._store(sequence, tokens, hashes, ended=True)
+        self.pool.release(table)
+        sequence.table = None
+        self._free_slots.append(sequence.slot)
+
+    def _hash(self, sequence: SequenceState) -> None:
+        if self.pool.reuses:
+            size = self.pool.tokens_per_block
+            sequence.hashes = reuse.chain(sequence.owner.cache_root, sequence.context, size)
+
+    def _store(
+        self, sequence: SequenceState, tokens: Sequence[int], hashes: Sequence[bytes], *, ended: bool
+    ) -> None:
+        if sequence.table is None:
+            return
+        plan, prompt_tokens = sequence.owner.admitted.extras.retention, len(sequence.prompt)
+        self.pool.store(
+            sequence.table,
+            tokens,
+            hashes,
+            sequence.owner.cache_root,
+            lambda position: plan.at(position, prompt_tokens),
+            ended=ended,
+        )
+
     def _chunk(self, sequence: SequenceState, tokens: int) -> Chunk:
-        """The next ``tokens`` of a prompt, which counts as processed from here on."""
+        """The next ``tokens`` of a context, which counts as processed from here on."""
         first = sequence.context_done
         sequence.context_done += tokens
-        self._grow(sequence, sequence.context_done)
-        record = sequence.owner.prompt_record if sequence.index == 0 else None
+        if self.pool.reuses:
+            # Whoever runs later, runs after this chunk: it may find its blocks from now on.
+            self._store(sequence, sequence.context[: sequence.context_done], sequence.hashes, ended=False)
+        record = sequence.owner.prompt_record if sequence.tells_of_the_prompt else None
         return Chunk(
             sequence,
             first,
@@ -148,11 +283,6 @@ class Engine:
             chooses=sequence.context_left == 0 and sequence.owner.admitted.max_tokens > 0,
             prompt_width=None if record is None else record.top_ids.shape[1],
         )
-
-    def _grow(self, sequence: SequenceState, tokens: int) -> None:
-        if sequence.table is None:
-            raise RuntimeError("a sequence without blocks was scheduled")
-        self.pool.grow(sequence.table, tokens)
 
     def _collect(self, iteration: Iteration) -> None:
         """Waits for the oldest iteration in flight and takes what it gave."""
@@ -168,7 +298,7 @@ class Engine:
             iteration.generated_tokens += 1
             self._take(sequence, token, iteration)
         for chunk in work.chunks:
-            if chunk.sequence.owner.admitted.max_tokens == 0 and chunk.stop == len(chunk.sequence.prompt):
+            if chunk.sequence.owner.admitted.max_tokens == 0 and chunk.stop == len(chunk.sequence.context):
                 self._finish(chunk.sequence, FinishReason.LENGTH, iteration)
 
     def _take_prompts(self, work: Work, outcome: Outcome) -> None:
@@ -197,7 +327,7 @@ class Engine:
             )
         output = request.output_config
         width = output.num_prompt_log_probs
-        state = RequestState(request, admitted)
+        state = RequestState(request, admitted, cache_root=reuse.root(admitted.extras.cache_salt))
         if width is not None:
             state.prompt_record = PromptRecord.empty(len(request.input_token_ids), width)
         self._requests[request.client_id] = state
@@ -207,9 +337,15 @@ class Engine:
                 admitted.parameters, self._bounds.vocab_size, request.input_token_ids, index
             )
             record = TokenRecord() if wants_record else None
-            sequence = SequenceState(next(self._keys), state, index, sampler, record=record)
+            sequence = SequenceState(
+                next(self._keys), state, index, sampler, request.input_token_ids, record=record
+            )
+            if index:
+                sequence.hashes = state.unfinished[0].hashes
+            else:
+                self._hash(sequence)
             state.unfinished.append(sequence)
-            self._waiting[sequence.key] = sequence
+            self._waiting.push(sequence)
 
     def _take(self, sequence: SequenceState, token: int, iteration: Iteration) -> None:
         """Adds a chosen token to its sequence and reports it, and its end when it is one."""
@@ -244,11 +380,8 @@ class Engine:
         row.final = not owner.unfinished
         iteration.rows.append(row)
         iteration.completed += 1
-        self._waiting.pop(sequence.key, None)
+        self._waiting.remove(sequence)
         self._active.pop(sequence.key, None)
-        if sequence.table is not None:
-            self.pool.release(sequence.table)
-            sequence.table = None
-            self._free_slots.append(sequence.slot)
+        self._give_back(sequence)
         if row.final:
             del self._requests[owner.request.client_id]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
 
@@ -82,6 +83,11 @@ class ReferenceExecutor:
             self._stats.clear()
         return taken
 
+    def kv_cache_events(self) -> Sequence[Mapping[str, Any]]:
+        """Blocks stored and removed since the last call, oldest first, as TensorRT-LLM tells them; at most
+        ``event_buffer_max_size``."""
+        return self._engine.pool.take_events()
+
     def info(self) -> ModelInfo:
         """What is served, with its limits."""
         return self._info
@@ -114,7 +120,7 @@ class ReferenceExecutor:
             cancelled, self._cancelled = self._cancelled, []
             stopping = self._stopping
         started = time.perf_counter()
-        iteration = Iteration()
+        iteration = Iteration(now_s=started)
         self._engine.add(incoming, iteration)
         self._engine.cancel(cancelled, iteration)
         if stopping:
@@ -161,17 +167,17 @@ class ReferenceExecutor:
                 "freeNumBlocks": pool.num_blocks - pool.used,
                 "usedNumBlocks": pool.used,
                 "tokensPerBlock": pool.tokens_per_block,
-                "allocTotalBlocks": pool.total_allocated,
-                "allocNewBlocks": pool.total_allocated,
-                "reusedBlocks": 0,
-                "missedBlocks": pool.total_allocated,
-                "cacheHitRate": 0.0,
+                "allocTotalBlocks": pool.stats.alloc_total_blocks,
+                "allocNewBlocks": pool.stats.alloc_new_blocks,
+                "reusedBlocks": pool.stats.reused_blocks,
+                "missedBlocks": pool.stats.missed_blocks,
+                "cacheHitRate": pool.stats.hit_rate,
             },
             "inflightBatchingStats": {
                 "numScheduledRequests": scheduled,
                 "numContextRequests": iteration.context_requests,
                 "numGenRequests": iteration.generation_requests,
-                "numPausedRequests": 0,
+                "numPausedRequests": iteration.paused,
                 "numCtxTokens": iteration.context_tokens,
                 "microBatchId": 0,
                 "avgNumDecodedTokensPerIter": 1.0 if iteration.generated_tokens else 0.0,

@@ -31,6 +31,8 @@ _PROMPT_LOGIT_ROWS = 128
 class NumpyRunner:
     """Implements `runner.Runner`. ``depth`` 2 is for tests: planning as for a device."""
 
+    copies_blocks = True
+
     def __init__(self, model: LlamaModel, cache: PagedCache, depth: int = 1) -> None:
         self.depth = depth
         self._model = model
@@ -38,6 +40,8 @@ class NumpyRunner:
         self._last_tokens: Sequence[int] = ()
 
     def launch(self, work: Work) -> Pending:
+        for copy in work.copies:
+            self._cache.copy(*copy)
         batch = build_batch(
             [
                 Span(

@@ -64,6 +64,25 @@ class Options:
         default="auto",
         choices=("auto", "dummy"),
     )
+    batch_scheduler_policy: str = option(
+        "choice",
+        "Whether a sequence is admitted once its whole answer fits, or its prompt: then the youngest may be"
+        " paused; by default nobody waits in mid-answer",
+        default="guaranteed_no_evict",
+        choices=("guaranteed_no_evict", "max_utilization"),
+    )
+    enable_chunked_context: bool = option(
+        "bool",
+        "Process long prompts in chunks; on, other than in TensorRT-LLM, whose engines must be built for it",
+        default=True,
+    )
+    enable_kv_cache_reuse: bool = option(
+        "bool", "Keep blocks after their sequence, for prompts that begin alike", default=True
+    )
+    enable_partial_reuse: bool = option("bool", "Copy and use a block that fits in part", default=True)
+    event_buffer_max_size: int = option(
+        "int", "Stored and removed blocks that are kept until they are asked for", default=0, minimum=0
+    )
 
 
 OPTIONS = declared(Options)

@@ -71,6 +71,8 @@ class Row:
     top_width: int = 0
     wants_log_probs: bool = False
     prompt: PromptRecord | None = None
+    #: Prompt tokens found in the cache, on a sequence's first row.
+    cached_tokens: int | None = None
 
 
 def pack(rows: Sequence[Row]) -> ResponseBatch:
@@ -92,6 +94,8 @@ def pack(rows: Sequence[Row]) -> ResponseBatch:
         )
         if row.error is not None:
             columns.error(number, *row.error)
+        if row.cached_tokens is not None:
+            columns.cached(number, row.cached_tokens)
         if row.prompt is not None:
             prompt = row.prompt
             columns.prompt(number, prompt.values, prompt.top_ids.shape[1], prompt.top_ids, prompt.top_values)

@@ -31,7 +31,7 @@ KNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive tokens of one prompt: the positions ``first`` up to ``stop``, without it."""
+    """Consecutive tokens of one context: the positions ``first`` up to ``stop``, without it."""
 
     sequence: SequenceState
     first: int
@@ -44,12 +44,14 @@ class Chunk:
 
     @property
     def tokens(self) -> Sequence[int]:
-        return self.sequence.prompt[self.first : self.stop]
+        return self.sequence.context[self.first : self.stop]
 
     @property
     def told(self) -> int:
         """How many prompt tokens its rows tell of, from ``first + 1`` on."""
-        return 0 if self.prompt_width is None else min(self.stop, len(self.sequence.prompt) - 1) - self.first
+        if self.prompt_width is None:
+            return 0
+        return max(0, min(self.stop, len(self.sequence.prompt) - 1) - self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,9 @@ class Work:
     #: one, or `KNOWN`.
     sources: Sequence[int] = ()
     chunks: Sequence[Chunk] = ()
+    #: Blocks whose first tokens are another's: (from, to, tokens). Done before anything is computed, in
+    #: order; only where the runner `copies_blocks`.
+    copies: Sequence[tuple[int, int, int]] = ()
 
     def choosing(self) -> list[SequenceState]:
         """The sequences that get a token, in order of their rows."""
@@ -104,6 +109,8 @@ class Runner(Protocol):
 
     #: How many iterations may be launched before the first of them is collected: 1 or 2.
     depth: int
+    #: Whether it honours `Work.copies`, without which blocks are reused as a whole only.
+    copies_blocks: bool
 
     def launch(self, work: Work) -> Pending:
         """Starts an iteration; everything in ``work`` is read before the call returns.

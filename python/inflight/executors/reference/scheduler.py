@@ -1,15 +1,31 @@
 """Iteration-level in-flight batching: which sequences run in the next iteration.
 
 Pure: values in, values out; owns the policy and no state. Knows nothing of tokens, arrays or threads.
-Generation goes first, one token each; what is left of the token budget goes to prompts in order of
-arrival, in chunks when one does not fit. Admission is first come, first served, and stops at the first
-sequence that does not fit: a large request is never overtaken for ever.
+
+Generation goes first, one step each. What is left of the token budget goes to prompts in order of
+arrival, in chunks where one does not fit. New sequences are admitted in the order of the queue, up to the
+first that does not fit: a large request is never overtaken for ever.
+
+Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM's names:
+
+- ``guaranteed_no_evict``: only if it and all sequences in flight can grow to their ends. Nothing is ever
+  paused, and blocks stand idle that most answers never reach.
+- ``max_utilization``: if its prompt fits now. When blocks run out, the youngest sequences are paused:
+  their blocks go back, and they are first in the queue to compute prompt and output again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+
+
+class CapacitySchedulerPolicy(str, Enum):
+    """TensorRT-LLM's ``batch_scheduler_policy``."""
+
+    GUARANTEED_NO_EVICT = "guaranteed_no_evict"
+    MAX_UTILIZATION = "max_utilization"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,63 +34,136 @@ class Limits:
 
     max_batch_size: int
     max_num_tokens: int
+    policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT
+    #: Whether a prompt may be cut; without, it waits for an iteration that takes all of it.
+    enable_chunked_context: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Waiting:
-    """A sequence in the queue: its prompt's length and the blocks of its worst case."""
+    """A sequence in the queue. Blocks are those it would take beyond the ones it finds in use."""
 
     key: int
-    prompt_tokens: int
-    blocks: int
+    #: Tokens to process before it generates.
+    context_tokens: int
+    #: At its end, at the worst.
+    most_blocks: int
+    #: For its context alone.
+    context_blocks: int = 0
+    #: What it needs is being computed by a sequence in flight: it waits, and others may pass.
+    deferred: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Active:
-    """A sequence in flight: how much of its prompt is left; 0: it generates."""
+    """A sequence in flight. It holds the blocks of its whole context from its admission on."""
 
     key: int
+    #: Tokens of its context still to process; 0: it generates.
     context_left: int
+    #: Blocks it may still take until its end.
+    blocks_left: int = 0
+    #: Blocks its next generation step takes.
+    blocks_next: int = 0
+    #: Blocks that pausing it gives back.
+    blocks_held: int = 0
+    #: Tokens of its next generation step: one for each beam.
+    tokens_next: int = 1
+    #: Draft tokens it would check in the same step, as far as the budget goes.
+    draft_tokens: int = 0
     #: Its last token is being chosen: it runs no more and holds its place until that is known.
     ending: bool = False
+
+    @property
+    def generates(self) -> bool:
+        return self.context_left == 0 and not self.ending
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """What the next iteration runs. Every admitted sequence is also in ``context``."""
 
-    admitted: tuple[int, ...]
-    #: (key, tokens of the prompt to process now), in order of admission.
-    context: tuple[tuple[int, int], ...]
-    generation: tuple[int, ...]
+    admitted: tuple[int, ...] = ()
+    #: (key, tokens of the context to process now), in order of admission.
+    context: tuple[tuple[int, int], ...] = ()
+    generation: tuple[int, ...] = ()
+    #: Youngest first.
+    paused: tuple[int, ...] = ()
+    #: (key, draft tokens to check now); sequences that check none are left out.
+    drafts: tuple[tuple[int, int], ...] = ()
 
 
 def schedule(
     waiting: Iterable[Waiting], active: Sequence[Active], free_blocks: int, limits: Limits
 ) -> Schedule:
-    """Plans one iteration. ``active`` is in order of admission; ``free_blocks`` excludes reservations.
+    """Plans one iteration.
 
-    Needs max_num_tokens >= max_batch_size, so that generation never starves a prompt in flight.
+    ``active`` is in order of admission, ``waiting`` in order of the queue, consumed only as far as
+    needed. Needs max_num_tokens to hold a generation step of max_batch_size sequences, so that
+    generation never starves a prompt in flight, and every sequence alone to fit in the cache.
     """
-    generation = tuple(
-        sequence.key for sequence in active if sequence.context_left == 0 and not sequence.ending
-    )
-    budget = limits.max_num_tokens - len(generation)
+    paused: tuple[int, ...] = ()
+    if limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
+        running, paused, free_blocks = _make_room(active, free_blocks)
+    else:
+        running = active
+        free_blocks -= sum(one.blocks_left for one in active)
+    generating = [one for one in running if one.generates]
+    budget = limits.max_num_tokens - sum(one.tokens_next for one in generating)
     context: list[tuple[int, int]] = []
-    for sequence in active:
-        if sequence.context_left and budget:
-            tokens = min(sequence.context_left, budget)
-            context.append((sequence.key, tokens))
+    for one in running:
+        if one.context_left and budget:
+            tokens = min(one.context_left, budget)
+            context.append((one.key, tokens))
             budget -= tokens
     admitted: list[int] = []
-    room = limits.max_batch_size - len(active)
-    for candidate in waiting:
-        if not room or not budget or candidate.blocks > free_blocks:
+    room = limits.max_batch_size - len(running)
+    # What was just paused must not be replaced by something else in the same breath.
+    for candidate in waiting if not paused else ():
+        if not room or budget <= 0:
             break
-        tokens = min(candidate.prompt_tokens, budget)
+        if candidate.deferred:
+            continue
+        blocks = (
+            candidate.context_blocks
+            if limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION
+            else candidate.most_blocks
+        )
+        tokens = min(candidate.context_tokens, budget)
+        if blocks > free_blocks:
+            break
+        if tokens < candidate.context_tokens and not limits.enable_chunked_context:
+            break
         admitted.append(candidate.key)
         context.append((candidate.key, tokens))
         room -= 1
         budget -= tokens
-        free_blocks -= candidate.blocks
-    return Schedule(tuple(admitted), tuple(context), generation)
+        free_blocks -= blocks
+    # Drafts are worth least: they take what nothing else wants.
+    drafts: list[tuple[int, int]] = []
+    for one in generating:
+        if one.draft_tokens and budget > 0:
+            checked = min(one.draft_tokens, budget)
+            drafts.append((one.key, checked))
+            budget -= checked
+    generation = tuple(one.key for one in generating)
+    return Schedule(tuple(admitted), tuple(context), generation, paused, tuple(drafts))
+
+
+def _make_room(active: Sequence[Active], free_blocks: int) -> tuple[Sequence[Active], tuple[int, ...], int]:
+    """Pauses from the youngest on until the others have the blocks of their next step.
+
+    Returns those who run, the paused keys, and the blocks left beside the next step's.
+    """
+    needed = sum(one.blocks_next for one in active)
+    if needed <= free_blocks:
+        return active, (), free_blocks - needed
+    running = list(active)
+    paused: list[int] = []
+    # The oldest stays: alone it always fits.
+    while needed > free_blocks and len(running) > 1:
+        youngest = running.pop()
+        paused.append(youngest.key)
+        free_blocks += youngest.blocks_held
+        needed -= youngest.blocks_next
+    return running, tuple(paused), free_blocks - needed

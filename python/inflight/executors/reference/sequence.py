@@ -12,6 +12,7 @@ from inflight.executors.base import FinishReason, Request
 
 from .admission import Admitted
 from .cache import BlockTable
+from .reuse import NO_MATCH, Match
 from .rows import PromptRecord, Row, TokenRecord
 from .sampler import SamplerState
 
@@ -26,6 +27,8 @@ class RequestState:
     #: Filled chunk by chunk as sequence 0 goes through the prompt; given out with the first row.
     prompt_record: PromptRecord | None = None
     prompt_recorded: bool = False
+    #: The parent of its first block: see `reuse.root`.
+    cache_root: bytes = b""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +39,9 @@ class SequenceState:
     owner: RequestState
     index: int
     sampler: SamplerState
-    #: Prompt tokens launched, and tokens of the output launched: chosen, or being chosen.
+    #: What is computed before it generates: its prompt, and after a pause its output so far as well.
+    context: Sequence[int]
+    #: Tokens of the context found or launched, and tokens of the output launched: chosen, or being chosen.
     context_done: int = 0
     launched: int = 0
     #: Among the choosing rows of the latest `runner.Work` it was in.
@@ -44,6 +49,12 @@ class SequenceState:
     #: Its place among the sequences in flight, below max_batch_size, while it has a table.
     slot: int = -1
     table: BlockTable | None = None
+    #: Of the context's full blocks, and of what was found of them in the cache.
+    hashes: list[bytes] = field(default_factory=list)
+    match: Match = NO_MATCH
+    #: Prompt tokens found at its first admission; None once its client was told, or before.
+    cached_tokens: int | None = None
+    paused: bool = False
     ended: bool = False
     #: What a request that does not stream has not been told yet.
     unsent: list[int] = field(default_factory=list)
@@ -55,7 +66,7 @@ class SequenceState:
 
     @property
     def context_left(self) -> int:
-        return len(self.prompt) - self.context_done
+        return len(self.context) - self.context_done
 
     @property
     def ending(self) -> bool:
@@ -66,6 +77,16 @@ class SequenceState:
     def blocks(self) -> Sequence[int]:
         """The cache blocks that it holds, in order of position."""
         return () if self.table is None else self.table.blocks
+
+    @property
+    def tells_of_the_prompt(self) -> bool:
+        """Whether every token of its prompt must be computed, since its logits are asked for."""
+        return self.index == 0 and self.owner.prompt_record is not None and not self.owner.prompt_recorded
+
+    @property
+    def known(self) -> list[int]:
+        """All its tokens that the host knows."""
+        return [*self.prompt, *self.sampler.generated]
 
     @property
     def top_width(self) -> int:
@@ -84,8 +105,10 @@ class SequenceState:
             record=self.record,
             top_width=output.num_top_log_probs,
             wants_log_probs=output.return_log_probs,
+            cached_tokens=self.cached_tokens,
         )
         self.unsent = []
+        self.cached_tokens = None
         if self.record is not None:
             self.record = TokenRecord()
         if owner.prompt_record is not None and not owner.prompt_recorded and reason != FinishReason.CANCELLED:

@@ -1,0 +1,163 @@
+"""What a request asks for in tensors that the worker hands through unread.
+
+Owns the reading of `Request.tensors` by Triton's names and what their values may be. Pure; the errors are
+`Refused`. Knows nothing of what becomes of the values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from inflight.executors.base import NamedTensor, Request, StatusCode
+
+from .refusal import Refused, invalid
+from .reuse import DEFAULT_PLAN, DEFAULT_RETENTION, Retention, RetentionPlan
+
+#: TensorRT-LLM's ``Request.kDefaultPriority``, of 0 to 1.
+DEFAULT_PRIORITY = 0.5
+
+#: Ranges of one request's retention; TensorRT-LLM has no limit, and each is looked at for every block.
+_MAX_RANGES = 256
+
+_DTYPES = {"INT32": "<i4", "INT64": "<i8", "UINT64": "<u8", "FP16": "<f2", "FP32": "<f4"}
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """The tensors' values, with every default filled in."""
+
+    priority: float = DEFAULT_PRIORITY
+    retention: RetentionPlan = DEFAULT_PLAN
+    #: Requests with different salts never share blocks.
+    cache_salt: bytes = b""
+
+
+def read_extras(request: Request) -> Extras:
+    """The values of a request's tensors. Errors: `Refused` for one that is unknown or cannot be."""
+    if not request.tensors:
+        return _NOTHING
+    by_name = {tensor.name: tensor for tensor in request.tensors}
+    extras = _NOTHING
+    for names, read in _READERS:
+        if any(name in by_name for name in names):
+            taken = {name: by_name.pop(name) for name in names if name in by_name}
+            extras = read(extras, taken)
+    if by_name:
+        raise Refused(
+            StatusCode.UNIMPLEMENTED,
+            f"the reference executor does not implement `{', '.join(by_name)}`; send the request without it",
+        )
+    return extras
+
+
+def _priority(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    value = float(_scalar(tensors["priority"]))
+    if not 0.0 <= value <= 1.0:
+        raise invalid(f"priority is `{value:g}`; it must be between 0 and 1")
+    return replace(extras, priority=value)
+
+
+def _cache_salt(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    return replace(extras, cache_salt=text(tensors[CACHE_SALT]).encode())
+
+
+def _retention(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    """``KvCacheRetentionConfig``: ranges of the prompt with priorities of 0 to 100, and what is generated."""
+
+    def column(name: str) -> list[int]:
+        tensor = tensors.get(f"retention_token_range_{name}")
+        return [] if tensor is None else [int(value) for value in numbers(tensor)]
+
+    starts, ends, priorities = column("starts"), column("ends"), column("priorities")
+    durations = column("durations_ms") or [-1] * len(starts)
+    if not len(starts) == len(ends) == len(priorities) == len(durations):
+        raise invalid(
+            f"the retention ranges have {len(starts)} starts, {len(ends)} ends, {len(priorities)} priorities "
+            f"and {len(durations)} durations; send as many of each"
+        )
+    if len(starts) > _MAX_RANGES:
+        raise invalid(f"there are {len(starts)} retention ranges; there may be {_MAX_RANGES}")
+    ranges: list[tuple[int, int | None, Retention]] = []
+    for start, end, priority, duration in zip(starts, ends, priorities, durations, strict=True):
+        if start < 0 or (end != -1 and end <= start):
+            raise invalid(f"a retention range is `{start}` to `{end}`; it must end after its start, or at -1")
+        ranges.append((start, None if end == -1 else end, _worth(priority, duration)))
+    ranges.sort(key=lambda one: one[0])
+    for (start, last, _), (following, _, _) in itertools.pairwise(ranges):
+        if last is None or last > following:
+            raise invalid(f"the retention ranges from `{start}` and `{following}` overlap; separate them")
+    decode = DEFAULT_RETENTION
+    if "retention_decode_priority" in tensors:
+        duration_tensor = tensors.get("retention_decode_duration_ms")
+        duration = -1 if duration_tensor is None else int(_scalar(duration_tensor))
+        decode = _worth(int(_scalar(tensors["retention_decode_priority"])), duration)
+    elif "retention_decode_duration_ms" in tensors:
+        raise invalid("retention_decode_duration_ms is without its retention_decode_priority; send both")
+    return replace(extras, retention=RetentionPlan(tuple(ranges), decode))
+
+
+def _worth(priority: int, duration_ms: int) -> Retention:
+    if not 0 <= priority <= 100:
+        raise invalid(f"a retention priority is `{priority}`; it must be between 0 and 100")
+    if duration_ms < -1:
+        raise invalid(f"a retention duration is `{duration_ms}` ms; it must not be negative, or -1 for ever")
+    return Retention(priority, None if duration_ms == -1 else duration_ms / 1000.0)
+
+
+def numbers(tensor: NamedTensor) -> np.ndarray[Any, Any]:
+    """A tensor's values in its shape. Errors: `Refused` where bytes and shape do not fit."""
+    dtype = _DTYPES.get(tensor.datatype)
+    if dtype is None:
+        raise invalid(f"{tensor.name} is of type {tensor.datatype}; it must hold numbers")
+    shape = tuple(int(size) for size in tensor.shape)
+    if len(tensor.data) != np.dtype(dtype).itemsize * math.prod(shape):
+        raise invalid(f"{tensor.name} has {len(tensor.data)} bytes, which is not its shape `{list(shape)}`")
+    return np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
+
+
+def _scalar(tensor: NamedTensor) -> Any:
+    values = numbers(tensor).reshape(-1)
+    if len(values) != 1:
+        raise invalid(f"{tensor.name} has {len(values)} values; it must have one")
+    return values[0]
+
+
+def text(tensor: NamedTensor) -> str:
+    """The one string of a BYTES tensor: its length in four bytes, then itself."""
+    data = tensor.data
+    if tensor.datatype != "BYTES" or len(data) < 4 or int.from_bytes(data[:4], "little") != len(data) - 4:
+        raise invalid(f"{tensor.name} must hold one string")
+    try:
+        return data[4:].decode()
+    except UnicodeDecodeError as error:
+        raise invalid(f"{tensor.name} is not UTF-8") from error
+
+
+CACHE_SALT = "inflight_cache_salt"
+
+_NOTHING = Extras()
+
+_Reader = Callable[[Extras, dict[str, NamedTensor]], Extras]
+
+#: Names that are read together, and what reads them.
+_READERS: Sequence[tuple[Sequence[str], _Reader]] = (
+    (("priority",), _priority),
+    ((CACHE_SALT,), _cache_salt),
+    (
+        (
+            "retention_token_range_starts",
+            "retention_token_range_ends",
+            "retention_token_range_priorities",
+            "retention_token_range_durations_ms",
+            "retention_decode_priority",
+            "retention_decode_duration_ms",
+        ),
+        _retention,
+    ),
+)

@@ -1,0 +1,279 @@
+"""Which blocks hold which tokens: finding what was computed before, and choosing what to forget.
+
+Owns the content of blocks: a chain of hashes from the beginning of a sequence, the order of eviction with
+TensorRT-LLM's retention priorities, and the stored and removed events. Knows nothing of how many blocks
+there are or who uses them: that is `cache.BlockPool`.
+
+A block's keys and values depend on all tokens before them, so that its hash is made of its tokens and the
+hash of the block before; the first one's parent is the salt, which keeps tenants apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+#: TensorRT-LLM's ``KvCacheRetentionConfig.kDefaultRetentionPriority``: 0 goes first, 100 last.
+DEFAULT_PRIORITY = 35
+
+#: Blocks that are compared for a beginning in common. A long system prompt with thousands of different
+#: continuations must not cost thousands of comparisons.
+_MAX_CANDIDATES = 32
+
+
+def root(salt: bytes = b"") -> bytes:
+    """The parent of a sequence's first block."""
+    return _digest(b"inflight", salt)
+
+
+def chain(parent: bytes, tokens: Sequence[int], tokens_per_block: int) -> list[bytes]:
+    """The hashes of the full blocks of ``tokens``, which begin at a block's beginning."""
+    packed = np.asarray(tokens, dtype="<i4").tobytes()
+    size = 4 * tokens_per_block
+    hashes = []
+    for start in range(0, len(packed) - size + 1, size):
+        parent = _digest(parent, packed[start : start + size])
+        hashes.append(parent)
+    return hashes
+
+
+def _digest(parent: bytes, content: bytes) -> bytes:
+    # Of a width at which nobody finds another prompt with the same hash, since its answer would be read.
+    return hashlib.blake2b(parent + content, digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a block is worth keeping: a priority of 0 to 100, for ``duration_s`` or for ever."""
+
+    priority: int = DEFAULT_PRIORITY
+    duration_s: float | None = None
+
+
+DEFAULT_RETENTION = Retention()
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """A request's wishes: ranges of prompt tokens as (start, end or None, worth), and what is generated."""
+
+    ranges: tuple[tuple[int, int | None, Retention], ...] = ()
+    decode: Retention = DEFAULT_RETENTION
+
+    def at(self, position: int, prompt_tokens: int) -> Retention:
+        """What a block is worth whose first token is at ``position``."""
+        if position >= prompt_tokens:
+            return self.decode
+        for first, end, retention in self.ranges:
+            if first <= position and (end is None or position < end):
+                return retention
+        return DEFAULT_RETENTION
+
+
+DEFAULT_PLAN = RetentionPlan()
+
+
+@dataclass(slots=True)
+class Content:
+    """What a stored block holds."""
+
+    hash: bytes
+    parent: bytes
+    #: A full block's tokens, or fewer: such a block is found by partial reuse alone.
+    tokens: tuple[int, ...]
+    priority: int = DEFAULT_PRIORITY
+    #: When the priority ends, by the clock of `ReuseIndex.refresh`.
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What of a sequence is in the cache already."""
+
+    #: Full blocks, from the first on.
+    blocks: tuple[int, ...] = ()
+    #: The block after them whose first ``partial_tokens`` tokens fit; to be copied.
+    partial: int | None = None
+    partial_tokens: int = 0
+
+    def tokens(self, tokens_per_block: int) -> int:
+        """How many tokens it spares."""
+        return len(self.blocks) * tokens_per_block + self.partial_tokens
+
+    def whole(self) -> Match:
+        """Without the block that fits in part."""
+        return Match(self.blocks)
+
+
+NO_MATCH = Match()
+
+
+@dataclass(slots=True)
+class ReuseIndex:
+    """Content by hash, and the blocks that may be evicted, in order."""
+
+    tokens_per_block: int
+    enable_partial_reuse: bool = True
+    event_buffer_max_size: int = 0
+    _content: dict[int, Content] = field(default_factory=dict)
+    _by_hash: dict[bytes, int] = field(default_factory=dict)
+    #: By (parent, first token): the blocks that may begin like a prompt, latest last.
+    _beginnings: dict[tuple[bytes, int], dict[int, None]] = field(default_factory=dict)
+    #: By priority, least recently used first.
+    _evictable: dict[int, OrderedDict[int, None]] = field(default_factory=dict)
+    _num_evictable: int = 0
+    _expiring: list[tuple[float, int]] = field(default_factory=list)
+    _now_s: float = 0.0
+    _events: deque[dict[str, Any]] = field(default_factory=deque)
+    _event_id: int = 0
+
+    @property
+    def num_evictable(self) -> int:
+        """Stored blocks that nobody uses."""
+        return self._num_evictable
+
+    def holds(self, block: int) -> bool:
+        """Whether the block's content can be found again."""
+        return block in self._content
+
+    def match(self, tokens: Sequence[int], hashes: Sequence[bytes], parent: bytes) -> Match:
+        """The longest beginning of ``tokens`` that is stored.
+
+        ``hashes`` is their `chain`. The last token is never taken from the cache: its logits are
+        wanted, and they are made by computing it.
+        """
+        most = len(tokens) - 1
+        size = self.tokens_per_block
+        blocks: list[int] = []
+        for content_hash in hashes[: most // size]:
+            block = self._by_hash.get(content_hash)
+            if block is None:
+                break
+            blocks.append(block)
+            parent = content_hash
+        if not self.enable_partial_reuse:
+            return Match(tuple(blocks))
+        start = len(blocks) * size
+        rest = tuple(tokens[start : min(start + size, most)])
+        partial, longest = None, 0
+        if rest:
+            # The latest are the likeliest: a conversation goes on from where it was.
+            candidates = self._beginnings.get((parent, rest[0]), {})
+            for block, _ in zip(reversed(candidates), range(_MAX_CANDIDATES), strict=False):
+                common = _common(self._content[block].tokens, rest)
+                if common > longest:
+                    partial, longest = block, common
+        return Match(tuple(blocks), partial, longest)
+
+    def store(
+        self, block: int, parent: bytes, content_hash: bytes, tokens: Sequence[int], retention: Retention
+    ) -> bool:
+        """Notes what a block holds; False where another block holds the same already."""
+        if content_hash in self._by_hash:
+            return False
+        content = Content(content_hash, parent, tuple(tokens))
+        self._content[block] = content
+        self._by_hash[content_hash] = block
+        self._beginnings.setdefault((parent, content.tokens[0]), {})[block] = None
+        self.retain(block, retention)
+        self._note(
+            "stored",
+            parent_hash=_short(parent),
+            blocks=[
+                {
+                    "block_hash": _short(content_hash),
+                    "tokens": list(content.tokens),
+                    "cache_level": 0,
+                    "priority": content.priority,
+                }
+            ],
+        )
+        return True
+
+    def retain(self, block: int, retention: Retention) -> None:
+        """Sets a stored, used block's priority and when it ends."""
+        content = self._content[block]
+        content.priority, content.expires_s = retention.priority, None
+        if retention.duration_s is not None:
+            content.expires_s = self._now_s + retention.duration_s
+            heapq.heappush(self._expiring, (content.expires_s, block))
+
+    def refresh(self, now_s: float) -> None:
+        """Lets priorities end whose time has passed."""
+        self._now_s = now_s
+        while self._expiring and self._expiring[0][0] <= now_s:
+            expires_s, block = heapq.heappop(self._expiring)
+            content = self._content.get(block)
+            if content is None or content.expires_s != expires_s:
+                continue
+            was_evictable = self.use(block)
+            content.priority, content.expires_s = DEFAULT_PRIORITY, None
+            if was_evictable:
+                self.unuse(block)
+
+    def unuse(self, block: int) -> None:
+        """The block's last user is gone: it may be evicted, after all of its priority."""
+        self._evictable.setdefault(self._content[block].priority, OrderedDict())[block] = None
+        self._num_evictable += 1
+
+    def use(self, block: int) -> bool:
+        """The block has a user and stays; whether it was evictable."""
+        priority = self._content[block].priority
+        waiting = self._evictable.get(priority)
+        if waiting is None or block not in waiting:
+            return False
+        del waiting[block]
+        if not waiting:
+            del self._evictable[priority]
+        self._num_evictable -= 1
+        return True
+
+    def evict(self) -> int:
+        """Forgets the block that is worth least and gives it out."""
+        block = next(iter(self._evictable[min(self._evictable)]))
+        self.use(block)
+        self.forget(block)
+        return block
+
+    def forget(self, block: int) -> None:
+        """The block's content is gone."""
+        content = self._content.pop(block)
+        del self._by_hash[content.hash]
+        beginning = (content.parent, content.tokens[0])
+        del self._beginnings[beginning][block]
+        if not self._beginnings[beginning]:
+            del self._beginnings[beginning]
+        self._note("removed", block_hashes=[_short(content.hash)])
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """Events since the last call, oldest first, at most ``event_buffer_max_size``."""
+        taken = []
+        while self._events:  # one by one, since another thread may ask
+            taken.append(self._events.popleft())
+        return taken
+
+    def _note(self, kind: str, **data: Any) -> None:
+        self._event_id += 1
+        if self.event_buffer_max_size:
+            if len(self._events) == self.event_buffer_max_size:
+                self._events.popleft()
+            self._events.append({"event_id": self._event_id, "data": {"type": kind, **data}})
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))
+
+
+def _short(content_hash: bytes) -> int:
+    """A hash as events tell it: 64 bits."""
+    return int.from_bytes(content_hash[:8], "little")
