@@ -15,6 +15,7 @@ import numpy.typing as npt
 from inflight.executors.base import FinishReason, OutputConfig, Request, ResponseBatch, SamplingConfig
 from inflight.executors.reference.admission import Bounds
 from inflight.executors.reference.cache import BlockPool, PagedCache
+from inflight.executors.reference.drafts import LookupConfig
 from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.model import LlamaModel, load_model
 from inflight.executors.reference.numpy_runner import NumpyRunner
@@ -54,6 +55,7 @@ def engine(
     reuse: bool = True,
     policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT,
     chunked: bool = True,
+    lookup: LookupConfig | None = None,
 ) -> Engine:
     """An engine over a fixture, small enough to reach its limits."""
     loaded = model(name)
@@ -74,7 +76,10 @@ def engine(
             max_queue_size,
             None if chunked else max_num_tokens,
             policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
+            max_beam_width=8,
+            gives_logits=True,
         ),
+        lookup,
     )
 
 
@@ -150,6 +155,8 @@ class Told:
     top_values: list[list[float]] = field(default_factory=list)
     prompt_rows: list[Row] = field(default_factory=list)
     cached_tokens: list[int] = field(default_factory=list)
+    logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    context_logits: npt.NDArray[np.float32] | None = None
 
 
 #: What was told, by (client id, sequence index).
@@ -171,6 +178,10 @@ def collect(rows: Sequence[Row], into: AllTold | None = None) -> AllTold:
             one.log_probs.extend(row.record.log_probs)
             one.top_ids.extend(ids.tolist() for ids in row.record.top_ids)
             one.top_values.extend(values.tolist() for values in row.record.top_log_probs)
+            one.logits.extend(row.record.logits)
+        if row.context_logits is not None:
+            assert one.context_logits is None
+            one.context_logits = row.context_logits
         if row.cached_tokens is not None:
             one.cached_tokens.append(row.cached_tokens)
         if row.prompt is not None:

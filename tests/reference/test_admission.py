@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from inflight.executors.reference.refusal import Refused
 
 from .support import request
 
-LORA = NamedTensor("lora_weights", "FP16", (1,), b"")
+DRAFT = NamedTensor("draft_input_ids", "INT32", (1,), bytes(4))
 BOUNDS = Bounds(vocab_size=64, max_seq_len=32, num_blocks=6, tokens_per_block=4, max_queue_size=9)
 
 
@@ -97,7 +98,9 @@ def test_the_ending_tokens_are_the_end_and_single_stop_words() -> None:
         ({"sampling": {"frequency_penalty": math.inf}}, StatusCode.INVALID_ARGUMENT, "frequency_penalty"),
         ({"sampling": {"num_return_sequences": 0}}, StatusCode.INVALID_ARGUMENT, "num_return_sequences"),
         ({"sampling": {"beam_width": 2}}, StatusCode.UNIMPLEMENTED, "beam_width"),
-        ({"sampling": {"no_repeat_ngram_size": 2}}, StatusCode.UNIMPLEMENTED, "no_repeat_ngram_size"),
+        ({"sampling": {"no_repeat_ngram_size": -1}}, StatusCode.INVALID_ARGUMENT, "no_repeat_ngram_size"),
+        ({"output": {"return_generation_logits": True}}, StatusCode.UNIMPLEMENTED, "generation_logits"),
+        ({"tensors": [DRAFT]}, StatusCode.UNIMPLEMENTED, "draft_input_ids"),
         ({"sampling": {"top_p_decay": 0.5}}, StatusCode.UNIMPLEMENTED, "top_p_decay"),
         ({"output": {"return_context_logits": True}}, StatusCode.UNIMPLEMENTED, "return_context_logits"),
         ({"output": {"num_top_log_probs": 65}}, StatusCode.INVALID_ARGUMENT, "65"),
@@ -123,3 +126,45 @@ def test_refusals_say_what_was_wrong(fields: dict[str, Any], code: StatusCode, w
         admit(request(1, prompt, **fields), BOUNDS)
     assert caught.value.code == code
     assert words in caught.value.text
+
+
+LOGITS = replace(BOUNDS, max_beam_width=4, gives_logits=True)
+DRAFT_LOGITS = NamedTensor("draft_logits", "FP32", (1, 3), bytes(12))
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"sampling": {"beam_width": 5}, "streaming": False}, StatusCode.INVALID_ARGUMENT, "1 and 4"),
+        ({"sampling": {"beam_width": 2}}, StatusCode.INVALID_ARGUMENT, "`streaming` as false"),
+        (
+            {"sampling": {"beam_width": 2, "num_return_sequences": 3}, "streaming": False},
+            StatusCode.INVALID_ARGUMENT,
+            "`3` of 2 beams",
+        ),
+        (
+            {"sampling": {"beam_width": 4}, "streaming": False, "max_tokens": 20},
+            StatusCode.RESOURCE_EXHAUSTED,
+            "24 cache blocks",
+        ),
+        (
+            {"sampling": {"beam_width": 2}, "streaming": False, "tensors": [DRAFT]},
+            StatusCode.UNIMPLEMENTED,
+            "draft_input_ids",
+        ),
+        ({"sampling": {"top_p_decay": 0.0}}, StatusCode.INVALID_ARGUMENT, "top_p_decay"),
+        ({"tensors": [DRAFT, DRAFT_LOGITS]}, StatusCode.INVALID_ARGUMENT, r"\[1, 3\]"),
+        ({"tensors": [DRAFT_LOGITS]}, StatusCode.INVALID_ARGUMENT, "without draft_input_ids"),
+    ],
+)
+def test_refusals_where_logits_are_given(fields: dict[str, Any], code: StatusCode, words: str) -> None:
+    with pytest.raises(Refused, match=words) as caught:
+        admit(request(1, [1, 2], fields.pop("max_tokens", 8), **fields), LOGITS)
+    assert caught.value.code == code
+
+
+def test_the_logits_of_a_request_are_bounded() -> None:
+    large = replace(LOGITS, vocab_size=10**6, max_seq_len=1000, num_blocks=999)
+    asked = {"return_context_logits": True, "return_generation_logits": True}
+    with pytest.raises(Refused, match="200 tokens take 762 MiB"):
+        admit(request(1, [1] * 100, 100, output=asked), large)

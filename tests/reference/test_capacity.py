@@ -199,6 +199,7 @@ class CountingRunner:
 
     depth = 2
     copies_blocks = True
+    gives_logits = False
 
     def launch(self, work: Work) -> Outcome:
         tokens = [sum(one.known) % 61 + 3 for one in work.choosing()]

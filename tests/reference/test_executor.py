@@ -153,7 +153,7 @@ def test_a_broken_engine_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_info_tells_the_truth(executor: Executor) -> None:
     info = executor.info()
     assert (info.executor, info.vocab_size, info.max_seq_len) == ("reference", 64, 256)
-    assert (info.max_input_len, info.max_batch_size, info.max_beam_width) == (255, 8, 1)
+    assert (info.max_input_len, info.max_batch_size, info.max_beam_width) == (255, 8, 4)
     assert "beam_search" not in info.capabilities
 
 

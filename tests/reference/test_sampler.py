@@ -14,7 +14,9 @@ from inflight.executors.reference.sampler import SamplerState, draw, sample
 from .support import request
 
 VOCABULARY = 8
-BOUNDS = Bounds(vocab_size=VOCABULARY, max_seq_len=64, num_blocks=99, tokens_per_block=4, max_queue_size=9)
+BOUNDS = Bounds(
+    VOCABULARY, max_seq_len=64, num_blocks=99, tokens_per_block=4, max_queue_size=9, gives_logits=True
+)
 #: Token 0 is the likeliest, then 1, and so on.
 LOGITS = np.array([3.0, 2.5, 2.0, 1.5, 1.0, 0.5, 0.0, -0.5], dtype=np.float32)
 
@@ -114,7 +116,7 @@ def test_a_large_vocabulary_is_not_cut_short(sampling: dict[str, Any]) -> None:
     clear = np.abs(cumulative[:, None] - uniforms).min(axis=0) > 1e-5
     parameters = state_parameters(sampling, vocab_size)
     rows = np.repeat(logits[None], 200, axis=0)
-    found = draw(rows, [parameters] * 200, uniforms)
+    found = draw(rows, [parameters] * 200, uniforms, np.full(200, parameters.top_p))
     wanted = order[(cumulative[:, None] <= uniforms).sum(axis=0)]
     assert clear.sum() > 150
     np.testing.assert_array_equal(found[clear], wanted[clear])
@@ -247,3 +249,35 @@ def test_broken_logits_still_give_a_token_of_the_vocabulary(logits: float) -> No
     row = np.full((1, VOCABULARY), logits, dtype=np.float32)
     for sampling in ({}, {"top_p": 1.0}, {"top_k": 4}, {"top_p": 0.5, "temperature": 1e-4}):
         assert 0 <= sample(row, [state(sampling=sampling)])[0] < VOCABULARY
+
+
+@pytest.mark.parametrize(
+    ("size", "prompt", "generated", "token"),
+    [
+        (1, [0, 1], [2], 3),
+        (2, [7, 0, 5, 7], [], 1),
+        (2, [7], [0, 7], 1),
+        (2, [7, 0, 5, 7], [5], 0),
+        (3, [7, 0, 5, 7], [], 0),
+        (3, [4, 5, 0, 4], [5], 1),
+    ],
+)
+def test_no_ngram_is_said_twice(size: int, prompt: list[int], generated: list[int], token: int) -> None:
+    subject = state(prompt=prompt, sampling={"no_repeat_ngram_size": size})
+    for one in generated:
+        subject.observe(one)
+    assert sample(LOGITS[None], [subject]) == [token]
+
+
+def test_top_p_decays_to_its_minimum_and_starts_again() -> None:
+    subject = state(
+        sampling={"top_p": 0.8, "top_p_decay": 0.5, "top_p_min": 0.3, "top_p_reset_ids": 6, "seed": 1}
+    )
+    seen = [subject.top_p]
+    for token in (1, 2, 6, 1):
+        subject.observe(token)
+        seen.append(subject.top_p)
+    assert seen == [pytest.approx(value) for value in (0.8, 0.4, 0.3, 0.8, 0.4)]
+    assert subject.needs_history
+    # 0.40 is the best token's share: with 0.4 left of top_p, nothing else is drawn.
+    assert {sample(LOGITS[None], [subject])[0] for _ in range(200)} == {0}

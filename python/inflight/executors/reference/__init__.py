@@ -7,10 +7,12 @@ This file puts the parts together:
     config   config.json to values            scheduler  which sequences run next
     weights  safetensors to float32           admission  one request's check
     extras   what a request's tensors ask     queue      who waits, in order
+    beams    a search with several beams      planner    who runs next, and where
+    drafts   guesses of what comes next       refusal    why a request is not served
     options  sizes and their defaults         sampler    logits to tokens
     arrays   every operation that costs       stop       whether a sequence ends
     cache    blocks and their storage         reuse      what cached blocks hold
-    refusal  why a request is not served      sequence   a request in flight
+    sequence a request in flight
     batch    the ragged rows of an iteration  engine     one iteration
     model    the forward pass                 rows       columns of a response
     runner   what the engine asks to run      numpy_runner  an iteration on NumPy
@@ -43,7 +45,11 @@ CAPABILITIES = (
     "num_return_sequences",
     "priority",
     "kv_cache_retention",
+    "no_repeat_ngram_size",
 )
+
+#: What works besides where the runner gives its logits to the host.
+WITH_LOGITS = ("beam_search", "context_logits", "draft_tokens", "generation_logits", "top_p_decay")
 
 
 def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
@@ -77,6 +83,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
 
     from .admission import Bounds
     from .cache import BlockPool
+    from .drafts import LookupConfig
     from .engine import Engine
     from .executor import ReferenceExecutor
     from .reuse import ReuseIndex
@@ -88,6 +95,10 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     if values.enable_kv_cache_reuse:
         partial = values.enable_partial_reuse and runner.copies_blocks
         index = ReuseIndex(block, partial, values.event_buffer_max_size)
+    beam_width = values.max_beam_width if runner.gives_logits else 1
+    lookup = None
+    if values.max_draft_len and runner.gives_logits:
+        lookup = LookupConfig(values.max_draft_len, values.max_matching_ngram_size)
     policy = CapacitySchedulerPolicy(values.batch_scheduler_policy)
     engine = Engine(
         runner,
@@ -101,7 +112,10 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             values.max_queue_size,
             None if values.enable_chunked_context else sizes.max_num_tokens,
             policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
+            beam_width,
+            runner.gives_logits,
         ),
+        lookup,
     )
     info = ModelInfo(
         executor="reference",
@@ -113,8 +127,8 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         ),
         max_batch_size=values.max_batch_size,
         max_num_tokens=sizes.max_num_tokens,
-        max_beam_width=1,
+        max_beam_width=beam_width,
         tokens_per_block=block,
-        capabilities=CAPABILITIES,
+        capabilities=CAPABILITIES + (WITH_LOGITS if runner.gives_logits else ()),
     )
     return ReferenceExecutor(engine, info, built.memory_bytes)

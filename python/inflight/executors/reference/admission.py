@@ -15,9 +15,16 @@ import numpy as np
 from inflight.executors.base import Request, StatusCode
 
 from .arrays import Float32, Int
+from .beams import BeamConfig
 from .cache import blocks_for
 from .extras import Extras, read_extras
 from .refusal import Refused, invalid
+
+#: What top_p decays to at the least, where a request does not say.
+DEFAULT_TOP_P_MIN = 1e-6
+
+#: Memory of the logits that one request may ask to be returned.
+MAX_LOGIT_BYTES = 1 << 29
 
 #: TensorRT-LLM's seed of a request that sends none: such requests repeat themselves.
 DEFAULT_SEED = 0
@@ -45,6 +52,9 @@ class Bounds:
     max_context_tokens: int | None = None
     #: Whether a sequence may be paused: then its output is context too.
     may_pause: bool = False
+    max_beam_width: int = 1
+    #: Whether the runner gives logits to the host, which beams, draft tokens and returned logits need.
+    gives_logits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,11 @@ class Parameters:
     ending_ids: tuple[int, ...]
     bad_ids: tuple[int, ...]
     bad_sequences: tuple[tuple[int, ...], ...]
+    no_repeat_ngram_size: int  #: 0: runs of tokens may repeat
+    top_p_decay: float  #: 1: top_p stays as it is
+    top_p_min: float
+    top_p_reset_id: int  #: the token that undoes the decay; -1: none
+    beams: BeamConfig | None
 
     @property
     def penalizes(self) -> bool:
@@ -99,10 +114,15 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
             "shorten the prompt"
         )
     _check_ids("input_ids", request.input_token_ids, bounds.vocab_size)
-    _check_supported(request)
+    _check_supported(request, bounds)
     max_tokens = min(request.max_tokens, bounds.max_seq_len - prompt)
     # The last token is never fed back, so that its keys and values need no slot.
+    parameters, extras = _parameters(request, bounds), read_extras(request)
     blocks = blocks_for(prompt + max(max_tokens, 1) - 1, bounds.tokens_per_block)
+    if parameters.beams is not None:
+        # Full blocks of the prompt are shared, all others are each beam's own.
+        shared = prompt // bounds.tokens_per_block
+        blocks = shared + parameters.beams.width * (blocks - shared)
     if blocks > bounds.num_blocks:
         raise Refused(
             StatusCode.RESOURCE_EXHAUSTED,
@@ -123,11 +143,50 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
         most = min(bounds.vocab_size, MAX_ALTERNATIVES)
         if not 0 <= count <= most:
             raise invalid(f"the {name} is `{count}`; it must be between 0 and {most}")
-    return Admitted(_parameters(request, bounds.vocab_size), max_tokens, blocks, read_extras(request))
+    returned = prompt * output.return_context_logits + max_tokens * output.return_generation_logits
+    if 4 * bounds.vocab_size * returned > MAX_LOGIT_BYTES:
+        raise invalid(
+            f"the logits of {returned} tokens take {4 * bounds.vocab_size * returned >> 20} MiB and a "
+            f"request may have {MAX_LOGIT_BYTES >> 20}; ask for those of fewer tokens"
+        )
+    _check_together(request, parameters, extras, bounds)
+    return Admitted(parameters, max_tokens, blocks, extras)
 
 
-def _parameters(request: Request, vocab_size: int) -> Parameters:
-    sampling = request.sampling_config
+def _check_together(request: Request, parameters: Parameters, extras: Extras, bounds: Bounds) -> None:
+    """What can be asked one by one, but not together."""
+    drafts = extras.drafts
+    if drafts is not None:
+        if not bounds.gives_logits:
+            raise Refused(
+                StatusCode.UNIMPLEMENTED,
+                "the reference executor does not implement `draft_input_ids` on PyTorch; send the request "
+                "without it",
+            )
+        _check_ids("draft_input_ids", drafts.tokens, bounds.vocab_size)
+        if drafts.logits is not None and drafts.logits.shape != (len(drafts.tokens), bounds.vocab_size):
+            raise invalid(
+                f"draft_logits has the shape `{list(drafts.logits.shape)}`; it must be "
+                f"`{[len(drafts.tokens), bounds.vocab_size]}`"
+            )
+    if parameters.beams is not None:
+        output = request.output_config
+        asked = {
+            "draft_input_ids": drafts is not None,
+            "return_generation_logits": output.return_generation_logits,
+            "inflight_num_top_log_probs": output.num_top_log_probs > 0,
+        }
+        names = [name for name, is_asked in asked.items() if is_asked]
+        if names:
+            raise Refused(
+                StatusCode.UNIMPLEMENTED,
+                f"the reference executor does not implement `{', '.join(names)}` with several beams; "
+                "send `beam_width` as 1",
+            )
+
+
+def _parameters(request: Request, bounds: Bounds) -> Parameters:
+    sampling, vocab_size = request.sampling_config, bounds.vocab_size
     temperature = _number(sampling.temperature, "temperature", 1.0, 0.0, math.inf)
     top_k = _count(sampling.top_k, "top_k")
     top_p = sampling.top_p
@@ -171,6 +230,44 @@ def _parameters(request: Request, vocab_size: int) -> Parameters:
         ending_ids=tuple(sorted(ending)),
         bad_ids=tuple(word[0] for word in request.bad_words if len(word) == 1),
         bad_sequences=tuple(tuple(word) for word in request.bad_words if len(word) > 1),
+        no_repeat_ngram_size=_count(sampling.no_repeat_ngram_size, "no_repeat_ngram_size"),
+        top_p_decay=_decay(sampling.top_p_decay),
+        top_p_min=_number(sampling.top_p_min, "top_p_min", DEFAULT_TOP_P_MIN, 0.0, 1.0),
+        top_p_reset_id=-1 if sampling.top_p_reset_ids is None else sampling.top_p_reset_ids,
+        beams=_beams(request, bounds),
+    )
+
+
+def _decay(value: float | None) -> float:
+    decay = _number(value, "top_p_decay", 1.0, 0.0, 1.0)
+    if decay == 0.0:
+        raise invalid("top_p_decay is `0`; it must be more than 0")
+    return decay
+
+
+def _beams(request: Request, bounds: Bounds) -> BeamConfig | None:
+    """The search of a request with several beams. None: it has one, and samples."""
+    sampling = request.sampling_config
+    width = sampling.beam_width
+    if not 1 <= width <= bounds.max_beam_width:
+        raise invalid(
+            f"beam_width is `{width}`; it must be between 1 and {bounds.max_beam_width}, the server's "
+            "`max_beam_width`"
+        )
+    if width == 1:
+        return None
+    if request.streaming:
+        raise invalid(f"beam_width is `{width}` of a streaming request; send `streaming` as false")
+    if sampling.num_return_sequences > width:
+        raise invalid(
+            f"num_return_sequences is `{sampling.num_return_sequences}` of {width} beams; ask for at most "
+            "one for each beam"
+        )
+    return BeamConfig(
+        width,
+        _number(sampling.length_penalty, "length_penalty", 0.0),
+        1 if sampling.early_stopping is None else sampling.early_stopping,
+        _number(sampling.beam_search_diversity_rate, "beam_search_diversity_rate", 0.0, 0.0, math.inf),
     )
 
 
@@ -197,15 +294,14 @@ def _bias(request: Request, vocab_size: int) -> tuple[Int | None, Float32 | None
     return ids, total[ids]
 
 
-def _check_supported(request: Request) -> None:
+def _check_supported(request: Request, bounds: Bounds) -> None:
     """Defends against a caller that did not read ``info().capabilities``."""
     sampling, output = request.sampling_config, request.output_config
     asked = {
-        "beam_width": sampling.beam_width != 1,
-        "top_p_decay": sampling.top_p_decay not in (None, 1.0),
-        "no_repeat_ngram_size": bool(sampling.no_repeat_ngram_size),
-        "return_context_logits": output.return_context_logits,
-        "return_generation_logits": output.return_generation_logits,
+        "beam_width": sampling.beam_width > 1 and not bounds.gives_logits,
+        "top_p_decay": sampling.top_p_decay not in (None, 1.0) and not bounds.gives_logits,
+        "return_context_logits": output.return_context_logits and not bounds.gives_logits,
+        "return_generation_logits": output.return_generation_logits and not bounds.gives_logits,
         "return_perf_metrics": output.return_perf_metrics,
     }
     names = [name for name, is_asked in asked.items() if is_asked]

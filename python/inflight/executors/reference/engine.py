@@ -1,28 +1,34 @@
 """The engine: requests in, one iteration at a time, rows out.
 
-Owns the requests in flight: who runs next, which blocks and slots they hold, and what a token means for
-its sequence. A `runner.Runner` computes. Single-threaded and clockless; threads, waiting and time belong
-to `executor`.
+Owns the requests in flight and what a token means for its sequence. A `planner.Planner` decides who runs
+and where, a `runner.Runner` computes. Single-threaded and clockless; threads, waiting and time belong to
+`executor`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from inflight.executors.base import FinishReason, Request, StatusCode
 
-from . import reuse, scheduler, stop
+from . import reuse, stop
 from .admission import Bounds, admit
-from .cache import BlockPool, blocks_for
-from .queue import WaitingQueue
+from .arrays import Float32, log_softmax
+from .beams import BeamSearch
+from .cache import BlockPool
+from .drafts import Drafts, LookupConfig
+from .log_probs import chosen_and_best
+from .planner import Planner
 from .refusal import Refused
-from .reuse import NO_MATCH
 from .rows import PromptRecord, Row, TokenRecord
-from .runner import KNOWN, Chunk, Outcome, Pending, Runner, Work
+from .runner import Outcome, Pending, Runner, Work
 from .sampler import SamplerState
+from .scheduler import Limits
 from .sequence import RequestState, SequenceState
 
 
@@ -37,7 +43,12 @@ class Iteration:
     generation_requests: int = 0
     context_tokens: int = 0
     generated_tokens: int = 0
+    #: Sequences that got tokens: one each, or several where guesses were right.
+    decoded_requests: int = 0
     paused: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    requests_with_drafts: int = 0
     #: By the executor's clock, which ends the priorities of cached blocks.
     now_s: float = 0.0
 
@@ -45,31 +56,37 @@ class Iteration:
 class Engine:
     """In-flight batching over one runner. Not thread-safe: one thread owns it."""
 
-    def __init__(self, runner: Runner, pool: BlockPool, limits: scheduler.Limits, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        pool: BlockPool,
+        limits: Limits,
+        bounds: Bounds,
+        lookup: LookupConfig | None = None,
+    ) -> None:
         self._runner = runner
         self.pool = pool
         self.limits = limits
         self._bounds = bounds
+        #: Prompt lookup for every request; None: only drafts that requests bring.
+        self._lookup = lookup
         self._requests: dict[int, RequestState] = {}
-        self._waiting = WaitingQueue()
-        # In order of admission; a dictionary, so that a cancel finds its sequences at once.
-        self._active: dict[int, SequenceState] = {}
+        self._planner = Planner(pool, limits)
         # Launched and not collected, oldest first; never more than the runner's depth.
         self._in_flight: deque[tuple[Work, Pending]] = deque()
-        self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
         self._keys = itertools.count()
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._planner.waiting)
 
     @property
     def num_active(self) -> int:
-        return len(self._active)
+        return len(self._planner.active)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._active or self._in_flight)
+        return bool(self._planner.waiting or self._planner.active or self._in_flight)
 
     def add(self, requests: Iterable[Request], iteration: Iteration) -> None:
         """Queues requests; what cannot be served becomes an errored, final row of ``iteration``."""
@@ -97,7 +114,7 @@ class Engine:
 
         With a runner of depth 2 that is the one before, so that this planning cost the device no time.
         """
-        if any(one.sampler.needs_history for one in self._active.values()):
+        if any(one.needs_history for one in self._planner.active.values()):
             while self._in_flight:
                 self._collect(iteration)
         work = self._plan(iteration)
@@ -109,180 +126,20 @@ class Engine:
     def _plan(self, iteration: Iteration) -> Work | None:
         """Chooses who runs next and notes it as done; None when nobody can run."""
         self.pool.refresh(iteration.now_s)
-        plan, candidates = self._schedule()
-        if plan.paused and self._in_flight:
+        plan = self._planner.plan()
+        if plan.schedule.paused and self._in_flight:
             # Who pauses must know all its tokens; with them some may end, and free what was missing.
             while self._in_flight:
                 self._collect(iteration)
-            plan, candidates = self._schedule()
-        for key in plan.paused:
-            self._pause(self._active[key])
-        copies = self._admit([candidates[key] for key in plan.admitted])
-        if not plan.generation and not plan.context:
-            return None
-        generating = [self._active[key] for key in plan.generation]
-        positions = [len(one.prompt) + one.launched - 1 for one in generating]
-        sources = [KNOWN if one.launched == len(one.sampler.generated) else one.row for one in generating]
-        for sequence, position in zip(generating, positions, strict=True):
-            if sequence.table is not None:
-                self.pool.grow(sequence.table, position + 1)
-        work = Work(
-            generating,
-            positions,
-            sources,
-            [self._chunk(self._active[key], tokens) for key, tokens in plan.context],
-            copies,
-        )
-        for row, sequence in enumerate(work.choosing()):
-            sequence.row = row
-            sequence.launched += 1
-        iteration.admitted = len(plan.admitted)
-        iteration.paused = len(plan.paused)
-        iteration.context_requests = len(plan.context)
-        iteration.generation_requests = len(generating)
-        iteration.context_tokens = sum(tokens for _, tokens in plan.context)
+            plan = self._planner.plan()
+        work = self._planner.carry_out(plan)
+        schedule = plan.schedule
+        iteration.admitted = len(schedule.admitted)
+        iteration.paused = len(schedule.paused)
+        iteration.context_requests = len(schedule.context)
+        iteration.generation_requests = len(schedule.generation)
+        iteration.context_tokens = sum(tokens for _, tokens in schedule.context)
         return work
-
-    def _schedule(self) -> tuple[scheduler.Schedule, dict[int, SequenceState]]:
-        """The plan, and the waiting sequences that it looked at, by key."""
-        size = self.pool.tokens_per_block
-        active = []
-        for one in self._active.values():
-            held = len(one.blocks)
-            active.append(
-                scheduler.Active(
-                    one.key,
-                    one.context_left,
-                    blocks_left=one.owner.admitted.blocks - held,
-                    blocks_next=0 if one.ending else blocks_for(len(one.prompt) + one.launched, size) - held,
-                    ending=one.ending,
-                )
-            )
-        if sum(one.blocks_next for one in active) > self.pool.available:
-            # Somebody will have to go: only then it matters what each shares.
-            for demand in active:
-                table = self._active[demand.key].table
-                demand.blocks_held = 0 if table is None else self.pool.owned(table)
-        looked_at: dict[int, SequenceState] = {}
-        plan = scheduler.schedule(self._candidates(looked_at), active, self.pool.available, self.limits)
-        return plan, looked_at
-
-    def _candidates(self, looked_at: dict[int, SequenceState]) -> Iterator[scheduler.Waiting]:
-        """The queue in order, with what each finds in the cache; made as far as it is asked for."""
-        size = self.pool.tokens_per_block
-        computing: set[bytes] | None = None
-        for one in self._waiting:
-            if computing is None:
-                computing = {
-                    content
-                    for other in self._active.values()
-                    if other.context_left
-                    for content in other.hashes[other.context_done // size :]
-                }
-            one.match = NO_MATCH
-            deferred = False
-            if self.pool.reuses and not one.tells_of_the_prompt:
-                one.match = self.pool.match(one.context, one.hashes, one.owner.cache_root)
-                found = len(one.match.blocks)
-                deferred = found < (len(one.context) - 1) // size and one.hashes[found] in computing
-            blocks = blocks_for(len(one.context), size)
-            if self.pool.cost(one.match, one.owner.admitted.blocks) > self.pool.num_blocks:
-                one.match = one.match.whole()
-            looked_at[one.key] = one
-            yield scheduler.Waiting(
-                one.key,
-                len(one.context) - one.match.tokens(size),
-                self.pool.cost(one.match, one.owner.admitted.blocks),
-                self.pool.cost(one.match, blocks),
-                deferred,
-            )
-            # Whoever asks for the next has admitted this one, unless it was to wait.
-            if not deferred:
-                computing.update(one.hashes)
-
-    def _admit(self, admitted: Sequence[SequenceState]) -> list[tuple[int, int, int]]:
-        """Gives sequences their blocks and slots; the copies that are due before they run."""
-        # All that was found is held before the first takes new blocks, which evicts what nobody holds.
-        tables = [self.pool.hold(sequence.match) for sequence in admitted]
-        copies = []
-        for sequence, table in zip(admitted, tables, strict=True):
-            copy = self.pool.fill(table, sequence.match, len(sequence.context))
-            if copy is not None:
-                copies.append(copy)
-            self._waiting.remove(sequence)
-            sequence.table = table
-            sequence.slot = self._free_slots.pop()
-            sequence.context_done = sequence.match.tokens(self.pool.tokens_per_block)
-            if not sequence.paused:
-                sequence.cached_tokens = sequence.context_done
-            sequence.paused = False
-            self._active[sequence.key] = sequence
-        return copies
-
-    def _pause(self, sequence: SequenceState) -> None:
-        """Takes a sequence's blocks; it waits to compute prompt and output again, or what was evicted of
-        them meanwhile."""
-        self._give_back(sequence)
-        del self._active[sequence.key]
-        sequence.paused = True
-        sequence.context = sequence.known
-        sequence.context_done = 0
-        self._hash(sequence)
-        self._waiting.push(sequence)
-
-    def _give_back(self, sequence: SequenceState) -> None:
-        """Frees a sequence's slot and blocks; what they hold can be found as long as nobody needs them."""
-        table = sequence.table
-        if table is None:
-            return
-        if self.pool.reuses:
-            # The last token was chosen and not fed back: it has no keys and values.
-            computed = sequence.context_done if sequence.context_left else len(sequence.known) - 1
-            tokens = sequence.known[: max(computed, sequence.context_done)]
-            size = self.pool.tokens_per_block
-            parent = sequence.hashes[-1] if sequence.hashes else sequence.owner.cache_root
-            rest = tokens[len(sequence.hashes) * size :]
-            hashes = sequence.hashes + reuse.chain(parent, rest, size)
-            self._store(sequence, tokens, hashes, ended=True)
-        self.pool.release(table)
-        sequence.table = None
-        self._free_slots.append(sequence.slot)
-
-    def _hash(self, sequence: SequenceState) -> None:
-        if self.pool.reuses:
-            size = self.pool.tokens_per_block
-            sequence.hashes = reuse.chain(sequence.owner.cache_root, sequence.context, size)
-
-    def _store(
-        self, sequence: SequenceState, tokens: Sequence[int], hashes: Sequence[bytes], *, ended: bool
-    ) -> None:
-        if sequence.table is None:
-            return
-        plan, prompt_tokens = sequence.owner.admitted.extras.retention, len(sequence.prompt)
-        self.pool.store(
-            sequence.table,
-            tokens,
-            hashes,
-            sequence.owner.cache_root,
-            lambda position: plan.at(position, prompt_tokens),
-            ended=ended,
-        )
-
-    def _chunk(self, sequence: SequenceState, tokens: int) -> Chunk:
-        """The next ``tokens`` of a context, which counts as processed from here on."""
-        first = sequence.context_done
-        sequence.context_done += tokens
-        if self.pool.reuses:
-            # Whoever runs later, runs after this chunk: it may find its blocks from now on.
-            self._store(sequence, sequence.context[: sequence.context_done], sequence.hashes, ended=False)
-        record = sequence.owner.prompt_record if sequence.tells_of_the_prompt else None
-        return Chunk(
-            sequence,
-            first,
-            sequence.context_done,
-            chooses=sequence.context_left == 0 and sequence.owner.admitted.max_tokens > 0,
-            prompt_width=None if record is None else record.top_ids.shape[1],
-        )
 
     def _collect(self, iteration: Iteration) -> None:
         """Waits for the oldest iteration in flight and takes what it gave."""
@@ -295,14 +152,24 @@ class Engine:
             told = outcome.told.get(row)
             if told is not None and sequence.record is not None:
                 sequence.record.append(told.values[0], told.top_ids[0], told.top_values[0])
+                if row in outcome.logits:
+                    sequence.record.logits.append(outcome.logits[row])
             iteration.generated_tokens += 1
+            iteration.decoded_requests += 1
             self._take(sequence, token, iteration)
+        self._choose_on_the_host(work, outcome, iteration)
         for chunk in work.chunks:
             if chunk.sequence.owner.admitted.max_tokens == 0 and chunk.stop == len(chunk.sequence.context):
                 self._finish(chunk.sequence, FinishReason.LENGTH, iteration)
 
     def _take_prompts(self, work: Work, outcome: Outcome) -> None:
-        """Fills in the log probabilities of prompt tokens."""
+        """Fills in the logits and log probabilities of prompt tokens."""
+        for place, logits in outcome.chunk_logits.items():
+            chunk = work.chunks[place]
+            wanted = chunk.sequence.owner.context_logits
+            if wanted is not None and chunk.sequence.tells_of_the_prompt:
+                stop_position = min(chunk.stop, len(chunk.sequence.prompt))
+                wanted[chunk.first : stop_position] = logits[: max(0, stop_position - chunk.first)]
         for place, told in outcome.prompts.items():
             chunk = work.chunks[place]
             record = chunk.sequence.owner.prompt_record
@@ -312,17 +179,94 @@ class Engine:
                 record.top_ids[tokens] = told.top_ids
                 record.top_values[tokens] = told.top_values
 
+    def _choose_on_the_host(self, work: Work, outcome: Outcome, iteration: Iteration) -> None:
+        """What follows from the logits of branches, and of contexts that are through."""
+        branches: dict[int, tuple[SequenceState, list[Float32]]] = {}
+        for place, logits in outcome.chunk_logits.items():
+            chunk = work.chunks[place]
+            sequence = chunk.sequence
+            if sequence.chooses_on_the_host and chunk.stop == len(sequence.context):
+                branches[sequence.key] = sequence, [logits[-1:]]
+        for probe, logits in zip(work.probes, outcome.probe_logits, strict=True):
+            branches.setdefault(probe.sequence.key, (probe.sequence, []))[1].append(logits)
+        for sequence, parts in branches.values():
+            if sequence.ended or sequence.owner.admitted.max_tokens == 0:
+                continue
+            iteration.decoded_requests += 1
+            if sequence.beams is not None:
+                self._advance_beams(sequence, sequence.beams, np.concatenate(parts), iteration)
+            elif sequence.drafts is not None:
+                self._check_drafts(sequence, sequence.drafts, parts[0], iteration)
+
+    def _check_drafts(
+        self, sequence: SequenceState, drafts: Drafts, logits: Float32, iteration: Iteration
+    ) -> None:
+        """Takes tokens as long as they are the guesses that were computed for."""
+        proposed, accepted = drafts.proposed, drafts.accepted
+        for row in logits:
+            token, is_guess = drafts.check(row, sequence.sampler)
+            if sequence.record is not None:
+                values, ids, best = chosen_and_best(row[None], np.array([token]), sequence.top_width)
+                sequence.record.append(values[0], ids[0], best[0])
+                if sequence.keeps_logits:
+                    sequence.record.logits.append(row)
+            iteration.generated_tokens += 1
+            sequence.launched += 1
+            self._take(sequence, token, iteration)
+            if sequence.ended or not is_guess:
+                break
+        iteration.draft_tokens += drafts.proposed - proposed
+        iteration.accepted_tokens += drafts.accepted - accepted
+        iteration.requests_with_drafts += drafts.proposed > proposed
+        if not sequence.ended:
+            drafts.propose(sequence.known)
+
+    def _advance_beams(
+        self, sequence: SequenceState, beams: BeamSearch, logits: Float32, iteration: Iteration
+    ) -> None:
+        """One step of a search; its answers become rows all at once."""
+        owner, state = sequence.owner, sequence.sampler
+        parameters, request = state.parameters, owner.request
+        processed = np.stack(
+            [
+                (state.branch(beam.tokens) if state.needs_history else state).processed(row)
+                for beam, row in zip(beams.beams, logits, strict=True)
+            ]
+        )
+        beams.advance(
+            log_softmax(processed),
+            lambda tokens: stop.finish_reason(
+                tokens, request.stop_words, request.end_id, parameters.min_tokens, owner.admitted.max_tokens
+            ),
+        )
+        iteration.generated_tokens += 1
+        if not beams.done:
+            return
+        answers = beams.answers()
+        if request.sampling_config.num_return_sequences > 1:
+            answers = answers[: request.sampling_config.num_return_sequences]
+        for index, beam in enumerate(answers):
+            sequence.index = index
+            sequence.unsent = beam.tokens
+            if sequence.record is not None:
+                sequence.record.log_probs = beam.log_probs
+            if index < len(answers) - 1:
+                iteration.rows.append(sequence.tell(beam.reason))
+            else:
+                self._finish(sequence, beam.reason, iteration)
+
     def _add(self, request: Request) -> None:
         if request.client_id in self._requests:
             raise Refused(
                 StatusCode.INVALID_ARGUMENT, f"client id `{request.client_id}` is in use; choose another"
             )
         admitted = admit(request, self._bounds)
-        count = request.sampling_config.num_return_sequences
-        if len(self._waiting) + count > self._bounds.max_queue_size:
+        beams = admitted.parameters.beams
+        count = 1 if beams is not None else request.sampling_config.num_return_sequences
+        if self.num_waiting + count > self._bounds.max_queue_size:
             raise Refused(
                 StatusCode.RESOURCE_EXHAUSTED,
-                f"{len(self._waiting)} sequences wait and the queue holds {self._bounds.max_queue_size}; "
+                f"{self.num_waiting} sequences wait and the queue holds {self._bounds.max_queue_size}; "
                 "try again later or ask for fewer sequences",
             )
         output = request.output_config
@@ -330,8 +274,15 @@ class Engine:
         state = RequestState(request, admitted, cache_root=reuse.root(admitted.extras.cache_salt))
         if width is not None:
             state.prompt_record = PromptRecord.empty(len(request.input_token_ids), width)
+        if output.return_context_logits:
+            state.context_logits = np.zeros(
+                (len(request.input_token_ids), self._bounds.vocab_size), dtype=np.float32
+            )
         self._requests[request.client_id] = state
-        wants_record = output.return_log_probs or output.num_top_log_probs > 0
+        wants_record = (
+            output.return_log_probs or output.num_top_log_probs > 0 or output.return_generation_logits
+        )
+        external = admitted.extras.drafts
         for index in range(count):
             sampler = SamplerState(
                 admitted.parameters, self._bounds.vocab_size, request.input_token_ids, index
@@ -340,12 +291,12 @@ class Engine:
             sequence = SequenceState(
                 next(self._keys), state, index, sampler, request.input_token_ids, record=record
             )
-            if index:
-                sequence.hashes = state.unfinished[0].hashes
-            else:
-                self._hash(sequence)
+            if beams is not None:
+                sequence.beams = BeamSearch(beams, admitted.max_tokens)
+            elif external is not None or self._lookup is not None:
+                sequence.drafts = Drafts(self._lookup, external)
             state.unfinished.append(sequence)
-            self._waiting.push(sequence)
+            self._planner.push(sequence)
 
     def _take(self, sequence: SequenceState, token: int, iteration: Iteration) -> None:
         """Adds a chosen token to its sequence and reports it, and its end when it is one."""
@@ -380,8 +331,6 @@ class Engine:
         row.final = not owner.unfinished
         iteration.rows.append(row)
         iteration.completed += 1
-        self._waiting.remove(sequence)
-        self._active.pop(sequence.key, None)
-        self._give_back(sequence)
+        self._planner.remove(sequence)
         if row.final:
             del self._requests[owner.request.client_id]

@@ -180,6 +180,15 @@ class ReferenceExecutor:
                 "numPausedRequests": iteration.paused,
                 "numCtxTokens": iteration.context_tokens,
                 "microBatchId": 0,
-                "avgNumDecodedTokensPerIter": 1.0 if iteration.generated_tokens else 0.0,
+                "avgNumDecodedTokensPerIter": iteration.generated_tokens / max(1, iteration.decoded_requests),
+            },
+            "specDecodingStats": {
+                "numDraftTokens": iteration.draft_tokens,
+                "numAcceptedTokens": iteration.accepted_tokens,
+                "numRequestsWithDraftTokens": iteration.requests_with_drafts,
+                # Tokens of a step, the one that the model chose itself included.
+                "acceptanceLength": 1.0 + iteration.accepted_tokens / max(1, iteration.requests_with_drafts),
+                "iterLatencyMS": seconds * 1000.0,
+                "draftOverhead": 0.0,
             },
         }

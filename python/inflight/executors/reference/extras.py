@@ -16,6 +16,7 @@ import numpy as np
 
 from inflight.executors.base import NamedTensor, Request, StatusCode
 
+from .arrays import Float32
 from .refusal import Refused, invalid
 from .reuse import DEFAULT_PLAN, DEFAULT_RETENTION, Retention, RetentionPlan
 
@@ -25,7 +26,21 @@ DEFAULT_PRIORITY = 0.5
 #: Ranges of one request's retention; TensorRT-LLM has no limit, and each is looked at for every block.
 _MAX_RANGES = 256
 
+#: Draft tokens of a request: each is a row of an iteration.
+_MAX_DRAFTS = 256
+
 _DTYPES = {"INT32": "<i4", "INT64": "<i8", "UINT64": "<u8", "FP16": "<f2", "FP32": "<f4"}
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalDrafts:
+    """``ExternalDraftTokensConfig``: tokens that a client guesses for the beginning of the output."""
+
+    tokens: tuple[int, ...]
+    #: The draft model's ``[tokens, vocabulary]``; None: a guess must be the token that is chosen.
+    logits: Float32 | None = None
+    #: Share of the draft's probability that the model must give; None: a number drawn for each token.
+    acceptance_threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,7 @@ class Extras:
     retention: RetentionPlan = DEFAULT_PLAN
     #: Requests with different salts never share blocks.
     cache_salt: bytes = b""
+    drafts: ExternalDrafts | None = None
 
 
 def read_extras(request: Request) -> Extras:
@@ -102,6 +118,26 @@ def _retention(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     return replace(extras, retention=RetentionPlan(tuple(ranges), decode))
 
 
+def _drafts(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    """``ExternalDraftTokensConfig``."""
+    if "draft_input_ids" not in tensors:
+        raise invalid(f"{' and '.join(tensors)} came without draft_input_ids; send both or none")
+    tokens = tuple(int(token) for token in numbers(tensors["draft_input_ids"]).reshape(-1))
+    if not tokens:
+        return extras
+    if len(tokens) > _MAX_DRAFTS:
+        raise invalid(f"draft_input_ids has {len(tokens)} tokens; it may have {_MAX_DRAFTS}")
+    logits = numbers(tensors["draft_logits"]) if "draft_logits" in tensors else None
+    threshold = None
+    if "draft_acceptance_threshold" in tensors:
+        threshold = float(_scalar(tensors["draft_acceptance_threshold"]))
+        if not 0.0 <= threshold <= 1.0:
+            raise invalid(f"draft_acceptance_threshold is `{threshold:g}`; it must be between 0 and 1")
+    if logits is not None and not bool(np.isfinite(logits).all()):
+        raise invalid("draft_logits holds a value that is not a number or is infinite; send finite values")
+    return replace(extras, drafts=ExternalDrafts(tokens, logits, threshold))
+
+
 def _worth(priority: int, duration_ms: int) -> Retention:
     if not 0 <= priority <= 100:
         raise invalid(f"a retention priority is `{priority}`; it must be between 0 and 100")
@@ -149,6 +185,7 @@ _Reader = Callable[[Extras, dict[str, NamedTensor]], Extras]
 _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     (("priority",), _priority),
     ((CACHE_SALT,), _cache_salt),
+    (("draft_input_ids", "draft_logits", "draft_acceptance_threshold"), _drafts),
     (
         (
             "retention_token_range_starts",

@@ -32,6 +32,7 @@ class NumpyRunner:
     """Implements `runner.Runner`. ``depth`` 2 is for tests: planning as for a device."""
 
     copies_blocks = True
+    gives_logits = True
 
     def __init__(self, model: LlamaModel, cache: PagedCache, depth: int = 1) -> None:
         self.depth = depth
@@ -42,6 +43,9 @@ class NumpyRunner:
     def launch(self, work: Work) -> Pending:
         for copy in work.copies:
             self._cache.copy(*copy)
+        # Branches of one token are rows like those of generation; longer ones are like chunks of a prompt.
+        single = [probe for probe in work.probes if len(probe.tokens) == 1]
+        longer = [probe for probe in work.probes if len(probe.tokens) > 1]
         batch = build_batch(
             [
                 Span(
@@ -50,29 +54,55 @@ class NumpyRunner:
                     one.blocks,
                 )
                 for one, position, source in zip(work.generation, work.positions, work.sources, strict=True)
-            ],
-            [Span(chunk.tokens, chunk.first, chunk.sequence.blocks) for chunk in work.chunks],
+            ]
+            + [Span(probe.tokens, probe.first, probe.blocks) for probe in single],
+            [Span(chunk.tokens, chunk.first, chunk.sequence.blocks) for chunk in work.chunks]
+            + [Span(probe.tokens, probe.first, probe.blocks) for probe in longer],
             self._cache.tokens_per_block,
         )
-        # Rows that choose a token come first, then those that only tell of a prompt.
+        # Rows that choose a token come first, then those that only tell of a prompt, then those whose
+        # logits the host wants.
         choosing_rows = list(range(len(work.generation)))
         prompt_rows: list[int] = []
-        for chunk, span in zip(work.chunks, batch.context, strict=True):
+        wanted: list[range] = []
+        for chunk, span in zip(work.chunks, batch.context, strict=False):
             if chunk.chooses:
                 choosing_rows.append(span.stop - 1)
             prompt_rows.extend(range(span.start, span.start + chunk.told))
-        rows = np.array(choosing_rows + prompt_rows, dtype=np.int64)
+            if chunk.logit_rows:
+                wanted.append(range(span.stop - chunk.logit_rows, span.stop))
+        singles = iter(range(len(work.generation), len(work.generation) + len(single)))
+        spans = iter(batch.context[len(work.chunks) :])
+        for probe in work.probes:
+            if len(probe.tokens) == 1:
+                row = next(singles)
+                wanted.append(range(row, row + 1))
+            else:
+                span = next(spans)
+                wanted.append(range(span.start, span.stop))
+        wanted_rows = [row for rows in wanted for row in rows]
+        rows = np.array(choosing_rows + prompt_rows + wanted_rows, dtype=np.int64)
         hidden = self._model.forward(batch, self._cache, rows)
-        prompts = self._tell_prompts(work.chunks, hidden[len(choosing_rows) :])
+        told_rows = len(choosing_rows) + len(prompt_rows)
+        prompts = self._tell_prompts(work.chunks, hidden[len(choosing_rows) : told_rows])
         tokens: list[int] = []
         told: dict[int, Told] = {}
+        kept: dict[int, Float32] = {}
         if choosing_rows:
             choosing = work.choosing()
             logits = self._model.logits(hidden[: len(choosing_rows)])
             tokens = sample(logits, [one.sampler for one in choosing])
             told = _tell(choosing, logits, tokens)
+            kept = {row: logits[row] for row, one in enumerate(choosing) if one.keeps_logits}
         self._last_tokens = tokens
-        return Outcome(tokens, told, prompts)
+        given: list[Float32] = []
+        offset = told_rows
+        for part in wanted:
+            given.append(self._model.logits(hidden[offset : offset + len(part)]))
+            offset += len(part)
+        places = [place for place, chunk in enumerate(work.chunks) if chunk.logit_rows]
+        chunk_logits = dict(zip(places, given, strict=False))
+        return Outcome(tokens, told, prompts, kept, chunk_logits, given[len(places) :])
 
     def collect(self, pending: Pending) -> Outcome:
         return cast(Outcome, pending)

@@ -80,6 +80,18 @@ class Options:
         "bool", "Keep blocks after their sequence, for prompts that begin alike", default=True
     )
     enable_partial_reuse: bool = option("bool", "Copy and use a block that fits in part", default=True)
+    max_beam_width: int = option(
+        "int", "Beams that a request may search with; each is a row of the batch", default=4, minimum=1
+    )
+    max_draft_len: int = option(
+        "int",
+        "Tokens that prompt lookup guesses at once; 0: none, since guesses cost where a text does not repeat",
+        default=0,
+        minimum=0,
+    )
+    max_matching_ngram_size: int = option(
+        "int", "Tokens that prompt lookup compares to find what to guess", default=3, minimum=1
+    )
     event_buffer_max_size: int = option(
         "int", "Stored and removed blocks that are kept until they are asked for", default=0, minimum=0
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inflight.executors.base import FinishReason, ResponseBatch, StatusCode
+from inflight.executors.base import FinishReason, NamedTensor, ResponseBatch, StatusCode
 from inflight.executors.columns import Columns
 
 from .arrays import Float32
@@ -25,6 +25,8 @@ class TokenRecord:
     log_probs: list[float] = field(default_factory=list)
     top_ids: list[Int32] = field(default_factory=list)
     top_log_probs: list[Float32] = field(default_factory=list)
+    #: Each token's ``[vocabulary]``, where asked.
+    logits: list[Float32] = field(default_factory=list)
 
     def append(self, log_prob: float, top_ids: Int32, top_log_probs: Float32) -> None:
         """Notes one token."""
@@ -34,8 +36,9 @@ class TokenRecord:
 
     def pop(self) -> None:
         """Forgets the latest token."""
-        for values in (self.log_probs, self.top_ids, self.top_log_probs):
-            values.pop()
+        for values in (self.log_probs, self.top_ids, self.top_log_probs, self.logits):
+            if values:
+                values.pop()
 
 
 @dataclass(slots=True)
@@ -73,6 +76,8 @@ class Row:
     prompt: PromptRecord | None = None
     #: Prompt tokens found in the cache, on a sequence's first row.
     cached_tokens: int | None = None
+    #: ``[prompt, vocabulary]``, on the request's first row.
+    context_logits: Float32 | None = None
 
 
 def pack(rows: Sequence[Row]) -> ResponseBatch:
@@ -96,10 +101,18 @@ def pack(rows: Sequence[Row]) -> ResponseBatch:
             columns.error(number, *row.error)
         if row.cached_tokens is not None:
             columns.cached(number, row.cached_tokens)
+        if row.context_logits is not None:
+            columns.tensor(number, _logits("context_logits", row.context_logits))
+        if told is not None and told.logits:
+            columns.tensor(number, _logits("generation_logits", np.stack(told.logits)[None]))
         if row.prompt is not None:
             prompt = row.prompt
             columns.prompt(number, prompt.values, prompt.top_ids.shape[1], prompt.top_ids, prompt.top_values)
     return columns.pack()
+
+
+def _logits(name: str, values: Float32) -> NamedTensor:
+    return NamedTensor(name, "FP32", values.shape, values.astype("<f4").tobytes())
 
 
 def _joined(typecode: str, parts: Sequence[npt.NDArray[Any]]) -> array[Any]:

@@ -41,6 +41,8 @@ class Chunk:
     #: Alternatives told of each prompt token; None: nothing is told. The row of position p tells of the
     #: token at p + 1, and the prompt's last row tells of none.
     prompt_width: int | None = None
+    #: How many of its last rows give their logits to the host.
+    logit_rows: int = 0
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -52,6 +54,18 @@ class Chunk:
         if self.prompt_width is None:
             return 0
         return max(0, min(self.stop, len(self.sequence.prompt) - 1) - self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Consecutive tokens of a branch, whose logits go to the host, which chooses: a beam's last token, or
+    the last token of a sequence with draft tokens after it."""
+
+    sequence: SequenceState
+    tokens: Sequence[int]
+    first: int
+    #: What holds the branch's tokens up to and with these.
+    blocks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,8 @@ class Work:
     #: Blocks whose first tokens are another's: (from, to, tokens). Done before anything is computed, in
     #: order; only where the runner `copies_blocks`.
     copies: Sequence[tuple[int, int, int]] = ()
+    #: Branches of sequences that choose on the host; only where the runner `gives_logits`.
+    probes: Sequence[Probe] = ()
 
     def choosing(self) -> list[SequenceState]:
         """The sequences that get a token, in order of their rows."""
@@ -98,6 +114,12 @@ class Outcome:
     told: dict[int, Told] = field(default_factory=dict)
     #: By place in `Work.chunks`, for the chunks with a ``prompt_width``.
     prompts: dict[int, Told] = field(default_factory=dict)
+    #: By choosing row, for the sequences that keep their logits: ``[vocabulary]``.
+    logits: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    #: By place in `Work.chunks`, for the chunks with ``logit_rows``: ``[rows, vocabulary]``.
+    chunk_logits: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    #: For each of `Work.probes`: ``[tokens, vocabulary]``.
+    probe_logits: Sequence[npt.NDArray[np.float32]] = ()
 
 
 class Pending(Protocol):
@@ -111,6 +133,9 @@ class Runner(Protocol):
     depth: int
     #: Whether it honours `Work.copies`, without which blocks are reused as a whole only.
     copies_blocks: bool
+    #: Whether it honours `Work.probes` and gives logits, without which there are no beams, draft tokens or
+    #: returned logits.
+    gives_logits: bool
 
     def launch(self, work: Work) -> Pending:
         """Starts an iteration; everything in ``work`` is read before the call returns.

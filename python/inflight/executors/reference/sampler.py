@@ -33,11 +33,19 @@ class SamplerState:
     ) -> None:
         self.parameters = parameters
         self.prompt = prompt
+        self._vocab_size = vocab_size
         self.generated: list[int] = []
         self._random: np.random.Generator | None = None
         if not parameters.greedy:
             # Each returned sequence has a stream of its own under one seed.
             self._random = np.random.Generator(np.random.PCG64([parameters.seed, sequence_index]))
+        #: Decays with each token where the request says so.
+        self.top_p = parameters.top_p
+        #: What followed each run of ``no_repeat_ngram_size`` - 1 tokens.
+        self._following: dict[tuple[int, ...], list[int]] = {}
+        if parameters.no_repeat_ngram_size:
+            for place in range(len(prompt)):
+                self._note_ngram(prompt[: place + 1])
         self._counts: Int | None = None
         if parameters.penalizes:
             self._counts = np.bincount(np.asarray(prompt, dtype=np.int64), minlength=vocab_size)
@@ -51,19 +59,42 @@ class SamplerState:
             or parameters.bias_ids is not None
             or parameters.bad_ids
             or parameters.bad_sequences
+            or parameters.no_repeat_ngram_size
             or self._holds_back_the_end()
         )
 
     @property
     def needs_history(self) -> bool:
         """Whether the next token cannot be sampled before the last one is known to the host."""
-        return self.edits
+        return self.edits or self.parameters.top_p_decay != 1.0
 
     def observe(self, token: int) -> None:
         """Takes the chosen token into account."""
         self.generated.append(token)
+        parameters = self.parameters
         if self._counts is not None:
             self._counts[token] += 1
+        if parameters.no_repeat_ngram_size:
+            self._note_ngram(self._tail(parameters.no_repeat_ngram_size))
+        if parameters.top_p_decay != 1.0:
+            decayed = max(self.top_p * parameters.top_p_decay, parameters.top_p_min)
+            self.top_p = parameters.top_p if token == parameters.top_p_reset_id else decayed
+
+    def branch(self, tokens: Sequence[int]) -> SamplerState:
+        """The state of another sequence of the same request, whose output so far is ``tokens``."""
+        other = SamplerState(self.parameters, self._vocab_size, self.prompt)
+        for token in tokens:
+            other.observe(token)
+        return other
+
+    def processed(self, logits: Float32) -> Float32:
+        """One row as it is sampled from: bias, temperature, penalties and bans applied; a new array."""
+        row = logits.astype(np.float32)
+        if self.edits:
+            self.edit(row)
+        else:
+            row *= np.float32(1.0 / self.parameters.temperature)
+        return row
 
     def uniform(self) -> float:
         """The next number of the row's stream, in [0, 1)."""
@@ -95,6 +126,8 @@ class SamplerState:
         parameters = self.parameters
         ids = list(parameters.bad_ids)
         ids += [word[-1] for word in parameters.bad_sequences if self._tail(len(word) - 1) == word[:-1]]
+        if parameters.no_repeat_ngram_size:
+            ids += self._following.get(self._tail(parameters.no_repeat_ngram_size - 1), ())
         if self._holds_back_the_end():
             ids += parameters.ending_ids
         return ids
@@ -111,9 +144,18 @@ class SamplerState:
     def _holds_back_the_end(self) -> bool:
         return bool(self.parameters.ending_ids) and len(self.generated) < self.parameters.min_tokens
 
+    def _note_ngram(self, tokens: Sequence[int]) -> None:
+        """Remembers that the last token followed those before it."""
+        size = self.parameters.no_repeat_ngram_size
+        if len(tokens) >= size:
+            run = tuple(tokens[len(tokens) - size : len(tokens) - 1])
+            self._following.setdefault(run, []).append(tokens[-1])
+
     def _tail(self, count: int) -> tuple[int, ...]:
         """The last ``count`` tokens of prompt and output together."""
         missing = count - len(self.generated)
+        if count == 0:
+            return ()
         if missing <= 0:
             return tuple(self.generated[-count:])
         return (*self.prompt[-missing:], *self.generated)
@@ -139,19 +181,28 @@ def sample(logits: Float32, states: Sequence[SamplerState]) -> list[int]:
             processed[drawn],
             [states[row].parameters for row in drawn],
             np.array([states[row].uniform() for row in drawn]),
+            np.array([states[row].top_p for row in drawn]),
         )
     return _as_list(tokens)
 
 
-def draw(logits: Float32, parameters: Sequence[Parameters], uniforms: npt.NDArray[np.float64]) -> Int:
-    """One token a row by inverse transform; ``uniforms [rows]`` lie in [0, 1)."""
+def draw(
+    logits: Float32,
+    parameters: Sequence[Parameters],
+    uniforms: npt.NDArray[np.float64],
+    top_p: npt.NDArray[np.float64],
+) -> Int:
+    """One token a row by inverse transform; ``uniforms [rows]`` lie in [0, 1). ``top_p [rows]`` is what is
+    left of the parameters'."""
     tokens = np.empty(len(parameters), dtype=np.int64)
-    limited = np.array([one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in parameters])
+    limited = np.array([one.top_k > 0 or one.min_p > 0.0 for one in parameters]) | (top_p < 1.0)
     if not limited.all():
-        tokens[~limited] = _pick(softmax(logits[~limited]), uniforms[~limited])
+        tokens[~limited] = pick(softmax(logits[~limited]), uniforms[~limited])
     if limited.any():
         rows = np.flatnonzero(limited).tolist()
-        tokens[rows] = _draw_limited(logits[rows], [parameters[row] for row in rows], uniforms[rows])
+        tokens[rows] = _draw_limited(
+            logits[rows], [parameters[row] for row in rows], uniforms[rows], top_p[rows]
+        )
     return tokens
 
 
@@ -159,6 +210,7 @@ def _draw_limited(
     logits: Float32,
     parameters: Sequence[Parameters],
     uniforms: npt.NDArray[np.float64],
+    top_ps: npt.NDArray[np.float64],
     width: int = _CANDIDATES,
 ) -> Int:
     """Draws from the best tokens of each row: top-k, then top-p of what is left, then min-p.
@@ -168,7 +220,7 @@ def _draw_limited(
     vocab_size = logits.shape[1]
     top_k = np.array([one.top_k for one in parameters])[:, None]
     # No limit is infinite, since rounding can carry the cumulative sum past 1.
-    top_p = np.array([one.top_p if one.top_p < 1.0 else np.inf for one in parameters])[:, None]
+    top_p = np.where(top_ps < 1.0, top_ps, np.inf)[:, None]
     min_p = np.array([one.min_p for one in parameters])[:, None]
     ids = best_ids(logits, min(max(width, int(top_k.max())), vocab_size))
     best = np.take_along_axis(logits, ids, axis=1)
@@ -184,16 +236,16 @@ def _draw_limited(
     dropped = (before >= top_p) | (probabilities < least)
     dropped[:, 0] = False
     probabilities[dropped] = 0.0
-    tokens: Int = np.take_along_axis(ids, _pick(probabilities, uniforms)[:, None], axis=1)[:, 0]
+    tokens: Int = np.take_along_axis(ids, pick(probabilities, uniforms)[:, None], axis=1)[:, 0]
     short = np.flatnonzero((top_k[:, 0] == 0) & ~dropped[:, -1]).tolist()
     if short and ids.shape[1] < vocab_size:
         tokens[short] = _draw_limited(
-            logits[short], [parameters[row] for row in short], uniforms[short], vocab_size
+            logits[short], [parameters[row] for row in short], uniforms[short], top_ps[short], vocab_size
         )
     return tokens
 
 
-def _pick(weights: npt.NDArray[np.floating], uniforms: npt.NDArray[np.float64]) -> Int:
+def pick(weights: npt.NDArray[np.floating], uniforms: npt.NDArray[np.float64]) -> Int:
     """The first index whose cumulative weight exceeds the uniform share of the total."""
     cumulative = np.cumsum(weights, axis=1, dtype=np.float64)
     targets = uniforms[:, None] * cumulative[:, -1:]

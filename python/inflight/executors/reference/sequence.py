@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from inflight.executors.base import FinishReason, Request
 
 from .admission import Admitted
+from .arrays import Float32
+from .beams import BeamSearch
 from .cache import BlockTable
+from .drafts import Drafts
 from .reuse import NO_MATCH, Match
 from .rows import PromptRecord, Row, TokenRecord
 from .sampler import SamplerState
@@ -29,6 +32,8 @@ class RequestState:
     prompt_recorded: bool = False
     #: The parent of its first block: see `reuse.root`.
     cache_root: bytes = b""
+    #: ``[prompt, vocabulary]``, filled like the record and given out with it.
+    context_logits: Float32 | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +61,11 @@ class SequenceState:
     cached_tokens: int | None = None
     paused: bool = False
     ended: bool = False
+    #: Guesses of its next tokens; None: it takes one at a time.
+    drafts: Drafts | None = None
+    #: Its branches, and a table for each once they part; None: it has one.
+    beams: BeamSearch | None = None
+    tables: list[BlockTable] = field(default_factory=list)
     #: What a request that does not stream has not been told yet.
     unsent: list[int] = field(default_factory=list)
     record: TokenRecord | None = None
@@ -79,9 +89,46 @@ class SequenceState:
         return () if self.table is None else self.table.blocks
 
     @property
+    def position(self) -> int:
+        """Of the last token that was launched: what its next generation row puts in."""
+        return len(self.prompt) + self.launched - 1
+
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens it may still choose."""
+        return self.owner.admitted.max_tokens - self.launched
+
+    @property
+    def chooses_on_the_host(self) -> bool:
+        """Whether its logits come to the host, which chooses several tokens at a time."""
+        return self.drafts is not None or self.beams is not None
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether its next step cannot be planned before the last one is known."""
+        return self.chooses_on_the_host or self.sampler.needs_history
+
+    @property
+    def all_tables(self) -> list[BlockTable]:
+        """The tables of all its branches."""
+        return self.tables or ([] if self.table is None else [self.table])
+
+    def restart_beams(self) -> None:
+        """Begins its search again: it comes out the same."""
+        if self.beams is not None:
+            self.beams = BeamSearch(self.beams.config, self.owner.admitted.max_tokens)
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether the logits of its output are returned."""
+        return self.owner.request.output_config.return_generation_logits
+
+    @property
     def tells_of_the_prompt(self) -> bool:
         """Whether every token of its prompt must be computed, since its logits are asked for."""
-        return self.index == 0 and self.owner.prompt_record is not None and not self.owner.prompt_recorded
+        owner = self.owner
+        asked = owner.prompt_record is not None or owner.context_logits is not None
+        return self.index == 0 and asked and not owner.prompt_recorded
 
     @property
     def known(self) -> list[int]:
@@ -111,7 +158,8 @@ class SequenceState:
         self.cached_tokens = None
         if self.record is not None:
             self.record = TokenRecord()
-        if owner.prompt_record is not None and not owner.prompt_recorded and reason != FinishReason.CANCELLED:
-            row.prompt = owner.prompt_record
+        if self.tells_of_the_prompt and reason != FinishReason.CANCELLED:
+            row.prompt, row.context_logits = owner.prompt_record, owner.context_logits
+            owner.context_logits = None
             owner.prompt_recorded = True
         return row

@@ -51,6 +51,9 @@ class _Launched:
 class TorchRunner:
     """Implements `runner.Runner`. Makes the model's cache, with one block more than is counted."""
 
+    copies_blocks = False
+    gives_logits = False
+
     def __init__(self, model: TorchModel, num_blocks: int, limits: Limits) -> None:
         self._model = model
         self._device = model.device

@@ -1,0 +1,282 @@
+"""Who runs in the next iteration, and where its tokens lie.
+
+Owns the queue, the sequences in flight, their blocks and slots, and turns a `scheduler.Schedule` into a
+`runner.Work`. Knows nothing of what a token means: that is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from . import reuse, scheduler
+from .cache import BlockPool, BlockTable, blocks_for
+from .queue import WaitingQueue
+from .reuse import NO_MATCH
+from .runner import KNOWN, Chunk, Probe, Work
+from .sequence import SequenceState
+
+
+@dataclass(slots=True)
+class Plan:
+    """A schedule, and the waiting sequences that it looked at, by key."""
+
+    schedule: scheduler.Schedule
+    candidates: dict[int, SequenceState] = field(default_factory=dict)
+
+
+class Planner:
+    """Sequences that wait and sequences in flight, over one pool of blocks."""
+
+    def __init__(self, pool: BlockPool, limits: scheduler.Limits) -> None:
+        self.pool = pool
+        self.limits = limits
+        self.waiting = WaitingQueue()
+        #: In order of admission; a dictionary, so that a cancel finds its sequences at once.
+        self.active: dict[int, SequenceState] = {}
+        self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
+
+    def push(self, sequence: SequenceState) -> None:
+        """Queues a new sequence."""
+        self._hash(sequence)
+        self.waiting.push(sequence)
+
+    def remove(self, sequence: SequenceState) -> None:
+        """Takes out a sequence that has ended."""
+        self.waiting.remove(sequence)
+        self.active.pop(sequence.key, None)
+        self._give_back(sequence)
+
+    def plan(self) -> Plan:
+        """What the scheduler makes of the sequences; nothing changes yet."""
+        active = [self._demand(one) for one in self.active.values()]
+        if sum(one.blocks_next for one in active) > self.pool.available:
+            # Somebody will have to go: only then it matters what each shares.
+            for demand in active:
+                demand.blocks_held = sum(
+                    self.pool.owned(table) for table in self.active[demand.key].all_tables
+                )
+        looked_at: dict[int, SequenceState] = {}
+        return Plan(
+            scheduler.schedule(self._candidates(looked_at), active, self.pool.available, self.limits),
+            looked_at,
+        )
+
+    def carry_out(self, plan: Plan) -> Work | None:
+        """Pauses, admits and takes blocks as planned; None when nobody runs."""
+        schedule = plan.schedule
+        for key in schedule.paused:
+            self._pause(self.active[key])
+        copies = self._admit([plan.candidates[key] for key in schedule.admitted])
+        if not schedule.generation and not schedule.context:
+            return None
+        granted = dict(schedule.drafts)
+        generating: list[SequenceState] = []
+        probes: list[Probe] = []
+        for key in schedule.generation:
+            one = self.active[key]
+            if one.beams is not None:
+                probes += self._probe_beams(one, copies)
+            elif one.drafts is not None:
+                probes.append(self._probe_drafts(one, granted.get(key, 0)))
+            else:
+                generating.append(one)
+        positions = [one.position for one in generating]
+        sources = [KNOWN if one.launched == len(one.sampler.generated) else one.row for one in generating]
+        for sequence, position in zip(generating, positions, strict=True):
+            if sequence.table is not None:
+                self.pool.grow(sequence.table, position + 1)
+        chunks = [self._chunk(self.active[key], tokens) for key, tokens in schedule.context]
+        work = Work(generating, positions, sources, chunks, copies, probes)
+        for row, sequence in enumerate(work.choosing()):
+            sequence.row = row
+            sequence.launched += 1
+        return work
+
+    # What the scheduler sees.
+
+    def _demand(self, one: SequenceState) -> scheduler.Active:
+        size = self.pool.tokens_per_block
+        demand = scheduler.Active(one.key, one.context_left, ending=one.ending)
+        if one.beams is not None and not one.context_left:
+            held = len({block for table in one.all_tables for block in table.blocks})
+            demand.tokens_next = demand.blocks_next = one.beams.config.width
+        else:
+            held = len(one.blocks)
+            tokens = one.position + 1
+            if one.drafts is not None and not one.context_left:
+                demand.draft_tokens = len(one.drafts.pending(one.tokens_left - 1))
+                tokens += demand.draft_tokens
+            demand.blocks_next = 0 if one.ending else max(0, blocks_for(tokens, size) - held)
+        demand.blocks_left = one.owner.admitted.blocks - held
+        return demand
+
+    def _candidates(self, looked_at: dict[int, SequenceState]) -> Iterator[scheduler.Waiting]:
+        """The queue in order, with what each finds in the cache; made as far as it is asked for."""
+        size = self.pool.tokens_per_block
+        computing: set[bytes] | None = None
+        for one in self.waiting:
+            if computing is None:
+                computing = {
+                    content
+                    for other in self.active.values()
+                    if other.context_left
+                    for content in other.hashes[other.context_done // size :]
+                }
+            one.match = NO_MATCH
+            deferred = False
+            if self.pool.reuses and not one.tells_of_the_prompt:
+                one.match = self.pool.match(one.context, one.hashes, one.owner.cache_root)
+                found = len(one.match.blocks)
+                deferred = found < (len(one.context) - 1) // size and one.hashes[found] in computing
+            blocks = blocks_for(len(one.context), size)
+            if self.pool.cost(one.match, one.owner.admitted.blocks) > self.pool.num_blocks:
+                one.match = one.match.whole()
+            looked_at[one.key] = one
+            yield scheduler.Waiting(
+                one.key,
+                len(one.context) - one.match.tokens(size),
+                self.pool.cost(one.match, one.owner.admitted.blocks),
+                self.pool.cost(one.match, blocks),
+                deferred,
+            )
+            # Whoever asks for the next has admitted this one, unless it was to wait.
+            if not deferred:
+                computing.update(one.hashes)
+
+    # Coming and going.
+
+    def _admit(self, admitted: Sequence[SequenceState]) -> list[tuple[int, int, int]]:
+        """Gives sequences their blocks and slots; the copies that are due before they run."""
+        # All that was found is held before the first takes new blocks, which evicts what nobody holds.
+        tables = [self.pool.hold(sequence.match) for sequence in admitted]
+        copies = []
+        for sequence, table in zip(admitted, tables, strict=True):
+            copy = self.pool.fill(table, sequence.match, len(sequence.context))
+            if copy is not None:
+                copies.append(copy)
+            self.waiting.remove(sequence)
+            sequence.table = table
+            sequence.slot = self._free_slots.pop()
+            sequence.context_done = sequence.match.tokens(self.pool.tokens_per_block)
+            if not sequence.paused:
+                sequence.cached_tokens = sequence.context_done
+            sequence.paused = False
+            self.active[sequence.key] = sequence
+        return copies
+
+    def _pause(self, sequence: SequenceState) -> None:
+        """Takes a sequence's blocks; it waits to compute prompt and output again, or what was evicted of
+        them meanwhile."""
+        self._give_back(sequence)
+        del self.active[sequence.key]
+        sequence.paused = True
+        sequence.context = sequence.known
+        sequence.context_done = 0
+        sequence.restart_beams()
+        self._hash(sequence)
+        self.waiting.push(sequence)
+
+    def _give_back(self, sequence: SequenceState) -> None:
+        """Frees a sequence's slot and blocks; what they hold can be found as long as nobody needs them."""
+        if not sequence.all_tables:
+            return
+        for table in sequence.tables:
+            self.pool.release(table)
+        sequence.tables = []
+        if sequence.table is not None:
+            if self.pool.reuses:
+                # The last token was chosen and not fed back: it has no keys and values.
+                computed = sequence.context_done if sequence.context_left else len(sequence.known) - 1
+                tokens = sequence.known[: max(computed, sequence.context_done)]
+                size = self.pool.tokens_per_block
+                parent = sequence.hashes[-1] if sequence.hashes else sequence.owner.cache_root
+                rest = tokens[len(sequence.hashes) * size :]
+                self._store(sequence, tokens, sequence.hashes + reuse.chain(parent, rest, size), ended=True)
+            self.pool.release(sequence.table)
+            sequence.table = None
+        self._free_slots.append(sequence.slot)
+
+    def _hash(self, sequence: SequenceState) -> None:
+        if self.pool.reuses:
+            size = self.pool.tokens_per_block
+            sequence.hashes = reuse.chain(sequence.owner.cache_root, sequence.context, size)
+
+    def _store(
+        self, sequence: SequenceState, tokens: Sequence[int], hashes: Sequence[bytes], *, ended: bool
+    ) -> None:
+        if sequence.table is None:
+            return
+        plan, prompt_tokens = sequence.owner.admitted.extras.retention, len(sequence.prompt)
+        self.pool.store(
+            sequence.table,
+            tokens,
+            hashes,
+            sequence.owner.cache_root,
+            lambda position: plan.at(position, prompt_tokens),
+            ended=ended,
+        )
+
+    # What runs.
+
+    def _chunk(self, sequence: SequenceState, tokens: int) -> Chunk:
+        """The next ``tokens`` of a context, which counts as processed from here on."""
+        first = sequence.context_done
+        sequence.context_done += tokens
+        if self.pool.reuses:
+            # Whoever runs later, runs after this chunk: it may find its blocks from now on.
+            self._store(sequence, sequence.context[: sequence.context_done], sequence.hashes, ended=False)
+        owner = sequence.owner
+        telling = sequence.tells_of_the_prompt
+        record = owner.prompt_record if telling else None
+        generates = sequence.context_left == 0 and owner.admitted.max_tokens > 0
+        logit_rows = tokens if telling and owner.context_logits is not None else 0
+        if generates and sequence.chooses_on_the_host:
+            logit_rows = max(logit_rows, 1)
+        return Chunk(
+            sequence,
+            first,
+            sequence.context_done,
+            chooses=generates and not sequence.chooses_on_the_host,
+            prompt_width=None if record is None else record.top_ids.shape[1],
+            logit_rows=logit_rows,
+        )
+
+    def _probe_drafts(self, sequence: SequenceState, drafts: int) -> Probe:
+        """The last token and the guesses after it."""
+        if sequence.table is None or sequence.drafts is None:
+            raise RuntimeError("a sequence without blocks was scheduled")
+        tokens = [sequence.known[-1], *sequence.drafts.pending(drafts)]
+        self.pool.grow(sequence.table, sequence.position + len(tokens))
+        return Probe(sequence, tokens, sequence.position, list(sequence.table.blocks))
+
+    def _probe_beams(self, sequence: SequenceState, copies: list[tuple[int, int, int]]) -> list[Probe]:
+        """The last token of each beam, in blocks that follow the beams' branching."""
+        beams = sequence.beams
+        if beams is None:
+            return []
+        length = len(beams.beams[0].tokens)
+        position = len(sequence.prompt) + length - 1
+        before = sequence.all_tables
+        sequence.table = None
+        parents = beams.parents
+        # Beams that nobody continues go first, so that branching takes no more blocks than it must.
+        for place, table in enumerate(before):
+            if place not in parents:
+                self.pool.release(table)
+        tables: list[BlockTable] = []
+        for place, parent in enumerate(parents):
+            if parent in parents[:place]:
+                twin, copy = self.pool.fork(before[parent], position)
+                if copy is not None:
+                    copies.append((*copy, position % self.pool.tokens_per_block))
+                tables.append(twin)
+            else:
+                tables.append(before[parent])
+        for table in tables:
+            self.pool.grow(table, position + 1)
+        sequence.tables = tables
+        return [
+            Probe(sequence, [beam.tokens[-1]], position, list(table.blocks))
+            for beam, table in zip(beams.beams, tables, strict=True)
+        ]
