@@ -109,7 +109,7 @@ CASES: dict[str, tuple[Request, str]] = {
     "a top-p above one": (message(runtime_top_p=np.array([[1.5]], dtype=np.float32)), "runtime_top_p"),
     "stop words of a wrong shape": (message(stop_words_list=ints(1, 2, 3)), "stop_words_list"),
     "absurd n": (message(num_return_sequences=ints(2**31 - 1)), "num_return_sequences"),
-    "beams": (message(beam_width=ints(4)), "beam_width"),
+    "more beams than the executor has": (message(beam_width=ints(5)), "beam_width"),
     "shared memory": (
         spoil(
             lambda made: made.inputs[0].parameters["shared_memory_region"].__setattr__("string_param", "r")
@@ -123,10 +123,6 @@ CASES: dict[str, tuple[Request, str]] = {
     "a request type that the executor cannot do": (
         spoil(lambda made: made.parameters["request_type"].__setattr__("string_param", "context_only")),
         "context_phase",
-    ),
-    "a priority that the executor cannot do": (
-        spoil(lambda made: made.parameters["priority"].__setattr__("uint64_param", 1)),
-        "priority",
     ),
     "a priority beyond the last": (
         spoil(lambda made: made.parameters["priority"].__setattr__("int64_param", 101)),

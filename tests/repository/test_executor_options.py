@@ -28,10 +28,22 @@ from inflight.triton.repository.parameters import PARAMETERS
         ),
         ("reference", None, {"max_batch_size": "many"}, {}, ["`max_batch_size`"]),
         # What happens anyway.
-        ("reference", None, {"max_beam_width": "1", "kv_cache_free_gpu_mem_fraction": "0.90"}, {}, []),
+        (
+            "reference",
+            None,
+            {"normalize_log_probs": "true", "kv_cache_free_gpu_mem_fraction": "0.90"},
+            {},
+            [],
+        ),
         ("reference", None, {"gpt_model_type": "inflight_batching", "normalize_log_probs": "True"}, {}, []),
         ("reference", None, {"gpt_model_type": "V1"}, {}, ["`gpt_model_type`"]),
-        ("reference", None, {"max_beam_width": "2", "unknown": "1"}, {}, ["`max_beam_width`", "`unknown`"]),
+        (
+            "reference",
+            None,
+            {"sink_token_length": "2", "unknown": "1"},
+            {},
+            ["`sink_token_length`", "`unknown`"],
+        ),
         # Not set.
         ("reference", None, {"max_beam_width": "${max_beam_width}", "sink_token_length": ""}, {}, []),
         # The model's own.
@@ -91,8 +103,8 @@ def test_only_what_was_asked_for_is_written_for_executors() -> None:
     [
         (
             "python",
-            "max_beam_width=4",
-            "`max_beam_width` is `4`, which the executor `reference` does not support",
+            "sink_token_length=4",
+            "`sink_token_length` is `4`, which the executor `reference` does not support",
         ),
         ("python", "dtype=int4", "`dtype` is `int4`"),
         ("tensorrtllm", "executor=reference", "`executor` is not an option of the C++ backend"),
@@ -118,10 +130,10 @@ def test_check_names_a_parameter_that_the_executor_would_ignore(
         run(inflight, ["repository", "create", str(model_directory), "--output", str(output)]).exit_code == 0
     )
     with (output / "tensorrt_llm" / "config.pbtxt").open("a") as file:
-        file.write('parameters { key: "max_beam_width" value { string_value: "4" } }\n')
+        file.write('parameters { key: "sink_token_length" value { string_value: "4" } }\n')
     answer = run(inflight, ["repository", "check", str(output)])
     assert answer.exit_code == 2
-    assert "`max_beam_width` is `4`, which the executor `reference` does not support" in answer.output
+    assert "`sink_token_length` is `4`, which the executor `reference` does not support" in answer.output
 
 
 def test_every_executor_option_is_an_option_of_create() -> None:

@@ -121,8 +121,7 @@ def test_a_batch_of_several_sequences(triton: real_triton.Triton, model: str, st
             case
             for model in TEXT_MODELS
             for case in [
-                (model, {"return_context_logits": True}, "`return_context_logits` needs `context_logits`"),
-                (model, {"beam_width": 2}, "`beam_width` needs `beam_search`"),
+                (model, {"beam_width": 5}, "`beam_width` has value `5`, expected `1` to `4`"),
                 (model, {"lora_task_id": 3}, "`lora_task_id` needs `lora`"),
                 (model, {"temperature": -1.0}, "`temperature` has value `-1`"),
                 (model, {"request_type": "context_only"}, "`request_type` needs `context_phase`"),

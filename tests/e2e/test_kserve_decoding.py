@@ -1,0 +1,92 @@
+"""Every way of decoding that the reference executor has, through tritonclient by its KServe tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from support.servers import Server
+from support.triton import MODEL, inputs, tensor
+
+PROMPT = [40 + token % 90 for token in range(70)]
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[triton.InferenceServerClient]:
+    made = triton.InferenceServerClient(server.grpc)
+    yield made
+    made.close()
+
+
+def ask(
+    client: triton.InferenceServerClient, *more: triton.InferInput, tokens: int = 8, **scalars: Any
+) -> triton.InferResult:
+    wanted = {name: scalars.pop(name) for name in ("outputs", "priority") if name in scalars}
+    made = inputs(PROMPT, tokens, exclude_input_in_output=True, **scalars)
+    return client.infer(MODEL, [*made, *more], **wanted)
+
+
+def ids(result: triton.InferResult) -> list[list[int]]:
+    """The tokens of each beam."""
+    found = result.as_numpy("output_ids")[0]
+    lengths = result.as_numpy("sequence_length")[0]
+    return [row[:length].tolist() for row, length in zip(found, lengths, strict=True)]
+
+
+def test_beams_come_best_first(client: triton.InferenceServerClient) -> None:
+    result = ask(client, beam_width=4, return_log_probs=True, len_penalty=1.0, early_stopping=False)
+    assert len({tuple(beam) for beam in ids(result)}) == 4
+    sums = result.as_numpy("cum_log_probs")[0]
+    lengths = result.as_numpy("sequence_length")[0]
+    scores = (sums / np.maximum(lengths, 1)).tolist()
+    assert scores == sorted(scores, reverse=True)
+    [greedy] = ids(ask(client, runtime_top_k=1, return_log_probs=True))
+    [one] = ids(ask(client, beam_width=1))
+    assert one == greedy
+    diverse = ids(ask(client, beam_width=4, beam_search_diversity_rate=5.0))
+    assert diverse != ids(ask(client, beam_width=4))
+
+
+def test_logits_of_prompt_and_output_are_returned(client: triton.InferenceServerClient) -> None:
+    result = ask(client, runtime_top_k=1, return_context_logits=True, return_generation_logits=True)
+    [tokens] = ids(result)
+    context, generation = result.as_numpy("context_logits"), result.as_numpy("generation_logits")
+    assert context.shape[:2] == (1, len(PROMPT))
+    assert generation.shape == (1, 1, len(tokens), context.shape[2])
+    assert generation[0, 0].argmax(axis=1).tolist() == tokens
+    assert int(context[0, -1].argmax()) == tokens[0]
+
+
+def test_ngrams_top_p_and_drafts(client: triton.InferenceServerClient) -> None:
+    [greedy] = ids(ask(client, runtime_top_k=1, tokens=24))
+    [apart] = ids(ask(client, runtime_top_k=1, tokens=24, no_repeat_ngram_size=1))
+    assert len(set(apart)) == len(apart)
+    sampled: dict[str, Any] = {"runtime_top_p": 0.9, "temperature": 1.5, "seed": 7, "tokens": 24}
+    [drawn] = ids(ask(client, **sampled))
+    [decayed] = ids(ask(client, **sampled, runtime_top_p_decay=0.2, runtime_top_p_min=0.01))
+    assert drawn[0] == decayed[0]
+    assert drawn != decayed
+    guesses = tensor("draft_input_ids", [[*greedy[:5], 3, 3]], "INT32")
+    assert ids(ask(client, guesses, runtime_top_k=1, tokens=24)) == [greedy]
+
+
+def test_a_hot_prompt_is_found_and_kept_by_its_retention(client: triton.InferenceServerClient) -> None:
+    output = triton.InferRequestedOutput("inflight_cached_tokens")
+    ranges = [
+        tensor(f"retention_token_range_{name}", [[value]], "INT32")
+        for name, value in (("starts", 0), ("ends", -1), ("priorities", 90), ("durations_ms", 60000))
+    ]
+    ask(client, *ranges, runtime_top_k=1)
+    result = ask(client, runtime_top_k=1, outputs=[output])
+    assert result.as_numpy("inflight_cached_tokens").reshape(-1).tolist() == [len(PROMPT) - 1]
+
+
+def test_a_priority_is_taken_and_a_bad_range_is_not(client: triton.InferenceServerClient) -> None:
+    assert len(ids(ask(client, runtime_top_k=1, priority=1))[0]) == 8
+    with pytest.raises(InferenceServerException, match="0 ends"):
+        ask(client, tensor("retention_token_range_starts", [[0]], "INT32"))
