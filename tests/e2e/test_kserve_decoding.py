@@ -90,3 +90,20 @@ def test_a_priority_is_taken_and_a_bad_range_is_not(client: triton.InferenceServ
     assert len(ids(ask(client, runtime_top_k=1, priority=1))[0]) == 8
     with pytest.raises(InferenceServerException, match="0 ends"):
         ask(client, tensor("retention_token_range_starts", [[0]], "INT32"))
+
+
+def test_an_answer_is_held_to_its_guide(client: triton.InferenceServerClient) -> None:
+    pytest.importorskip("llguidance", reason="pip install 'inflight-llm[guided]'")
+
+    def guide(kind: str, text: str) -> list[triton.InferInput]:
+        return [
+            tensor(name, np.array([[value.encode()]], dtype=object), "BYTES")
+            for name, value in (("guided_decoding_guide_type", kind), ("guided_decoding_guide", text))
+        ]
+
+    digits = ids(ask(client, *guide("regex", "[0-9]{4}"), runtime_top_k=1, end_id=4, tokens=20))
+    assert 1 <= len(digits[0]) <= 4
+    with pytest.raises(InferenceServerException, match="cannot be used"):
+        ask(client, *guide("regex", "("))
+    with pytest.raises(InferenceServerException, match="`xml`"):
+        ask(client, *guide("xml", "<a/>"))

@@ -8,6 +8,7 @@ This file puts the parts together:
     weights  safetensors to float32           admission  one request's check
     extras   what a request's tensors ask     queue      who waits, in order
     beams    a search with several beams      planner    who runs next, and where
+    guides   answers that fit a grammar
     drafts   guesses of what comes next       refusal    why a request is not served
     options  sizes and their defaults         sampler    logits to tokens
     arrays   every operation that costs       stop       whether a sequence ends
@@ -29,6 +30,8 @@ from .errors import CheckpointError, OptionError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from inflight.executors.base import Executor
+
+    from .guides import Guides
 
 __all__ = ["CheckpointError", "OptionError", "UnsupportedModelError", "create"]
 
@@ -117,6 +120,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         ),
         lookup,
     )
+    guides = _load_guides(model_dir, config.vocab_size) if runner.gives_logits else None
     info = ModelInfo(
         executor="reference",
         vocab_size=config.vocab_size,
@@ -129,6 +133,28 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         max_num_tokens=sizes.max_num_tokens,
         max_beam_width=beam_width,
         tokens_per_block=block,
-        capabilities=CAPABILITIES + (WITH_LOGITS if runner.gives_logits else ()),
+        capabilities=CAPABILITIES
+        + (WITH_LOGITS if runner.gives_logits else ())
+        + (() if guides is None else ("guided_decoding",)),
     )
-    return ReferenceExecutor(engine, info, built.memory_bytes)
+    return ReferenceExecutor(engine, info, built.memory_bytes, guides)
+
+
+def _load_guides(model_dir: Path, vocab_size: int) -> Guides | None:
+    """What guides decoding; None where llguidance is not installed or the tokenizer is not there."""
+    import importlib.util
+    import json
+
+    tokenizer = model_dir / "tokenizer.json"
+    if importlib.util.find_spec("llguidance") is None or not tokenizer.is_file():
+        return None
+    from .guides import Guides
+
+    ends: list[int] = []
+    for name in ("config.json", "generation_config.json"):
+        if (model_dir / name).is_file():
+            value = json.loads((model_dir / name).read_text(encoding="utf-8")).get("eos_token_id")
+            ends += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int)]
+    if not ends:
+        return None
+    return Guides(tokenizer, vocab_size, sorted(set(ends)))

@@ -173,6 +173,7 @@ def _check_together(request: Request, parameters: Parameters, extras: Extras, bo
         output = request.output_config
         asked = {
             "draft_input_ids": drafts is not None,
+            "guided_decoding_guide_type": extras.guide is not None,
             "return_generation_logits": output.return_generation_logits,
             "inflight_num_top_log_probs": output.num_top_log_probs > 0,
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,7 @@ from .arrays import Float32, log_softmax
 from .beams import BeamSearch
 from .cache import BlockPool
 from .drafts import Drafts, LookupConfig
+from .guides import Guide, unavailable
 from .log_probs import chosen_and_best
 from .planner import Planner
 from .refusal import Refused
@@ -30,6 +31,8 @@ from .runner import Outcome, Pending, Runner, Work
 from .sampler import SamplerState
 from .scheduler import Limits
 from .sequence import RequestState, SequenceState
+
+_NO_GUIDES: Mapping[int, Guide | Refused] = {}
 
 
 @dataclass(slots=True)
@@ -88,11 +91,17 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._planner.waiting or self._planner.active or self._in_flight)
 
-    def add(self, requests: Iterable[Request], iteration: Iteration) -> None:
-        """Queues requests; what cannot be served becomes an errored, final row of ``iteration``."""
+    def add(
+        self,
+        requests: Iterable[Request],
+        iteration: Iteration,
+        guides: Mapping[int, Guide | Refused] = _NO_GUIDES,
+    ) -> None:
+        """Queues requests; what cannot be served becomes an errored, final row of ``iteration``. ``guides``
+        are those of the requests that ask for one, by client id."""
         for request in requests:
             try:
-                self._add(request)
+                self._add(request, guides.get(request.client_id))
             except Refused as refusal:
                 iteration.rows.append(Row(request.client_id, final=True, error=(refusal.code, refusal.text)))
 
@@ -255,12 +264,16 @@ class Engine:
             else:
                 self._finish(sequence, beam.reason, iteration)
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: Request, guide: Guide | Refused | None) -> None:
         if request.client_id in self._requests:
             raise Refused(
                 StatusCode.INVALID_ARGUMENT, f"client id `{request.client_id}` is in use; choose another"
             )
         admitted = admit(request, self._bounds)
+        if isinstance(guide, Refused):
+            raise guide
+        if guide is None and admitted.extras.guide is not None:
+            raise unavailable()
         beams = admitted.parameters.beams
         count = 1 if beams is not None else request.sampling_config.num_return_sequences
         if self.num_waiting + count > self._bounds.max_queue_size:
@@ -287,6 +300,8 @@ class Engine:
             sampler = SamplerState(
                 admitted.parameters, self._bounds.vocab_size, request.input_token_ids, index
             )
+            if guide is not None:
+                sampler.guide = guide.copy() if index else guide
             record = TokenRecord() if wants_record else None
             sequence = SequenceState(
                 next(self._keys), state, index, sampler, request.input_token_ids, record=record
@@ -300,12 +315,21 @@ class Engine:
 
     def _take(self, sequence: SequenceState, token: int, iteration: Iteration) -> None:
         """Adds a chosen token to its sequence and reports it, and its end when it is one."""
-        request = sequence.owner.request
+        request, guide = sequence.owner.request, sequence.sampler.guide
         sequence.sampler.observe(token)
+        end_id = request.end_id
+        if guide is not None:
+            problem = guide.problem()
+            if problem is not None:
+                self._fail(sequence, problem, iteration)
+                return
+            if token in guide.eos_tokens:
+                # A grammar ends with the tokenizer's end, whatever the request calls one.
+                end_id = token
         reason = stop.finish_reason(
             sequence.sampler.generated,
             request.stop_words,
-            request.end_id,
+            end_id,
             sequence.sampler.parameters.min_tokens,
             sequence.owner.admitted.max_tokens,
         )
@@ -319,6 +343,22 @@ class Engine:
             self._finish(sequence, reason, iteration)
         elif request.streaming:
             iteration.rows.append(sequence.tell(reason))
+
+    def _fail(self, sequence: SequenceState, problem: str, iteration: Iteration) -> None:
+        """Ends a request whose guide cannot go on, with all its sequences."""
+        owner = sequence.owner
+        for one in owner.unfinished:
+            one.ended = True
+            self._planner.remove(one)
+        iteration.completed += len(owner.unfinished)
+        del self._requests[owner.request.client_id]
+        text = (
+            f"the answer cannot go on within its guide after {len(sequence.sampler.generated)} tokens: "
+            f"{problem}; use a simpler guide, or ask for less beside it"
+        )
+        iteration.rows.append(
+            Row(owner.request.client_id, final=True, error=(StatusCode.INVALID_ARGUMENT, text))
+        )
 
     def _finish(self, sequence: SequenceState, reason: FinishReason, iteration: Iteration) -> None:
         """Reports a sequence's last row and frees all that it held."""

@@ -16,6 +16,9 @@ from typing import Any
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
 
 from .engine import Engine, Iteration
+from .extras import read_extras
+from .guides import Guide, Guides
+from .refusal import Refused
 from .rows import Row, pack
 
 #: Iterations whose statistics are kept for the next `stats()`; TensorRT-LLM's default.
@@ -28,13 +31,17 @@ _SHUTDOWN_TIMEOUT_S = 60.0
 class ReferenceExecutor:
     """Implements `inflight.executors.base.Executor`; made by `inflight.executors.reference.create`."""
 
-    def __init__(self, engine: Engine, info: ModelInfo, memory_bytes: int) -> None:
+    def __init__(
+        self, engine: Engine, info: ModelInfo, memory_bytes: int, guides: Guides | None = None
+    ) -> None:
+        self._guides = guides
         self._engine = engine
         self._info = info
         self._memory_bytes = memory_bytes
         # `_work` guards what callers hand in, `_ready` what the engine hands out; never held together.
         self._work = threading.Condition()
         self._incoming: list[Request] = []
+        self._guides_of_incoming: dict[int, Guide | Refused] = {}
         self._cancelled: list[int] = []
         self._stopping = False
         self._ready = threading.Condition()
@@ -48,10 +55,12 @@ class ReferenceExecutor:
 
     def enqueue(self, requests: Sequence[Request]) -> None:
         """Takes requests; a refusal of one is its errored, final row."""
+        guides = {one.client_id: guide for one in requests if (guide := self._guide(one)) is not None}
         with self._work:
             stopping = self._stopping
             if not stopping:
                 self._incoming.extend(requests)
+                self._guides_of_incoming.update(guides)
                 self._work.notify()
         self._raise_failure()
         if stopping:
@@ -99,6 +108,16 @@ class ReferenceExecutor:
             self._work.notify()
         self._thread.join(_SHUTDOWN_TIMEOUT_S)
 
+    def _guide(self, request: Request) -> Guide | Refused | None:
+        """Compiles what a request is to be held to, here, where no stream waits for it."""
+        if self._guides is None or not request.tensors:
+            return None
+        try:
+            asked = read_extras(request).guide
+            return None if asked is None else self._guides.compile(asked)
+        except Refused as refusal:
+            return refusal
+
     def _run(self) -> None:
         try:
             while self._iterate():
@@ -117,11 +136,12 @@ class ReferenceExecutor:
                 lambda: self._incoming or self._cancelled or self._stopping or self._engine.has_work
             )
             incoming, self._incoming = self._incoming, []
+            guides, self._guides_of_incoming = self._guides_of_incoming, {}
             cancelled, self._cancelled = self._cancelled, []
             stopping = self._stopping
         started = time.perf_counter()
         iteration = Iteration(now_s=started)
-        self._engine.add(incoming, iteration)
+        self._engine.add(incoming, iteration, guides)
         self._engine.cancel(cancelled, iteration)
         if stopping:
             self._engine.cancel_all(iteration)

@@ -17,6 +17,7 @@ import numpy as np
 from inflight.executors.base import NamedTensor, Request, StatusCode
 
 from .arrays import Float32
+from .guides import GUIDE_TYPES, GuideRequest
 from .refusal import Refused, invalid
 from .reuse import DEFAULT_PLAN, DEFAULT_RETENTION, Retention, RetentionPlan
 
@@ -52,6 +53,7 @@ class Extras:
     #: Requests with different salts never share blocks.
     cache_salt: bytes = b""
     drafts: ExternalDrafts | None = None
+    guide: GuideRequest | None = None
 
 
 def read_extras(request: Request) -> Extras:
@@ -138,6 +140,19 @@ def _drafts(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     return replace(extras, drafts=ExternalDrafts(tokens, logits, threshold))
 
 
+def _guide(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    """``GuidedDecodingParams``."""
+    if "guided_decoding_guide_type" not in tensors:
+        raise invalid("guided_decoding_guide is without its guided_decoding_guide_type; send both")
+    guide_type = text(tensors["guided_decoding_guide_type"])
+    if guide_type not in GUIDE_TYPES:
+        raise invalid(f"guided_decoding_guide_type is `{guide_type}`; use one of {', '.join(GUIDE_TYPES)}")
+    guide = tensors.get("guided_decoding_guide")
+    if guide is None and guide_type != "json":
+        raise invalid(f"guided_decoding_guide_type `{guide_type}` is without its guided_decoding_guide")
+    return replace(extras, guide=GuideRequest(guide_type, "" if guide is None else text(guide)))
+
+
 def _worth(priority: int, duration_ms: int) -> Retention:
     if not 0 <= priority <= 100:
         raise invalid(f"a retention priority is `{priority}`; it must be between 0 and 100")
@@ -185,6 +200,7 @@ _Reader = Callable[[Extras, dict[str, NamedTensor]], Extras]
 _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     (("priority",), _priority),
     ((CACHE_SALT,), _cache_salt),
+    (("guided_decoding_guide_type", "guided_decoding_guide"), _guide),
     (("draft_input_ids", "draft_logits", "draft_acceptance_threshold"), _drafts),
     (
         (

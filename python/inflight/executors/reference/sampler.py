@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from .admission import Parameters
 from .arrays import Float32, Int, best_ids, softmax
+from .guides import Guide
 
 #: A banned token's logit; finite, so that a row with every token banned still gives a token.
 BANNED = np.finfo(np.float32).min
@@ -35,6 +36,8 @@ class SamplerState:
         self.prompt = prompt
         self._vocab_size = vocab_size
         self.generated: list[int] = []
+        #: What holds the tokens to a grammar.
+        self.guide: Guide | None = None
         self._random: np.random.Generator | None = None
         if not parameters.greedy:
             # Each returned sequence has a stream of its own under one seed.
@@ -60,6 +63,7 @@ class SamplerState:
             or parameters.bad_ids
             or parameters.bad_sequences
             or parameters.no_repeat_ngram_size
+            or self.guide is not None
             or self._holds_back_the_end()
         )
 
@@ -74,6 +78,8 @@ class SamplerState:
         parameters = self.parameters
         if self._counts is not None:
             self._counts[token] += 1
+        if self.guide is not None:
+            self.guide.observe(token)
         if parameters.no_repeat_ngram_size:
             self._note_ngram(self._tail(parameters.no_repeat_ngram_size))
         if parameters.top_p_decay != 1.0:
@@ -112,6 +118,8 @@ class SamplerState:
         banned = self.banned()
         if banned:
             logits[banned] = BANNED
+        if self.guide is not None:
+            logits[~self.guide.mask()] = BANNED
         np.maximum(logits, BANNED, out=logits)
 
     def seen(self) -> tuple[Int, Int] | None:

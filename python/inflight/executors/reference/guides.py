@@ -1,0 +1,166 @@
+"""Guided decoding: answers that fit a JSON schema, a regular expression, a grammar or structural tags.
+
+Owns the compiling of guides with llguidance and the masks of tokens that may come next. Knows nothing of
+sampling. Compiling is bounded in size and work, and happens where requests come in, not where streams
+wait; a mask is computed while the model runs. A guide that hits a limit fails its request: llguidance
+itself would allow the end token alone, and the answer would be cut without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from inflight.executors.base import StatusCode
+
+from .refusal import Refused, invalid
+
+#: TensorRT-LLM's ``GuidedDecodingParams.GuideType``, as Triton's tensor has it.
+GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
+
+#: A guide's text: what compiles within a fraction of a second.
+MAX_GUIDE_BYTES = 64 * 1024
+
+#: Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
+_MAX_GRAMMAR_SIZE = 8_000
+
+#: Threads that compute masks. They wait for no lock of Python's.
+_THREADS = 2
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class GuideRequest:
+    """``GuidedDecodingParams``: what a request asks to be held to."""
+
+    guide_type: str
+    guide: str
+
+
+class Guide:
+    """One sequence's place in its grammar. Made by `Guides.compile`."""
+
+    def __init__(
+        self, matcher: Any, vocab_size: int, eos_tokens: frozenset[int], pool: ThreadPoolExecutor
+    ) -> None:
+        self._matcher, self._vocab_size, self._pool = matcher, vocab_size, pool
+        self.eos_tokens = eos_tokens
+        self._mask: Future[bytes] = pool.submit(matcher.compute_bitmask)
+
+    def copy(self) -> Guide:
+        """The same place, for another sequence of the request."""
+        self._mask.result()
+        return Guide(self._matcher.deep_copy(), self._vocab_size, self.eos_tokens, self._pool)
+
+    def mask(self) -> Mask:
+        """Which tokens may come next ``[vocabulary]``."""
+        bits = np.frombuffer(self._mask.result(), dtype=np.uint8)
+        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+
+    def observe(self, token: int) -> None:
+        """Goes on by a token, and begins with the next mask."""
+        self._mask.result()
+        self._matcher.consume_token(token)
+        self._mask = self._pool.submit(self._matcher.compute_bitmask)
+
+    def problem(self) -> str | None:
+        """Why the answer cannot go on; None: it can."""
+        self._mask.result()
+        return str(self._matcher.get_error()).splitlines()[0] if self._matcher.is_error() else None
+
+
+class Guides:
+    """Compiles guides for one tokenizer. Any thread may compile."""
+
+    def __init__(self, tokenizer_json: Path, vocab_size: int, eos_tokens: list[int]) -> None:
+        import llguidance
+
+        self._llguidance: Any = llguidance
+        self._vocab_size = vocab_size
+        self._eos_tokens = frozenset(eos_tokens)
+        self._tokenizer = llguidance.LLTokenizer(
+            tokenizer_json.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_tokens
+        )
+        self._limits = llguidance.LLParserLimits(max_grammar_size=_MAX_GRAMMAR_SIZE, verbose_errors=False)
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="guide-mask")
+
+    def compile(self, request: GuideRequest) -> Guide:
+        """A guide at its beginning. Errors: `Refused` for one that is malformed, unknown or too large."""
+        if len(request.guide.encode()) > MAX_GUIDE_BYTES:
+            raise invalid(
+                f"guided_decoding_guide has {len(request.guide.encode())} bytes; "
+                f"it may have {MAX_GUIDE_BYTES}"
+            )
+        try:
+            grammar = self._grammar(request)
+        except (ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
+            raise invalid(
+                f"guided_decoding_guide is no `{request.guide_type}`: {error or type(error).__name__}"
+            ) from error
+        matcher = self._llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        if matcher.is_error():
+            text = str(matcher.get_error()).splitlines()[0]
+            raise invalid(f"guided_decoding_guide cannot be used: {text}{_place(request, text)}")
+        return Guide(matcher, self._vocab_size, self._eos_tokens, self._pool)
+
+    def _grammar(self, request: GuideRequest) -> str:
+        matcher, guide = self._llguidance.LLMatcher, request.guide
+        if request.guide_type == "json":
+            return cast(str, matcher.grammar_from_json_schema("{}"))
+        if request.guide_type == "json_schema":
+            # Read here first: what is no JSON is told by its line and column.
+            return cast(str, matcher.grammar_from_json_schema(json.dumps(json.loads(guide))))
+        if request.guide_type == "regex":
+            return cast(str, matcher.grammar_from_regex(guide))
+        if request.guide_type == "ebnf_grammar":
+            return cast(str, self._llguidance.grammar_from("ebnf", guide))
+        return self._structural_tags(json.loads(guide))
+
+    def _structural_tags(self, guide: dict[str, Any]) -> str:
+        """``{"structures": [{"begin", "schema", "end"}], "triggers": […]}``: text is free up to a trigger."""
+        tags = []
+        for structure in guide["structures"]:
+            begin = structure["begin"]
+            trigger = next((one for one in guide["triggers"] if begin.startswith(one)), None)
+            if trigger is None:
+                raise ValueError(f"no trigger begins `{begin}`")
+            tags.append(
+                self._llguidance.StructTag(
+                    trigger=trigger, begin=begin, grammar=structure["schema"], end=structure["end"]
+                )
+            )
+        return cast(str, self._llguidance.StructTag.to_grammar(tags, assume_special=False))
+
+
+def unavailable() -> Refused:
+    """The refusal of a guided request where nothing can guide it."""
+    return Refused(
+        StatusCode.UNIMPLEMENTED,
+        "`guided_decoding_guide_type` needs llguidance and a tokenizer.json beside the model; install "
+        "`inflight-llm[guided]` on the server, or send the request without it",
+    )
+
+
+def _place(request: GuideRequest, text: str) -> str:
+    """Where in a schema the keys are that an error names, which llguidance does not tell."""
+    named = re.search(r'Unimplemented keys: \["([^"]+)"', text)
+    if request.guide_type != "json_schema" or named is None:
+        return ""
+    pending: list[tuple[str, Any]] = [("", json.loads(request.guide))]
+    while pending:
+        pointer, value = pending.pop(0)
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            if key == named[1]:
+                return f", at `{pointer}/{key}`"
+            if isinstance(inner, (dict, list)):
+                pending.append((f"{pointer}/{key}", inner))
+    return ""

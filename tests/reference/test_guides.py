@@ -1,0 +1,225 @@
+"""Guided decoding: whatever the model would say, answers fit; guides that cannot be are refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llguidance", reason="pip install 'inflight-llm[guided]'")
+
+import inflight
+from inflight.executors.base import Executor, FinishReason, NamedTensor
+from inflight.executors.reference import create
+from inflight.executors.reference.admission import Bounds, admit
+from inflight.executors.reference.guides import Guide, GuideRequest, Guides
+from inflight.executors.reference.refusal import Refused
+from inflight.executors.reference.sampler import SamplerState, sample
+
+from .support import collect, request, unpack
+
+[DEMO] = [config.parent for config in (Path(inflight.__file__).parent / "demo").rglob("config.json")]
+VOCAB_SIZE = json.loads((DEMO / "config.json").read_text())["vocab_size"]
+PROMPT = [40, 41, 42, 43]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "kind": {"enum": ["cat", "dog"]},
+    },
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+    # White space between values is as long as the model likes.
+    "x-guidance": {"whitespace_flexible": False},
+}
+TAGS = {
+    "structures": [{"begin": "<call>", "schema": {"enum": ["a", "b"]}, "end": "</call>"}],
+    "triggers": ["<call>"],
+}
+
+
+def fits_schema(text: str) -> bool:
+    value = json.loads(text)
+    return set(value) == {"name", "age", "kind"} and 0 <= value["age"] <= 150
+
+
+#: Guide, and whether a text fits it.
+KINDS: list[tuple[str, str, Any]] = [
+    ("json_schema", json.dumps(SCHEMA), fits_schema),
+    ("regex", r"[A-C]{2,5}-[0-9]{3}", lambda text: re.fullmatch(r"[A-C]{2,5}-[0-9]{3}", text)),
+    ("ebnf_grammar", 'root ::= ("yes" | "no") " " [0-9]', lambda text: re.fullmatch("(yes|no) [0-9]", text)),
+]
+
+
+@pytest.fixture(scope="module")
+def guides() -> Guides:
+    return Guides(DEMO / "tokenizer.json", VOCAB_SIZE, [2, 4])
+
+
+def decode(guides: Guides, tokens: list[int]) -> str:
+    text: str = guides._tokenizer.decode_str(tokens)  # the one thing that has the vocabulary's bytes
+    return text
+
+
+def drawn(guides: Guides, asked: GuideRequest, seed: int, most: int = 400) -> list[int]:
+    """What comes of logits that know nothing."""
+    random = np.random.default_rng(seed)
+    bounds = Bounds(VOCAB_SIZE, 1000, 999, 4, 9)
+    parameters = admit(request(1, [1], sampling={"top_p": 1.0, "seed": seed}), bounds).parameters
+    state = SamplerState(parameters, VOCAB_SIZE, [1])
+    state.guide = guides.compile(asked)
+    for _ in range(most):
+        [token] = sample(random.normal(size=(1, VOCAB_SIZE)).astype(np.float32) * 3, [state])
+        if token in state.guide.eos_tokens:
+            return state.generated
+        state.observe(token)
+        assert state.guide.problem() is None
+    raise AssertionError("the guide does not end")
+
+
+@pytest.mark.parametrize(("kind", "guide", "fits"), KINDS, ids=[kind for kind, _, _ in KINDS])
+def test_random_logits_give_answers_that_fit(guides: Guides, kind: str, guide: str, fits: Any) -> None:
+    for seed in range(4):
+        text = decode(guides, drawn(guides, GuideRequest(kind, guide), seed))
+        assert fits(text), text
+
+
+def test_json_is_any_value_and_tags_hold_what_is_between_them(guides: Guides) -> None:
+    guide = guides.compile(GuideRequest("json", ""))
+    for text in ('{"a": [1, null]}', "[true]", "3.5"):
+        one = guide.copy()
+        for token in guides._tokenizer.tokenize_str(text):
+            assert one.mask()[token], text
+            one.observe(token)
+        assert one.mask()[4]
+    tags = guides.compile(GuideRequest("structural_tag", json.dumps(TAGS)))
+    said = guides._tokenizer.tokenize_str('hello <call>"')
+    for token in said:
+        assert tags.mask()[token]
+        tags.observe(token)
+    allowed = {guides._tokenizer.decode_str([token])[:1] for token in np.flatnonzero(tags.mask()).tolist()}
+    assert allowed == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "guide", "words"),
+    [
+        ("json_schema", "{", "line 1 column 2"),
+        ("json_schema", '{"properties": {"a": {"items": [{"not": {}}]}}}', ""),
+        ("json_schema", '{"properties": {"a": {"not": {}}}}', "at `/properties/a/not`"),
+        ("json_schema", "[" * 30000 + "]" * 30000, "no `json_schema`"),
+        ("json_schema", json.dumps({"enum": ["x" * 70000]}), "it may have 65536"),
+        (
+            "json_schema",
+            json.dumps(
+                {"type": "object", "properties": {f"p{one}": {"type": "string"} for one in range(1800)}}
+            ),
+            "cannot be used",
+        ),
+        ("regex", "(", "cannot be used"),
+        ("regex", "(?=a)b", "cannot be used"),
+        ("ebnf_grammar", "root ::= other", "'other' not found"),
+        ("structural_tag", "{}", "structures"),
+        ("structural_tag", json.dumps({**TAGS, "triggers": ["<x>"]}), "no trigger begins `<call>`"),
+    ],
+)
+def test_guides_that_cannot_be_are_refused_soon(guides: Guides, kind: str, guide: str, words: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(Refused) as refusal:
+        guides.compile(GuideRequest(kind, guide))
+    assert words in refusal.value.text
+    assert time.monotonic() - started < 10
+
+
+def tensors(kind: str, guide: str | None) -> list[NamedTensor]:
+    made = []
+    for name, value in (("guided_decoding_guide_type", kind), ("guided_decoding_guide", guide)):
+        if value is not None:
+            data = value.encode()
+            made.append(NamedTensor(name, "BYTES", (1,), len(data).to_bytes(4, "little") + data))
+    return made
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    subject = create(DEMO, max_batch_size=8)
+    assert "guided_decoding" in subject.info().capabilities
+    yield subject
+    subject.shutdown()
+
+
+def ask(subject: Executor, *requests: Any) -> dict[tuple[int, int], Any]:
+    subject.enqueue(list(requests))
+    told: dict[tuple[int, int], Any] = {}
+    errors: dict[int, str] = {}
+    while sum(one.final for one in told.values()) < len(requests):
+        batch = subject.await_responses(5.0)
+        rows = unpack(batch)
+        errors.update({rows[row].client_id: text for row, _, text in batch.errors})
+        collect(rows, told)
+    return told | {(client_id, -1): text for client_id, text in errors.items()}
+
+
+def test_the_executor_guides_every_sequence_and_leaves_others_alone(
+    guides: Guides, executor: Executor
+) -> None:
+    sampling = {"top_p": 0.95, "temperature": 1.5, "seed": 5, "num_return_sequences": 3}
+    told = ask(
+        executor,
+        *[
+            request(key, PROMPT, 200, sampling=sampling, tensors=tensors(kind, guide), end_id=4)
+            for key, (kind, guide, _) in enumerate(KINDS)
+        ],
+        request(9, PROMPT, 10),
+    )
+    for key, (_, _, fits) in enumerate(KINDS):
+        for index in range(3):
+            one = told[key, index]
+            assert one.finish_reason == FinishReason.END_ID
+            assert fits(decode(guides, one.tokens))
+    assert len(told[9, 0].tokens) == 10
+
+
+def test_what_the_guide_and_the_rest_rule_out_together_is_an_error(executor: Executor) -> None:
+    digits = [[one] for one in range(VOCAB_SIZE)][20:30]
+    told = ask(
+        executor,
+        request(1, PROMPT, 20, tensors=tensors("regex", "[0-9]{4}"), bad_words=digits),
+        request(2, PROMPT, 20, tensors=tensors("regex", "(")),
+        request(3, PROMPT, 20, tensors=tensors("xml", "<a/>")),
+        request(4, PROMPT, 20, tensors=tensors("regex", None)),
+        request(5, PROMPT, 20, tensors=tensors("json", None)),
+    )
+    assert "cannot go on within its guide" in told[1, -1]
+    assert "cannot be used" in told[2, -1]
+    assert "`xml`" in told[3, -1]
+    assert "without its guided_decoding_guide" in told[4, -1]
+    assert told[5, 0].tokens
+    assert set(told) >= {(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)}
+
+
+def test_a_grammar_that_explodes_in_mid_answer_is_an_error_and_no_cut(guides: Guides) -> None:
+    import llguidance
+
+    matcher = llguidance.LLMatcher(
+        guides._tokenizer,
+        llguidance.LLMatcher.grammar_from_json_schema("{}"),
+        log_level=0,
+        limits=llguidance.LLParserLimits(max_items_in_row=1, verbose_errors=False),
+    )
+    guide = Guide(matcher, VOCAB_SIZE, frozenset([4]), guides._pool)
+    assert guide.problem() is None
+    assert guide.mask().any()
+    for token in guides._tokenizer.tokenize_str('{"a": 1'):
+        guide.observe(token)
+    assert "max is 1" in (guide.problem() or "")
+    # This is what would have cut the answer.
+    assert np.flatnonzero(guide.mask()).tolist() in ([], [2, 4])
