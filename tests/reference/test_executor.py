@@ -154,7 +154,9 @@ def test_info_tells_the_truth(executor: Executor) -> None:
     info = executor.info()
     assert (info.executor, info.vocab_size, info.max_seq_len) == ("reference", 64, 256)
     assert (info.max_input_len, info.max_batch_size, info.max_beam_width) == (255, 8, 4)
-    assert "beam_search" not in info.capabilities
+    # The fixture has no tokenizer, which guides would need.
+    assert {"beam_search", "draft_tokens"} < set(info.capabilities)
+    assert not {"guided_decoding", "lora"} & set(info.capabilities)
 
 
 @pytest.mark.parametrize(

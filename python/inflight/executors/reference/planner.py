@@ -49,8 +49,12 @@ class Planner:
 
     def plan(self) -> Plan:
         """What the scheduler makes of the sequences; nothing changes yet."""
-        active = [self._demand(one) for one in self.active.values()]
-        if sum(one.blocks_next for one in active) > self.pool.available:
+        active = [
+            self._plain_demand(one) if one.drafts is None and one.beams is None else self._demand(one)
+            for one in self.active.values()
+        ]
+        may_pause = self.limits.policy is scheduler.CapacitySchedulerPolicy.MAX_UTILIZATION
+        if may_pause and sum(one.blocks_next for one in active) > self.pool.available:
             # Somebody will have to go: only then it matters what each shares.
             for demand in active:
                 demand.blocks_held = sum(
@@ -83,8 +87,9 @@ class Planner:
                 generating.append(one)
         positions = [one.position for one in generating]
         sources = [KNOWN if one.launched == len(one.sampler.generated) else one.row for one in generating]
+        size = self.pool.tokens_per_block
         for sequence, position in zip(generating, positions, strict=True):
-            if sequence.table is not None:
+            if sequence.table is not None and position >= len(sequence.table.blocks) * size:
                 self.pool.grow(sequence.table, position + 1)
         chunks = [self._chunk(self.active[key], tokens) for key, tokens in schedule.context]
         work = Work(generating, positions, sources, chunks, copies, probes)
@@ -95,7 +100,18 @@ class Planner:
 
     # What the scheduler sees.
 
+    def _plain_demand(self, one: SequenceState) -> scheduler.Active:
+        """Of a sequence that takes a token at a time: nearly all do, and all are asked at every iteration."""
+        admitted, held = one.owner.admitted, len(one.blocks)
+        left = len(one.context) - one.context_done
+        ending = left == 0 and one.launched >= admitted.max_tokens
+        full = len(one.prompt) + one.launched > held * self.pool.tokens_per_block
+        return scheduler.Active(
+            one.key, left, admitted.blocks - held, int(full and not ending), 0, 1, 0, ending
+        )
+
     def _demand(self, one: SequenceState) -> scheduler.Active:
+        """Of a sequence with beams or draft tokens."""
         size = self.pool.tokens_per_block
         demand = scheduler.Active(one.key, one.context_left, ending=one.ending)
         if one.beams is not None and not one.context_left:

@@ -52,20 +52,19 @@ class SamplerState:
         self._counts: Int | None = None
         if parameters.penalizes:
             self._counts = np.bincount(np.asarray(prompt, dtype=np.int64), minlength=vocab_size)
-
-    @property
-    def edits(self) -> bool:
-        """Whether the next token's logits need more than a temperature."""
-        parameters = self.parameters
-        return bool(
+        # Asked of every sequence at every iteration.
+        self._always_edits = bool(
             self._counts is not None
             or parameters.bias_ids is not None
             or parameters.bad_ids
             or parameters.bad_sequences
             or parameters.no_repeat_ngram_size
-            or self.guide is not None
-            or self._holds_back_the_end()
         )
+
+    @property
+    def edits(self) -> bool:
+        """Whether the next token's logits need more than a temperature."""
+        return self._always_edits or self.guide is not None or self._holds_back_the_end()
 
     @property
     def needs_history(self) -> bool:
@@ -150,7 +149,8 @@ class SamplerState:
         logits[seen] = values
 
     def _holds_back_the_end(self) -> bool:
-        return bool(self.parameters.ending_ids) and len(self.generated) < self.parameters.min_tokens
+        parameters = self.parameters
+        return len(self.generated) < parameters.min_tokens and bool(parameters.ending_ids)
 
     def _note_ngram(self, tokens: Sequence[int]) -> None:
         """Remembers that the last token followed those before it."""

@@ -74,10 +74,6 @@ class Active:
     #: Its last token is being chosen: it runs no more and holds its place until that is known.
     ending: bool = False
 
-    @property
-    def generates(self) -> bool:
-        return self.context_left == 0 and not self.ending
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -108,7 +104,7 @@ def schedule(
     else:
         running = active
         free_blocks -= sum(one.blocks_left for one in active)
-    generating = [one for one in running if one.generates]
+    generating = [one for one in running if one.context_left == 0 and not one.ending]
     budget = limits.max_num_tokens - sum(one.tokens_next for one in generating)
     context: list[tuple[int, int]] = []
     for one in running:

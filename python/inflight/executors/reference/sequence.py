@@ -106,7 +106,7 @@ class SequenceState:
     @property
     def needs_history(self) -> bool:
         """Whether its next step cannot be planned before the last one is known."""
-        return self.chooses_on_the_host or self.sampler.needs_history
+        return self.drafts is not None or self.beams is not None or self.sampler.needs_history
 
     @property
     def all_tables(self) -> list[BlockTable]:
