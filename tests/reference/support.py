@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from inflight.executors.reference.model import LlamaModel, load_model
 from inflight.executors.reference.numpy_runner import NumpyRunner
 from inflight.executors.reference.reuse import ReuseIndex
 from inflight.executors.reference.rows import Row
+from inflight.executors.reference.runner import Runner
 from inflight.executors.reference.scheduler import CapacitySchedulerPolicy, Limits
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -56,18 +58,30 @@ def engine(
     policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT,
     chunked: bool = True,
     lookup: LookupConfig | None = None,
+    torch: TorchSettings | None = None,
 ) -> Engine:
-    """An engine over a fixture, small enough to reach its limits."""
+    """An engine over a fixture, small enough to reach its limits.
+
+    With `INFLIGHT_TEST_DEVICE` `cpu` or `cuda` in the environment it computes on PyTorch there, so that
+    every test of the engine can be run on both implementations.
+    """
     loaded = model(name)
     config = loaded.config
+    limits = Limits(max_batch_size, max_num_tokens, policy, chunked)
+    if torch is None and "INFLIGHT_TEST_DEVICE" in os.environ:
+        torch = TorchSettings(os.environ["INFLIGHT_TEST_DEVICE"])
+    runner: Runner
+    if torch is not None:
+        runner = torch_runner(name, torch, limits, num_blocks, tokens_per_block, max_seq_len)
+    else:
+        cache = PagedCache(
+            config.num_layers, num_blocks, tokens_per_block, config.num_kv_heads, config.head_dim
+        )
+        runner = NumpyRunner(loaded, cache, depth)
     return Engine(
-        NumpyRunner(
-            loaded,
-            PagedCache(config.num_layers, num_blocks, tokens_per_block, config.num_kv_heads, config.head_dim),
-            depth,
-        ),
+        runner,
         BlockPool(num_blocks, tokens_per_block, ReuseIndex(tokens_per_block, True, 1000) if reuse else None),
-        Limits(max_batch_size, max_num_tokens, policy, chunked),
+        limits,
         Bounds(
             config.vocab_size,
             max_seq_len,
@@ -87,15 +101,27 @@ def torch_engine(
     name: str = "llama",
     device: str = "cpu",
     *,
-    max_batch_size: int = 64,
-    max_num_tokens: int = 256,
-    num_blocks: int = 600,
-    tokens_per_block: int = 4,
-    max_seq_len: int = 128,
     kernels: ModuleType | None = None,
     dtype: str = "float32",
+    **limits: Any,
 ) -> Engine:
     """As `engine`, over PyTorch; with the kernels on a GPU."""
+    return engine(name, torch=TorchSettings(device, kernels, dtype), **limits)
+
+
+@dataclass(frozen=True)
+class TorchSettings:
+    """How PyTorch is to compute."""
+
+    device: str = "cpu"
+    kernels: ModuleType | None = None
+    dtype: str = "float32"
+
+
+def torch_runner(
+    name: str, settings: TorchSettings, limits: Limits, num_blocks: int, size: int, max_seq_len: int
+) -> Runner:
+    """A runner on PyTorch over a fixture."""
     import torch
 
     from inflight.executors.reference.config import load_config
@@ -106,18 +132,15 @@ def torch_engine(
     from inflight.executors.reference.tensors import required_tensors
     from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
-    if device == "cuda" and kernels is None:
+    kernels = settings.kernels
+    if settings.device == "cuda" and kernels is None:
         from inflight.executors.reference.pytorch import kernels
+    torch.set_num_threads(1)  # the models are tiny
     config = load_config(FIXTURES / name)
     checkpoint = CheckpointWeights(find_weights(FIXTURES / name), required_tensors(config))
-    weights = DeviceWeights(checkpoint, torch.device(device), getattr(torch, dtype))
-    loaded = TorchModel(config, weights, max_seq_len, tokens_per_block, kernels or operations)
-    limits = Limits(max_batch_size, max_num_tokens)
-    return Engine(
-        TorchRunner(loaded, num_blocks, limits),
-        BlockPool(num_blocks, tokens_per_block),
-        limits,
-        Bounds(config.vocab_size, max_seq_len, num_blocks, tokens_per_block, 100),
+    weights = DeviceWeights(checkpoint, torch.device(settings.device), getattr(torch, settings.dtype))
+    return TorchRunner(
+        TorchModel(config, weights, max_seq_len, size, kernels or operations), num_blocks, limits
     )
 
 

@@ -15,8 +15,6 @@ from inflight.executors.reference.engine import Engine
 from .support import FIXTURES, Told, engine, expected, request, run, torch_engine
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
-torch.set_num_threads(1)  # the models are tiny
-
 CUDA = pytest.param(
     "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU")
 )

@@ -90,6 +90,11 @@ class TorchModel:
                 for _ in range(self.config.num_layers)
             )
 
+    def copy_block(self, source: int, target: int, tokens: int) -> None:
+        """The keys and values of a block's first ``tokens``, to another block."""
+        for cache in (*self._keys, *self._values):
+            cache[target, :, :tokens] = cache[source, :, :tokens]
+
     def forward(self, rows: Rows) -> Tensor:
         """Runs all rows, writes keys and values to the cache; final hidden states ``[T, hidden]``."""
         config, shape, ops = self.config, self.shape, self.operations

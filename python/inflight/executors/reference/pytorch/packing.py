@@ -65,24 +65,34 @@ class Packed:
     #: Row, sequence slot, first position and rows of each tile: ``[4, tiles]``.
     tiles: Array
     choosing: Array
-    #: (first row, rows, sequence slot, first position) of each chunk.
+    #: (first row, rows, sequence slot, first position) of each chunk, then of each probe.
     chunks: tuple[tuple[int, int, int, int], ...]
 
     @classmethod
-    def of(cls, work: Work, generation: Array, tokens_per_block: int) -> Packed:
-        """The rows of ``work``, whose generation rows are ``generation`` already."""
+    def of(cls, work: Work, generation: Array, tokens_per_block: int, probe_slot: int) -> Packed:
+        """The rows of ``work``, whose generation rows are ``generation`` already. Probes have block tables
+        of their own: they count as sequence slots from ``probe_slot`` on."""
         positions, slots, chunks = [], [], []
         start = len(work.generation)
         choosing = list(range(start))
-        for chunk in work.chunks:
-            own = np.arange(chunk.first, chunk.stop, dtype=np.int32)
-            table = np.array(chunk.sequence.blocks, dtype=np.int32)
+        spans = [
+            (chunk.first, chunk.stop, chunk.sequence.blocks, chunk.sequence.slot, chunk.chooses)
+            for chunk in work.chunks
+        ]
+        spans += [
+            (probe.first, probe.first + len(probe.tokens), probe.blocks, probe_slot + place, False)
+            for place, probe in enumerate(work.probes)
+        ]
+        for first, stop, blocks, slot, chooses in spans:
+            own = np.arange(first, stop, dtype=np.int32)
+            table = np.array(blocks, dtype=np.int32)
             positions.append(own)
             slots.append(table[own // tokens_per_block] * tokens_per_block + own % tokens_per_block)
-            chunks.append((start, len(own), chunk.sequence.slot, chunk.first))
+            chunks.append((start, len(own), slot, first))
             start += len(own)
-            if chunk.chooses:
+            if chooses:
                 choosing.append(start - 1)
+        tokens = [chunk.tokens for chunk in work.chunks] + [probe.tokens for probe in work.probes]
         tiles = [
             (row + offset, slot, first + offset, min(CONTEXT_TILE, count - offset))
             for row, count, slot, first in chunks
@@ -90,7 +100,7 @@ class Packed:
         ]
         return cls(
             generation,
-            np.fromiter(chain.from_iterable(chunk.tokens for chunk in work.chunks), dtype=np.int32),
+            np.fromiter(chain.from_iterable(tokens), dtype=np.int32),
             np.concatenate(positions),
             np.concatenate(slots),
             np.array(tiles, dtype=np.int32).T,

@@ -45,14 +45,18 @@ class _Launched:
     widths: Sequence[int] = ()
     told: tuple[Tensor, ...] = ()
     prompts: dict[int, list[tuple[Tensor, ...]]] = field(default_factory=dict)
+    #: Logits for the host, by choosing row, by chunk and of each probe; the last two in pieces.
+    logits: dict[int, Tensor] = field(default_factory=dict)
+    chunk_logits: dict[int, list[Tensor]] = field(default_factory=dict)
+    probe_logits: list[list[Tensor]] = field(default_factory=list)
     done: Any = None
 
 
 class TorchRunner:
     """Implements `runner.Runner`. Makes the model's cache, with one block more than is counted."""
 
-    copies_blocks = False
-    gives_logits = False
+    copies_blocks = True
+    gives_logits = True
 
     def __init__(self, model: TorchModel, num_blocks: int, limits: Limits) -> None:
         self._model = model
@@ -107,15 +111,24 @@ class TorchRunner:
             for place, parts in launched.prompts.items()
         }
         tokens = [] if launched.tokens is None else launched.tokens.tolist()
-        return Outcome(tokens, told, prompts)
+        return Outcome(
+            tokens,
+            told,
+            prompts,
+            {row: logits.numpy() for row, logits in launched.logits.items()},
+            {place: _joined(parts) for place, parts in launched.chunk_logits.items()},
+            [_joined(parts) for parts in launched.probe_logits],
+        )
 
     def _launch(self, work: Work) -> _Launched:
         choosing = work.choosing()
         launched = _Launched(len(choosing))
+        for copy in work.copies:
+            self._model.copy_block(*copy)
         self._note_tables(work)
         inputs = self._generation_inputs(work)
         states = [one.sampler for one in choosing]
-        if work.chunks:
+        if work.chunks or work.probes:
             logits = self._mix(work, inputs, launched)
             if not choosing:
                 return launched
@@ -132,6 +145,9 @@ class TorchRunner:
             places = self._upload(np.array(launched.rows, dtype=np.int64))
             columns = sampling.chosen_and_best(logits[places], self._chosen[places], max(launched.widths))
             launched.told = tuple(self._download(column) for column in columns)
+        launched.logits = {
+            row: self._download(logits[row].float()) for row, one in enumerate(choosing) if one.keeps_logits
+        }
         return launched
 
     # The way in.
@@ -260,9 +276,9 @@ class TorchRunner:
 
     def _mix(self, work: Work, generation: Any, launched: _Launched) -> Tensor:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are in ``_chosen``."""
-        packed = Packed.of(work, generation, self._size)
-        told = any(chunk.prompt_width is not None for chunk in work.chunks)
-        bucket = None if told else self._prompt_bucket(packed.shape)
+        packed = Packed.of(work, generation, self._size, self._spare.slot + 1)
+        told = any(chunk.prompt_width is not None or chunk.logit_rows for chunk in work.chunks)
+        bucket = None if told or work.probes else self._prompt_bucket(packed.shape)
         if bucket is not None:
             buffer = packed.padded(self._prompt_shape(bucket), self._spare)
             self._prompt_inputs[: len(buffer)].copy_(torch.from_numpy(buffer).pin_memory(), non_blocking=True)
@@ -271,12 +287,45 @@ class TorchRunner:
         shape = packed.shape.rounded()
         moved = shape.generation - packed.shape.generation
         chunks = tuple((row + moved, *rest) for row, *rest in packed.chunks)
-        hidden, logits = self._prompts(self._upload(packed.padded(shape, self._spare)), shape, chunks)
-        self._tell_prompts(work, [row for row, *_ in chunks], hidden, launched)
+        buffer = self._upload(packed.padded(shape, self._spare))
+        hidden, logits = self._prompts(buffer, shape, chunks, self._probe_tables(work))
+        self._tell_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], hidden, launched)
+        self._give_logits(work, chunks, hidden, launched)
         return logits
 
+    def _probe_tables(self, work: Work) -> Tensor | None:
+        """Block tables of probes, which are no sequence's own."""
+        if not work.probes:
+            return None
+        tables = np.zeros((len(work.probes), self._block_tables.shape[1]), dtype=np.int32)
+        for table, probe in zip(tables, work.probes, strict=True):
+            table[: len(probe.blocks)] = probe.blocks
+        return self._upload(tables)
+
+    def _give_logits(
+        self, work: Work, chunks: Sequence[tuple[int, ...]], hidden: Tensor, launched: _Launched
+    ) -> None:
+        """The logits that the host asked for, of the last rows of chunks and of all rows of probes."""
+        for place, (row, count, *_) in enumerate(chunks):
+            is_probe = place >= len(work.chunks)
+            wanted = count if is_probe else work.chunks[place].logit_rows
+            pieces = [
+                self._download(
+                    self._model.logits(hidden[start : min(start + _PROMPT_LOGIT_ROWS, row + count)]).float()
+                )
+                for start in range(row + count - wanted, row + count, _PROMPT_LOGIT_ROWS)
+            ]
+            if is_probe:
+                launched.probe_logits.append(pieces)
+            elif wanted:
+                launched.chunk_logits[place] = pieces
+
     def _prompts(
-        self, buffer: Tensor, shape: PackedShape, chunks: tuple[tuple[int, ...], ...] = ()
+        self,
+        buffer: Tensor,
+        shape: PackedShape,
+        chunks: tuple[tuple[int, ...], ...] = (),
+        probe_tables: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Hidden states and the logits of choosing rows, from a packed iteration: what graphs hold."""
         generation, ids, positions, slots, tiles, choosing = buffer.split(shape.sizes)
@@ -290,7 +339,10 @@ class TorchRunner:
             slots = torch.cat((cache_slots, slots))
         tile_rows, tile_slots, firsts, counts = tiles.view(4, shape.tiles)
         context = Context(tile_rows, tile_slots, firsts, counts, chunks)
-        hidden = self._model.forward(Rows(ids, positions, slots, inputs[3], self._block_tables, context))
+        tables = self._block_tables
+        if probe_tables is not None:
+            tables = torch.cat((tables, probe_tables))
+        hidden = self._model.forward(Rows(ids, positions, slots, inputs[3], tables, context))
         return hidden, self._choose(hidden[choosing[: len(self._chosen)].long()])
 
     def _prompt_bucket(self, shape: PackedShape) -> int | None:
@@ -320,6 +372,10 @@ class TorchRunner:
                 columns = sampling.chosen_and_best(logits, tokens[start:stop], chunk.prompt_width)
                 parts.append(tuple(self._download(column) for column in columns))
             launched.prompts[place] = parts
+
+
+def _joined(parts: Sequence[Tensor]) -> Any:
+    return np.concatenate([part.numpy() for part in parts])
 
 
 def buckets(most: int) -> list[int]:

@@ -64,7 +64,7 @@ def _choose(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> T
 def _draw(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Tensor:
     """One token a row by inverse transform, in order of id without limits and best first with them."""
     uniforms = [one.uniform() for one in states]
-    limits = [(one.parameters.top_k, one.parameters.top_p, one.parameters.min_p) for one in states]
+    limits = [(one.parameters.top_k, one.top_p, one.parameters.min_p) for one in states]
     limited = [top_k > 0 or top_p < 1.0 or min_p > 0.0 for top_k, top_p, min_p in limits]
     tokens = torch.empty(len(states), dtype=torch.int32, device=logits.device)
     free = [row for row, is_limited in enumerate(limited) if not is_limited]
@@ -110,7 +110,7 @@ def _pick(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _edit(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> None:
-    """Bias, temperature, penalties and bans, in that order, in place."""
+    """Bias, temperature, penalties, bans and guides, in that order, in place."""
     biased, seen, banned = [], [], []
     for row, state in enumerate(states):
         parameters = state.parameters
@@ -138,6 +138,11 @@ def _edit(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Non
     if banned:
         rows, ids, _ = _flat(banned, upload)
         logits[rows, ids] = float(BANNED)
+    guided = [(row, one.guide) for row, one in enumerate(states) if one.guide is not None]
+    if guided:
+        allowed = upload(np.stack([guide.mask() for _, guide in guided]))
+        places = upload(np.array([row for row, _ in guided], dtype=np.int64))
+        logits[places] = logits[places].masked_fill(~allowed, float(BANNED))
     logits.clamp_(min=float(BANNED))
 
 
