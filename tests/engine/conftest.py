@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .double import write_double
+from support.double.package import write_double
+
 from .shell import Shell
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -12,10 +11,7 @@ from inflight.build.options import BY_NAME, OPTIONS, Values
 from inflight.cli.app import inflight
 from inflight.model.runtimes import RUNTIMES
 from inflight.model.speculation import CLASSES, DECODING_TYPES, ENGINE_DRAFTERS, PYTORCH_DRAFTERS
-
-from .double import RECORDED
-
-RECORD: dict[str, Any] = json.loads(RECORDED.read_text())
+from support.double.classes import RECORD
 
 #: What the planner itself decides.
 PLANNED = {"checkpoint_dir", "output_dir", "dry_run"}

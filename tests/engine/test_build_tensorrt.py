@@ -17,10 +17,15 @@ from inflight.build.options import OPTIONS, Values
 from inflight.build.options.declaration import BuildOption
 from inflight.errors import UserMistake
 from inflight.launch.model import find_model
+from support.double.package import (
+    calls,
+    write_double,
+    write_encoder_decoder_script,
+    write_quantize_script,
+)
 from support.processes import exists, wait_until
 
 from .checkpoints import checkpoint_of
-from .double import calls, write_double, write_encoder_decoder_script
 from .shell import INFLIGHT, Shell
 
 
@@ -214,24 +219,9 @@ def test_weight_only_formats_convert_with_the_wheel_alone(double: Shell) -> None
 
 def test_calibrated_formats_run_the_example_script(double: Shell) -> None:
     checkpoint_of("codellama-13b", double.folder / "llama")
-    script = double.folder / "TensorRT-LLM/examples/quantization/quantize.py"
-    script.parent.mkdir(parents=True)
-    script.write_text(
-        "import argparse, json, os\n"
-        "from pathlib import Path\n"
-        "from tensorrt_llm.common import RECORD\n"
-        "parser = argparse.ArgumentParser(allow_abbrev=False)\n"
-        "for option in RECORD['cli']['examples/quantization/quantize.py']['options']:\n"
-        "    flag = {'choices': option.get('choices')}\n"
-        "    flag = {'action': 'store_true'} if option.get('is_flag') else flag\n"
-        "    parser.add_argument(*option['names'], **flag)\n"
-        "given = parser.parse_args()\n"
-        "target = Path(given.output_dir); target.mkdir(parents=True)\n"
-        "config = {'mapping': {'world_size': 1}, 'as': given.qformat}\n"
-        "(target / 'config.json').write_text(json.dumps(config))\n"
-    )
+    write_quantize_script(double.folder / "TensorRT-LLM/examples")
     version = double.folder / "TensorRT-LLM/tensorrt_llm/version.py"
-    version.parent.mkdir()
+    version.parent.mkdir(parents=True)
     command = ("build", "llama", "--output", "engine", "--quantization", "fp8", "--kv-cache-dtype", "fp8")
     told = double(*command)
     assert told.code == 2

@@ -12,9 +12,9 @@ import pytest
 from inflight.launch.model import DEMO_DIRECTORY
 from inflight.model.checkpoint import read_checkpoint
 from inflight.model.memory import count_parameters, human_bytes, needs
+from support.double.package import write_double
 
 from .checkpoints import CONFIGS, checkpoint_of
-from .double import write_double
 from .shell import Shell
 
 GIB = 1 << 30

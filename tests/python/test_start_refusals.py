@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from engine.checkpoints import checkpoint_of
-from engine.double import write_double
 from engine.shell import Shell
+from support.double.package import write_double
 
 #: Of processor time, which other work on the machine does not lengthen: a quiet one's wall time is no more.
 AT_ONCE_S = 1.0

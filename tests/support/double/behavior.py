@@ -1,24 +1,30 @@
-"""What the doubles' classes do, over the engine of `simulator`."""
+"""What the double's classes for serving do, over its engine, as upstream does it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import queue
+import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trtllm.simulator import MODULES, REFUSE, VOCAB, Job, Simulator, record, record_engine
+from support.double.engine import CACHED, MODULES, REFUSE, VOCAB, Engine, Job, record, record_engine
 
 
 class Executor:
     """`bindings.executor.Executor`."""
 
+    values: dict[str, Any]
+
     def _sim_begin(self) -> None:
-        self._sim = Simulator()
+        self._sim_reuses = check_configuration(self.values)
+        self._sim = Engine()
         record_engine(self)
 
     def enqueue_request(self, request: Any) -> int:
@@ -31,6 +37,11 @@ class Executor:
             given = request.values
             if given["input_token_ids"][:1] == [REFUSE]:
                 raise RuntimeError("Prompt length exceeds maximum input length")
+            tuning = given["prompt_tuning_config"]
+            if tuning is not None and self._sim_reuses:
+                extra = tuning.values["input_token_extra_ids"]
+                if extra is None or len(extra) != len(given["input_token_ids"]):
+                    raise RuntimeError("Input token extra ids must be provided when enabling kv cache reuse")
             sampling, output = request.values["sampling_config"], request.values["output_config"]
             config = sampling.values
             identity = self._sim.next_id
@@ -83,6 +94,34 @@ class Executor:
         self._sim.stop()
 
 
+def check_configuration(values: dict[str, Any]) -> bool:
+    """What the executor asserts of its configuration and its engine when it loads; whether blocks are
+    reused."""
+    config = values["executor_config"].values
+
+    def part(name: str) -> dict[str, Any]:
+        held = config[name]
+        return getattr(held, "values", None) or {}
+
+    cache, parallel = part("kv_cache_config"), part("parallel_config")
+    is_encoder_decoder = values.get("encoder_model_path") is not None
+    if is_encoder_decoder and cache.get("cross_kv_cache_fraction") is None:
+        raise RuntimeError("Must set crossKvCacheFraction for encoder-decoder model")
+    path = Path(values.get("decoder_model_path") or values["model_path"])
+    built = json.loads((path / "config.json").read_text())["build_config"]
+    paged = (built.get("plugin_config") or {}).get("use_paged_context_fmha", True)
+    if config["enable_chunked_context"] is True and not paged:
+        raise RuntimeError("Chunked context is not supported for this configuration")
+    orchestrator = getattr(parallel.get("orchestrator_config"), "values", None)
+    if orchestrator is not None:
+        spawns, participants = orchestrator["spawn_processes"], parallel["participant_ids"]
+        if spawns is not False and participants is not None:
+            raise RuntimeError("Participant ids should not be set when using ORCHESTRATOR mode with spawn")
+        if spawns is False and (not participants or 0 in participants):
+            raise RuntimeError("Participant ids must be set, without 0, when not spawning processes")
+    return cache.get("enable_block_reuse") is not False and paged and not built.get("gather_context_logits")
+
+
 class IterationStats:
     """`bindings.executor.IterationStats`."""
 
@@ -94,35 +133,108 @@ class IterationStats:
         return json.dumps({json_name: self.values.get(name, 0) for name, json_name in names.items()})
 
 
+class Rank:
+    """A worker process of the LLM, as the future that ends with it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def done(self) -> bool:
+        return self._engine.broken or self._engine.stopped
+
+
+class Proxy:
+    """As much of `GenerationExecutorProxy` as the adapter looks at."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.mpi_futures = [Rank(engine)]
+
+
+class IterationResult:
+    """`executor.result.IterationResult`: its queue belongs to the loop on which it was made, if to any."""
+
+    def _sim_begin(self) -> None:
+        self._sim_done, self._sim_timeout = False, 2.0
+        self._sim_next: Any = None
+        try:
+            self._sim_loop: Any = asyncio.get_running_loop()
+        except RuntimeError:
+            self._sim_loop = None
+
+    def set_timeout(self, timeout: float) -> None:
+        self._sim_timeout = timeout
+
+    def mark_undone(self) -> None:
+        self._sim_done = False
+
+    def get_results(self) -> list[dict[str, Any]]:
+        results: list[dict[str, Any]] = []
+        while not self._sim_done:
+            data = self._sim_next()
+            if data is None and self._sim_loop is None:
+                self._sim_done = True
+                break
+            # A loop's queue gives None where it stays empty: a TypeError.
+            results.append(json.loads(data))
+        return results
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._sim_done:
+            raise StopAsyncIteration
+        assert self._sim_loop is asyncio.get_running_loop(), "made on another loop, or on none"
+        assert self._sim_timeout > 0, "without a time to wait nothing is taken"
+        data = self._sim_next()
+        if data is None:
+            self._sim_done = True
+            raise StopAsyncIteration
+        return json.loads(data)
+
+
+async def nothing() -> Any:
+    """What the LLM gives before its first request."""
+    for stats in list[Any]():
+        yield stats
+
+
 class LLM:
     """`tensorrt_llm.LLM`."""
 
+    values: dict[str, Any]
+
     def _sim_begin(self) -> None:
-        self._sim = Simulator()
+        self._sim = Engine()
         self._sim_results: dict[int, Any] = {}
+        self._sim_iterations: Any = None
+        self._sim_shut = False
+        self._sim_thread: int | None = None
         record_engine(self)
         self._sim.deliver = self._sim_deliver
 
-    def _sim_deliver(self, responses: list[Any]) -> None:
-        for response in responses:
-            if not response.has_error():
-                response.result = pack(response.result)
-        if os.environ.get("TLLM_WORKER_USE_SINGLE_PROCESS") == "1":
-            # In the first where 1.0 has it, if a test has put it there.
-            for name in ("worker", "base_worker"):
-                module: Any = MODULES.get(f"tensorrt_llm.executor.{name}")
-                if hasattr(module, "AwaitResponseHelper"):
-                    module.AwaitResponseHelper(worker=self).responses_handler(responses)
-                    return
-        self._sim_spread(responses)
+    @property
+    def _executor(self) -> Proxy:
+        return Proxy(self._sim)
 
-    def _sim_spread(self, responses: list[Any]) -> None:
+    def _sim_deliver(self, responses: list[Any]) -> None:
         for response in responses:
             result = self._sim_results[response.client_id]
             if result._sim_loop is not None:
-                result._sim_loop.call_soon_threadsafe(result._sim_queue.put_nowait, response)
+                # The loop may have ended with requests that were not waited for.
+                with contextlib.suppress(RuntimeError):
+                    result._sim_loop.call_soon_threadsafe(result._sim_queue.put_nowait, response)
             else:
                 result._sim_queue.put(response)
+
+    def _sim_next_stats(self) -> str | None:
+        with self._sim.changed:
+            stats = self._sim.stats
+            return stats.pop(0).to_json_str() if stats else None
+
+    def _sim_reuses_blocks(self) -> bool:
+        config = self.values.get("kv_cache_config") or {}
+        return bool(config.get("enable_block_reuse", True))
 
     def generate_async(
         self,
@@ -148,8 +260,16 @@ class LLM:
             "lora_request": lora_request,
         }
         record(call)
-        if self._sim.broken:
+        thread = threading.get_ident()
+        assert self._sim_thread in (None, thread), "client ids are counted without a lock"
+        self._sim_thread = thread
+        if self._sim_shut:
             raise RuntimeError("LLM is shut down")
+        if self._sim_iterations is None:
+            self._sim_iterations = MODULES["tensorrt_llm.executor.result"].IterationResult()
+            self._sim_iterations._sim_next = self._sim_next_stats
+        else:
+            self._sim_iterations.mark_undone()
         if inputs[0] == REFUSE:
             raise ValueError("The prompt is too long")
         if given["end_id"] is None:
@@ -160,6 +280,13 @@ class LLM:
             and not (given["temperature"] or given["top_p"] or given["top_k"])
         ):
             raise ValueError("Greedy decoding in the LLM API does not allow multiple returns.")
+        kind = None if disaggregated_params is None else disaggregated_params.values["request_type"]
+        if kind == "context_only" and not self.values.get("disable_overlap_scheduler"):
+            raise ValueError("Context only requests are not supported when overlap is enabled.")
+        beams = given["best_of"] if given["use_beam_search"] else 1
+        if beams != (self.values.get("max_beam_width") or 1):
+            # An assertion in the engine's loop, which ends it.
+            self._sim.broken = True
         identity = self._sim.next_id
         self._sim.next_id += 1
         words = stop_words(sampling_params)
@@ -171,20 +298,20 @@ class LLM:
         result._sim_queue = queue.SimpleQueue() if result._sim_loop is None else asyncio.Queue()
         result._sim_llm, result._sim_identity = self, identity
         outputs = []
-        for index in range(given["n"]):
+        for index in range(beams if given["use_beam_search"] else given["n"]):
             output = MODULES["tensorrt_llm"].llmapi.CompletionOutput(index=index, token_ids=[], logprobs=[])
             outputs.append(output)
-        result.values.update(request_id=identity, outputs=outputs, finished=False, cached_tokens=0)
+        result.values.update(request_id=identity, finished=False, cached_tokens=0)
+        result._sim_outputs, result._sim_cached = outputs, CACHED if self._sim_reuses_blocks() else 0
+        result.values["outputs"] = outputs[: given["n"]]
         result._sim_params = sampling_params
         self._sim_results[identity] = result
         wanted = {
             "exclude_input_from_output": True,
             "return_log_probs": given["logprobs"] is not None,
             "return_generation_logits": given["return_generation_logits"],
+            "return_context_logits": given["return_context_logits"],
         }
-        phase = (
-            disaggregated_params is not None and disaggregated_params.values["request_type"] == "context_only"
-        )
         self._sim.add(
             Job(
                 identity,
@@ -195,32 +322,38 @@ class LLM:
                 stop_words=words,
                 client_id=identity,
                 output=wanted,
-                beams=given["best_of"] if given["use_beam_search"] else 1,
+                beams=beams,
                 sequences=1 if given["use_beam_search"] else given["n"],
-                context_only=phase,
+                context_only=kind == "context_only",
+                hot=given["temperature"] == HOT,
+                cached=result._sim_cached,
             )
         )
         return result
 
-    def get_stats(self, timeout: float | None = 2) -> list[dict[str, Any]]:  # noqa: ARG002
-        with self._sim.changed:
-            taken, self._sim.stats = self._sim.stats, []
-        return [json.loads(stats.to_json_str()) for stats in taken]
+    def get_stats(self, timeout: float | None = 2) -> Any:
+        if self._sim_iterations is None:
+            return []
+        self._sim_iterations.set_timeout(timeout)
+        return self._sim_iterations.get_results()
+
+    def get_stats_async(self, timeout: float | None = 2) -> Any:
+        if self._sim_iterations is None:
+            return nothing()
+        self._sim_iterations.set_timeout(timeout)
+        return self._sim_iterations
 
     def _check_health(self) -> bool:
-        return not (self._sim.broken or self._sim.stopped)
+        # Of a dead engine it knows nothing.
+        return not self._sim_shut
 
     def shutdown(self) -> None:
-        self._sim.stop()
+        self._sim_shut = True
+        self._sim.finish()
 
 
-class AwaitResponseHelper:
-    """`executor.base_worker.AwaitResponseHelper`."""
-
-    values: dict[str, Any]
-
-    def responses_handler(self, responses: Any) -> Any:
-        self.values["worker"]._sim_spread(responses)
+#: The temperature at which the tokens sampled are not among the most probable.
+HOT = 1.0
 
 
 class RequestOutput:
@@ -231,9 +364,11 @@ class RequestOutput:
     _sim_identity: int
     _sim_queue: Any
     _sim_params: Any
+    _sim_outputs: list[Any]
+    _sim_cached: int
 
     def abort(self) -> None:
-        self._sim_llm._sim.cancel(self._sim_identity)
+        self._sim_llm._sim.abort(self._sim_identity)
 
     def __aiter__(self) -> Any:
         return self
@@ -245,11 +380,11 @@ class RequestOutput:
         if response.has_error():
             raise MODULES["tensorrt_llm.executor.utils"].RequestError(response.error_msg)
         result = response.result
-        if isinstance(result._result, bytes):
-            result.deserialize()
-        self.values["cached_tokens"] = result.cached_tokens
+        self.values["cached_tokens"] = self._sim_cached
+        if result.context_logits is not None:
+            self.values["context_logits"] = result.context_logits
         if self._sim_params.use_beam_search:
-            for beam in range(len(self.values["outputs"])):
+            for beam in range(len(self._sim_outputs)):
                 self._sim_sequence(result, beam, beam)
         else:
             self._sim_sequence(result, result.sequence_index, 0)
@@ -257,15 +392,19 @@ class RequestOutput:
         return self
 
     def _sim_sequence(self, result: Any, index: int, beam: int) -> None:
-        output = self.values["outputs"][index]
+        output = self._sim_outputs[index]
         new = result.output_token_ids[beam]
         if self._sim_params.use_beam_search:
             # Rewritten as a whole.
             output.values.update(token_ids=[], logprobs=[])
         output.values["token_ids"].extend(new)
         if self._sim_params.values["logprobs"] is not None:
+            width = self._sim_params.values["logprobs"]
+            hot = self._sim_params.values["temperature"] == HOT
+            best = [(token + 3) % VOCAB if hot else token for token in new]
+            # The most probable tokens, whichever was sampled.
             output.values["logprobs"].extend(
-                {token: Logprob(-token / 64), (token + 1) % VOCAB: Logprob(-9.0)} for token in new
+                {(token + place) % VOCAB: Logprob(-1.0 - place) for place in range(width)} for token in best
             )
         if result.generation_logits is not None:
             held = result.generation_logits.array[beam, : len(output.token_ids)]
@@ -325,52 +464,12 @@ class SpeculativeDecodingFastLogitsInfo:
         return MODULES["torch"].Tensor(FAST_LOGITS[None], "float32")
 
 
-#: Results on their way out of the engine's loop, by their bytes.
-PACKED: dict[bytes, Any] = {}
-#: Prompt tokens that the cache had of every request.
-CACHED = 2
-
-
-def pack(result: Any) -> Any:
-    """A result as PyTorch's engine gives it: bytes that have to be opened, and what stays in Python."""
-    packed = f"result {len(PACKED)}".encode()
-    PACKED[packed] = result
-    holder = MODULES["tensorrt_llm._torch.pyexecutor.llm_request"].LlmResult
-    return holder(packed, py_result=result, is_final=result.is_final)
-
-
-def deserialize_result(x: bytes) -> Any:
-    """`bindings.executor.deserialize_result`."""
-    assert isinstance(x, bytes), "the bindings take bytes"
-    return PACKED[x]
-
-
-class LlmResult:
-    """`_torch.pyexecutor.llm_request.LlmResult`: has a result's fields once it is open."""
-
-    values: dict[str, Any]
-
-    def _sim_begin(self) -> None:
-        values = self.values
-        values.update(_result=values.pop("result"), _py_result=values.pop("py_result"), cached_tokens=CACHED)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("context_logits", "generation_logits", "log_probs", "cum_log_probs"):
-            return getattr(self.values["_py_result"], name)
-        return getattr(self.values["_result"], name)
-
-    def deserialize(self) -> None:
-        self.values["_result"] = deserialize_result(self.values["_result"])
-
-
-FUNCTIONS = {"tensorrt_llm.bindings.executor.deserialize_result": deserialize_result}
-BEHAVIOUR: dict[str, type] = {
-    "tensorrt_llm._torch.pyexecutor.llm_request.LlmResult": LlmResult,
+BEHAVIOR: dict[str, type] = {
     "tensorrt_llm.bindings.executor.Executor": Executor,
     "tensorrt_llm.bindings.executor.IterationStats": IterationStats,
     "tensorrt_llm.bindings.executor.Response": Response,
     "tensorrt_llm.bindings.executor.SpeculativeDecodingFastLogitsInfo": SpeculativeDecodingFastLogitsInfo,
     "tensorrt_llm.llmapi.LLM": LLM,
     "tensorrt_llm.llmapi.RequestOutput": RequestOutput,
-    "tensorrt_llm.executor.base_worker.AwaitResponseHelper": AwaitResponseHelper,
+    "tensorrt_llm.executor.result.IterationResult": IterationResult,
 }

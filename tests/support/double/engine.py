@@ -1,4 +1,4 @@
-"""The engine of the doubles: a thread that makes one token per sequence and iteration, in the order and
+"""The double's engine: a thread that makes one token per sequence and iteration, in the order and
 timing of TensorRT-LLM's. A sequence counts up from its prompt's last token.
 
 Prompts that begin with a number below make the engine misbehave.
@@ -27,6 +27,10 @@ VOCAB = 96
 #: Logits are wider than the vocabulary, as where several ranks share it.
 WIDTH = VOCAB + 2
 STEP_S = 0.002
+#: Requests that run at once; further ones are queued.
+SLOTS = 8
+#: Prompt tokens that the cache has of every request, where blocks are reused.
+CACHED = 2
 
 #: Filled by `connect`.
 API: Any = None
@@ -50,6 +54,7 @@ class Sequence:
 
     def __init__(self, job: Job, index: int) -> None:
         self.job, self.index = job, index
+        self.cancelled = False
         self.tokens: list[int] = []
         self.reason = ""
 
@@ -79,11 +84,21 @@ class Job:
         self.client_id, self.output = more.get("client_id"), more.get("output") or {}
         self.beams = more.get("beams", 1)
         self.context_only = more.get("context_only", False)
+        #: Sampled tokens are not among the most probable ones.
+        self.hot = more.get("hot", False)
+        self.cached = more.get("cached", 0)
         self.sequences = [Sequence(self, index) for index in range(more.get("sequences", 1))]
-        self.cancelled = False
+
+    def cancel(self) -> None:
+        for sequence in self.sequences:
+            sequence.cancelled = True
+
+    @property
+    def cancelled(self) -> bool:
+        return all(sequence.cancelled for sequence in self.sequences)
 
 
-class Simulator:
+class Engine:
     """The engine's thread: `ready` gets lists of responses, one list an iteration."""
 
     def __init__(self) -> None:
@@ -104,9 +119,26 @@ class Simulator:
             self.changed.notify_all()
 
     def cancel(self, identity: int) -> None:
+        """As the bindings: the last response comes once the request runs."""
         with self.changed:
             if identity in self.jobs:
-                self.jobs[identity].cancelled = True
+                self.jobs[identity].cancel()
+
+    def abort(self, identity: int) -> None:
+        """As the PyTorch runtime: a queued request goes without a response, and of several sequences only
+        the first is cancelled."""
+        with self.changed:
+            if identity in list(self.jobs)[:SLOTS]:
+                self.jobs[identity].sequences[0].cancelled = True
+            else:
+                self.jobs.pop(identity, None)
+            self.changed.notify_all()
+
+    def finish(self) -> None:
+        """Waits until nothing runs, and stops."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.jobs or self.broken or self.stopped)
+        self.stop()
 
     def stop(self) -> None:
         with self.changed:
@@ -116,11 +148,11 @@ class Simulator:
     def run(self) -> None:
         while True:
             with self.changed:
-                self.changed.wait_for(lambda: self.jobs or self.stopped)
-                if self.stopped:
+                self.changed.wait_for(lambda: self.jobs or self.stopped or self.broken)
+                if self.stopped or self.broken:
                     return
                 responses: list[Any] = []
-                for job in list(self.jobs.values()):
+                for job in list(self.jobs.values())[:SLOTS]:
                     # One that fails may take the others with it.
                     if job.identity in self.jobs:
                         responses += self.step(job)
@@ -128,13 +160,13 @@ class Simulator:
                 self.stats.append(self.describe())
                 if self.deliver is None:
                     self.ready.extend(responses)
-                    self.changed.notify_all()
+                self.changed.notify_all()
             if self.deliver is not None and responses:
                 self.deliver(responses)
             threading.Event().wait(STEP_S)
 
     def step(self, job: Job) -> Iterator[Any]:
-        if job.prompt[0] == SILENCE:
+        if job.prompt[0] == SILENCE and not job.cancelled:
             return
         if job.prompt[0] == DEATH:
             self.stopped = True
@@ -156,10 +188,10 @@ class Simulator:
             return
         running = [sequence for sequence in job.sequences if not sequence.reason]
         for place, sequence in enumerate(running):
-            token = None if job.cancelled else sequence.step()
-            if job.context_only and not job.cancelled:
+            token = None if sequence.cancelled else sequence.step()
+            if job.context_only and not sequence.cancelled:
                 sequence.reason = "NOT_FINISHED"
-            if job.cancelled:
+            if sequence.cancelled:
                 sequence.reason = "CANCELLED"
             if job.streaming:
                 tokens = [] if token is None else [token]
@@ -194,10 +226,13 @@ class Simulator:
         if job.output.get("return_generation_logits") and tokens:
             # Room for all that might have come, where the answer comes at once.
             room = len(tokens) if job.streaming else job.max_tokens
-            result.generation_logits = tensor(logits(tokens, room)[None].repeat(job.beams, axis=0), "float32")
+            result.generation_logits = tensor(
+                logits(tokens, room, job.hot)[None].repeat(job.beams, axis=0), "float32"
+            )
         if job.output.get("return_context_logits"):
             shifted = [*job.prompt[1:], (job.prompt[-1] + 1) % VOCAB]
-            result.context_logits = tensor(logits(shifted), "float32")
+            # What the cache has is not computed.
+            result.context_logits = tensor(logits(shifted)[job.cached :], "float32")
         if job.output.get("return_perf_metrics") and final:
             result.request_perf_metrics = perf_metrics()
         if job.context_only:
@@ -214,11 +249,13 @@ class Simulator:
         return stats
 
 
-def logits(tokens: list[int], room: int = 0) -> Any:
-    """Rows whose best token is the given one, the next best the one after it; then empty ones."""
+def logits(tokens: list[int], room: int = 0, hot: bool = False) -> Any:
+    """Rows whose best token is the given one, the next best the one after it; then empty ones. Hot: the best
+    is the third after the given one, which is nowhere near."""
     rows = np.zeros((max(len(tokens), room), WIDTH), dtype=np.float32)
     rows[:, VOCAB:] = 9.0
-    for row, token in enumerate(tokens):
+    for row, sampled in enumerate(tokens):
+        token = (sampled + 3) % VOCAB if hot else sampled
         rows[row, token] = 4.0
         rows[row, (token + 1) % VOCAB] = 2.0
     return rows
@@ -240,13 +277,13 @@ def record(request: Any) -> None:
     """Keeps a request, and writes it where a test of another process reads it."""
     REQUESTS.append(request)
     held = request.items() if isinstance(request, dict) else request.dump().items()
-    write("DOUBLES_LOG", {name: getattr(value, "dump", lambda v=value: v)() for name, value in held})
+    write("DOUBLE_REQUESTS", {name: getattr(value, "dump", lambda v=value: v)() for name, value in held})
 
 
 def record_engine(engine: Any) -> None:
     """The same for an engine and what it was made with."""
     ENGINES.append(engine)
-    write("DOUBLES_MADE", engine.dump())
+    write("DOUBLE_ENGINES", engine.dump())
 
 
 def write(variable: str, values: dict[str, Any]) -> None:

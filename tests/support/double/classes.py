@@ -1,5 +1,5 @@
 """A `tensorrt_llm` generated from the recorded signatures: classes that take the recorded keywords and have
-the recorded attributes, and raise on any other. What they do stands in `simulation`.
+the recorded attributes, and raise on any other. What they do is in `behavior` and `builder`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trtllm import fake_torch, simulation, simulator
+from support.double import behavior, builder, engine, torch
 
 TABLE = Path(__file__).parent / "data" / "tensorrt_llm_api.json"
-SYMBOLS: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))["symbols"]
+RECORD: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+SYMBOLS: dict[str, Any] = RECORD["symbols"]
 BINDINGS = "tensorrt_llm.bindings.executor."
 
+
+#: What classes do, by their full names.
+BEHAVIOR: dict[str, type] = behavior.BEHAVIOR | builder.BEHAVIOR
 
 #: `enum.Enum` by its functional form, with names that only the table knows.
 _enumeration: Any = enum.Enum
@@ -91,7 +95,7 @@ def _dump(value: Any) -> Any:
         return value.name
     if isinstance(value, (list, tuple)):
         return [_dump(item) for item in value]
-    if isinstance(value, fake_torch.Tensor):
+    if isinstance(value, torch.Tensor):
         return {"dtype": value.dtype, "shape": list(value.shape), "values": value.array.tolist()}
     if isinstance(value, bytes):
         return value.hex()
@@ -126,6 +130,7 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
             values = bind(short, [known], args, {k: v for k, v in kwargs.items() if k not in extra}) | extra
         else:
             values = bind(short, overloads, args, kwargs)
+        builder.log(full, args, kwargs)
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "_given", {k: v for k, v in values.items() if k in kwargs or args})
         begin = getattr(self, "_sim_begin", None)
@@ -145,29 +150,31 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
             (f"def __init__({', '.join(['self', *(f'{name}: object = ...' for name in names)])})", None)
             for names in map(_names, overloads)
         )
-    behaviour = simulation.BEHAVIOUR.get(full)
-    if behaviour is not None:
-        kept = {name: value for name, value in vars(behaviour).items() if f"{short}.{name}" not in without}
-        behaviour = type(
-            behaviour.__name__, (), {k: v for k, v in kept.items() if k not in ("__dict__", "__weakref__")}
+    does = BEHAVIOR.get(full)
+    if does is not None:
+        kept = {name: value for name, value in vars(does).items() if f"{short}.{name}" not in without}
+        does = type(
+            does.__name__, (), {k: v for k, v in kept.items() if k not in ("__dict__", "__weakref__")}
         )
     for name, method in symbol.get("methods", {}).items():
         if f"{short}.{name}" in without:
             continue
         if method.get("static"):
             members[name] = staticmethod(lambda name=name: f"{short}.{name}")
-        elif behaviour is None or not hasattr(behaviour, name):
+        elif does is None or not hasattr(does, name):
             members[name] = _silent(f"{short}.{name}")
-    bases: tuple[type, ...] = (Double,) if behaviour is None else (behaviour, Double)
+    bases: tuple[type, ...] = (Double,) if does is None else (does, Double)
     made = type(short, bases, members)
-    if behaviour is not None:
-        public = {name for name in vars(behaviour) if not name.startswith("_")}
-        unknown = public - set(symbol.get("methods", {})) - set(attributes)
-        assert not unknown, f"the simulation of {full} has {unknown}, which the table has not"
+    if does is not None:
+        public = {name for name in vars(does) if not name.startswith("_")}
+        # The engines' LLM is a class of its own, with the methods of the other.
+        inherited_methods = SYMBOLS["tensorrt_llm.llmapi.LLM"]["methods"] if short == "LLM" else {}
+        unknown = public - {*symbol.get("methods", {}), *inherited_methods} - set(attributes)
+        assert not unknown, f"the behavior of {full} has {unknown}, which the table has not"
         for name, method in symbol.get("methods", {}).items():
-            if name in vars(behaviour) and not native and not name.startswith("__"):
-                had = set(inspect.signature(getattr(behaviour, name)).parameters) - {"self"}
-                assert had == set(_names(method["params"])), f"{full}.{name} of the simulation takes {had}"
+            if name in vars(does) and not native and not name.startswith("__"):
+                had = set(inspect.signature(getattr(does, name)).parameters) - {"self"}
+                assert had == set(_names(method["params"])), f"{full}.{name} of the double takes {had}"
     if not native and not any(name.startswith("**") for name in _names(params)):
         taken = [param for param in every if f"{short}({param['name']})" not in without]
         made.__signature__ = signature(taken)  # type: ignore[attr-defined]
@@ -185,7 +192,11 @@ def _bases(symbol: dict[str, Any]) -> list[str]:
 
 
 #: What LLM's `**kwargs` are validated against.
-EXTRA_KEYWORDS = ("tensorrt_llm.llmapi.TorchLlmArgs", "tensorrt_llm.llmapi.llm_args.BaseLlmArgs")
+EXTRA_KEYWORDS = (
+    "tensorrt_llm.llmapi.TorchLlmArgs",
+    "tensorrt_llm.llmapi.TrtLlmArgs",
+    "tensorrt_llm.llmapi.llm_args.BaseLlmArgs",
+)
 
 
 def _field(name: str) -> Any:
@@ -198,7 +209,7 @@ def _field(name: str) -> Any:
 
 def _silent(name: str) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError(f"{name} was called, and the double does not simulate it")
+        raise AssertionError(f"{name} was called, and the double does not do it")
 
     return call
 
@@ -227,9 +238,12 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
             aliases.append((owner, short, symbol["of"]))
             continue
         if symbol["kind"] == "function":
-            made = simulation.FUNCTIONS.get(full) or _silent(full)
+            made = _silent(full)
         elif symbol["kind"] == "enum":
-            made = _enumeration(short, {member: index for index, member in enumerate(symbol["members"])})
+            # Those of the LLM API are made from their names.
+            by_name = owner == "tensorrt_llm.llmapi"
+            members = {member: member if by_name else at for at, member in enumerate(symbol["members"])}
+            made = _enumeration(short, members)
         elif full.endswith("RequestError"):
             made = type(short, (RuntimeError,), {})
         else:
@@ -248,15 +262,18 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
     for owner, short, of in aliases:
         target, _, leaf = of.rpartition(".")
         setattr(module(owner), short, getattr(module(target), leaf))
+    for full, made in builder.UNRECORDED.items():
+        owner, _, short = full.rpartition(".")
+        setattr(module(owner), short, made)
     modules["tensorrt_llm"].__version__ = "1.2.1"  # type: ignore[attr-defined]
-    modules["torch"] = fake_torch.make()
-    simulator.connect(modules)
+    modules["torch"] = torch.make()
+    engine.connect(modules)
     return modules
 
 
 @contextmanager
 def installed(without: Collection[str] = ()) -> Iterator[ModuleType]:
-    """The doubles in `sys.modules`; yields `tensorrt_llm.bindings.executor`."""
+    """The double in `sys.modules`; yields `tensorrt_llm.bindings.executor`."""
     modules = build(without)
     before = {
         name: value
