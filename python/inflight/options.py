@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 from inflight.errors import OptionError
 
-Kind = Literal["bool", "int", "float", "fraction", "text", "texts", "ints", "choice", "path", "token_paths"]
+Kind = Literal[
+    "bool", "int", "float", "fraction", "text", "texts", "ints", "instances", "choice", "path", "token_paths"
+]
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -110,6 +112,15 @@ def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else str(value).split(",")
 
 
+def instance_lists(value: Any) -> list[list[int]]:
+    """Numbers for each instance of a model: `0,1;2,3` is for two. Raises `ValueError` for anything else."""
+    parts = [value] if isinstance(value, (list, tuple)) else str(value).split(";")
+    lists = [[int(item) for item in _items(part)] for part in parts]
+    if any(number < 0 for one in lists for number in one):
+        raise ValueError(value)
+    return lists
+
+
 def _texts(value: Any) -> list[str]:
     names = [str(item).strip() for item in _items(value)]
     if not all(names):
@@ -134,6 +145,7 @@ _PARSERS: Mapping[Kind, Callable[[Any], Any]] = {
     "text": str,
     "texts": _texts,
     "ints": lambda value: [int(item) for item in _items(value)],
+    "instances": instance_lists,
     "choice": str,
     "path": str,
     "token_paths": _token_paths,
@@ -146,6 +158,7 @@ _EXPECTED: Mapping[Kind, str] = {
     "text": "text",
     "texts": "names separated by commas",
     "ints": "integers separated by commas",
+    "instances": "integers from 0 on separated by commas, with `;` between instances",
     "choice": "text",
     "path": "a path",
     "token_paths": "paths like `{{0}, {0, 0}, {1}}`",

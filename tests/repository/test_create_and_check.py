@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from inflight.cli.app import inflight
-from inflight.triton.repository.create import tensors
+from inflight.triton.repository.create import NEEDED_EMPTY, tensors
 from inflight.triton.repository.pbtxt import PbtxtError, parse
 from inflight.triton.repository.tables import MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
@@ -179,3 +179,55 @@ def test_options_that_are_no_yaml_are_told_on_one_line(
     assert answer.exit_code == 2, answer.output
     assert answer.output.count("\n") == 2
     assert f"`{file}`" in answer.output
+
+
+@pytest.mark.parametrize("parameter", NEEDED_EMPTY)
+def test_what_the_c_backend_reads_when_it_loads_is_always_written(
+    tmp_path: Path, model_directory: Path, parameter: str
+) -> None:
+    output = tmp_path / "repository"
+    run("create", model_directory, "--output", output, "--backend", "tensorrtllm")
+    core = output / "tensorrt_llm" / "config.pbtxt"
+    lines = core.read_text().splitlines(keepends=True)
+    others = [line for line in lines if not line.startswith(f'parameters {{ key: "{parameter}" ')]
+    assert len(others) == len(lines) - 1
+    assert run("check", output).exit_code == 0
+    core.write_text("".join(others))
+    answer = run("check", output)
+    assert answer.exit_code == 2
+    assert f"the parameter `{parameter}` is missing" in answer.output
+
+
+def test_an_encoder_decoder_has_its_share_of_the_cache(tmp_path: Path, model_directory: Path) -> None:
+    output = tmp_path / "repository"
+    encoder = ("--set", f"encoder_engine_dir={model_directory}")
+    run("create", model_directory, "--output", output, "--backend", "tensorrtllm", *encoder)
+    core = output / "tensorrt_llm" / "config.pbtxt"
+    written = '"cross_kv_cache_fraction" value { string_value: "0.5" }'
+    assert written in core.read_text()
+    core.write_text(core.read_text().replace(written, '"cross_kv_cache_fraction"'))
+    assert "`cross_kv_cache_fraction` is not set" in run("check", output).output
+
+
+@pytest.mark.parametrize(("devices", "instances"), [("0,1;2,3", 2), ("0,1", 1)])
+def test_a_core_model_has_an_instance_for_each_list_of_gpus(
+    tmp_path: Path, model_directory: Path, devices: str, instances: int
+) -> None:
+    output = tmp_path / "repository"
+    given = ("--backend", "tensorrtllm", "--set", f"gpu_device_ids={devices}")
+    assert run("create", model_directory, "--output", output, *given).exit_code == 0
+    core = output / "tensorrt_llm" / "config.pbtxt"
+    config = text_format.Parse(core.read_text(), model_config_pb2.ModelConfig())
+    assert [group.count for group in config.instance_group] == [instances]
+    assert run("check", output).exit_code == 0
+    core.write_text(core.read_text().replace(f"count: {instances}", "count: 3"))
+    answer = run("check", output)
+    assert answer.exit_code == 2
+    assert f"instance count is `3`, but `gpu_device_ids` names GPUs for `{instances}`" in answer.output
+
+
+@pytest.mark.parametrize("devices", ["0;", "0,x", "0,-1"])
+def test_gpus_that_are_no_numbers_are_refused(tmp_path: Path, model_directory: Path, devices: str) -> None:
+    given = ("--backend", "tensorrtllm", "--set", f"gpu_device_ids={devices}")
+    answer = run("create", model_directory, "--output", tmp_path / "repository", *given)
+    assert "with `;` between instances" in answer.output + str(answer.exception)

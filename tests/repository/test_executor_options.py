@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from inflight.cli.app import inflight
 from inflight.executors.tensorrt_llm.options import parse
 from inflight.triton.repository.create import render
-from inflight.triton.repository.executor_options import choose, parameters
+from inflight.triton.repository.executor_options import choose, instance_number, parameters
 from inflight.triton.repository.options import settings
 from inflight.triton.repository.parameters import PARAMETERS
 
@@ -140,3 +140,21 @@ def test_every_executor_option_is_an_option_of_create() -> None:
     keys = [one.key for one in parameters()]
     assert len(keys) == len(set(keys))
     assert not set(keys) & {one.key for one in PARAMETERS["tensorrt_llm"]}
+
+
+def test_an_instance_gets_its_own_gpus() -> None:
+    given = {"gpu_device_ids": "0,1;2,3"}
+    for instance, devices in enumerate(([0, 1], [2, 3])):
+        chosen = choose("tensorrt_llm", given, runtime="engines", instance=instance)
+        assert chosen.problems == []
+        assert parse(chosen.values, "engines", {}).gpu_device_ids == devices
+    assert "nothing for the instance `2`" in choose("tensorrt_llm", given, instance=2).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("tensorrt_llm_0", 0), ("tensorrt_llm_0_0", 0), ("tensorrt_llm_0_1", 1), ("other", 2), ("other_1", 3)],
+)
+def test_an_instance_knows_its_place(name: str, number: int) -> None:
+    groups = [{"name": "tensorrt_llm_0", "count": 2}, {"name": "other", "count": 2}]
+    assert instance_number(name, groups) == number

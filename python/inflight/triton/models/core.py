@@ -91,7 +91,11 @@ class TritonPythonModel:
             raise ValueError("the parameter `gpt_model_path` is not set; set it to what the executor loads")
         name = config.text("executor", "reference")
         chosen = executor_options.choose(
-            name, config.parameters, config.max_queue_size, executor_options.runtime(name, directory)
+            name,
+            config.parameters,
+            config.max_queue_size,
+            executor_options.runtime(name, directory),
+            config.instance,
         )
         if chosen.problems:
             raise ValueError("; ".join(chosen.problems))

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from inflight.triton.repository.executor_options import instance_number
+
 pb_utils: Any = import_module("triton_python_backend_utils")
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -50,6 +52,7 @@ class Config:
 
     def __init__(self, args: Mapping[str, str]) -> None:
         self._config = json.loads(args["model_config"])
+        self._instance_name = args.get("model_instance_name", "")
 
     @property
     def decoupled(self) -> bool:
@@ -80,6 +83,11 @@ class Config:
         """Bound of the dynamic batcher's queue; 0: none."""
         policy = self._config.get("dynamic_batching", {}).get("default_queue_policy", {})
         return int(policy.get("max_queue_size", 0))
+
+    @property
+    def instance(self) -> int:
+        """The number of this instance among all of the model."""
+        return instance_number(self._instance_name, self._config.get("instance_group", []))
 
     def text(self, key: str, default: str = "") -> str:
         """A parameter; an empty or unfilled one is not set."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
+from inflight.options import instance_lists
 from inflight.triton.repository import executor_options
-from inflight.triton.repository.create import tensors
+from inflight.triton.repository.create import NEEDED_EMPTY, tensors
 from inflight.triton.repository.fill import PLACEHOLDER, is_optional
 from inflight.triton.repository.options import parameters, validated
 from inflight.triton.repository.pbtxt import Message, PbtxtError, parse
@@ -149,16 +150,36 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
             f"`model.py` imports `{MOVED}`, which is now `{MODULES}`; change the import, or write the "
             "repository again with `inflight repository create --force`"
         )
+    return wrong + _instances(name, config)
+
+
+def _instances(name: str, config: Message) -> list[str]:
+    """Counts that Triton refuses, and a core model whose instances do not have GPUs each."""
+    wrong: list[str] = []
+    counts: list[int] = []
     for group in _messages(config, "instance_group"):
         count = _one(group, "count", 1)
         if count == UNFILLED:
-            continue
+            return wrong
         if not isinstance(count, int) or count < 1:
             wrong.append(f"the instance count is `{count}`; it must be at least 1")
-        elif name == "tensorrt_llm" and count > 1 and not _parameters(config).get("gpu_device_ids"):
+        else:
+            counts.append(count)
+    total, devices = sum(counts), _parameters(config).get("gpu_device_ids", "")
+    if wrong or name != "tensorrt_llm" or not counts or devices == UNFILLED:
+        return wrong
+    if not devices:
+        if total > 1:
             wrong.append(
-                f"the instance count is `{count}`; it must be 1, because the core model batches by itself"
+                f"the instance count is `{total}`; it must be 1, because the core model batches by itself"
             )
+        return wrong
+    try:
+        given = len(instance_lists(devices))
+    except ValueError:
+        return wrong
+    if given != total:
+        wrong.append(f"the instance count is `{total}`, but `gpu_device_ids` names GPUs for `{given}`")
     return wrong
 
 
@@ -179,6 +200,16 @@ def _values(name: str, config: Message, folder: Path) -> list[str]:
                 wrong.append(f"the parameter `{key}` is `{value}`, but must be {error}")
             if key in _PATHS and not Path(value).is_dir():
                 wrong.append(f"the parameter `{key}` must be a directory, got `{value}`")
+    if name == "tensorrt_llm" and _one(config, "backend") == "tensorrtllm":
+        wrong += [
+            f'the parameter `{key}` is missing, and the C++ backend does not load without it; set it to ""'
+            for key in NEEDED_EMPTY
+            if key not in given
+        ]
+        if given.get("encoder_model_path", UNFILLED) not in ("", UNFILLED) and not given.get(
+            "cross_kv_cache_fraction"
+        ):
+            wrong.append("the parameter `cross_kv_cache_fraction` is not set; an encoder-decoder needs it")
     for key in _needed(name, config, folder):
         if given.get(key, UNFILLED) in ("", UNFILLED):
             wrong.append(f"the parameter `{key}` is not set")

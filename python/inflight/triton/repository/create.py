@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inflight.errors import UserMistake
+from inflight.options import instance_lists
 from inflight.triton.repository.options import parameters
 from inflight.triton.repository.pbtxt import quote
 from inflight.triton.repository.tables import (
@@ -22,6 +23,9 @@ from inflight.triton.repository.tables import (
     STEPS,
     Tensor,
 )
+
+#: What NVIDIA's backend reads when it loads, and fails to load without; empty is not set.
+NEEDED_EMPTY = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
 
 #: Inflight's class for each model that runs in Triton's Python backend.
 CLASSES = {
@@ -71,6 +75,8 @@ def render(model: str, backend: str, values: Mapping[str, str | None]) -> str:
         lines.append("]")
     for parameter in parameters(model, backend):
         value = values[parameter.option]
+        if value is None and backend == "tensorrtllm" and parameter.key in NEEDED_EMPTY:
+            value = ""
         if value is None:
             lines.append(f"# {parameter.key} ({parameter.kind}) is not set: {parameter.meaning}")
         else:
@@ -87,8 +93,9 @@ def _instances(model: str, values: Mapping[str, str | None]) -> str:
         "postprocessing": "postprocessing_instance_count",
         "tensorrt_llm_bls": "bls_instance_count",
     }
-    # The core model batches by itself: a second instance would be a second engine.
-    count = values[options[model]] if model in options else "1"
+    # The core model batches by itself: a second instance is a second engine, on GPUs of its own.
+    devices = values["gpu_device_ids"]
+    count = values[options[model]] if model in options else len(instance_lists(devices)) if devices else 1
     return f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]"
 
 

@@ -6,7 +6,7 @@ that changes nothing passes, every other one is reported. The options are the ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,17 @@ def parameters() -> tuple[Parameter, ...]:
 
 
 def choose(
-    executor: str, given: Mapping[str, str], max_queue_size: int = 0, runtime: str | None = None
+    executor: str,
+    given: Mapping[str, str],
+    max_queue_size: int = 0,
+    runtime: str | None = None,
+    instance: int = 0,
 ) -> Chosen:
     """The executor's options among the parameters `given`; those that are empty or unfilled are not set.
 
     `max_queue_size` is the bound of Triton's own queue, which holds for the executor's as well, as in
     NVIDIA's backend (0: none). `runtime` is `engines` or `pytorch` for the executor `tensorrt_llm`, where
-    known.
+    known. `instance` is the number of the model's instance, for parameters with a part for each.
     """
     kinds = _kinds(executor, runtime)
     table = {parameter.key: parameter for parameter in PARAMETERS["tensorrt_llm"]}
@@ -73,15 +77,33 @@ def choose(
             continue
         if key in kinds:
             try:
-                values[key] = _value(executor, key, text)
+                values[key] = _value(executor, key, text, instance)
             except OptionError as error:
                 problems.append(error.what)
+            except IndexError:
+                problems.append(
+                    f"the parameter `{key}` is `{text}`, which has nothing for the instance `{instance}`"
+                )
         elif key not in table or not _is_default(table[key], text):
             problems.append(
                 f"the parameter `{key}` is `{text}`, which the executor `{executor}` does not support"
                 f"{_words(runtime)}; leave it out"
             )
     return Chosen(values, problems)
+
+
+def instance_number(name: str, groups: Sequence[Mapping[str, Any]]) -> int:
+    """The place of an instance among all of its model's. Triton names an instance after its group, with its
+    place in the group behind, such as `tensorrt_llm_0_1`; `groups` are those of the model's config."""
+    before = 0
+    for group in groups:
+        of_group = str(group.get("name", ""))
+        place = name.removeprefix(of_group).removeprefix("_") or "0"
+        count = int(group.get("count", 1))
+        if of_group and name.startswith(of_group) and place.isdecimal() and int(place) < count:
+            return before + int(place)
+        before += count
+    return 0
 
 
 def runtime(executor: str, directory: str) -> str | None:
@@ -123,6 +145,9 @@ def _kinds(executor: str, runtime: str | None) -> dict[str, str]:
     }
 
 
-def _value(executor: str, key: str, text: str) -> Any:
+def _value(executor: str, key: str, text: str, instance: int) -> Any:
+    option = options_of(executor)[key]
+    if option.kind == "instances":
+        return ",".join(str(number) for number in option.parse(text)[instance])
     # The tensorrt_llm executor parses its options itself, because what it takes depends on the runtime.
-    return text if executor == "tensorrt_llm" else options_of(executor)[key].parse(text)
+    return text if executor == "tensorrt_llm" else option.parse(text)

@@ -6,11 +6,15 @@ import math
 from collections.abc import Mapping
 
 from inflight.errors import UserMistake
+from inflight.options import instance_lists
 from inflight.triton.repository import executor_options
 from inflight.triton.repository.parameters import PARAMETERS, SHAPE, Parameter
 
 #: Parameters of the core model that only Inflight's class for it reads.
 INFLIGHTS = frozenset({"executor", "device"})
+
+#: Of the KV cache for cross attention, where an encoder is given.
+CROSS_KV_CACHE_FRACTION = "0.5"
 
 BOOLEANS = {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"}
 
@@ -52,6 +56,12 @@ def validated(parameter: Parameter, value: str) -> str:
     if kind == "ints":
         if not all(part.strip().isdecimal() for part in text.split(",")):
             raise ValueError("whole numbers separated by commas")
+        return text
+    if kind == "instances":
+        try:
+            instance_lists(text)
+        except ValueError:
+            raise ValueError("whole numbers separated by commas, with `;` between instances") from None
         return text
     if kind in ("float", "fraction"):
         try:
@@ -99,6 +109,9 @@ def settings(given: Mapping[str, str], backend: str) -> dict[str, str | None]:
             for name in given
             if name in ours
         ]
+    if values["encoder_engine_dir"] is not None and values["cross_kv_cache_fraction"] is None:
+        # An encoder-decoder does not load without one.
+        values["cross_kv_cache_fraction"] = CROSS_KV_CACHE_FRACTION
     lookahead = [name for name in known if name.startswith("lookahead_")]
     if values["decoding_mode"] == "lookahead" and any(values[name] is None for name in lookahead):
         problems.append(

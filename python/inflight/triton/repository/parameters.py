@@ -15,8 +15,8 @@ class Parameter:
 
     key: str
     option: str
-    #: `text`, `path`, `int`, `count` (1 to 2147483647), `ints`, `float`, `fraction`, `bool`, or the allowed
-    #: values with `|` between.
+    #: `text`, `path`, `int`, `count` (1 to 2147483647), `ints`, `instances` (`ints` of each instance, with
+    #: `;` between), `float`, `fraction`, `bool`, or the allowed values with `|` between.
     kind: str
     #: `None`: not set unless asked for, the backend then takes its own default.
     default: str | None
@@ -93,8 +93,8 @@ request_stats_max_iterations; int; 0; 0 is off
 enable_kv_cache_reuse; bool; true; prompts that start alike share blocks
 normalize_log_probs; bool; true; by length
 enable_chunked_context; bool; false; long prompts in pieces
-gpu_device_ids; text; -; a comma list, with `;` between instances
-participant_ids; text; -; MPI ranks, likewise
+gpu_device_ids; instances; -; a comma list, with `;` between instances
+participant_ids; instances; -; MPI ranks, likewise
 num_nodes; int; 1; machines
 lora_cache_optimal_adapter_size; int; 8; rank that pages fit best
 lora_cache_max_adapter_size; int; 64; largest rank
