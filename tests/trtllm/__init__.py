@@ -1,1 +1,1 @@
-"""Contract tests of the TensorRT-LLM executors, over doubles generated from recorded signatures."""
+"""Contract tests of the TensorRT-LLM executors, over the double generated from recorded signatures."""

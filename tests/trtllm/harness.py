@@ -14,7 +14,7 @@ from inflight.executors.base import FinishReason, NamedTensor, Request, Response
 from inflight.executors.tensorrt_llm import convert
 from inflight.executors.tensorrt_llm.engines import create_engines
 from inflight.executors.tensorrt_llm.options import parse
-from trtllm import simulator
+from support import double
 
 BUILD = {
     "max_seq_len": 128,
@@ -34,7 +34,7 @@ def write_engine(directory: Path, ranks: int = 1, **build: Any) -> Path:
     directory.mkdir(exist_ok=True)
     config = {
         "version": "1.2.1",
-        "pretrained_config": {"vocab_size": simulator.VOCAB, "mapping": {"world_size": ranks}},
+        "pretrained_config": {"vocab_size": double.VOCAB, "mapping": {"world_size": ranks}},
         "build_config": BUILD | build,
     }
     (directory / "config.json").write_text(json.dumps(config))
@@ -58,8 +58,8 @@ OPTIONS = {
 def write_encoder_decoder(directory: Path) -> Path:
     """Two engines whose decoder starts with token 7."""
     directory.mkdir()
-    write_engine(directory / "encoder", max_seq_len=None, max_input_len=40)
-    decoder = write_engine(directory / "decoder", max_seq_len=20, max_input_len=1)
+    write_engine(directory / "encoder", max_seq_len=None, max_input_len=40, max_draft_len=0)
+    decoder = write_engine(directory / "decoder", max_seq_len=20, max_input_len=1, max_draft_len=0)
     config = json.loads((decoder / "config.json").read_text())
     config["pretrained_config"]["decoder_start_token_id"] = 7
     (decoder / "config.json").write_text(json.dumps(config))
@@ -104,6 +104,14 @@ class Row:
             size = int(np.diff(np.frombuffer(batch.token_offsets, "<u4"))[at])
             if at == row:
                 self.log_probs = np.frombuffer(batch.log_probs, "<f4")[taken : taken + size].tolist()
+            taken += size
+        self.top: list[int] = []
+        taken = 0
+        widths = np.frombuffer(batch.top_log_prob_widths, "<u4")
+        for at, width in zip(np.frombuffer(batch.top_log_prob_rows, "<u4"), widths, strict=True):
+            size = int(np.diff(np.frombuffer(batch.token_offsets, "<u4"))[at]) * int(width)
+            if at == row:
+                self.top = np.frombuffer(batch.top_log_prob_ids, "<i4")[taken : taken + size].tolist()
             taken += size
 
 
@@ -177,5 +185,5 @@ RETAINED = {
 }
 PHASE = convert.pack_context_phase([5], 77, b"\x01\x02", [6])
 PHASE_TENSOR = NamedTensor("context_phase_params", "UINT8", (len(PHASE),), PHASE)
-BIAS = np.zeros(simulator.VOCAB, dtype="<f4")
+BIAS = np.zeros(double.VOCAB, dtype="<f4")
 BIAS[3] = 1.5

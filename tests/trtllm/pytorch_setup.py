@@ -1,4 +1,4 @@
-"""What the PyTorch runtime's adapter starts with, over the doubles: a checkpoint, adapters, options."""
+"""What the PyTorch runtime's adapter starts with, over the double: a checkpoint, adapters, options."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 
 from inflight.executors.tensorrt_llm import pytorch
 from inflight.executors.tensorrt_llm.options import parse
-from trtllm import simulator
+from support import double
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
-    "vocab_size": simulator.VOCAB,
+    "vocab_size": double.VOCAB,
     "max_position_embeddings": 128,
 }
 OPTIONS = {
-    "max_beam_width": 2,
     "guided_decoding_backend": "xgrammar",
     "cache_transceiver_backend": "UCX",
     "sampler_type": "TRTLLMSampler",
+    "disable_overlap_scheduler": True,
+    "enable_kv_cache_reuse": False,
 }
 
 

@@ -15,13 +15,13 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from engine.checkpoints import checkpoint_of
-from engine.double import write_double, write_encoder_decoder_script
 from engine.shell import Shell
 from inflight.build.options import OPTIONS
+from support.double.package import write_double, write_encoder_decoder_script
 from support.http import post
 from support.servers import Start, wait_ready
 from support.triton import inputs, tensor, tokens
-from trtllm.test_worker import Served, install, run_worker
+from trtllm.test_worker import Served, run_worker
 
 #: The adapter's own, in every start.
 OWN = {"skip_tokenizer_init": True, "enable_iter_perf_stats": True}
@@ -116,7 +116,7 @@ def test_the_builds_cover_every_option_of_the_runtime() -> None:
 
 def build(tmp_path: Path, model: str, flags: str) -> tuple[Path, dict[str, str]]:
     """A build below `tmp_path`, and the environment in which it was made."""
-    environment = install(tmp_path / "site", "1.2.1")
+    environment = write_double(tmp_path / "double", gpus=8)
     checkpoint_of(model, tmp_path / "model")
     checkpoint_of("codellama-13b", tmp_path / "draft")
     told = Shell(tmp_path, environment)(
@@ -128,7 +128,7 @@ def build(tmp_path: Path, model: str, flags: str) -> tuple[Path, dict[str, str]]
 
 def made_with(environment: dict[str, str]) -> dict[str, Any]:
     """The keywords of the LLM in the worker."""
-    found: dict[str, Any] = json.loads(Path(environment["DOUBLES_MADE"]).read_text().splitlines()[-1])
+    found: dict[str, Any] = json.loads(Path(environment["DOUBLE_ENGINES"]).read_text().splitlines()[-1])
     return found
 
 
@@ -150,15 +150,19 @@ def test_what_a_build_checked_reaches_the_llm(
     }
     assert held["model"] == str(directory)
     assert {name: held[name] for name in OWN} == OWN
-    answer = served.client.infer("tensorrt_llm", inputs([8], 2, exclude_input_in_output=True))
-    assert tokens(answer) == [9, 10]
-    # What is sampled inside the model knows no log probabilities.
-    inside = "allow_advanced_sampling" in expected.get("speculative_config", {})
+    # The runtime serves one width.
+    beams = expected.get("max_beam_width", 1)
+    answer = served.client.infer(
+        "tensorrt_llm", inputs([8], 2, exclude_input_in_output=True, beam_width=beams)
+    )
+    assert answer.as_numpy("output_ids").tolist() == [[[9, 10]] * beams]
+    # What is sampled inside the model, and beams, have no log probabilities.
+    without = beams > 1 or "allow_advanced_sampling" in expected.get("speculative_config", {})
     refusal: AbstractContextManager[Any] = (
-        pytest.raises(InferenceServerException, match="log_probs") if inside else nullcontext()
+        pytest.raises(InferenceServerException, match="log") if without else nullcontext()
     )
     with refusal:
-        served.client.infer("tensorrt_llm", inputs([8], 2, return_log_probs=True))
+        served.client.infer("tensorrt_llm", inputs([8], 2, return_log_probs=True, beam_width=beams))
     served.client.close()
 
 
@@ -177,13 +181,10 @@ def test_serve_answers_from_what_was_built(start: Start, tmp_path: Path) -> None
 
 def build_engine(tmp_path: Path, model: str, *flags: str) -> tuple[Path, dict[str, str]]:
     """An engine below `tmp_path`, and an environment in which a worker may serve it."""
-    builder = write_double(tmp_path / "builder")
+    environment = write_double(tmp_path / "double")
     checkpoint_of(model, tmp_path / "model")
-    told = Shell(tmp_path, builder)("build", "model", "--output", "engine", *flags)
+    told = Shell(tmp_path, environment)("build", "model", "--output", "engine", *flags)
     assert told.code == 0, told
-    # The manifest asks for the GPU and the TensorRT that built it.
-    environment = {**builder, **install(tmp_path / "site", "1.2.1")}
-    environment["PYTHONPATH"] += f":{builder['PYTHONPATH']}"
     return tmp_path / "engine", environment
 
 
@@ -209,7 +210,7 @@ def test_an_encoder_decoder_that_was_built_is_served(start: Start, tmp_path: Pat
     directory, environment = build_engine(
         tmp_path, "t5-small", "--examples-dir=examples", "--max-encoder-input-len=40", "--max-seq-len=20"
     )
-    served = Served(run_worker(start, directory, environment), Path(environment["DOUBLES_LOG"]))
+    served = Served(run_worker(start, directory, environment), Path(environment["DOUBLE_REQUESTS"]))
     held = made_with(environment)
     engines = (held["encoder_model_path"], held["decoder_model_path"])
     assert engines == (str(directory / "encoder"), str(directory / "decoder"))

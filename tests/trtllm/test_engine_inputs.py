@@ -9,7 +9,7 @@ import pytest
 
 from inflight.executors.base import NamedTensor, OutputConfig, Request, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm import fields
-from trtllm import simulator
+from support import double
 from trtllm.harness import BIAS, PHASE_TENSOR, RETAINED, RETENTION, collect, passed, request_of, tensor
 
 #: Inputs that the case is about, what the worker makes of them, what the double's Request must hold.
@@ -336,7 +336,7 @@ def test_every_input_reaches_its_field(
     executor.enqueue([request_of(given)])
     rows = collect(executor, 9)[9]
     assert not rows[-1].errors
-    held = simulator.REQUESTS[-1].dump()
+    held = double.REQUESTS[-1].dump()
     for name, value in expected.items():
         assert held[name] == value, name
     # Nothing else arrives.

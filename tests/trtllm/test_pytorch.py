@@ -1,11 +1,9 @@
-"""The PyTorch runtime's adapter over the doubles: rows back by the tap and by the public path,
-failures.
-"""
+"""The PyTorch runtime's adapter over the double: rows back, statistics, cancels, failures."""
 
 from __future__ import annotations
 
 import json
-import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,12 @@ from inflight.errors import UserMistake
 from inflight.executors.base import FinishReason, OutputConfig, Request, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm import pytorch
 from inflight.executors.tensorrt_llm.health import EngineFailed
-from trtllm import doubles, simulation, simulator
+from support import double
 from trtllm.harness import (
     await_until_broken,
     collect,
     passed,
+    request_of,
 )
 from trtllm.pytorch_setup import start, write_adapter, write_checkpoint
 
@@ -48,9 +47,7 @@ def test_rows_are_deltas_and_end_once(pytorch_executor: Any) -> None:
 
 def test_every_sequence_has_its_own_reason(pytorch_executor: Any) -> None:
     several = SamplingConfig(num_return_sequences=2)
-    # Rich enough for the public path on both.
-    wanted = OutputConfig(return_log_probs=True)
-    common: dict[str, Any] = {"sampling_config": several, "output_config": wanted}
+    common: dict[str, Any] = {"sampling_config": several}
     pytorch_executor.enqueue(
         [
             # One sequence is ahead of the other by a token.
@@ -78,13 +75,13 @@ def test_logits_come_with_their_tokens(pytorch_executor: Any, streaming: bool) -
     assert len(rows) == (3 if streaming else 1)
     for row in rows:
         logits = row.tensors["generation_logits"]
-        assert logits.shape == (1, len(row.tokens), simulator.WIDTH)
-        held = np.frombuffer(logits.data, "<f4").reshape(logits.shape)[0, :, : simulator.VOCAB]
+        assert logits.shape == (1, len(row.tokens), double.WIDTH)
+        held = np.frombuffer(logits.data, "<f4").reshape(logits.shape)[0, :, : double.VOCAB]
         assert held.argmax(axis=1).tolist() == row.tokens
 
 
-def test_beams_come_whole_at_the_end(pytorch_executor: Any) -> None:
-    pytorch_executor.enqueue(
+def test_beams_come_whole_at_the_end(beams_executor: Any) -> None:
+    beams_executor.enqueue(
         [
             Request(
                 client_id=1,
@@ -96,56 +93,106 @@ def test_beams_come_whole_at_the_end(pytorch_executor: Any) -> None:
             )
         ]
     )
-    rows = collect(pytorch_executor, 1)[1]
+    rows = collect(beams_executor, 1)[1]
     assert [(row.sequence, row.tokens, row.final) for row in rows] == [
         (0, [9, 10], False),
         (1, [9, 10], True),
     ]
-    assert rows[1].tensors["generation_logits"].shape == (2, 2, simulator.WIDTH)
+    assert rows[1].tensors["generation_logits"].shape == (2, 2, double.WIDTH)
 
 
-def test_tokens_that_the_cache_had_are_told_once(pytorch_executor: Any) -> None:
-    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=3)])
-    assert [row.cached for row in collect(pytorch_executor, 1)[1]] == [[simulation.CACHED], [], []]
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_width_that_the_engine_does_not_run_is_refused_before_it_sees_it(
+    beams_executor: Any, width: int
+) -> None:
+    other = SamplingConfig(beam_width=width)
+    beams_executor.enqueue(
+        [Request(client_id=1, input_token_ids=[8], max_tokens=2, sampling_config=other, streaming=False)]
+    )
+    [row] = collect(beams_executor, 1)[1]
+    assert row.errors == [
+        (
+            StatusCode.INVALID_ARGUMENT,
+            f"`beam_width` is `{width}`, and this worker serves `2` only, its `max_beam_width`",
+        )
+    ]
+    # The engine lives, and answers what the worker proves itself ready with.
+    greedy = SamplingConfig(top_k=1)
+    beams_executor.enqueue([Request(client_id=2, input_token_ids=[8], max_tokens=1, sampling_config=greedy)])
+    assert [(row.tokens, row.final) for row in collect(beams_executor, 2)[2]] == [([9], True)]
 
 
-@pytest.mark.parametrize(
-    ("change", "live"),
-    [
-        ("none", True),
-        ("as in 1.0", True),
-        ("deserialize_result", False),
-        ("AwaitResponseHelper", False),
-        ("other results", False),
-    ],
-)
-def test_batches_are_tapped_where_they_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, live: bool
+def test_log_probabilities_of_beams_are_refused(beams_executor: Any) -> None:
+    given = {
+        "sampling_config": SamplingConfig(beam_width=2),
+        "output_config": OutputConfig(return_log_probs=True),
+        "streaming": False,
+    }
+    beams_executor.enqueue([request_of(given)])
+    [row] = collect(beams_executor, 9)[9]
+    assert "not supported together with beam search" in row.errors[0][1]
+
+
+def test_tokens_that_the_cache_had_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    with double.installed():
+        made = start(tmp_path, enable_kv_cache_reuse=True)
+        made.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=3)])
+        rows = collect(made, 1)[1]
+        capabilities = made.info().capabilities
+        made.shutdown()
+    assert [row.cached for row in rows] == [[double.CACHED], [], []]
+    # The logits of what the cache has are not computed.
+    assert not {"prompt_log_probs", "context_logits"} & set(capabilities)
+
+
+@pytest.mark.parametrize("wanted", [{"num_prompt_log_probs": 1}, {"return_context_logits": True}])
+def test_logits_that_lack_a_part_of_the_prompt_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
-    monkeypatch.setenv(pytorch.SINGLE_PROCESS, "1")
-    with doubles.installed({change}) as bindings:
-        if change == "other results":
-            bindings.deserialize_result = lambda packed: packed  # type: ignore[attr-defined]
-        if change == "as in 1.0":
-            new: Any = sys.modules["tensorrt_llm.executor.base_worker"]
-            old: Any = sys.modules["tensorrt_llm.executor.worker"]
-            old.AwaitResponseHelper = new.AwaitResponseHelper
-            del new.AwaitResponseHelper
-        made = start(tmp_path)
-        found = []
-        for client_id in (1, 2):
-            made.enqueue([Request(client_id=client_id, input_token_ids=[8], max_tokens=2)])
-            found.append([row.tokens for row in collect(made, client_id)[client_id]])
-        assert (found, made._tap_is_live) == ([[[9], [10]], [[9], [10]]], live)
+    with double.installed():
+        made = start(tmp_path, enable_kv_cache_reuse=True)
+        made.enqueue([request_of({"output_config": OutputConfig(**wanted)})])
+        [row] = collect(made, 9)[9]
         made.shutdown()
+    assert row.errors == [
+        (StatusCode.INTERNAL, "TensorRT-LLM returned the logits of `1` of the prompt's `3` tokens")
+    ]
 
 
-def test_log_probs_come_with_their_tokens(pytorch_executor: Any) -> None:
-    wanted = OutputConfig(return_log_probs=True)
-    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[16], max_tokens=2, output_config=wanted)])
-    rows = collect(pytorch_executor, 1)[1]
-    assert [value for row in rows for value in row.log_probs] == [-17 / 64, -18 / 64]
+def log_probability(logit: float) -> float:
+    """Of a token in the double's logits: 4 for the best, 2 for the next, 0 for the others."""
+    return float(logit - np.log(np.exp(4.0) + np.exp(2.0) + double.VOCAB - 2))
+
+
+@pytest.mark.parametrize(("temperature", "logit"), [(0.5, 4.0), (double.HOT, 0.0)])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_sampled_token_has_its_log_probability_however_improbable(
+    pytorch_executor: Any, temperature: float, logit: float, streaming: bool
+) -> None:
+    wanted = OutputConfig(return_log_probs=True, num_top_log_probs=1)
+    sampling = SamplingConfig(temperature=temperature)
+    given = {"output_config": wanted, "sampling_config": sampling, "streaming": streaming}
+    pytorch_executor.enqueue([request_of(given)])
+    rows = collect(pytorch_executor, 9)[9]
+    assert [token for row in rows for token in row.tokens] == [13, 14, 15]
+    values = [value for row in rows for value in row.log_probs]
+    assert values == pytest.approx([log_probability(logit)] * 3, rel=1e-5)
+    best = [13, 14, 15] if temperature != double.HOT else [16, 17, 18]
+    assert [token for row in rows for token in row.top] == best
+
+
+def test_every_token_of_a_prompt_has_its_log_probability(pytorch_executor: Any) -> None:
+    wanted = OutputConfig(num_prompt_log_probs=1)
+    given = {"input_token_ids": [10, 11, 40, 41], "output_config": wanted}
+    pytorch_executor.enqueue([request_of(given)])
+    rows = collect(pytorch_executor, 9)[9]
+    [(values, width, ids, _)] = [entry for row in rows for entry in row.prompt]
+    found = np.frombuffer(values, "<f4")
+    assert np.isnan(found[0])
+    assert found[1:].tolist() == pytest.approx([log_probability(4.0)] * 3, rel=1e-5)
+    assert (width, np.frombuffer(ids, "<i4").tolist()) == (1, [-1, 11, 40, 41])
 
 
 def test_a_cancelled_request_gets_its_final_row(pytorch_executor: Any) -> None:
@@ -155,15 +202,52 @@ def test_a_cancelled_request_gets_its_final_row(pytorch_executor: Any) -> None:
     assert (last.reason, last.final) == (FinishReason.CANCELLED, True)
 
 
+def test_a_queued_request_ends_when_it_is_cancelled(pytorch_executor: Any) -> None:
+    silent = [
+        Request(client_id=at, input_token_ids=[double.SILENCE], max_tokens=1)
+        for at in range(1, double.SLOTS + 1)
+    ]
+    queued = Request(client_id=99, input_token_ids=[10], max_tokens=9)
+    pytorch_executor.enqueue([*silent, queued])
+    pytorch_executor.cancel([99])
+    assert [row.reason for row in collect(pytorch_executor, 99)[99]] == [FinishReason.CANCELLED]
+
+
+def test_all_sequences_of_a_request_end_with_it(pytorch_executor: Any) -> None:
+    several = SamplingConfig(num_return_sequences=2)
+    pytorch_executor.enqueue(
+        [Request(client_id=1, input_token_ids=[10], max_tokens=5000, sampling_config=several)]
+    )
+    pytorch_executor.cancel([1])
+    rows = collect(pytorch_executor, 1)[1]
+    assert (rows[-1].reason, rows[-1].final) == (FinishReason.CANCELLED, True)
+    # What the engine still answers goes nowhere.
+    pytorch_executor.enqueue([Request(client_id=2, input_token_ids=[10], max_tokens=3)])
+    assert [token for row in collect(pytorch_executor, 2)[2] for token in row.tokens] == [11, 12, 13]
+
+
+def test_a_context_only_request_is_refused_under_the_overlap_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    with double.installed():
+        made = start(tmp_path, disable_overlap_scheduler=False)
+        made.enqueue([request_of({"tensors": [passed("request_type", "BYTES", (1,), "context_only")]})])
+        [row] = collect(made, 9)[9]
+        made.shutdown()
+    assert row.errors[0][0] == StatusCode.INVALID_ARGUMENT
+    assert "`disable_overlap_scheduler=true`" in row.errors[0][1]
+
+
 def test_one_refusal_leaves_the_others_alone(pytorch_executor: Any) -> None:
     lora = passed("lora_task_id", "UINT64", (1,), 8)
     weights = passed("lora_weights", "FP16", (1, 1), 1.0)
     pytorch_executor.enqueue(
         [
             Request(client_id=1, input_token_ids=[10], max_tokens=1),
-            Request(client_id=2, input_token_ids=[simulator.REFUSE], max_tokens=1),
+            Request(client_id=2, input_token_ids=[double.REFUSE], max_tokens=1),
             Request(client_id=3, input_token_ids=[10], max_tokens=1, tensors=[lora]),
-            Request(client_id=4, input_token_ids=[simulator.ERROR], max_tokens=1),
+            Request(client_id=4, input_token_ids=[double.ERROR], max_tokens=1),
             Request(client_id=5, input_token_ids=[10], max_tokens=1, tensors=[weights]),
         ]
     )
@@ -176,25 +260,75 @@ def test_one_refusal_leaves_the_others_alone(pytorch_executor: Any) -> None:
 
 
 def test_a_dead_engine_raises(pytorch_executor: Any) -> None:
-    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[simulator.CRASH], max_tokens=1)])
+    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[double.CRASH], max_tokens=1)])
     with pytest.raises(EngineFailed, match="no longer takes requests"):
         await_until_broken(pytorch_executor)
 
 
 def test_an_error_that_all_get_breaks_the_engine(pytorch_executor: Any) -> None:
-    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[simulator.FAULT], max_tokens=1)])
+    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[double.FAULT], max_tokens=1)])
     with pytest.raises(EngineFailed, match=r"forwardAsync.*illegal memory access was encountered"):
         await_until_broken(pytorch_executor)
 
 
-def test_statistics_are_handed_on(pytorch_executor: Any) -> None:
-    assert pytorch_executor.stats()[0]["iter"] == 1
+def test_statistics_come_after_every_request(pytorch_executor: Any) -> None:
+    assert list(pytorch_executor.stats()) == []
+    for client_id in (1, 2):
+        pytorch_executor.enqueue([Request(client_id=client_id, input_token_ids=[10], max_tokens=1)])
+        collect(pytorch_executor, client_id)
+        assert [stats["iter"] for stats in pytorch_executor.stats()] == [client_id]
+        assert list(pytorch_executor.stats()) == []
+
+
+def test_iterations_after_the_statistics_were_read_are_not_lost(pytorch_executor: Any) -> None:
+    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=200)])
+    found: list[int] = []
+    rows = 0
+    while rows < 200:
+        rows += len(pytorch_executor.await_responses(1.0).finals)
+        found += [stats["iter"] for stats in pytorch_executor.stats()]
+    assert len(found) > 100
+
+
+def test_statistics_that_fail_end_nothing(
+    pytorch_executor: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(timeout: float | None = None) -> Any:
+        raise RuntimeError("the queue broke")
+
+    monkeypatch.setattr(type(pytorch_executor._llm), "get_stats_async", lambda _, timeout: fail(timeout))
+    assert (pytorch_executor.stats(), pytorch_executor.stats()) == ((), ())
+    assert caplog.text.count("the queue broke") == 1
+    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=1)])
+    assert collect(pytorch_executor, 1)[1][-1].final
+
+
+def test_the_end_does_not_wait_for_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    with double.installed():
+        made = start(tmp_path)
+        made.enqueue([Request(client_id=1, input_token_ids=[double.SILENCE], max_tokens=1)])
+        made.shutdown()
+        assert double.ENGINES[-1]._sim.stopped
+
+
+def test_the_end_of_an_llm_that_hangs_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setattr(pytorch, "_SHUTDOWN_TIMEOUT_S", 0.2)
+    never = threading.Event()
+    with double.installed():
+        made = start(tmp_path)
+        monkeypatch.setattr(type(made._llm), "shutdown", lambda _: never.wait())
+        made.shutdown()
+        never.set()
+    assert "did not shut down within 0.2 s" in caplog.text
 
 
 def test_capabilities_follow_the_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
-    monkeypatch.setenv(pytorch.SINGLE_PROCESS, "0")
-    with doubles.installed():
+    with double.installed():
         made = start(tmp_path, sampler_type="TorchSampler")
         capabilities = made.info().capabilities
         made.shutdown()
@@ -204,22 +338,25 @@ def test_capabilities_follow_the_sampler(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_build_wrote_is_used_and_options_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
-    monkeypatch.setenv(pytorch.SINGLE_PROCESS, "0")
     written = {"max_batch_size": 16, "max_seq_len": 64, "kv_cache_config": {"dtype": "fp8"}}
     (write_checkpoint(tmp_path / "model") / "llm_args.json").write_text(json.dumps(written))
-    with doubles.installed():
+    with double.installed():
         made = start(tmp_path, max_batch_size=4, kv_cache_free_gpu_mem_fraction=0.5)
-        arguments = simulator.ENGINES[-1].dump()
+        arguments = double.ENGINES[-1].dump()
         info = made.info()
         made.shutdown()
     assert (info.max_batch_size, info.max_seq_len, info.max_input_len) == (4, 64, 63)
-    assert arguments["kv_cache_config"] == {"dtype": "fp8", "free_gpu_memory_fraction": 0.5}
+    assert arguments["kv_cache_config"] == {
+        "dtype": "fp8",
+        "free_gpu_memory_fraction": 0.5,
+        "enable_block_reuse": False,
+    }
     # Guides are written in text.
     assert arguments["skip_tokenizer_init"] is False
 
 
 def test_adapters_are_in_the_configuration_and_in_the_capabilities(pytorch_executor: Any) -> None:
-    held = simulator.ENGINES[-1].dump()
+    held = double.ENGINES[-1].dump()
     assert (held["enable_lora"], held["lora_config"]) == (
         True,
         {"lora_target_modules": ["attn_q", "attn_v"]},
@@ -242,10 +379,9 @@ def test_cuda_graphs_are_off_as_made_or_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: Any
 ) -> None:
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
-    monkeypatch.setenv(pytorch.SINGLE_PROCESS, "0")
-    with doubles.installed():
+    with double.installed():
         start(tmp_path, **options).shutdown()
-    assert simulator.ENGINES[-1].dump().get("cuda_graph_config", "absent") == expected
+    assert double.ENGINES[-1].dump().get("cuda_graph_config", "absent") == expected
 
 
 @pytest.mark.parametrize(
@@ -262,7 +398,7 @@ def test_adapters_that_cannot_be_used_are_told_at_start(
 ) -> None:
     for name in adapters:
         write_adapter(tmp_path / "adapters", name)
-    with doubles.installed(), pytest.raises(UserMistake) as raised:
+    with double.installed(), pytest.raises(UserMistake) as raised:
         start(tmp_path, lora_adapter_dir=str(tmp_path / "adapters"), **options)
     assert words in raised.value.what
 
@@ -286,7 +422,6 @@ def test_a_needed_name_that_is_missing_is_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, words: str
 ) -> None:
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
-    monkeypatch.setenv(pytorch.SINGLE_PROCESS, "0")
-    with doubles.installed({missing}), pytest.raises(UserMistake) as raised:
+    with double.installed({missing}), pytest.raises(UserMistake) as raised:
         start(tmp_path)
     assert words in raised.value.what

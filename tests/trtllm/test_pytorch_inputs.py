@@ -1,4 +1,4 @@
-"""Every input to its exact keyword of the PyTorch runtime, by the tap and by the public path."""
+"""Every input to its exact keyword of the PyTorch runtime."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import pytest
 from inflight.executors.base import OutputConfig, SamplingConfig
 from inflight.executors.tensorrt_llm import fields
 from inflight.executors.tensorrt_llm.fields import Target
-from trtllm import doubles, simulator
+from support import double
 from trtllm.harness import BIAS, PHASE_TENSOR, RETAINED, RETENTION, collect, passed, request_of, tensor
 
 
 def dump(call: dict[str, Any]) -> dict[str, Any]:
     held = {name: value for name, value in call.items() if value is not None}
-    return {
-        name: value.dump() if isinstance(value, doubles.Double) else value for name, value in held.items()
-    }
+    return {name: value.dump() if isinstance(value, double.Double) else value for name, value in held.items()}
 
 
 SAMPLING = SamplingConfig(
@@ -109,7 +107,6 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics"},
         {"output_config": OutputConfig(True, True, True, True)},
         {
-            "logprobs": 1,
             "return_context_logits": True,
             "return_generation_logits": True,
             "return_perf_metrics": True,
@@ -119,7 +116,7 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (
         {"inflight_num_top_log_probs", "inflight_num_prompt_log_probs"},
         {"output_config": OutputConfig(num_top_log_probs=3, num_prompt_log_probs=0)},
-        {"logprobs": 3, "prompt_logprobs": 1},
+        {"return_generation_logits": True, "return_context_logits": True},
         {},
     ),
     (
@@ -187,15 +184,17 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("about", "given", "params", "call"), CASES, ids=lambda value: "-".join(sorted(value))[:50]
 )
 def test_every_input_reaches_its_keyword(
-    pytorch_executor: Any,
+    request: pytest.FixtureRequest,
     about: set[str],
     given: dict[str, Any],
     params: dict[str, Any],
     call: dict[str, Any],
 ) -> None:
-    pytorch_executor.enqueue([request_of(given)])
-    assert not collect(pytorch_executor, 9)[9][-1].errors
-    held = dump(simulator.REQUESTS[-1])
+    # A worker serves one width.
+    made = request.getfixturevalue("beams_executor" if "beam_width" in about else "pytorch_executor")
+    made.enqueue([request_of(given)])
+    assert not collect(made, 9)[9][-1].errors
+    held = dump(double.REQUESTS[-1])
     for name, value in params.items():
         assert held["sampling_params"][name] == value, name
     usual = {
@@ -210,7 +209,7 @@ def test_every_input_reaches_its_keyword(
     for name, value in call.items():
         assert held[name] == value, name
     assert set(held) - {"inputs", "streaming", "sampling_params"} == set(call) - {"inputs", "streaming"}
-    sampling = simulator.REQUESTS[-1]["sampling_params"]
+    sampling = double.REQUESTS[-1]["sampling_params"]
     if "stop_words_list" in about:
         assert (sampling._stop_word_ids, sampling._bad_word_ids) == ([[40, 41]], [[61, 62]])
         # Without texts the words would not count.

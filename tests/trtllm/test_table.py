@@ -22,7 +22,7 @@ from inflight.executors.tensorrt_llm import (
 )
 from inflight.executors.tensorrt_llm.fields import RUNTIMES, Runtime
 from inflight.executors.tensorrt_llm.verify import parameters, verify
-from trtllm import doubles
+from support import double
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,21 +48,21 @@ def test_every_path_is_a_field_of_a_request() -> None:
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_every_keyword_of_the_table_is_recorded(runtime: Runtime) -> None:
     prefixes = {
-        "engines": (doubles.BINDINGS,),
-        "pytorch": ("tensorrt_llm.llmapi.", doubles.BINDINGS),
+        "engines": (double.BINDINGS,),
+        "pytorch": ("tensorrt_llm.llmapi.", double.BINDINGS),
     }[runtime]
     for owner, keyword, _ in promises.keywords(runtime):
         if owner == "generate_async":
-            params = doubles.SYMBOLS["tensorrt_llm.llmapi.LLM"]["methods"][owner]["params"]
+            params = double.SYMBOLS["tensorrt_llm.llmapi.LLM"]["methods"][owner]["params"]
         else:
-            full = next(prefix + owner for prefix in prefixes if prefix + owner in doubles.SYMBOLS)
-            params = doubles.SYMBOLS[full]["params"]
+            full = next(prefix + owner for prefix in prefixes if prefix + owner in double.SYMBOLS)
+            params = double.SYMBOLS[full]["params"]
         assert keyword in {param["name"] for param in params}, f"{owner}({keyword})"
 
 
 def test_every_knob_of_the_configuration_is_recorded() -> None:
     for knob in engine_config.KNOBS:
-        symbol = doubles.SYMBOLS[doubles.BINDINGS + knob.owner]
+        symbol = double.SYMBOLS[double.BINDINGS + knob.owner]
         members = symbol["attributes"] if knob.how == "attribute" else symbol["params"]
         assert knob.keyword in {member["name"] for member in members}, knob
         assert knob.option in options.Options.__dataclass_fields__
@@ -70,10 +70,10 @@ def test_every_knob_of_the_configuration_is_recorded() -> None:
 
 def test_every_argument_of_the_pytorch_runtime_is_recorded() -> None:
     def fields_of(name: str) -> set[str]:
-        symbol = doubles.SYMBOLS[name]
+        symbol = double.SYMBOLS[name]
         own = {param["name"] for param in symbol["params"]}
         inherited = symbol.get("inherits")
-        return own | fields_of(inherited) if inherited in doubles.SYMBOLS else own
+        return own | fields_of(inherited) if inherited in double.SYMBOLS else own
 
     arguments = fields_of("tensorrt_llm.llmapi.TorchLlmArgs")
     prefixes = ("tensorrt_llm.llmapi.", "tensorrt_llm.llmapi.llm_args.")
@@ -84,7 +84,7 @@ def test_every_argument_of_the_pytorch_runtime_is_recorded() -> None:
         # LoraConfig is in no record.
         if outer and outer != "lora_config":
             short = pytorch_config.CLASSES[outer]
-            names = [prefix + short for prefix in prefixes if prefix + short in doubles.SYMBOLS]
+            names = [prefix + short for prefix in prefixes if prefix + short in double.SYMBOLS]
             assert leaf in fields_of(names[0]), option
 
 
@@ -129,11 +129,9 @@ EVERY = {
     "cache_transceiver_backend": "UCX",
     "max_seq_idle_microseconds": "5",
     "iter_stats_max_iterations": "6",
-    "request_stats_max_iterations": "7",
     "cross_kv_cache_fraction": "0.25",
     "kv_cache_onboard_blocks": "false",
     "enable_partial_reuse": "false",
-    "event_buffer_max_size": "8",
     "lora_cache_optimal_adapter_size": "16",
     "lora_cache_gpu_memory_fraction": "0.125",
     "lora_cache_host_memory_bytes": "2048",
@@ -146,11 +144,11 @@ EVERY = {
 }
 
 
-def objects(value: doubles.Double) -> dict[str, dict[str, Any]]:
+def objects(value: double.Double) -> dict[str, dict[str, Any]]:
     """What each class of a configuration holds."""
     found = {type(value).__name__: value.values}
     for held in value.values.values():
-        if isinstance(held, doubles.Double):
+        if isinstance(held, double.Double):
             found |= objects(held)
     return found
 
@@ -159,7 +157,7 @@ def test_every_knob_arrives_in_its_object() -> None:
     assert {knob.option for knob in engine_config.KNOBS} == set(EVERY)
     parsed = options.parse(EVERY, "engines", {})
     info = {"encoded_vocab": ["a"], "tokenizer_str": "{}", "stop_token_ids": [0]}
-    with doubles.installed() as api:
+    with double.installed() as api:
         made = objects(engine_config.build_config(api, parsed, info, "1.2.1"))
     for knob in engine_config.KNOBS:
         held = made[knob.owner][knob.keyword]
@@ -171,7 +169,7 @@ def test_every_knob_arrives_in_its_object() -> None:
 
 def test_options_reach_the_executors_configuration() -> None:
     info = {"encoded_vocab": ["a"], "tokenizer_str": "{}", "stop_token_ids": [0]}
-    with doubles.installed() as api:
+    with double.installed() as api:
         config = engine_config.build_config(api, options.parse(EVERY, "engines", {}), info, "1.2.1")
         held = config.dump()
         knobs = config.values["extended_runtime_perf_knob_config"].values
@@ -189,7 +187,6 @@ def test_options_reach_the_executors_configuration() -> None:
         "cross_kv_cache_fraction": 0.25,
         "onboard_blocks": False,
         "enable_partial_reuse": False,
-        "event_buffer_max_size": 8,
     }
     assert held["parallel_config"] == {
         "class": "ParallelConfig",
@@ -214,7 +211,7 @@ def test_options_reach_the_executors_configuration() -> None:
 
 def test_an_option_whose_keyword_is_missing_is_refused() -> None:
     with (
-        doubles.installed({"ExecutorConfig(enable_trt_overlap)"}) as api,
+        double.installed({"ExecutorConfig(enable_trt_overlap)"}) as api,
         pytest.raises(UserMistake) as raised,
     ):
         engine_config.build_config(
@@ -234,7 +231,7 @@ def test_an_option_whose_keyword_is_missing_is_refused() -> None:
 def test_what_options_need_beside_their_own_keyword_is_told(
     missing: str, values: dict[str, Any], words: str
 ) -> None:
-    with doubles.installed({missing}) as api, pytest.raises(UserMistake) as raised:
+    with double.installed({missing}) as api, pytest.raises(UserMistake) as raised:
         engine_config.build_config(api, options.parse(values, "engines", {}), None, "1.2.1")
     assert words in raised.value.what
 
@@ -254,6 +251,21 @@ def test_what_options_need_beside_their_own_keyword_is_told(
         ({"enable_batch_size_tuning": True}, "engines", "needs three options"),
         ({"medusa_choices": "{{0"}, "engines", "`medusa_choices`"),
         ({"speculative_decoding_fast_logits": "true"}, "engines", "do not share their ranks"),
+        ({"gpu_device_ids": "0,1;2,3"}, "engines", "`gpu_device_ids` is `0,1;2,3`"),
+        ({"gpu_device_ids": "0,-1"}, "engines", "got `0,-1`"),
+        (
+            {"communication_mode": "orchestrator", "participant_ids": "1"},
+            "engines",
+            "starts the ranks of its engine",
+        ),
+        ({"communication_mode": "orchestrator", "spawn_processes": "0"}, "engines", "`participant_ids` does"),
+        (
+            {"communication_mode": "orchestrator", "spawn_processes": "0", "participant_ids": "0,1"},
+            "engines",
+            "`participant_ids` does not say",
+        ),
+        ({"event_buffer_max_size": 8}, "pytorch", "`event_buffer_max_size` is not an option"),
+        ({"request_stats_max_iterations": 8}, "engines", "`request_stats_max_iterations` is not an option"),
         ({"guided_decoding_backend": "llguidance"}, "engines", "which engines do not have"),
         ({"cuda_graph_mode": "false", "cuda_graph_batch_sizes": "1,2"}, "pytorch", "`cuda_graph_mode`"),
         ({"sampler_type": "auto"}, "engines", "has no effect with engines"),
@@ -268,7 +280,7 @@ def test_options_that_cannot_be_are_refused(values: dict[str, Any], runtime: str
 
 def test_tritons_environment_asks_for_the_orchestrator() -> None:
     environment = {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "0"}
-    parsed = options.parse({}, "engines", environment)
+    parsed = options.parse({"participant_ids": "1"}, "engines", environment)
     assert (parsed.communication_mode, parsed.spawn_processes) == ("orchestrator", False)
 
 
@@ -278,6 +290,28 @@ def test_ranks_come_from_the_launcher() -> None:
     assert ranks.check(4, True, {}) == 0
     with pytest.raises(UserMistake):
         ranks.check(4, False, {"PMI_RANK": "0", "PMI_SIZE": "2"})
+
+
+def test_an_orchestrator_is_rank_0_and_its_participants_are_ranks_of_the_job() -> None:
+    job = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}
+    assert ranks.check(2, True, job, [1, 2]) == 1
+    assert ranks.check(2, True, {}, None) == 0
+    for environment, participants, words in (
+        (job, None, "this job has `3` ranks"),
+        (job, [1], "`participant_ids` names `1`"),
+        ({}, [1, 2], "names the rank `2`"),
+    ):
+        with pytest.raises(UserMistake) as raised:
+            ranks.check(2, True, environment, participants)
+        assert words in raised.value.what
+
+
+@pytest.mark.parametrize(("rank", "orchestrates"), [(0, True), (1, False)])
+def test_only_rank_0_is_the_orchestrator(rank: int, orchestrates: bool) -> None:
+    given = {"communication_mode": "orchestrator", "spawn_processes": False, "participant_ids": "1,2"}
+    with double.installed() as api:
+        config = engine_config.build_config(api, options.parse(given, "engines", {}), None, "1.2.1", rank)
+    assert objects(config)["OrchestratorConfig"]["is_orchestrator"] is orchestrates
 
 
 def test_the_pytorch_runtime_is_started_once() -> None:

@@ -1,4 +1,4 @@
-"""`inflight worker --executor tensorrt_llm` as a process over the doubles, driven by tritonclient; and what
+"""`inflight worker --executor tensorrt_llm` as a process over the double, driven by tritonclient; and what
 it says when it cannot start.
 """
 
@@ -17,40 +17,13 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from inflight.launch.model import DEMO_DIRECTORY
+from support import double
+from support.double.package import write_double
 from support.processes import InflightProcess
 from support.servers import Start
 from support.triton import TritonStream, inputs, tensor, tokens
-from trtllm import simulator
 from trtllm.harness import BIAS, write_encoder_decoder, write_engine
 from trtllm.pytorch_setup import write_adapter, write_checkpoint
-
-TESTS = Path(__file__).resolve().parent.parent
-
-#: What stands in the package directory: the doubles under the real names.
-PACKAGE = """
-import sys
-sys.path.insert(0, {tests!r})
-from trtllm import doubles
-modules = doubles.build()
-sys.modules.update(modules)
-"""
-
-
-def install(directory: Path, version: str) -> dict[str, str]:
-    """An environment in which `tensorrt_llm` is the doubles, with metadata that says `version`."""
-    text = PACKAGE.format(tests=str(TESTS))
-    for name in ("tensorrt_llm", "torch"):
-        package = directory / name
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(text)
-    info = directory / f"tensorrt_llm-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: {version}\n")
-    return {
-        "PYTHONPATH": str(directory),
-        "DOUBLES_LOG": str(directory / "requests.jsonl"),
-        "DOUBLES_MADE": str(directory / "engines.jsonl"),
-    }
 
 
 def engine_with_tokenizer(directory: Path, **build: Any) -> Path:
@@ -89,11 +62,11 @@ class Served:
 
 @pytest.fixture
 def served(start: Start, tmp_path: Path) -> Iterator[Served]:
-    environment = install(tmp_path / "site", "1.2.1")
+    environment = write_double(tmp_path / "double")
     process = run_worker(
         start, engine_with_tokenizer(tmp_path / "engine"), environment, "guided_decoding_backend=xgrammar"
     )
-    made = Served(process, Path(environment["DOUBLES_LOG"]))
+    made = Served(process, Path(environment["DOUBLE_REQUESTS"]))
     yield made
     made.client.close()
 
@@ -116,7 +89,7 @@ def test_tensors_of_a_client_reach_the_request_and_rows_the_client(served: Serve
     assert tokens(answer) == [17, 18]
     assert answer.as_numpy("output_log_probs").ravel().tolist() == [-17 / 64, -18 / 64]
     assert answer.as_numpy("cum_log_probs").ravel().tolist() == [-35 / 64]
-    assert answer.as_numpy("context_logits").shape == (1, 2, simulator.WIDTH)
+    assert answer.as_numpy("context_logits").shape == (1, 2, double.WIDTH)
     held = served.last_request()
     sampling = {"class": "SamplingConfig", "beam_width": 1, "top_k": 3, "seed": 2**63, "temperature": 0.5}
     assert held["sampling_config"] == sampling
@@ -138,17 +111,17 @@ def test_a_stream_and_its_cancel(served: Served) -> None:
     stream = TritonStream(served.process.address("grpc"))
     stream.send("one", inputs([8], 4, streaming=True))
     assert [token for result in stream.until_final() for token in tokens(result)] == [9, 10, 11, 12]
-    stream.send("two", inputs([simulator.SILENCE], 4, streaming=True))
+    stream.send("two", inputs([double.SILENCE], 4, streaming=True))
     stream.send("two", inputs([1], 1, stop=True))
     stream.close(cancel=True)
 
 
 def test_request_parameters_reach_the_request(start: Start, tmp_path: Path) -> None:
-    environment = install(tmp_path / "site", "1.2.1")
+    environment = write_double(tmp_path / "double")
     process = run_worker(
         start, engine_with_tokenizer(tmp_path / "engine"), environment, "cache_transceiver_backend=UCX"
     )
-    served = Served(process, Path(environment["DOUBLES_LOG"]))
+    served = Served(process, Path(environment["DOUBLE_REQUESTS"]))
     context = served.client.infer(
         "tensorrt_llm", inputs([8, 16], 1), parameters={"request_type": "context_only"}, priority=1
     )
@@ -172,7 +145,7 @@ def test_request_parameters_reach_the_request(start: Start, tmp_path: Path) -> N
 
 def test_an_errored_request_and_an_absent_capability(served: Served) -> None:
     with pytest.raises(InferenceServerException, match="LoRA task 7 not found"):
-        served.client.infer("tensorrt_llm", inputs([simulator.ERROR, 1], 2))
+        served.client.infer("tensorrt_llm", inputs([double.ERROR, 1], 2))
     with pytest.raises(InferenceServerException, match="lookahead"):
         served.client.infer(
             "tensorrt_llm", [*inputs([1], 2), tensor("lookahead_window_size", [[3]], "INT32")]
@@ -182,12 +155,14 @@ def test_an_errored_request_and_an_absent_capability(served: Served) -> None:
 
 def test_a_checkpoint_is_served_by_the_pytorch_runtime(start: Start, tmp_path: Path) -> None:
     directory = checkpoint_with_tokenizer(tmp_path / "model")
-    environment = install(tmp_path / "site", "1.2.1")
+    environment = write_double(tmp_path / "double")
     served = Served(run_worker(start, directory, environment, "max_seq_len=64"), tmp_path)
     made = inputs([8, 16], 3, temperature=0.5, end_id=20, return_log_probs=True, exclude_input_in_output=True)
     answer = served.client.infer("tensorrt_llm", made)
     assert tokens(answer) == [17, 18, 19]
-    assert answer.as_numpy("output_log_probs").ravel().tolist() == [-17 / 64, -18 / 64, -19 / 64]
+    # From the double's logits: 4 for the token, 2 for the next, 0 for the others.
+    value = 4 - np.log(np.exp(4) + np.exp(2) + double.VOCAB - 2)
+    assert answer.as_numpy("output_log_probs").ravel().tolist() == pytest.approx([value] * 3, rel=1e-5)
     stream = TritonStream(served.process.address("grpc"))
     stream.send("one", inputs([8], 4, streaming=True))
     assert [token for result in stream.until_final() for token in tokens(result)] == [9, 10, 11, 12]
@@ -200,11 +175,11 @@ def test_a_checkpoint_is_served_by_the_pytorch_runtime(start: Start, tmp_path: P
 def test_adapters_are_chosen_by_their_task_id(start: Start, tmp_path: Path) -> None:
     directory = checkpoint_with_tokenizer(tmp_path / "model")
     adapters = write_adapter(tmp_path / "adapters")
-    environment = install(tmp_path / "site", "1.2.1")
+    environment = write_double(tmp_path / "double")
     process = run_worker(
         start, directory, environment, f"lora_adapter_dir={adapters}", "lora_target_modules=attn_q,attn_v"
     )
-    served = Served(process, Path(environment["DOUBLES_LOG"]))
+    served = Served(process, Path(environment["DOUBLE_REQUESTS"]))
     prompt = inputs([8], 2, exclude_input_in_output=True)
     task = tensor("lora_task_id", [[7]], "UINT64")
     assert tokens(served.client.infer("tensorrt_llm", [*prompt, task])) == [9, 10]
@@ -226,8 +201,8 @@ def test_adapters_are_chosen_by_their_task_id(start: Start, tmp_path: Path) -> N
 def test_an_encoder_decoder_is_served_from_its_one_directory(start: Start, tmp_path: Path) -> None:
     directory = write_encoder_decoder(tmp_path / "t5")
     shutil.copy(DEMO_DIRECTORY / "tokenizer.json", directory / "tokenizer.json")
-    environment = install(tmp_path / "site", "1.2.1")
-    served = Served(run_worker(start, directory, environment), Path(environment["DOUBLES_LOG"]))
+    environment = write_double(tmp_path / "double")
+    served = Served(run_worker(start, directory, environment), Path(environment["DOUBLE_REQUESTS"]))
     made = inputs(list(range(30)), 3, exclude_input_in_output=True)
     assert tokens(served.client.infer("tensorrt_llm", made)) == [8, 9, 10]
     held = served.last_request()
@@ -245,28 +220,28 @@ def test_an_encoder_decoder_is_served_from_its_one_directory(start: Start, tmp_p
 @pytest.mark.parametrize(
     ("prompt", "reasons"),
     [
-        (simulator.CRASH, {"engines": "CUDA error: an illegal memory access", "pytorch": "has died"}),
-        (simulator.FAULT, {"engines": "forwardAsync", "pytorch": "forwardAsync"}),
-        (simulator.DEATH, {"engines": "one of its ranks has died", "pytorch": "one of its ranks has died"}),
-        (simulator.SILENCE, {"engines": "no progress", "pytorch": "no progress"}),
+        (double.CRASH, {"engines": "CUDA error: an illegal memory access", "pytorch": "has died"}),
+        (double.FAULT, {"engines": "forwardAsync", "pytorch": "forwardAsync"}),
+        (double.DEATH, {"engines": "one of its ranks has died", "pytorch": "one of its ranks has died"}),
+        (double.SILENCE, {"engines": "no progress", "pytorch": "no progress"}),
     ],
     ids=["fatal error", "error of all", "dead rank", "no progress"],
 )
 def test_an_engine_that_cannot_go_on_ends_the_worker_with_its_own_code_and_the_reason(
     start: Start, tmp_path: Path, runtime: str, prompt: int, reasons: dict[str, str]
 ) -> None:
-    environment = install(tmp_path / "site", "1.2.1")
+    environment = write_double(tmp_path / "double")
     if runtime == "engines":
         model = engine_with_tokenizer(tmp_path / "model")
     else:
         model = checkpoint_with_tokenizer(tmp_path / "model")
     # Longer than the question whether the engine lives, which is asked once a second.
-    patience = "0.5" if prompt == simulator.SILENCE else "30"
+    patience = "0.5" if prompt == double.SILENCE else "30"
     process = start(
         "worker", str(model), "--executor=tensorrt_llm", "--grpc-port=0", "--metrics-port=0",
         f"--progress-timeout-s={patience}", environment=environment,
     )  # fmt: skip
-    served = Served(process, Path(environment["DOUBLES_LOG"]))
+    served = Served(process, Path(environment["DOUBLE_REQUESTS"]))
     with pytest.raises(InferenceServerException):
         served.client.infer("tensorrt_llm", inputs([prompt, 1], 2))
     assert process.wait() == 3, process.log
@@ -294,7 +269,7 @@ def test_an_engine_that_cannot_go_on_ends_the_worker_with_its_own_code_and_the_r
 def test_what_cannot_work_is_one_sentence_with_a_remedy(
     start: Start, tmp_path: Path, version: str | None, change: str | None, words: tuple[str, str]
 ) -> None:
-    environment = {} if version is None else install(tmp_path / "site", version)
+    environment = {} if version is None else write_double(tmp_path / "double", version=version)
     directory = engine_with_tokenizer(tmp_path / "engine")
     options = {"option": ["max_beams=2"], "value": ["gpu_weights_percent=2"]}.get(str(change), [])
     if change == "rank0.engine":

@@ -30,7 +30,6 @@ END = "<!-- end of the generated part -->"
 _OWN = {
     "cuda_graph_mode": "`cuda_graph_config`, absent where false",
     "lora_adapter_dir": "`LoRARequest.lora_path`",
-    "batch_tap": "the adapter's own",
 }
 
 

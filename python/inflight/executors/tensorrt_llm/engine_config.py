@@ -37,7 +37,6 @@ KNOBS = (
     Knob("max_seq_idle_microseconds", "ExecutorConfig", "max_seq_idle_microseconds"),
     Knob("recv_poll_period_ms", "ExecutorConfig", "recv_poll_period_ms"),
     Knob("iter_stats_max_iterations", "ExecutorConfig", "iter_stats_max_iterations"),
-    Knob("request_stats_max_iterations", "ExecutorConfig", "request_stats_max_iterations"),
     Knob("normalize_log_probs", "ExecutorConfig", "normalize_log_probs"),
     Knob("gather_generation_logits", "ExecutorConfig", "gather_generation_logits"),
     Knob("gpu_weights_percent", "ExecutorConfig", "gpu_weights_percent"),
@@ -55,7 +54,6 @@ KNOBS = (
     Knob("kv_cache_host_memory_bytes", "KvCacheConfig", "host_cache_size"),
     Knob("kv_cache_onboard_blocks", "KvCacheConfig", "onboard_blocks"),
     Knob("enable_partial_reuse", "KvCacheConfig", "enable_partial_reuse"),
-    Knob("event_buffer_max_size", "KvCacheConfig", "event_buffer_max_size"),
     Knob("communication_mode", "ParallelConfig", "communication_mode", "communication_mode"),
     Knob("gpu_device_ids", "ParallelConfig", "device_ids"),
     Knob("participant_ids", "ParallelConfig", "participant_ids"),
@@ -132,9 +130,11 @@ def _converters(api: Any) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def build_config(api: Any, options: Options, tokenizer_info: dict[str, Any] | None, version: str) -> Any:
-    """The `ExecutorConfig`. `api`: the module `tensorrt_llm.bindings.executor`; `tokenizer_info`: what
-    xgrammar needs of the tokenizer.
+def build_config(
+    api: Any, options: Options, tokenizer_info: dict[str, Any] | None, version: str, rank: int = 0
+) -> Any:
+    """The `ExecutorConfig` of one rank. `api`: the module `tensorrt_llm.bindings.executor`;
+    `tokenizer_info`: what xgrammar needs of the tokenizer.
 
     Errors: `UserMistake` for an option whose class, keyword or value the installed version has not.
     """
@@ -162,7 +162,7 @@ def build_config(api: Any, options: Options, tokenizer_info: dict[str, Any] | No
         except AttributeError as error:
             raise _lacks(knob, version) from error
         keywords.setdefault(knob.owner, {})[knob.keyword] = converted
-    _complete(keywords, options, tokenizer_info)
+    _complete(keywords, options, tokenizer_info, rank)
     for owner_name, (parent, keyword) in _PARENTS.items():
         if owner_name in keywords:
             made = _make(api, owner_name, keywords[owner_name], version)
@@ -187,11 +187,12 @@ def _make(api: Any, owner: str, keywords: dict[str, Any], version: str) -> Any:
 
 
 def _complete(
-    keywords: dict[str, dict[str, Any]], options: Options, tokenizer_info: dict[str, Any] | None
+    keywords: dict[str, dict[str, Any]], options: Options, tokenizer_info: dict[str, Any] | None, rank: int
 ) -> None:
     """What goes with what was given."""
     if options.communication_mode == "orchestrator":
-        keywords.setdefault("OrchestratorConfig", {})["is_orchestrator"] = True
+        # The ranks that it was not asked to start run the engine for it.
+        keywords.setdefault("OrchestratorConfig", {})["is_orchestrator"] = rank == 0
     else:
         keywords.pop("OrchestratorConfig", None)
     if "PeftCacheConfig" in keywords:

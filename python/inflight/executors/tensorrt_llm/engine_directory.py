@@ -43,6 +43,9 @@ class EngineDirectory:
     world_size: int
     #: Conditions of `fields.CONDITIONS` that the engine was built for.
     conditions: frozenset[str]
+    #: Whether attention over prompts reads the paged cache, which chunks and block reuse need; None: an
+    #: engine that does not say.
+    paged_context_fmha: bool | None = None
     #: The engine that takes the prompt, where this one is a decoder's.
     encoder: Path | None = None
     #: The token that such a decoder starts with.
@@ -104,7 +107,7 @@ def _read(directory: Path) -> EngineDirectory:
         model, build = config["pretrained_config"], config["build_config"]
         max_input_len = build.get("max_input_len")
         # An encoder makes no tokens: its sequence is its input.
-        max_seq_len = int(build.get("max_seq_len") or max_input_len)
+        max_seq_len = int(build.get("max_seq_len") or max_input_len) - _reserved(model, build)
         read = EngineDirectory(
             directory=directory,
             version=config.get("version"),
@@ -118,6 +121,7 @@ def _read(directory: Path) -> EngineDirectory:
             tokens_per_block=int((build.get("plugin_config") or {}).get("tokens_per_block") or 32),
             world_size=int((model.get("mapping") or {}).get("world_size") or 1),
             conditions=frozenset(_built_for(build)),
+            paged_context_fmha=(build.get("plugin_config") or {}).get("use_paged_context_fmha"),
             decoder_start=_token(model),
         )
     except (OSError, ValueError) as error:
@@ -129,6 +133,12 @@ def _read(directory: Path) -> EngineDirectory:
         if not engine.is_file() or not engine.stat().st_size:
             raise UserMistake(f"the engine `{engine}` is missing or empty", _REMEDY)
     return read
+
+
+def _reserved(model: dict[str, Any], build: dict[str, Any]) -> int:
+    """Positions that the builder added to `max_seq_len` for tokens that are drafted and not kept."""
+    drafted = int(build.get("max_draft_len") or 0)
+    return drafted + int(model.get("num_eagle_layers") or 0) if drafted else 0
 
 
 def _built_for(build: dict[str, Any]) -> Iterator[str]:

@@ -75,7 +75,9 @@ class RequestBuilder:
         encoder_decoder: bool = False,
         decoder_start: int | None = None,
         fast_logits: bool = False,
+        reuses_blocks: bool = False,
     ) -> None:
+        self._reuses_blocks = reuses_blocks
         self._api = api
         self._decoder_start = decoder_start
         self._fast_logits = fast_logits
@@ -156,10 +158,20 @@ class RequestBuilder:
         if retention is not None:
             keywords.pop("KvCacheRetentionConfig", None)
             keywords["Request"]["kv_cache_retention_config"] = retention
-        extra = keywords.get("PromptTuningConfig", {}).get("input_token_extra_ids")
-        if extra is not None and len(extra) != len(request.input_token_ids):
-            # As Triton's backend: ids that do not cover the prompt do not count.
-            del keywords["PromptTuningConfig"]["input_token_extra_ids"]
+        if "prompt_embedding_table" in given:
+            self._extra_ids(request, keywords["PromptTuningConfig"])
+
+    def _extra_ids(self, request: Request, config: dict[str, Any]) -> None:
+        """As many as the prompt has tokens; the executor tells prompts with different tables apart by them
+        where it shares their blocks."""
+        extra, needed = config.pop("input_token_extra_ids", None), len(request.input_token_ids)
+        if extra is not None and len(extra) >= needed:
+            config["input_token_extra_ids"] = extra[:needed]
+        elif self._reuses_blocks:
+            raise Refused(
+                f"`prompt_table_extra_ids` has `{len(extra or ())}` values for `{needed}` prompt tokens, and "
+                "this worker reuses cache blocks; send one for each"
+            )
 
     def _guide(self, given: Mapping[str, Any], keywords: dict[str, dict[str, Any]]) -> None:
         kind = given.get("guided_decoding_guide_type")

@@ -31,13 +31,16 @@ from inflight.executors.tensorrt_llm.guides import read_tokenizer_info
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check_error, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.promises import capabilities
-from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
+from inflight.executors.tensorrt_llm.results import Active, ResultReader, Unusable, status_of
 from inflight.executors.tensorrt_llm.verify import verify
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
 
 #: A refused request's row waits at most this long behind an engine that has nothing to say.
 _SLICE = timedelta(milliseconds=50)
+
+#: Of the KV cache for cross attention, of an encoder-decoder, which has no default upstream.
+_CROSS_KV_CACHE_FRACTION = 0.5
 
 #: Iterations whose statistics are kept; TensorRT-LLM's default.
 _MAX_STATS = 1000
@@ -183,8 +186,13 @@ class EnginesExecutor:
             text = str(response.error_msg)
             check_error(text)
             rows.fail(active.client_id, status_of(text), text)
-        elif not self._reader.read(response.result, active, rows):
-            return
+        else:
+            try:
+                if not self._reader.read(response.result, active, rows):
+                    return
+            except Unusable as error:
+                rows.fail(active.client_id, StatusCode.INTERNAL, str(error))
+                self._engine.cancel_request(response.request_id)
         del self._active[tag]
         if self._tags.get(active.client_id) == tag:
             del self._tags[active.client_id]
@@ -231,7 +239,14 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
     tokenizer_info = None
     if options.guided_decoding_backend is not None:
         tokenizer_info = read_tokenizer_info(model_dir, options.xgrammar_tokenizer_info_path)
-    rank = ranks.check(directory.world_size, options.communication_mode == "orchestrator")
+    _check_context_options(directory, options)
+    if directory.encoder is not None and options.cross_kv_cache_fraction is None:
+        options = replace(options, cross_kv_cache_fraction=_CROSS_KV_CACHE_FRACTION)
+    rank = ranks.check(
+        directory.world_size,
+        options.communication_mode == "orchestrator",
+        participants=None if options.spawn_processes else options.participant_ids,
+    )
     api, torch = _import(version)
     fast_logits = bool(options.speculative_decoding_fast_logits)
     extra = [("ExternalDraftTokensConfig", "fast_logits", "draft_tokens")] if fast_logits else []
@@ -239,7 +254,13 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
     if options.spawn_processes and options.executor_worker_path is None:
         package = import_module("tensorrt_llm").__path__
         options = replace(options, executor_worker_path=ranks.find_worker(package))
-    config = build_config(api, options, tokenizer_info, version)
+    if options.cache_transceiver_backend is not None and version.startswith(("1.0", "1.1")):
+        LOG.warning(
+            "`generation_only` requests may fail with TensorRT-LLM %s, whose bindings construct "
+            "`ContextPhaseParams` wrongly in some builds; 1.2.1 is free of that",
+            version,
+        )
+    config = build_config(api, options, tokenizer_info, version, rank)
     encoder = directory.encoder
     try:
         if encoder is None:
@@ -291,8 +312,34 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
         encoder_decoder=encoder is not None,
         decoder_start=directory.decoder_start,
         fast_logits=fast_logits,
+        reuses_blocks=_reuses_blocks(directory, options),
     )
     return EnginesExecutor(engine, builder, ResultReader(api.FinishReason, directory.vocab_size), info)
+
+
+def _check_context_options(directory: EngineDirectory, options: Options) -> None:
+    """Refuses what needs paged context FMHA of an engine without it. TensorRT-LLM does not load such an
+    engine with chunks, and turns block reuse off without a word."""
+    if directory.paged_context_fmha is not False:
+        return
+    for option, given in (
+        ("enable_chunked_context", options.enable_chunked_context),
+        ("enable_kv_cache_reuse", options.enable_kv_cache_reuse),
+    ):
+        if given:
+            raise UserMistake(
+                f"`{option}` is `true`, and the engine was built without paged context FMHA, which it needs",
+                "leave it out, or build the engine without an int8 KV cache and without "
+                "`--use-paged-context-fmha disable`; an fp8 KV cache needs fp8 weights",
+            )
+
+
+def _reuses_blocks(directory: EngineDirectory, options: Options) -> bool:
+    """Whether prompts that start alike share blocks of the KV cache; TensorRT-LLM's default where it can."""
+    possible = (
+        directory.paged_context_fmha is not False and "gather_context_logits" not in directory.conditions
+    )
+    return possible and options.enable_kv_cache_reuse is not False
 
 
 def _import(version: str) -> tuple[Any, Any]:

@@ -95,6 +95,7 @@ CONDITIONS = {
     "lookahead": "option `decoding_mode=lookahead`",
     "cache_transceiver": "option `cache_transceiver_backend`",
     "trtllm_sampler": f"option `{TRTLLM_SAMPLER}`",
+    "no_reuse": "option `enable_kv_cache_reuse=false`: logits of a prompt lack the tokens that the cache had",
     "own_sampling": "build without `--speculative-decoding-mode` `eagle` or `mtp`",
 }
 
@@ -159,6 +160,7 @@ def _retention(tensor: str, owner: str, keyword: str, converter: Callable[[Any, 
 
 _SAMPLER = "trtllm_sampler"
 _OWN_SAMPLING = "own_sampling"
+_NO_REUSE = "no_reuse"
 
 FIELDS: tuple[Field, ...] = (
     Field(
@@ -229,7 +231,7 @@ FIELDS: tuple[Field, ...] = (
     _sampling("len_penalty", beams=True),
     _sampling("early_stopping", beams=True),
     _sampling("repetition_penalty", condition=_SAMPLER),
-    _sampling("min_tokens", condition=_SAMPLER),
+    _sampling("min_tokens"),
     _sampling("beam_search_diversity_rate", beams=True),
     _sampling("presence_penalty", condition=_SAMPLER),
     _sampling("frequency_penalty", condition=_SAMPLER),
@@ -237,12 +239,13 @@ FIELDS: tuple[Field, ...] = (
     _output(
         "return_log_probs",
         None,
-        Target("SamplingParams", "logprobs", condition=_OWN_SAMPLING),
+        # Computed here: TensorRT-LLM gives the most probable tokens only, which may lack the sampled one.
+        Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
     ),
     _output(
         "return_context_logits",
         "gather_context_logits",
-        Target("SamplingParams", "return_context_logits"),
+        Target("SamplingParams", "return_context_logits", condition=_NO_REUSE),
     ),
     _output(
         "return_generation_logits",
@@ -331,16 +334,16 @@ FIELDS: tuple[Field, ...] = (
     _sampling("no_repeat_ngram_size", condition=_SAMPLER),
     Field("inflight_handle", _WORKER, _WORKER),
     _sampling("inflight_min_p", condition=_SAMPLER),
-    # Engines: the alternatives are computed here from the logits.
+    # Computed here from the logits.
     Field(
         "inflight_num_top_log_probs",
         Target("OutputConfig", "return_generation_logits", condition="gather_generation_logits"),
-        Target("SamplingParams", "logprobs", condition=_OWN_SAMPLING),
+        Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
     ),
     Field(
         "inflight_num_prompt_log_probs",
         Target("OutputConfig", "return_context_logits", condition="gather_context_logits"),
-        Target("SamplingParams", "prompt_logprobs"),
+        Target("SamplingParams", "return_context_logits", condition=_NO_REUSE),
     ),
     # Merged into the dense bias.
     Field(

@@ -105,15 +105,9 @@ class Options:
         "bool", "Reuse the cache of equal prompt beginnings", runtimes=BOTH
     )
     enable_partial_reuse: bool | None = _option("bool", "Reuse blocks that match only in part", runtimes=BOTH)
-    event_buffer_max_size: int | None = _option(
-        "int", "KV cache events that are kept", runtimes=BOTH, minimum=0
-    )
     kv_cache_dtype: str | None = _option("text", "Precision of the KV cache", runtimes=PYTORCH_ONLY)
     # Statistics and log probabilities.
     iter_stats_max_iterations: int | None = _option("int", "Iterations whose statistics are kept", minimum=0)
-    request_stats_max_iterations: int | None = _option(
-        "int", "Iterations whose statistics per request are kept", minimum=0
-    )
     normalize_log_probs: bool | None = _option("bool", "Divide cumulative log probabilities by the length")
     gather_generation_logits: bool | None = _option("bool", "Keep the logits of outputs")
     # Ranks and devices.
@@ -124,8 +118,8 @@ class Options:
     )
     spawn_processes: bool | None = _option("bool", "Whether the orchestrator starts the ranks")
     executor_worker_path: str | None = _option("text", "Program that the orchestrator starts for each rank")
-    gpu_device_ids: list[int] | None = _option("ints", "GPUs by number")
-    participant_ids: list[int] | None = _option("ints", "MPI ranks that take part")
+    gpu_device_ids: list[int] | None = _option("instances", "GPUs by number")
+    participant_ids: list[int] | None = _option("instances", "MPI ranks that run the engine")
     num_nodes: int | None = _option("int", "Machines that share the model", minimum=1)
     # LoRA.
     lora_cache_optimal_adapter_size: int | None = _option(
@@ -239,12 +233,6 @@ class Options:
     disable_flashinfer_sampling: bool | None = _option(
         "bool", "Do not sample with FlashInfer", runtimes=PYTORCH_ONLY
     )
-    batch_tap: str | None = _option(
-        "choice",
-        "Take responses by whole batches where the installed version allows it; `off` never does",
-        runtimes=PYTORCH_ONLY,
-        choices=("auto", "off"),
-    )
 
 
 OPTIONS: Mapping[str, ExecutorOption] = declared(Options)
@@ -266,6 +254,13 @@ def parse(values: Mapping[str, Any], runtime: str, environment: Mapping[str, str
                 f"the option `{name}` has no effect with {_WORDS[runtime]}",
                 f"leave it out; it is an option of {_WORDS[takes[0]]}",
             )
+    for name in _OF_AN_INSTANCE & set(parsed):
+        if len(parsed[name]) > 1:
+            raise OptionError(
+                f"`{name}` is `{values[name]}`, which is for `{len(parsed[name])}` instances of a model",
+                "pass the part of one instance; an executor is one",
+            )
+        parsed[name] = parsed[name][0]
     if (
         runtime == "engines"
         and "communication_mode" not in parsed
@@ -283,6 +278,8 @@ def parse(values: Mapping[str, Any], runtime: str, environment: Mapping[str, str
     return options
 
 
+#: Options that Triton's config has for all instances of a model.
+_OF_AN_INSTANCE = frozenset({"gpu_device_ids", "participant_ids"})
 _WORDS = {"engines": "engines", "pytorch": "the PyTorch runtime"}
 
 
@@ -299,6 +296,16 @@ def _check_together(options: Options) -> None:
         raise UserMistake(
             "`speculative_decoding_fast_logits` is `true`, and draft and target do not share their ranks",
             "give `communication_mode=orchestrator` and `spawn_processes=false`, or leave it out",
+        )
+    if options.spawn_processes and options.participant_ids is not None:
+        raise UserMistake(
+            "`participant_ids` is given, but the orchestrator starts the ranks of its engine itself",
+            "leave it out, or pass `spawn_processes=false`",
+        )
+    if options.spawn_processes is False and (not options.participant_ids or 0 in options.participant_ids):
+        raise UserMistake(
+            "`spawn_processes` is `false`, but `participant_ids` does not say which ranks run the engine",
+            "pass the ranks without `0`, which is the orchestrator's, such as `participant_ids=1,2`",
         )
     window = (
         options.lookahead_window_size,

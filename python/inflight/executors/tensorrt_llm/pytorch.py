@@ -1,8 +1,7 @@
 """Checkpoints: the executor protocol over `tensorrt_llm.LLM`, the PyTorch runtime (TensorRT-LLM from 1.0 on).
 
-Owns the LLM object, the event loop on which its results are read, and the tap: where the installed version
-runs its worker in this process, plain requests are read by whole batches and never touch
-the loop. What a request becomes is `pytorch_requests`, what a result means is `pytorch_results`.
+Owns the LLM object and the event loop on which everything is asked of it and its results are read. What a
+request becomes is `pytorch_requests`, what a result means is `pytorch_results`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,58 +27,41 @@ from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.promises import capabilities
 from inflight.executors.tensorrt_llm.pytorch_requests import SamplingBuilder
-from inflight.executors.tensorrt_llm.pytorch_results import Progress, opened
-from inflight.executors.tensorrt_llm.results import Active, ResultReader, status_of
+from inflight.executors.tensorrt_llm.pytorch_results import Progress
+from inflight.executors.tensorrt_llm.results import Active, Unusable, status_of
 from inflight.executors.tensorrt_llm.verify import verify
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
 
-#: Makes a single-GPU LLM run its worker in this process, where batches can be tapped.
-SINGLE_PROCESS = "TLLM_WORKER_USE_SINGLE_PROCESS"
 #: Without it several sequences of a greedy request are a ValueError.
 N_GREEDY = "TLLM_ALLOW_N_GREEDY_DECODING"
 
-#: A response that never comes must not hold `stats`.
-_STATS_TIMEOUT_S = 0.05
+#: How long TensorRT-LLM waits for a further iteration's statistics; it must be above 0.
+_STATS_WAIT_S = 0.005
+#: How long `stats` waits for the loop, which may be taking a large request.
+_STATS_TIMEOUT_S = 1.0
+#: Iterations whose statistics are kept; TensorRT-LLM's default.
+_MAX_STATS = 1000
 _SLICE_S = 0.25
+#: How long the LLM and the loop may each take to end.
 _SHUTDOWN_TIMEOUT_S = 10.0
-#: Where the class that gets whole batches is, by version: 1.0, and from 1.1 on.
-_TAP_MODULES = ("tensorrt_llm.executor.worker", "tensorrt_llm.executor.base_worker")
-#: What is read of a tapped result.
-_TAPPED = ("is_final", "output_token_ids", "finish_reasons", "sequence_index", "is_sequence_final")
 
 
 class PyTorchExecutor:
     """Implements `inflight.executors.base.Executor`; made by `create_pytorch`."""
 
-    def __init__(
-        self,
-        llm: Any,
-        builder: SamplingBuilder,
-        reader: ResultReader | None,
-        deserialize: Callable[[bytes], Any] | None,
-        info: ModelInfo,
-    ) -> None:
+    def __init__(self, llm: Any, builder: SamplingBuilder, info: ModelInfo) -> None:
         self._llm = llm
-        self._deserialize = deserialize
         self._builder = builder
         self._info = info
-        #: Reads tapped responses; None: no tap.
-        self._reader = reader
-        #: The tap has seen a batch, so that this process is the one that has them.
-        self._tap_is_live = False
         self._ready = threading.Condition()
         self._rows = Columns()
         self._failure: EngineFailed | None = None
-        #: Client id -> result, read on the loop or by the tap.
-        self._results: dict[int, Any] = {}
-        #: Guards `_tapped`: a response may come before `generate_async` has returned its id.
-        self._ids = threading.Lock()
-        self._tapped: dict[int, Active] = {}
-        self._submitted = False
+        #: Client id -> what runs: its progress, result and reader. Used on the loop only.
+        self._running: dict[int, tuple[Progress, Any, asyncio.Task[None]]] = {}
         self._closed = False
-        self._liveness = Liveness(llm._check_health)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._stats_failed = False
+        self._liveness = Liveness(self._is_alive)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tensorrt-llm-results", daemon=True
@@ -90,64 +74,52 @@ class PyTorchExecutor:
 
     def enqueue(self, requests: Sequence[Request]) -> None:
         """Takes requests; a refusal of one is its errored, final row."""
-        looped: list[tuple[Active, dict[str, Any]]] = []
+        built: list[tuple[Active, dict[str, Any]]] = []
         for request in requests:
             active = Active(request)
             try:
-                call = self._builder.build(request)
+                built.append((active, self._builder.build(request)))
             except Refused as error:
                 self._fail(active, StatusCode.INVALID_ARGUMENT, str(error))
-                continue
             except (TypeError, ValueError, RuntimeError) as error:
                 self._fail(active, StatusCode.INVALID_ARGUMENT, describe(error))
+        if built:
+            self._loop.call_soon_threadsafe(self._submit, built)
+
+    def _submit(self, built: list[tuple[Active, dict[str, Any]]]) -> None:
+        """On the loop: results wake it, and TensorRT-LLM counts its requests without a lock."""
+        for active, call in built:
+            try:
+                result = self._llm.generate_async(**call)
+            except Exception as error:
+                if isinstance(error, ValueError) or self._takes_requests():
+                    text = describe(error)
+                    self._fail(active, status_of(text, StatusCode.INVALID_ARGUMENT), text)
+                else:
+                    self._break(fatal("taking a request", error))
                 continue
-            if self._tap_is_live and not active.rich and active.beams == 1:
-                self._submit_tapped(active, call)
-            else:
-                looped.append((active, call))
-        if looped:
-            self._loop.call_soon_threadsafe(self._submit, looped)
+            progress = Progress(active, self._info.vocab_size)
+            task = self._loop.create_task(self._read(progress, result))
+            self._running[active.client_id] = progress, result, task
 
-    def _submit_tapped(self, active: Active, call: dict[str, Any]) -> None:
-        with self._ids:
-            result = self._generate(active, call)
-            if result is not None:
-                self._results[active.client_id] = result
-                self._tapped[result.request_id] = active
+    def _is_alive(self) -> bool:
+        """Whether the LLM takes requests and none of its worker processes has ended.
 
-    def _submit(self, looped: list[tuple[Active, dict[str, Any]]]) -> None:
-        """On the loop, so that results wake it."""
-        for active, call in looped:
-            result = self._generate(active, call)
-            if result is not None:
-                self._results[active.client_id] = result
-                task = self._loop.create_task(self._read(active, result))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+        `_check_health` reports a shutdown only. A worker process that died is a future that is done; an
+        engine that stands still in a living process is the worker's watchdog's (`--progress-timeout-s`).
+        """
+        ended = getattr(getattr(self._llm, "_executor", None), "mpi_futures", None) or ()
+        return bool(self._llm._check_health()) and not any(future.done() for future in ended)
 
-    def _generate(self, active: Active, call: dict[str, Any]) -> Any:
-        """The result object; None where this request was refused."""
+    def _takes_requests(self) -> bool:
         try:
-            result = self._llm.generate_async(**call)
-        except Exception as error:
-            if isinstance(error, ValueError) or self._is_healthy():
-                text = describe(error)
-                self._fail(active, status_of(text, StatusCode.INVALID_ARGUMENT), text)
-            else:
-                self._break(fatal("taking a request", error))
-            return None
-        self._submitted = True
-        return result
-
-    def _is_healthy(self) -> bool:
-        try:
-            return bool(self._llm._check_health())
+            return self._is_alive()
         except Exception:
             LOG.exception("the LLM does not answer")
             return False
 
-    async def _read(self, active: Active, result: Any) -> None:
-        progress = Progress(active)
+    async def _read(self, progress: Progress, result: Any) -> None:
+        active = progress.active
         try:
             async for _ in result:
                 with self._ready:
@@ -156,85 +128,41 @@ class PyTorchExecutor:
             with self._ready:
                 progress.cancel(self._rows)
                 self._ready.notify_all()
+        except Unusable as error:
+            self._fail(active, StatusCode.INTERNAL, str(error))
+            self._end(result)
         except Exception as error:
             if type(error).__name__ == "RequestError":
                 self._fail_or_break(active, str(error))
             else:
                 self._break(fatal("giving a result", error))
         finally:
-            self._results.pop(active.client_id, None)
-
-    def on_batch(self, responses: Sequence[Any]) -> None:
-        """The tap: a whole iteration's responses, on TensorRT-LLM's own thread."""
-        if not self._tap_is_live:
-            self._try_tap(responses)
-        reader = self._reader
-        if reader is None or (not self._tapped and not self._ids.locked()):
-            return
-        try:
-            with self._ids:
-                mine = [
-                    (response, active)
-                    for response in responses
-                    if (active := self._tapped.get(response.client_id)) is not None
-                ]
-            with self._ready:
-                for response, active in mine:
-                    if response.has_error():
-                        text = str(response.error_msg)
-                        check_error(text)
-                        self._rows.fail(active.client_id, status_of(text), text)
-                    elif not self._read_tapped(reader, response.result, active):
-                        continue
-                    self._tapped.pop(response.client_id, None)
-                    self._results.pop(active.client_id, None)
-                if mine:
-                    self._ready.notify_all()
-        except EngineFailed as failure:
-            self._break(failure)
-        except Exception as error:
-            self._break(fatal("giving a batch", error))
-
-    def _try_tap(self, responses: Sequence[Any]) -> None:
-        """Goes live with the first batch whose results can be read; nobody waits for the tap before."""
-        whole = [response for response in responses if not response.has_error()]
-        if self._reader is None or not whole:
-            return
-        try:
-            result = opened(whole[0].result, self._deserialize)
-            for name in _TAPPED:
-                getattr(result, name)
-            self._tap_is_live = True
-        except Exception as error:
-            self._reader = None
-            LOG.warning(
-                "batches of this TensorRT-LLM cannot be read (%s); results are read one by one",
-                describe(error),
-            )
-
-    def _read_tapped(self, reader: ResultReader, result: Any, active: Active) -> bool:
-        """A tapped result's rows; True once the request is over. Called with `_ready`."""
-        row = len(self._rows)
-        over = reader.read(opened(result, self._deserialize), active, self._rows)
-        if not active.told and len(self._rows) > row:
-            active.told = True
-            cached = getattr(result, "cached_tokens", None)
-            if cached:
-                self._rows.cached(row, int(cached))
-        return over
+            self._running.pop(active.client_id, None)
 
     def cancel(self, client_ids: Sequence[int]) -> None:
         """Cancels; behind the submissions that are on their way to the loop."""
         self._loop.call_soon_threadsafe(self._abort, list(client_ids))
 
     def _abort(self, client_ids: list[int]) -> None:
+        """Ends the requests here: TensorRT-LLM answers a cancelled request only once it runs, and of several
+        sequences only the first."""
         for client_id in client_ids:
-            result = self._results.get(client_id)
-            if result is not None:
-                try:
-                    result.abort()
-                except Exception as error:
-                    self._break(fatal("cancelling a request", error))
+            running = self._running.pop(client_id, None)
+            if running is None:
+                continue
+            progress, result, task = running
+            # What the engine still answers is not read.
+            task.cancel()
+            with self._ready:
+                progress.cancel(self._rows)
+                self._ready.notify_all()
+            self._end(result)
+
+    def _end(self, result: Any) -> None:
+        try:
+            result.abort()
+        except Exception as error:
+            self._break(fatal("cancelling a request", error))
 
     def await_responses(self, timeout_s: float) -> ResponseBatch:
         """Everything since the last call."""
@@ -250,42 +178,87 @@ class PyTorchExecutor:
                 return rows.pack()
             if self._failure is not None:
                 raise self._failure
-            if self._results:
+            if self._running:
                 self._liveness.check()
             if left <= 0:
                 return rows.pack()
 
     def stats(self) -> Sequence[IterationStats]:
-        """Iterations since the last call; there are none before the first request."""
-        if not self._submitted or self._closed:
+        """Iterations since the last call; none before the first request, nor where TensorRT-LLM fails to
+        report them, which the log says once."""
+        if self._closed:
             return ()
         try:
-            taken: Sequence[IterationStats] = self._llm.get_stats(timeout=_STATS_TIMEOUT_S)
+            found: Sequence[IterationStats] = self._ask(self._drain_stats(), _STATS_TIMEOUT_S)
+            return found
         except Exception as error:
-            # Asked by another thread than the one that ends the LLM.
-            if self._closed:
-                return ()
-            raise fatal("telling statistics", error) from error
-        return taken
+            if not self._closed and not self._stats_failed:
+                self._stats_failed = True
+                LOG.warning("TensorRT-LLM reports no statistics: %s", describe(error))
+            return ()
+
+    async def _drain_stats(self) -> Sequence[IterationStats]:
+        """On the loop, because the queue of a request that was made there can be read there only."""
+        iterations = self._llm.get_stats_async(timeout=_STATS_WAIT_S)
+        # Once it was empty it stays so until the next request.
+        mark_undone = getattr(iterations, "mark_undone", None)
+        if mark_undone is not None:
+            mark_undone()
+        found: deque[IterationStats] = deque(maxlen=_MAX_STATS)
+        taken = 0
+        async for stats in iterations:
+            found.append(stats)
+            taken += 1
+            if taken >= 2 * _MAX_STATS:
+                break
+        return list(found)
+
+    def _ask(self, question: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
+        """The answer of a coroutine on the loop. Raises what it raises, and `TimeoutError`."""
+        try:
+            asked = asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:
+            # The loop ended in between.
+            question.close()
+            raise
+        try:
+            return asked.result(timeout_s)
+        except FutureTimeout:
+            asked.cancel()
+            raise
 
     def shutdown(self) -> None:
-        """Ends the LLM and the loop; requests in flight get no more rows."""
+        """Ends the LLM and the loop within a bounded time; requests in flight get no more rows."""
         with self._ready:
             if self._closed:
                 return
             self._closed = True
             self._ready.notify_all()
-        self._llm.shutdown()
-        self._loop.call_soon_threadsafe(self._stop_loop)
+        # TensorRT-LLM would finish what runs first, however long that takes.
+        try:
+            self._ask(self._abort_all(), _SHUTDOWN_TIMEOUT_S)
+        except Exception as error:
+            LOG.warning("requests could not be cancelled: %s", describe(error))
+        ending = threading.Thread(target=self._shut_down, name="tensorrt-llm-shutdown", daemon=True)
+        ending.start()
+        ending.join(_SHUTDOWN_TIMEOUT_S)
+        if ending.is_alive():
+            LOG.warning("TensorRT-LLM did not shut down within %g s", _SHUTDOWN_TIMEOUT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_SHUTDOWN_TIMEOUT_S)
         if not self._thread.is_alive():
             self._loop.close()
 
-    def _stop_loop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        # One more turn, in which the tasks end.
-        self._loop.call_soon(self._loop.stop)
+    async def _abort_all(self) -> None:
+        tasks = [task for _, _, task in self._running.values()]
+        self._abort(list(self._running))
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _shut_down(self) -> None:
+        try:
+            self._llm.shutdown()
+        except Exception as error:
+            LOG.warning("TensorRT-LLM failed while shutting down: %s", describe(error))
 
     def _fail(self, active: Active, code: StatusCode, text: str) -> None:
         with self._ready:
@@ -318,15 +291,11 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     sizes = pytorch_config.Sizes.read(model_dir, arguments)
     adapters = pytorch_config.find_adapters(options, arguments)
     own_sampling = not pytorch_config.samples_inside_the_model(arguments)
-    wants_tap = pytorch_config.runs_in_one_process(arguments) and options.batch_tap != "off"
-    # Before the import: TensorRT-LLM reads both when it is loaded or starts its worker.
+    # Before the import: TensorRT-LLM reads it when it is loaded or starts its worker.
     os.environ.setdefault(N_GREEDY, "1")
-    if wants_tap:
-        os.environ.setdefault(SINGLE_PROCESS, "1")
     find, bindings, torch = _import(version)
     verified = verify("pytorch", version, find)
     pytorch_config.check_arguments(arguments, find, version)
-    tap = _tap_point(bindings) if wants_tap else None
     try:
         pytorch_config.make_speculation(arguments, find)
         llm = find("LLM")(**arguments)
@@ -344,6 +313,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
             ("guided", arguments.get("guided_decoding_backend")),
             ("adapters", adapters is not None),
             ("own_sampling", own_sampling),
+            ("no_reuse", not pytorch_config.reuses_blocks(arguments)),
             ("cache_transceiver", arguments.get("cache_transceiver_config")),
             ("trtllm_sampler", arguments.get("sampler_type") == "TRTLLMSampler"),
         )
@@ -360,13 +330,22 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         tokens_per_block=sizes.tokens_per_block,
         capabilities=capabilities("pytorch", frozenset(conditions), frozenset(verified.off)),
     )
-    builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters)
-    reader = None if tap is None else ResultReader(bindings.FinishReason, sizes.vocab_size)
-    deserialize = getattr(bindings, "deserialize_result", None)
-    executor = PyTorchExecutor(llm, builder, reader, deserialize, info)
-    if tap is not None:
-        _install_tap(tap, executor)
-    return executor
+    if sizes.max_beam_width > 1:
+        LOG.warning(
+            "`max_beam_width` is %d: the PyTorch runtime runs every request at that width, so this worker "
+            "refuses requests of another `beam_width`",
+            sizes.max_beam_width,
+        )
+    builder = SamplingBuilder(
+        find,
+        bindings,
+        torch,
+        sizes.vocab_size,
+        adapters,
+        beam_width=sizes.max_beam_width,
+        overlaps=not arguments.get("disable_overlap_scheduler"),
+    )
+    return PyTorchExecutor(llm, builder, info)
 
 
 def _import(version: str) -> tuple[Any, Any, Any]:
@@ -394,28 +373,3 @@ def _import(version: str) -> tuple[Any, Any, Any]:
         return None
 
     return find, bindings, torch
-
-
-def _tap_point(bindings: Any) -> Any:
-    """The class whose `responses_handler` gets whole batches; None where this version has it not, or not
-    what reads its results."""
-    for name in _TAP_MODULES:
-        try:
-            helper = import_module(name).AwaitResponseHelper
-        except (ImportError, AttributeError):
-            continue
-        if callable(getattr(helper, "responses_handler", None)) and hasattr(bindings, "deserialize_result"):
-            return helper
-    LOG.info("this TensorRT-LLM has no batches to tap; results are read one by one")
-    return None
-
-
-def _install_tap(helper: Any, executor: PyTorchExecutor) -> None:
-    handle = helper.responses_handler
-
-    def responses_handler(self: Any, responses: Any) -> Any:
-        executor.on_batch(responses)
-        # Its own bookkeeping, and the results that are read one by one.
-        return handle(self, responses)
-
-    helper.responses_handler = responses_handler

@@ -42,7 +42,6 @@ ARGUMENTS = {
     "kv_cache_onboard_blocks": "kv_cache_config.onboard_blocks",
     "enable_kv_cache_reuse": "kv_cache_config.enable_block_reuse",
     "enable_partial_reuse": "kv_cache_config.enable_partial_reuse",
-    "event_buffer_max_size": "kv_cache_config.event_buffer_max_size",
     "kv_cache_dtype": "kv_cache_config.dtype",
     "lora_cache_optimal_adapter_size": "peft_cache_config.optimal_adapter_size",
     "lora_cache_max_adapter_size": "peft_cache_config.max_adapter_size",
@@ -157,10 +156,11 @@ def samples_inside_the_model(arguments: dict[str, Any]) -> bool:
     return arguments.get(SPECULATION, {}).get("decoding_type") in ONE_MODEL
 
 
-def runs_in_one_process(arguments: dict[str, Any]) -> bool:
-    """Whether one GPU serves it, so that TensorRT-LLM's worker may run in this process."""
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
-    return all(arguments.get(name, 1) == 1 for name in sizes)
+def reuses_blocks(arguments: dict[str, Any]) -> bool:
+    """Whether prompts that start alike share cache blocks, as they do by default. The logits of a prompt then
+    lack the tokens that the cache had."""
+    cache = arguments.get("kv_cache_config")
+    return not isinstance(cache, dict) or cache.get("enable_block_reuse", True) is not False
 
 
 def check_arguments(arguments: dict[str, Any], find: Callable[[str], Any], version: str) -> None:

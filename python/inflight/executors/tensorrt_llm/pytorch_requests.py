@@ -32,8 +32,19 @@ class SamplingBuilder:
     """Builds calls with the classes of one installed version. `find`: a class by its name in the table."""
 
     def __init__(
-        self, find: Any, bindings: Any, torch: Any, vocab_size: int, adapters: Adapters | None = None
+        self,
+        find: Any,
+        bindings: Any,
+        torch: Any,
+        vocab_size: int,
+        adapters: Adapters | None = None,
+        *,
+        beam_width: int = 1,
+        overlaps: bool = False,
     ) -> None:
+        """`beam_width`: the LLM's `max_beam_width`; `overlaps`: whether it runs the overlap scheduler."""
+        self._beam_width = beam_width
+        self._overlaps = overlaps
         self._adapters = adapters
         self._lora_request = find("LoRARequest")
         self._params = find("SamplingParams")
@@ -70,12 +81,12 @@ class SamplingBuilder:
             value = get(request)
             if value is not None:
                 keywords[keyword] = value
-        self._sequences(request, keywords)
+        streaming = self._sequences(request, keywords)
         self._outputs(request, keywords)
         if request.embedding_bias or request.logit_bias:
             bias = dense_bias(request, self._vocab_size)
             keywords["embedding_bias"] = convert.float_vector(bias, self._torch)
-        call: dict[str, Any] = {"inputs": request.input_token_ids, "streaming": request.streaming}
+        call: dict[str, Any] = {"inputs": request.input_token_ids, "streaming": streaming}
         self._tensors(request, keywords, call)
         stops, bads = _split(request.stop_words), _split(request.bad_words)
         if stops[0]:
@@ -88,28 +99,38 @@ class SamplingBuilder:
         call["sampling_params"] = params
         return call
 
-    @staticmethod
-    def _sequences(request: Request, keywords: dict[str, Any]) -> None:
+    def _sequences(self, request: Request, keywords: dict[str, Any]) -> bool:
+        """How many sequences are asked for; whether they are streamed. TensorRT-LLM fails on a width that is
+        not its `max_beam_width`, some versions for every request that runs."""
         config = request.sampling_config
-        if config.beam_width > 1:
-            keywords.update(use_beam_search=True, best_of=config.beam_width)
-            keywords["n"] = (
-                config.num_return_sequences if config.num_return_sequences > 1 else config.beam_width
-            )
-        elif config.num_return_sequences > 1:
-            keywords["n"] = config.num_return_sequences
+        width = max(config.beam_width, 1)
+        if width == self._beam_width:
+            if width > 1:
+                keywords.update(use_beam_search=True, best_of=width)
+                keywords["n"] = config.num_return_sequences if config.num_return_sequences > 1 else width
+            elif config.num_return_sequences > 1:
+                keywords["n"] = config.num_return_sequences
+            return request.streaming
+        if width == 1 and _is_one_greedy_token(request):
+            # The best of several beams, as which the worker's own first request is answered.
+            keywords.update(use_beam_search=True, best_of=self._beam_width, n=1)
+            return False
+        raise Refused(
+            f"`beam_width` is `{width}`, and this worker serves `{self._beam_width}` only, its "
+            "`max_beam_width`"
+        )
 
-    @staticmethod
-    def _outputs(request: Request, keywords: dict[str, Any]) -> None:
+    def _outputs(self, request: Request, keywords: dict[str, Any]) -> None:
         output = request.output_config
-        if output.return_log_probs or output.num_top_log_probs:
-            # 0 has meant "none" and "the sampled token's" in different versions; 1 holds that token in all.
-            keywords["logprobs"] = max(1, output.num_top_log_probs)
-        if output.num_prompt_log_probs is not None:
-            keywords["prompt_logprobs"] = max(1, output.num_prompt_log_probs)
-        for name in ("return_context_logits", "return_generation_logits", "return_perf_metrics"):
-            if getattr(output, name):
-                keywords[name] = True
+        log_probs = output.return_log_probs or output.num_top_log_probs
+        if log_probs and self._beam_width > 1:
+            raise Refused("log probabilities are not supported together with beam search")
+        if log_probs or output.return_generation_logits:
+            keywords["return_generation_logits"] = True
+        if output.num_prompt_log_probs is not None or output.return_context_logits:
+            keywords["return_context_logits"] = True
+        if output.return_perf_metrics:
+            keywords["return_perf_metrics"] = True
 
     def _tensors(self, request: Request, keywords: dict[str, Any], call: dict[str, Any]) -> None:
         given: dict[str, Any] = {}
@@ -141,6 +162,11 @@ class SamplingBuilder:
         if retention is not None:
             call["kv_cache_retention_config"] = retention
         phase_kind, phase = request_phase(given)
+        if phase_kind == "context_only" and self._overlaps:
+            raise Refused(
+                "`request_type` is `context_only`, which the overlap scheduler does not support; start the "
+                "worker with `disable_overlap_scheduler=true`"
+            )
         if phase_kind is not None:
             state = (
                 {}
@@ -153,6 +179,12 @@ class SamplingBuilder:
                 }
             )
             call["disaggregated_params"] = self._disaggregated(request_type=phase_kind, **state)
+
+
+def _is_one_greedy_token(request: Request) -> bool:
+    """Whether a request asks for the most probable token and no more, which is the best of any beams."""
+    sampling = request.sampling_config
+    return request.max_tokens == 1 and sampling.top_k == 1 and sampling.num_return_sequences <= 1
 
 
 def _set_words(params: Any, name: str, words: list[list[int]]) -> None:

@@ -4,9 +4,7 @@ response, so this keeps its own place in each sequence.
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +13,17 @@ from inflight.executors.base import FinishReason, NamedTensor
 from inflight.executors.columns import Columns, Top
 from inflight.executors.tensorrt_llm.convert import pack_context_phase
 from inflight.executors.tensorrt_llm.results import (
+    ENDED_EARLY,
     Active,
+    Unusable,
     as_float32,
+    check_prompt_logits,
     float_output,
     float_tensor,
+    log_softmax,
     perf_tensors,
+    prompt_from_logits,
+    top_of,
 )
 
 #: `stop` alone is the end token; with a stop reason it is a stop word.
@@ -32,29 +36,22 @@ _REASONS = {
 }
 
 
-def opened(result: Any, deserialize: Callable[[bytes], Any] | None) -> Any:
-    """The fields of a tapped response's result, which the engine's loop leaves as bytes.
-
-    TensorRT-LLM's own object stays closed: some versions open it themselves, whether it is open or not.
-    """
-    packed = getattr(result, "_result", None)
-    return deserialize(packed) if deserialize is not None and isinstance(packed, bytes) else result
-
-
 class Progress:
     """How far the rows of one request have come."""
 
-    def __init__(self, active: Active) -> None:
-        self._active = active
+    def __init__(self, active: Active, vocab_size: int) -> None:
+        self.active = active
+        self._vocab_size = vocab_size
         self._sent: dict[int, int] = {}
         self._ended: set[int] = set()
         #: Sequence -> the logits last seen: a response of another sequence leaves them.
         self._logits: dict[int, Any] = {}
-        self._told = False
+        #: Whether the tokens that the cache had, and the prompt's logits, have been reported.
+        self._reported_cached = self._reported_prompt = False
         self.final = False
 
     def read(self, result: Any, rows: Columns) -> None:
-        """Appends what is new in the result."""
+        """Appends what is new in the result. Errors: `Unusable`."""
         if self.final:
             return
         finished = bool(result.finished)
@@ -68,10 +65,10 @@ class Progress:
         """The last row of a request whose result said no more."""
         if not self.final:
             self.final = True
-            rows.add(self._active.client_id, (), int(FinishReason.CANCELLED), True)
+            rows.add(self.active.client_id, (), int(FinishReason.CANCELLED), True)
 
     def _sequence(self, result: Any, output: Any, finished: bool, final: bool, rows: Columns) -> None:
-        active, index = self._active, output.index
+        active, index = self.active, output.index
         reason = self._reason(output)
         if not reason and finished:
             reason = int(self._unreported(output.token_ids))
@@ -85,25 +82,53 @@ class Progress:
             tokens.pop()
         if not tokens and not reason:
             return
-        entries = (output.logprobs or ())[sent : sent + len(tokens)]
-        log_probs = [_log_prob(entry, token) for entry, token in zip(entries, tokens, strict=False)]
-        row = rows.add(
-            active.client_id,
-            tokens,
-            reason,
-            final,
-            index,
-            log_probs if active.log_probs else None,
-            _top(entries, active.top_width) if active.top_width else None,
-        )
+        context = result.context_logits if active.wants_prompt_logits else None
+        prompt_is_due = context is not None or (final and reason not in ENDED_EARLY)
+        if active.wants_prompt_logits and not self._reported_prompt and prompt_is_due:
+            check_prompt_logits(context, active)
+        logits = self._new_logits(output)
+        log_probs, top = self._log_probs(logits, tokens)
+        row = rows.add(active.client_id, tokens, reason, final, index, log_probs, top)
         if reason:
             self._ended.add(index)
         self.final = final
+        if context is not None and not self._reported_prompt:
+            self._reported_prompt = True
+            if active.prompt_width is not None:
+                prompt_from_logits(context, active, row, rows, self._vocab_size)
+            if active.wants_context_logits:
+                rows.tensor(row, float_tensor("context_logits", context))
+        if active.wants_generation_logits:
+            self._generation_logits(result, logits, row, rows)
         self._extras(result, output, row, bool(reason), rows)
+
+    def _new_logits(self, output: Any) -> Any:
+        """Logits `[token, vocab]` of the newest tokens; None where this response has none of the sequence."""
+        logits = output.generation_logits
+        if logits is None or logits is self._logits.get(output.index):
+            return None
+        self._logits[output.index] = logits
+        return logits
+
+    def _log_probs(self, logits: Any, tokens: Sequence[int]) -> tuple[Sequence[float] | None, Top | None]:
+        """From the logits: the maps of the result hold the most probable tokens, which may lack the sampled
+        one. Errors: `Unusable` where there are not as many as tokens."""
+        active = self.active
+        if not tokens or not (active.log_probs or active.top_width):
+            return None, None
+        given = 0 if logits is None else int(logits.shape[0])
+        if given < len(tokens):
+            raise Unusable(f"TensorRT-LLM returned the logits of `{given}` tokens for `{len(tokens)}`")
+        log_probs = log_softmax(as_float32(logits)[: len(tokens), : self._vocab_size])
+        sampled = log_probs[np.arange(len(tokens)), np.asarray(tokens, dtype=np.int64)]
+        return (
+            sampled.tolist() if active.log_probs else None,
+            top_of(log_probs, active.top_width) if active.top_width else None,
+        )
 
     def _unreported(self, tokens: Sequence[int]) -> FinishReason:
         """Why a sequence ended of which the result does not say: of several, it tells the last one's only."""
-        active = self._active
+        active = self.active
         if active.context_only:
             return FinishReason.LENGTH
         if tokens and tokens[-1] == active.end_id:
@@ -119,19 +144,12 @@ class Progress:
         return int(_REASONS.get(output.finish_reason, FinishReason.NOT_FINISHED))
 
     def _extras(self, result: Any, output: Any, row: int, ended: bool, rows: Columns) -> None:
-        active = self._active
-        if not self._told:
-            self._told = True
+        active = self.active
+        if not self._reported_cached:
+            self._reported_cached = True
             cached = getattr(result, "cached_tokens", None)
             if cached:
                 rows.cached(row, int(cached))
-            if active.prompt_width is not None and output.prompt_logprobs:
-                _prompt(output.prompt_logprobs, active, row, rows)
-            context = result.context_logits if active.wants_context_logits else None
-            if context is not None:
-                rows.tensor(row, float_tensor("context_logits", context))
-        if active.wants_generation_logits:
-            self._generation_logits(result, output, row, rows)
         if not ended:
             return
         # Fields that came with later versions than 1.0.
@@ -148,17 +166,15 @@ class Progress:
             )
             rows.tensor(row, NamedTensor("context_phase_params", "UINT8", (len(blob),), blob))
 
-    def _generation_logits(self, result: Any, output: Any, row: int, rows: Columns) -> None:
+    def _generation_logits(self, result: Any, logits: Any, row: int, rows: Columns) -> None:
         """Those of the row's tokens, `[beam, token, vocab]`. A stream's hold the newest tokens only."""
-        if self._active.beams > 1:
+        if self.active.beams > 1:
             if self.final:
                 beams = [one.generation_logits for one in result.outputs]
                 if all(one is not None for one in beams):
                     rows.tensor(row, float_output("generation_logits", _stacked(beams)))
             return
-        logits = output.generation_logits
-        if logits is not None and logits is not self._logits.get(output.index):
-            self._logits[output.index] = logits
+        if logits is not None:
             rows.tensor(row, float_output("generation_logits", _stacked([logits])))
 
 
@@ -167,51 +183,3 @@ def _stacked(sequences: Sequence[Any]) -> np.ndarray[Any, Any]:
     arrays = [as_float32(one) for one in sequences]
     longest = max(len(one) for one in arrays)
     return np.stack([np.pad(one, ((0, longest - len(one)), (0, 0))) for one in arrays])
-
-
-def _log_prob(entry: Any, token: int) -> float:
-    if not isinstance(entry, Mapping):
-        return float(entry)
-    found = entry.get(token)
-    return math.nan if found is None else float(found.logprob)
-
-
-def _best(entry: Any) -> list[tuple[float, int]]:
-    if not isinstance(entry, Mapping):
-        return []
-    return sorted(((float(one.logprob), token) for token, one in entry.items()), key=lambda pair: -pair[0])
-
-
-def _top(entries: Sequence[Any], width: int) -> Top | None:
-    """The best alternatives of each token; as many as all of them have."""
-    best = [_best(entry) for entry in entries]
-    width = min([width, *(len(one) for one in best)])
-    if not best or width < 1:
-        return None
-    kept = [pair for one in best for pair in one[:width]]
-    return width, [token for _, token in kept], [value for value, _ in kept]
-
-
-def _prompt(entries: Sequence[Any], active: Active, row: int, rows: Columns) -> None:
-    """Log probabilities of the prompt's tokens from the second on.
-
-    Versions differ in whether the list has an entry for the first token: where it has, that entry is not
-    about the token.
-    """
-    prompt, width = active.prompt, active.prompt_width or 0
-    if not all(isinstance(entry, Mapping) or entry is None for entry in entries):
-        return
-    shift = 1
-    if len(entries) >= len(prompt) > 1 and all(
-        entry is not None and token in entry for token, entry in zip(prompt[1:], entries[1:], strict=False)
-    ):
-        shift = 0
-    values, ids, tops = array("f"), array("i"), array("f")
-    for position, token in enumerate(prompt):
-        at = position - shift
-        entry = entries[at] if position and 0 <= at < len(entries) else None
-        best = _best(entry)[:width]
-        values.append(math.nan if entry is None else _log_prob(entry, token))
-        ids.extend([token for _, token in best] + [-1] * (width - len(best)))
-        tops.extend([value for value, _ in best] + [math.nan] * (width - len(best)))
-    rows.prompt(row, values, width, ids, tops)

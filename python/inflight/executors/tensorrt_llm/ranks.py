@@ -6,7 +6,7 @@ Imports no MPI.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from inflight.errors import UserMistake
@@ -28,22 +28,46 @@ def _first(names: tuple[str, ...], environment: Mapping[str, str]) -> int | None
     return None
 
 
-def check(world_size: int, orchestrator: bool, environment: Mapping[str, str] = os.environ) -> int:
+def check(
+    world_size: int,
+    orchestrator: bool,
+    environment: Mapping[str, str] = os.environ,
+    participants: Sequence[int] | None = None,
+) -> int:
     """This process's rank; 0 outside of MPI.
 
-    Raises `UserMistake` where the number of ranks cannot run an engine of `world_size` ranks. As
-    orchestrator, one process starts the others itself.
+    An orchestrator is rank 0. It starts the ranks of the engine itself, or, where `participants` are given,
+    they are the ranks of this job that run it. Raises `UserMistake` where the ranks of the job cannot run an
+    engine of `world_size` ranks.
     """
-    if orchestrator:
-        return _first(_RANK, environment) or 0
-    size = _first(_SIZE, environment) or 1
-    if world_size > 1 and size != world_size:
+    size, rank = _first(_SIZE, environment) or 1, _first(_RANK, environment) or 0
+    if not orchestrator:
+        if world_size > 1 and size != world_size:
+            raise UserMistake(
+                f"the engine is split over `{world_size}` ranks, and this job has `{size}`",
+                f"start it with `mpirun -n {world_size} inflight worker ...`, or with "
+                "`communication_mode=orchestrator`",
+            )
+        return rank if world_size > 1 else 0
+    if participants is None:
+        if size > 1:
+            raise UserMistake(
+                f"an orchestrator starts the ranks of its engine itself, and this job has `{size}` ranks",
+                "start one process, or pass `spawn_processes=false` and `participant_ids`",
+            )
+        return 0
+    if len(participants) != world_size:
         raise UserMistake(
-            f"the engine is split over `{world_size}` ranks, and this job has `{size}`",
-            f"start it with `mpirun -n {world_size} inflight worker ...`, or with "
-            "`communication_mode=orchestrator`",
+            f"the engine is split over `{world_size}` ranks, and `participant_ids` names "
+            f"`{len(participants)}`",
+            f"name `{world_size}` ranks",
         )
-    return (_first(_RANK, environment) or 0) if world_size > 1 else 0
+    if max(participants) >= size:
+        raise UserMistake(
+            f"`participant_ids` names the rank `{max(participants)}`, and this job has `{size}` ranks",
+            f"start it with `mpirun -n {max(participants) + 1} inflight worker ...`",
+        )
+    return rank
 
 
 def require_leader(environment: Mapping[str, str] = os.environ) -> None:

@@ -1,4 +1,4 @@
-"""Results of TensorRT-LLM's executor into rows. Both runtimes' raw responses have this shape.
+"""Results of the executor bindings into rows, and what both runtimes make of logits.
 
 Owns what a result's fields mean for a row: deltas, several sequences, beams, the end token, log
 probabilities from logits, large outputs. Knows nothing of requests' fields beyond `Active`.
@@ -6,9 +6,8 @@ probabilities from logits, large outputs. Knows nothing of requests' fields beyo
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +16,10 @@ import numpy as np
 from inflight.executors.base import FinishReason, NamedTensor, Request, StatusCode
 from inflight.executors.columns import Columns, Top
 from inflight.executors.tensorrt_llm.convert import pack_context_phase
+
+
+class Unusable(Exception):
+    """A result lacks what was asked for; the text says what. Nothing is guessed in its place."""
 
 
 class Active:
@@ -34,10 +37,10 @@ class Active:
         "prompt_width",
         "rich",
         "stop_words",
-        "told",
         "top_width",
         "wants_context_logits",
         "wants_generation_logits",
+        "wants_prompt_logits",
     )
 
     def __init__(self, request: Request) -> None:
@@ -47,8 +50,6 @@ class Active:
         self.end_id = request.end_id
         self.max_tokens = request.max_tokens
         self.stop_words = request.stop_words
-        #: Whether what is said once of a prompt has been said.
-        self.told = False
         self.beams = request.sampling_config.beam_width
         self.log_probs = output.return_log_probs
         self.top_width = output.num_top_log_probs
@@ -69,7 +70,12 @@ class Active:
             or output.return_perf_metrics
             or self.context_only
         )
-        self.prompt = request.input_token_ids if self.prompt_width is not None else []
+        self.wants_prompt_logits = self.wants_context_logits or self.prompt_width is not None
+        self.prompt = request.input_token_ids if self.wants_prompt_logits else []
+
+
+#: Reasons of requests that may end before their prompt was read.
+ENDED_EARLY = frozenset({int(FinishReason.CANCELLED), int(FinishReason.TIMED_OUT)})
 
 
 class ResultReader:
@@ -85,11 +91,16 @@ class ResultReader:
         }
 
     def read(self, result: Any, active: Active, rows: Columns) -> bool:
-        """Appends the result's rows; True once the request is over."""
+        """Appends the result's rows; True once the request is over. Errors: `Unusable`, before any row."""
         final = bool(result.is_final)
         output = result.output_token_ids
         last = len(output) - 1
         reasons = result.finish_reasons
+        if active.prompt_width is not None:
+            context = getattr(result, "context_logits", None)
+            early = {self._reasons.get(reason) for reason in reasons or ()} & ENDED_EARLY
+            if context is not None or (final and last >= 0 and not early):
+                check_prompt_logits(context, active)
         sequence = result.sequence_index
         ended = final or bool(result.is_sequence_final)
         row = 0
@@ -129,7 +140,7 @@ class ResultReader:
         if given is not None and beam < len(given):
             # Streaming repeats earlier tokens' values in some versions: the newest are the last.
             newest = list(given[beam])[-(count + dropped) :][:count]
-            log_probs = [_log_prob(entry, token) for entry, token in zip(newest, tokens, strict=False)]
+            log_probs = [float(value) for value in newest]
         if active.top_width and active.beams == 1 and result.generation_logits is not None:
             logits = as_float32(result.generation_logits)
             # A stream's are of the row's tokens; a whole answer has room for all that might have come.
@@ -137,14 +148,6 @@ class ResultReader:
             if len(logits) == count:
                 top = top_of(log_softmax(logits), active.top_width)
         return log_probs, top
-
-
-def _log_prob(entry: Any, token: int) -> float:
-    """A token's value: the bindings give numbers, PyTorch's sampler a map by token id."""
-    if isinstance(entry, Mapping):
-        found = entry.get(token)
-        return float(getattr(found, "logprob", math.nan)) if found is not None else math.nan
-    return float(entry)
 
 
 def as_float32(tensor: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -202,13 +205,20 @@ def _extras(result: Any, active: Active, row: int, rows: Columns, vocab_size: in
         perf_tensors(metrics, row, rows)
 
 
+def check_prompt_logits(context: Any, active: Active) -> None:
+    """Raises `Unusable` unless there is a row of logits for each token of the prompt."""
+    given = 0 if context is None else int(context.shape[0])
+    if given != len(active.prompt):
+        raise Unusable(
+            f"TensorRT-LLM returned the logits of `{given}` of the prompt's `{len(active.prompt)}` tokens"
+        )
+
+
 def prompt_from_logits(context: Any, active: Active, row: int, rows: Columns, vocab_size: int) -> None:
     """Log probabilities of the prompt from its logits `[prompt, vocab or more]`; position 0 has none."""
     log_probs = log_softmax(as_float32(context)[..., :vocab_size])
     prompt = active.prompt
     count, width = len(prompt), active.prompt_width or 0
-    if log_probs.ndim != 2 or len(log_probs) < count or not count:
-        return
     values = np.full(count, np.nan, dtype=np.float32)
     values[1:] = log_probs[np.arange(count - 1), np.asarray(prompt[1:], dtype=np.int64)]
     ids = np.full((count, width), -1, dtype=np.int32)

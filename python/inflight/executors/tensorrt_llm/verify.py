@@ -36,7 +36,7 @@ MEMBERS: dict[Runtime, dict[str, tuple[str, ...]]] = {
         "Result": ("is_final", "output_token_ids", "finish_reasons", "sequence_index", "is_sequence_final"),
         "IterationStats": ("to_json_str",),
     },
-    "pytorch": {"LLM": ("generate_async", "get_stats", "shutdown", "_check_health")},
+    "pytorch": {"LLM": ("generate_async", "get_stats_async", "shutdown", "_check_health")},
 }
 
 #: (class, member, capability): what only some requests read or need.
@@ -55,7 +55,10 @@ OPTIONAL_MEMBERS: dict[Runtime, tuple[tuple[str, str, str], ...]] = {
         ("RequestType", "REQUEST_TYPE_CONTEXT_AND_GENERATION", "context_phase"),
         ("GuidedDecodingParams.GuideType", "JSON_SCHEMA", "guided_decoding"),
     ),
-    "pytorch": (),
+    "pytorch": (
+        ("RequestOutput", "context_logits", "context_logits"),
+        ("RequestOutput", "context_logits", "prompt_log_probs"),
+    ),
 }
 
 
@@ -68,9 +71,8 @@ RESULT_FIELDS: dict[Runtime, tuple[tuple[str, str, str | None], ...]] = {
         ("CompletionOutput", "token_ids", None),
         ("CompletionOutput", "finish_reason", None),
         ("CompletionOutput", "stop_reason", None),
-        ("CompletionOutput", "logprobs", "log_probs"),
-        ("CompletionOutput", "logprobs", "top_log_probs"),
-        ("CompletionOutput", "prompt_logprobs", "prompt_log_probs"),
+        ("CompletionOutput", "generation_logits", "log_probs"),
+        ("CompletionOutput", "generation_logits", "top_log_probs"),
         ("CompletionOutput", "generation_logits", "generation_logits"),
         ("CompletionOutput", "request_perf_metrics", "perf_metrics"),
         ("CompletionOutput", "disaggregated_params", "context_phase"),
