@@ -77,6 +77,8 @@ class Engine:
         self._planner = Planner(pool, limits)
         # Launched and not collected, oldest first; never more than the runner's depth.
         self._in_flight: deque[tuple[Work, Pending]] = deque()
+        #: Those that need their history, or did when they came: most do not, and are not asked again.
+        self._attentive: dict[int, SequenceState] = {}
         self._keys = itertools.count()
 
     @property
@@ -123,7 +125,8 @@ class Engine:
 
         With a runner of depth 2 that is the one before, so that this planning cost the device no time.
         """
-        if any(one.needs_history for one in self._planner.active.values()):
+        active = self._planner.active
+        if any(one.key in active and one.needs_history for one in self._attentive.values()):
             while self._in_flight:
                 self._collect(iteration)
         work = self._plan(iteration)
@@ -311,6 +314,8 @@ class Engine:
             elif external is not None or self._lookup is not None:
                 sequence.drafts = Drafts(self._lookup, external)
             state.unfinished.append(sequence)
+            if sequence.needs_history:
+                self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
 
     def _take(self, sequence: SequenceState, token: int, iteration: Iteration) -> None:
@@ -350,6 +355,7 @@ class Engine:
         for one in owner.unfinished:
             one.ended = True
             self._planner.remove(one)
+            self._attentive.pop(one.key, None)
         iteration.completed += len(owner.unfinished)
         del self._requests[owner.request.client_id]
         text = (
@@ -372,5 +378,6 @@ class Engine:
         iteration.rows.append(row)
         iteration.completed += 1
         self._planner.remove(sequence)
+        self._attentive.pop(sequence.key, None)
         if row.final:
             del self._requests[owner.request.client_id]

@@ -13,7 +13,7 @@ from inflight.executors.base import FinishReason
 
 def finish_reason(
     generated: Sequence[int],
-    stop_words: Iterable[Sequence[int]],
+    stop_words: Sequence[Sequence[int]],
     end_id: int | None,
     min_tokens: int,
     max_tokens: int,
@@ -25,7 +25,7 @@ def finish_reason(
     """
     if generated and generated[-1] == end_id:
         return FinishReason.END_ID
-    if len(generated) >= min_tokens and ends_with_any(generated, stop_words):
+    if stop_words and len(generated) >= min_tokens and ends_with_any(generated, stop_words):
         return FinishReason.STOP_WORDS
     if len(generated) >= max_tokens:
         return FinishReason.LENGTH
