@@ -126,7 +126,13 @@ def main() -> None:
         return
     sampling = {} if arguments.top_p is None else {"top_p": arguments.top_p, "seed": 1}
     batches = arguments.batch or [1, 64, 256]
-    options: dict[str, Any] = {"load_format": "dummy", "backend": "pytorch", "max_batch_size": max(batches)}
+    options: dict[str, Any] = {
+        "load_format": "dummy",
+        "backend": "pytorch",
+        "max_batch_size": max(batches),
+        # Repeated runs send the same prompts, which must be computed each time.
+        "enable_kv_cache_reuse": False,
+    }
     for name, _, value in (option.partition("=") for option in arguments.option):
         options[name] = int(value) if value.isdecimal() else value
     for shape in arguments.shape or ["small"]:

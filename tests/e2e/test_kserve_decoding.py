@@ -84,6 +84,10 @@ def test_a_hot_prompt_is_found_and_kept_by_its_retention(client: triton.Inferenc
     ask(client, *ranges, runtime_top_k=1)
     result = ask(client, runtime_top_k=1, outputs=[output])
     assert result.as_numpy("inflight_cached_tokens").reshape(-1).tolist() == [len(PROMPT) - 1]
+    salt = tensor("inflight_cache_salt", np.array([[b"tenant"]], dtype=object), "BYTES")
+    for found in (0, len(PROMPT) - 1):
+        result = ask(client, salt, runtime_top_k=1, outputs=[output])
+        assert result.as_numpy("inflight_cached_tokens").reshape(-1).tolist() == [found]
 
 
 def test_a_priority_is_taken_and_a_bad_range_is_not(client: triton.InferenceServerClient) -> None:

@@ -20,6 +20,8 @@ pub const NUM_PROMPT_LOG_PROBS: &str = "inflight_num_prompt_log_probs";
 /// Inputs, INT32 `[n]` and FP32 `[n]`: sparse form of `embedding_bias`.
 pub const LOGIT_BIAS_IDS: &str = "inflight_logit_bias_ids";
 pub const LOGIT_BIAS_VALUES: &str = "inflight_logit_bias_values";
+/// Input, BYTES `[1]`: requests with different salts share no block of the KV cache.
+pub const CACHE_SALT: &str = "inflight_cache_salt";
 
 /// Output, INT32 `[sequences]`: TensorRT-LLM's FinishReason number; sent when named in `outputs`.
 pub const FINISH_REASON: &str = "inflight_finish_reason";

@@ -435,6 +435,9 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list(names::LOGIT_BIAS_VALUES, Fp32, LIST, Field::LogitBiasValues)
         .needs(can::EMBEDDING_BIAS, Empty)
         .undeclared(),
+    list(names::CACHE_SALT, Bytes, SCALAR, Passed)
+        .needs(can::CACHE_SALT, Never)
+        .undeclared(),
 ];
 
 /// The input with this name.

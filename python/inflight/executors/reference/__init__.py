@@ -47,6 +47,7 @@ CAPABILITIES = (
     "embedding_bias",
     "num_return_sequences",
     "priority",
+    "cache_salt",
     "kv_cache_retention",
     "no_repeat_ngram_size",
 )

@@ -124,6 +124,8 @@ PARENTS: dict[Runtime, dict[str, tuple[str, str]]] = {
 
 _WORKER = None
 _ENGINES_ONLY = Unsupported("engines only")
+#: TensorRT-LLM has it for its requests as well; nothing here hands it on.
+_REFERENCE_ONLY = Unsupported("reference executor only")
 _ADAPTERS_ARE_FILES = Refusal("the PyTorch runtime reads adapters from `lora_adapter_dir`")
 _RANGE = "KvCacheRetentionConfig.TokenRangeRetentionConfig"
 
@@ -356,6 +358,7 @@ FIELDS: tuple[Field, ...] = (
         Target("Request", "embedding_bias", convert.float_vector),
         Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
+    Field("inflight_cache_salt", _REFERENCE_ONLY, _REFERENCE_ONLY),
     # KServe request parameters, not tensors; the worker passes them under these names.
     _passed(
         "request_type",
