@@ -1,6 +1,6 @@
 //! The worker: a gRPC server that speaks KServe v2 in front of an [`executor::Executor`].
 //!
-//! [`serve`] runs one until it is told to stop. Knows KServe and executors; deliberately knows nothing of
+//! [`serve()`] runs one until it is told to stop. Knows KServe and executors; deliberately knows nothing of
 //! OpenAI or of Python.
 
 mod assets;

@@ -1,7 +1,7 @@
 //! The worker's options, their defaults and the reason for each.
 //!
 //! Owns every option of the worker. Knows nothing of command lines: whoever starts a worker fills this in
-//! and passes it to [`crate::serve`].
+//! and passes it to [`crate::serve()`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
