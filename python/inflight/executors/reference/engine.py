@@ -82,6 +82,11 @@ class Engine:
         self._keys = itertools.count()
 
     @property
+    def depth(self) -> int:
+        """Iterations in flight at once: 1, or 2 where the next is launched before the last is collected."""
+        return self._runner.depth
+
+    @property
     def num_waiting(self) -> int:
         return len(self._planner.waiting)
 

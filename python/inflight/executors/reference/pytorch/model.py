@@ -18,6 +18,9 @@ from inflight.executors.reference.model import Weights, inverse_frequencies, loa
 from . import operations
 from .operations import Context, Shape, Tensor
 
+#: Blocks copied at once: 32 of Llama-3.1-8B's hold 128 MiB.
+_COPIED_BLOCKS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -81,19 +84,23 @@ class TorchModel:
         return sum(one.numel() * one.element_size() for one in tensors.values())
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Makes room for keys and values of ``num_blocks`` blocks, by layer."""
-        shape = (num_blocks, self.shape.kv_heads, self.shape.tokens_per_block, self.shape.head_dim)
-        for caches in (self._keys, self._values):
-            caches.clear()
-            caches.extend(
-                torch.zeros(shape, dtype=self.dtype, device=self.device)
-                for _ in range(self.config.num_layers)
-            )
+        """Makes room for keys and values of ``num_blocks`` blocks, of all layers in one tensor."""
+        layers, shape = self.config.num_layers, self.shape
+        self._cache = torch.zeros(
+            (2 * layers, num_blocks, shape.kv_heads, shape.tokens_per_block, shape.head_dim),
+            dtype=self.dtype,
+            device=self.device,
+        )
+        self._keys, self._values = list(self._cache[:layers]), list(self._cache[layers:])
 
-    def copy_block(self, source: int, target: int, tokens: int) -> None:
-        """The keys and values of a block's first ``tokens``, to another block."""
-        for cache in (*self._keys, *self._values):
-            cache[target, :, :tokens] = cache[source, :, :tokens]
+    def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
+        """The keys and values of whole blocks, to other blocks; ``int64 [blocks]``, no target is a source.
+
+        What a copy holds beyond the tokens it was made for is written anew before it is read.
+        """
+        for start in range(0, len(sources), _COPIED_BLOCKS):
+            part = slice(start, start + _COPIED_BLOCKS)
+            self._cache[:, targets[part]] = self._cache[:, sources[part]]
 
     def forward(self, rows: Rows) -> Tensor:
         """Runs all rows, writes keys and values to the cache; final hidden states ``[T, hidden]``."""

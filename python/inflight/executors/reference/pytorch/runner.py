@@ -123,8 +123,7 @@ class TorchRunner:
     def _launch(self, work: Work) -> _Launched:
         choosing = work.choosing()
         launched = _Launched(len(choosing))
-        for copy in work.copies:
-            self._model.copy_block(*copy)
+        self._copy(work.copies)
         self._note_tables(work)
         inputs = self._generation_inputs(work)
         states = [one.sampler for one in choosing]
@@ -151,6 +150,25 @@ class TorchRunner:
         return launched
 
     # The way in.
+
+    def _copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """Copies blocks in order; those that do not follow from one another at once."""
+        sources: list[int] = []
+        targets: list[int] = []
+
+        def flush() -> None:
+            if sources:
+                pair = self._upload(np.array([sources, targets], dtype=np.int64))
+                self._model.copy_blocks(pair[0], pair[1])
+                sources.clear()
+                targets.clear()
+
+        for source, target, _ in copies:
+            if source in targets or target in targets or target in sources:
+                flush()
+            sources.append(source)
+            targets.append(target)
+        flush()
 
     def _generation_inputs(self, work: Work) -> Any:
         """`operations.prepare`'s inputs ``[5, R]``, on the host."""
