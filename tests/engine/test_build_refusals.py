@@ -154,13 +154,13 @@ def test_a_tokenizer_that_no_worker_loads_is_refused_for_every_runtime(
             ("--lora-dir", "adapter", "--lora-dir", "absent"),
             ["`--lora-dir` is `absent`, which does not exist"],
         ),
-        (("--model-config", "absent.json"), ["`--model-config` is `absent.json`, which does not exist"]),
+        (("--model-cls-file", "absent.py"), ["`--model-cls-file` is `absent.py`, which does not exist"]),
         (("--examples-dir", "absent"), ["`--examples-dir` must be a directory, got `absent`"]),
         (
             ("--examples-dir", "demo/config.json"),
             ["`--examples-dir` must be a directory, got `demo/config.json`"],
         ),
-        (("--build-config", "a", "--tp-size", "3"), ["`--build-config` is `a`", "`--tp-size 3`"]),
+        (("--model-cls-file", "a", "--tp-size", "3"), ["`--model-cls-file` is `a`", "`--tp-size 3`"]),
     ],
 )
 def test_a_path_that_is_not_there_is_refused_with_the_plan(

@@ -46,7 +46,6 @@ ENGINES: Mapping[str, EngineFamily] = {
     "MixtralForCausalLM": _LLAMA,
     "GraniteForCausalLM": _LLAMA,
     "ExaoneForCausalLM": _LLAMA,
-    "InternLM2ForCausalLM": _LLAMA,
     "BaichuanForCausalLM": _class("BaichuanForCausalLM"),
     "BaiChuanForCausalLM": _class("BaichuanForCausalLM"),
     "QWenLMHeadModel": _QWEN,

@@ -6,7 +6,7 @@ Reads no weights, so that a directory with nothing but its config can be planned
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ class Checkpoint:
     shards: tuple[Shard, ...] = ()
     tokenizer_files: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    #: Files that name Python code of the checkpoint for transformers to run (`auto_map`).
+    code_files: tuple[str, ...] = ()
 
     @property
     def has_weights(self) -> bool:
@@ -69,7 +71,21 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         shards=shards,
         tokenizer_files=tuple(name for name in TOKENIZER_FILES if (directory / name).is_file()),
         config=config,
+        code_files=tuple(_find_code_files(directory, config)),
     )
+
+
+def _find_code_files(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    if "auto_map" in config:
+        yield "config.json"
+    path = directory / "tokenizer_config.json"
+    try:
+        tokenizer = read_json(path) if path.is_file() else {}
+    except UserMistake:
+        # The tokenizer's own check says what is wrong with it.
+        return
+    if "auto_map" in tokenizer:
+        yield "tokenizer_config.json"
 
 
 def _refuse_repository(directory: Path) -> None:

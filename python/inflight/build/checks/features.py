@@ -27,6 +27,18 @@ def check_features(values: Values, facts: ModelFacts) -> list[Problem]:
             "leave `--remove-input-padding` and `--kv-cache-type` at their defaults",
         ),
         (
+            (values["gather_context_logits"] or values["gather_all_token_logits"])
+            and values["max_draft_len"] > 0,
+            f"the logits of prompts cannot be kept with `--max-draft-len {values['max_draft_len']}`",
+            "leave `--gather-context-logits` and `--gather-all-token-logits` out, or do not draft",
+        ),
+        (
+            values["multiple_profiles"] == ENABLE and values["opt_num_tokens"] is not None,
+            f"`--opt-num-tokens {values['opt_num_tokens']}` cannot be combined with"
+            " `--multiple-profiles enable`",
+            "leave one of them out",
+        ),
+        (
             values["user_buffer"] == ENABLE and values["reduce_fusion"] != ENABLE,
             "`--user-buffer enable` is given without `--reduce-fusion enable`",
             "give both",

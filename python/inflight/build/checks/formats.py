@@ -14,6 +14,9 @@ CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "awq_block
 #: Quantization and cache formats -> the oldest GPU architecture with the instructions.
 NEEDS_ARCHITECTURE = {"fp8": 89, "nvfp4": 100, "w4a8_awq": 89}
 
+#: Formats that TensorRT-LLM builds no engine with on GPU architectures from 100 to below 120.
+_NOT_ON_SM100 = frozenset({"int8", "int8_wo", "int4_wo", "int8_sq", "int4_awq", "w4a8_awq"})
+
 
 def check_formats(values: Values, facts: ModelFacts, runtime: str, installed: Installed) -> list[Problem]:
     """Quantization against the checkpoint, the precision, the runtime and the GPUs."""
@@ -52,11 +55,11 @@ def check_formats(values: Values, facts: ModelFacts, runtime: str, installed: In
                 )
             )
     if installed.gpus and runtime in (PYTORCH, TENSORRT):
-        problems += _gpu_formats(quantization, cache, installed)
+        problems += _gpu_formats(quantization, cache, runtime, installed)
     return problems
 
 
-def _gpu_formats(quantization: str, cache: str, installed: Installed) -> list[Problem]:
+def _gpu_formats(quantization: str, cache: str, runtime: str, installed: Installed) -> list[Problem]:
     problems = []
     for flag, value in (("--quantization", quantization), ("--kv-cache-dtype", cache)):
         needed = NEEDS_ARCHITECTURE.get(value)
@@ -68,6 +71,20 @@ def _gpu_formats(quantization: str, cache: str, installed: Installed) -> list[Pr
                         f"`{flag} {value}` needs GPU architecture `sm{needed}`, and `{gpu.name}` is"
                         f" `{gpu.architecture}`",
                         "choose another format, or build on such a GPU",
+                    )
+                )
+                break
+            if (
+                runtime == TENSORRT
+                and value in _NOT_ON_SM100
+                and digits.isdigit()
+                and 100 <= int(digits) < 120
+            ):
+                problems.append(
+                    Problem(
+                        f"`{flag} {value}` is not supported on GPU architecture `{gpu.architecture}`"
+                        f" (`{gpu.name}`)",
+                        "choose `fp8` or `nvfp4`",
                     )
                 )
                 break

@@ -20,6 +20,16 @@ _NEEDED = (
 )
 
 
+#: Weights with which an fp8 cache keeps paged context FMHA.
+_FP8_WEIGHTS = frozenset({"fp8", "w4a8_awq", "nvfp4"})
+#: Samples that `quantize.py` calibrates AWQ with at most.
+AWQ_CALIB_SIZE = 32
+
+
+def _excludes_paged_context_fmha(cache: str, quantization: str) -> bool:
+    return cache == "int8" or (cache == "fp8" and quantization not in _FP8_WEIGHTS)
+
+
 def check_servable(values: Values) -> list[Problem]:
     """Options of an engine that no worker could load."""
     return [
@@ -42,12 +52,27 @@ def serving_notes(values: Values, lengths: Lengths, runtime: str, facts: ModelFa
             " `trtllm-refit` restores"
             " them from the converted checkpoint, which a build does not keep"
         )
+    if "awq" in values["quantization"] and values["calib_size"] > AWQ_CALIB_SIZE:
+        notes.append(
+            f"`quantize.py` calibrates AWQ with at most `{AWQ_CALIB_SIZE}` samples, not"
+            f" `{values['calib_size']}`"
+        )
     if facts.is_encoder_decoder or values["context_fmha"] == DISABLE:
         # Prompts go to an encoder, or need not fit an iteration.
         return notes
+    cache = values["kv_cache_dtype"]
+    by_cache = runtime != PYTORCH and _excludes_paged_context_fmha(cache, values["quantization"])
+    if by_cache:
+        notes.append(
+            f"`--kv-cache-dtype {cache}` turns paged context FMHA off"
+            + (", because the weights are not fp8" if cache == "fp8" else "")
+            + ": a worker does not reuse cache blocks, and refuses `enable_chunked_context`"
+        )
     if lengths.max_input_len > lengths.max_num_tokens:
         needed = f"prompts of more than max_num_tokens, `{lengths.max_num_tokens}`, need chunks"
-        if runtime != PYTORCH and values["use_paged_context_fmha"] == DISABLE:
+        if by_cache:
+            notes.append(f"{needed}, which this engine cannot make: they are refused")
+        elif runtime != PYTORCH and values["use_paged_context_fmha"] == DISABLE:
             notes.append(f"{needed}, which `--use-paged-context-fmha {DISABLE}` excludes: they are refused")
         else:
             notes.append(

@@ -10,7 +10,7 @@ from inflight.build.options import BY_NAME, Values
 from inflight.errors import Problem
 from inflight.model.checkpoint import Checkpoint
 from inflight.model.runtimes import PYTORCH, TENSORRT
-from inflight.model.speculation import ENGINE_DRAFTERS, PYTORCH_DRAFTERS
+from inflight.model.speculation import ENGINE_DRAFTERS, PYTORCH_DRAFTERS, UNCONVERTED_DRAFTERS
 
 #: Mode of the PyTorch runtime -> the options that it needs, and those that it takes besides.
 _NEEDS: dict[str, tuple[str, ...]] = {
@@ -89,7 +89,16 @@ def _check_engine(mode: str | None, values: Values) -> list[Problem]:
         return [Problem(f"{flag} is given without `--speculative-decoding-mode`", "give both")]
     if mode not in ENGINE_DRAFTERS:
         return [_foreign(mode, TENSORRT, PYTORCH, ENGINE_DRAFTERS)]
-    if mode != "explicit_draft_tokens" and values["max_draft_len"] == 0:
+    if mode in UNCONVERTED_DRAFTERS:
+        return [
+            Problem(
+                f"`--speculative-decoding-mode {mode}` is not supported: `inflight build` does not convert"
+                " the heads that draft",
+                "convert the model with TensorRT-LLM's example script, run `trtllm-build`, and serve its"
+                " engine with `inflight worker`",
+            )
+        ]
+    if values["max_draft_len"] == 0:
         return [
             Problem(
                 f"`--speculative-decoding-mode {mode}` needs `--max-draft-len`",

@@ -180,22 +180,6 @@ ENGINE_OPTIONS: tuple[BuildOption, ...] = (
         build_flag="--log_level",
     ),
     BuildOption(
-        "model_config",
-        "path",
-        "A TensorRT-LLM model config",
-        group=BUILDER,
-        build_flag="--model_config",
-        reads=True,
-    ),
-    BuildOption(
-        "build_config",
-        "path",
-        "A TensorRT-LLM build config",
-        group=BUILDER,
-        build_flag="--build_config",
-        reads=True,
-    ),
-    BuildOption(
         "model_cls_file",
         "path",
         "Python file of a model class",

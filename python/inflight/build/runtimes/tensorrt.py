@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from inflight.build.checks.conversion import CONVERSION, check_conversion, find_glm_version
 from inflight.build.checks.lengths import Lengths
 from inflight.build.families import ENGINES, EngineFamily
-from inflight.build.options import BY_NAME, OPTIONS, Values
+from inflight.build.options import OPTIONS, Values
 from inflight.build.options.declaration import DISABLE, ENABLE, SWITCH
 from inflight.build.steps import ApiCalls, Call, Command, Layout, Mapping4D, Own, Step
 from inflight.errors import Problem
@@ -21,33 +22,12 @@ QUANTIZE = "quantization/quantize.py"
 #: Formats that a model class applies while it loads; the others calibrate in `quantize.py`.
 WEIGHT_ONLY = {"int8_wo": "W8A16", "int4_wo": "W4A16"}
 
-#: Architectures that transformers loads only by running the checkpoint's own code.
-REMOTE_CODE = frozenset(
-    {
-        "BaichuanForCausalLM",
-        "BaiChuanForCausalLM",
-        "QWenLMHeadModel",
-        "InternLM2ForCausalLM",
-        "ExaoneForCausalLM",
-        "ChatGLMModel",
-        "ChatGLMForConditionalGeneration",
-        "DeciLMForCausalLM",
-    }
-)
-
-#: Flags of `trtllm-build` that `BuildConfig` and `PluginConfig` have no field for.
-LLM_CANNOT = (
-    "lora_dir",
-    "lora_target_modules",
-    "speculative_decoding_mode",
-    "logits_dtype",
-    "gather_all_token_logits",
-    "model_config",
-    "build_config",
-    "model_cls_file",
-    "log_level",
-    "load_by_shard",
-)
+#: Architecture -> the name that TensorRT-LLM otherwise looks for in a path.
+GPT_VARIANTS = {
+    "GPT2LMHeadModel": "gpt2",
+    "GPTBigCodeForCausalLM": "starcoder",
+    "Starcoder2ForCausalLM": "starcoder2",
+}
 
 
 def scripts_needed(checkpoint: Checkpoint, values: Values) -> tuple[str, ...]:
@@ -83,7 +63,7 @@ def plan_engine(
     """Steps, the files that the result must contain, and problems with the options."""
     family = ENGINES[checkpoint.facts.architecture]
     dtype = resolve_dtype(values["dtype"], checkpoint)
-    problems = _family_problems(checkpoint, family, values, mapping)
+    problems = check_conversion(checkpoint, values, mapping, calibrates=calibrates(values))
     source = str(checkpoint.directory)
     if family.script is not None:
         steps = _encoder_decoder(source, family, values, mapping, lengths, layout, python, dtype, checkpoint)
@@ -98,7 +78,7 @@ def plan_engine(
         convert = (
             (_quantize(source, values, mapping, layout, python, dtype),)
             if calibrates(values)
-            else _convert(source, family, values, mapping, layout, dtype)
+            else _convert(checkpoint, family, values, mapping, layout, dtype)
         )
         build = _build_step(
             "build",
@@ -118,48 +98,6 @@ def _ranks(mapping: Mapping4D) -> tuple[str, ...]:
     return tuple(f"rank{rank}.engine" for rank in range(mapping.world_size))
 
 
-def _family_problems(
-    checkpoint: Checkpoint, family: EngineFamily, values: Values, mapping: Mapping4D
-) -> list[Problem]:
-    problems = []
-    architecture = checkpoint.facts.architecture
-    if family.script is None and architecture in REMOTE_CODE and not values["trust_remote_code"]:
-        problems.append(
-            Problem(
-                f"`{architecture}` needs Python code from its checkpoint",
-                "review that code, then allow it with `--trust-remote-code`",
-            )
-        )
-    if family.script is not None and values["quantization"] != "none":
-        problems.append(
-            Problem(
-                f"`--quantization {values['quantization']}` is not supported for `{architecture}`",
-                "leave it out: encoder-decoder models are built in their own precision",
-            )
-        )
-    if family.script is not None and values.is_given("max_input_len"):
-        problems.append(
-            Problem(
-                f"`--max-input-len {values['max_input_len']}` has no effect with an encoder-decoder",
-                "give `--max-encoder-input-len`",
-            )
-        )
-    if family.script is not None and mapping.cp_size > 1:
-        problems.append(
-            Problem(f"`--cp-size {mapping.cp_size}` is not supported for `{architecture}`", "leave it out")
-        )
-    if family.converter == "llm" and not calibrates(values):
-        problems += [
-            Problem(
-                f"`{BY_NAME[name].flag}` cannot be given for `{architecture}`, which the LLM API builds",
-                f"leave `{BY_NAME[name].flag}` out",
-            )
-            for name in LLM_CANNOT
-            if values.is_given(name)
-        ]
-    return problems
-
-
 def _quant_config(values: Values) -> Call:
     kwargs: dict[str, Any] = {}
     algorithm = WEIGHT_ONLY.get(values["quantization"])
@@ -169,14 +107,20 @@ def _quant_config(values: Values) -> Call:
 
 
 def _convert(
-    source: str, family: EngineFamily, values: Values, mapping: Mapping4D, layout: Layout, dtype: str
+    checkpoint: Checkpoint,
+    family: EngineFamily,
+    values: Values,
+    mapping: Mapping4D,
+    layout: Layout,
+    dtype: str,
 ) -> tuple[Step, ...]:
     """A step a rank: a failure of one is taken up at that one, and `--workers` of them overlap."""
-    overrides: dict[str, Any] = {
-        name: values[name]
-        for name in ("use_parallel_embedding", "embedding_sharding_dim", "load_by_shard", "load_model_on_cpu")
-        if values.is_given(name)
-    }
+    architecture = checkpoint.facts.architecture
+    overrides: dict[str, Any] = {name: values[name] for name in CONVERSION if values.is_given(name)}
+    if architecture in GPT_VARIANTS:
+        overrides["gpt_variant"] = GPT_VARIANTS[architecture]
+    elif family.name == "ChatGLMForCausalLM":
+        overrides["chatglm_version"] = find_glm_version(checkpoint)
     return tuple(
         Step(
             name=f"convert-rank{rank}",
@@ -185,7 +129,7 @@ def _convert(
                 (
                     Call(
                         f"tensorrt_llm.models.{family.name}.from_hugging_face",
-                        (source, dtype),
+                        (str(checkpoint.directory), dtype),
                         {
                             "mapping": Call(
                                 "tensorrt_llm.mapping.Mapping", kwargs={"rank": rank, **mapping.record()}
@@ -362,7 +306,7 @@ def _build_with_llm(
         if option.name == "kv_cache_type":
             # An enumeration there, and paged is its default.
             continue
-        if option.build_config is not None and option.build_config != "build_config":
+        if option.build_config is not None:
             build[option.build_config] = value
         elif option.plugin_config is not None:
             switch = {ENABLE: True, DISABLE: False if option.choices == SWITCH else None}
