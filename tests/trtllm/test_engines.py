@@ -472,6 +472,7 @@ def test_what_needs_paged_context_fmha_is_refused_of_an_engine_without_it(
     ("build", "model", "longest"),
     [
         ({"max_draft_len": 0}, {}, 128),
+        ({"max_draft_len": 4, "speculative_decoding_mode": 1}, {}, 128),
         ({"max_draft_len": 4, "speculative_decoding_mode": 2}, {}, 124),
         ({"max_draft_len": 4, "speculative_decoding_mode": 32}, {"num_eagle_layers": 3}, 121),
     ],

@@ -16,8 +16,8 @@ ENCODER, DECODER = "encoder", "decoder"
 #: Where checkpoints say which token a decoder starts with, beside an engine.
 _START_FILES = ("generation_config.json", "checkpoint_config.json")
 
-#: `SpeculativeDecodingMode.DRAFT_TOKENS_EXTERNAL`, as builds write it; None: written before there were modes.
-_EXTERNAL_DRAFTS = (None, 2)
+#: `SpeculativeDecodingMode` as builds write it, a flag; None: written before there were modes.
+_NO_DRAFTS, _EXTERNAL_DRAFTS = 1, (None, 2)
 
 _REMEDY = "build the engine again with `inflight build --force`"
 
@@ -137,6 +137,8 @@ def _read(directory: Path) -> EngineDirectory:
 
 def _reserved(model: dict[str, Any], build: dict[str, Any]) -> int:
     """Positions that the builder added to `max_seq_len` for tokens that are drafted and not kept."""
+    if build.get("speculative_decoding_mode") == _NO_DRAFTS:
+        return 0
     drafted = int(build.get("max_draft_len") or 0)
     return drafted + int(model.get("num_eagle_layers") or 0) if drafted else 0
 
