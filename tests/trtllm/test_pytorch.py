@@ -216,7 +216,7 @@ def test_a_queued_request_ends_when_it_is_cancelled(pytorch_executor: Any) -> No
 def test_all_sequences_of_a_request_end_with_it(pytorch_executor: Any) -> None:
     several = SamplingConfig(num_return_sequences=2)
     pytorch_executor.enqueue(
-        [Request(client_id=1, input_token_ids=[10], max_tokens=5000, sampling_config=several)]
+        [Request(client_id=1, input_token_ids=[10], max_tokens=300, sampling_config=several)]
     )
     pytorch_executor.cancel([1])
     rows = collect(pytorch_executor, 1)[1]
@@ -281,13 +281,16 @@ def test_statistics_come_after_every_request(pytorch_executor: Any) -> None:
 
 
 def test_iterations_after_the_statistics_were_read_are_not_lost(pytorch_executor: Any) -> None:
-    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=200)])
+    """The engine iterates faster than the wait for its next statistics."""
+    pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=400)])
     found: list[int] = []
     rows = 0
-    while rows < 200:
+    while rows < 400:
         rows += len(pytorch_executor.await_responses(1.0).finals)
         found += [stats["iter"] for stats in pytorch_executor.stats()]
-    assert len(found) > 100
+    found += [stats["iter"] for stats in pytorch_executor.stats()]
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) >= 400
 
 
 def test_statistics_that_fail_end_nothing(
@@ -323,6 +326,7 @@ def test_the_end_of_an_llm_that_hangs_is_bounded(
         monkeypatch.setattr(type(made._llm), "shutdown", lambda _: never.wait())
         made.shutdown()
         never.set()
+        double.ENGINES[-1]._sim.stop()
     assert "did not shut down within 0.2 s" in caplog.text
 
 

@@ -186,10 +186,12 @@ class IterationResult:
             raise StopAsyncIteration
         assert self._sim_loop is asyncio.get_running_loop(), "made on another loop, or on none"
         assert self._sim_timeout > 0, "without a time to wait nothing is taken"
-        data = self._sim_next()
-        if data is None:
-            self._sim_done = True
-            raise StopAsyncIteration
+        deadline = self._sim_loop.time() + self._sim_timeout
+        while (data := self._sim_next()) is None:
+            if self._sim_loop.time() >= deadline:
+                self._sim_done = True
+                raise StopAsyncIteration
+            await asyncio.sleep(0.001)
         return json.loads(data)
 
 

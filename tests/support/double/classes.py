@@ -5,12 +5,14 @@ the recorded attributes, and raise on any other. What they do is in `behavior` a
 from __future__ import annotations
 
 import ast
+import copy
 import enum
 import inspect
 import json
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,11 +42,17 @@ class Default:
         return f"<default {self.text}>"
 
 
-def _default(text: str | None) -> Any:
+#: Parsed once, while classes are made: Python 3.11 does not parse in several threads at a time.
+@cache
+def _parsed(text: str | None) -> Any:
     try:
         return ast.literal_eval(text) if text is not None else None
     except (ValueError, SyntaxError):
         return [] if text == "list()" else Default(str(text))
+
+
+def _default(text: str | None) -> Any:
+    return copy.copy(_parsed(text))
 
 
 def _names(params: list[dict[str, Any]]) -> list[str]:
@@ -110,6 +118,8 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
     inherited = [param for base in _bases(symbol) for param in SYMBOLS[base].get("params", [])]
     every = list({param["name"]: param for param in inherited + params}.values())
     overloads = symbol.get("overloads") or [every]
+    for parsed in [param for overload in overloads for param in overload] + params:
+        _parsed(parsed.get("default"))
     attributes = {
         attribute["name"]: attribute
         for attribute in symbol.get("attributes", [])
