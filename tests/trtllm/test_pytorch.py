@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -281,7 +282,6 @@ def test_statistics_come_after_every_request(pytorch_executor: Any) -> None:
 
 
 def test_iterations_after_the_statistics_were_read_are_not_lost(pytorch_executor: Any) -> None:
-    """The engine iterates faster than the wait for its next statistics."""
     pytorch_executor.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=400)])
     found: list[int] = []
     rows = 0
@@ -291,6 +291,24 @@ def test_iterations_after_the_statistics_were_read_are_not_lost(pytorch_executor
     found += [stats["iter"] for stats in pytorch_executor.stats()]
     assert found == list(range(1, len(found) + 1))
     assert len(found) >= 400
+
+
+class Endless:
+    """Statistics of an engine that iterates faster than they are read."""
+
+    def __aiter__(self) -> Endless:
+        return self
+
+    async def __anext__(self) -> dict[str, int]:
+        await asyncio.sleep(0.001)
+        return {"iter": 1}
+
+
+def test_statistics_that_never_run_out_are_handed_on(
+    pytorch_executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(pytorch_executor._llm), "get_stats_async", lambda *_, **__: Endless())
+    assert pytorch_executor.stats()[0] == {"iter": 1}
 
 
 def test_statistics_that_fail_end_nothing(
