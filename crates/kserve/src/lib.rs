@@ -32,9 +32,11 @@ pub mod assets {
 
 pub mod capability;
 pub mod client;
+mod content_hash;
 mod error_chain;
 pub mod names;
 pub mod step;
 pub mod tensor;
 
+pub use content_hash::content_hash;
 pub use error_chain::error_chain;

@@ -3,6 +3,7 @@
 //! Owns the sockets and the order of messages; knows nothing of executors. A test takes each request
 //! with [`FakeWorker::next_request`] and answers it row by row, or lets [`FakeWorker::answer_all`] do it.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use inflight_kserve::assets::model_assets_server::{ModelAssets, ModelAssetsServer};
 use inflight_kserve::assets::{AssetChunk, DescribeRequest, FetchRequest, ModelDescription};
+use inflight_kserve::content_hash;
 use inflight_kserve::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
@@ -56,7 +58,7 @@ impl FakeModel {
             description: ModelDescription {
                 served_model_name: served_model_name.to_owned(),
                 core_model_name: "tensorrt_llm".to_owned(),
-                content_hash: format!("hash-of-{served_model_name}"),
+                content_hash: hash(&files),
                 created_unix_seconds: 1_700_000_000,
                 executor: "fake".to_owned(),
                 max_seq_len: 64,
@@ -69,6 +71,14 @@ impl FakeModel {
             extensions: vec![names::STEP_BATCHING_EXTENSION.to_owned()],
         }
     }
+}
+
+fn hash(files: &[(String, Bytes)]) -> String {
+    let files: BTreeMap<&str, &[u8]> = files
+        .iter()
+        .map(|(name, data)| (name.as_str(), &data[..]))
+        .collect();
+    content_hash(files)
 }
 
 /// One request as it arrived, and the way to answer it.

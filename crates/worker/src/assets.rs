@@ -1,13 +1,12 @@
 //! `inflight.v1.ModelAssets`: describes the model and sends the files that a gateway needs of it.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use inflight_kserve::assets::model_assets_server::ModelAssets;
 use inflight_kserve::assets::{AssetChunk, DescribeRequest, FetchRequest, ModelDescription};
-use sha2::{Digest, Sha256};
+use inflight_kserve::content_hash;
 use tonic::{Request, Response, Status};
 
 use crate::executor::ModelInfo;
@@ -34,7 +33,7 @@ impl Assets {
         let description = ModelDescription {
             served_model_name,
             core_model_name: CORE_MODEL.to_owned(),
-            content_hash: content_hash(&files),
+            content_hash: content_hash(files.iter().map(|(name, data)| (name.as_str(), &data[..]))),
             created_unix_seconds: i64::try_from(created.as_secs()).unwrap_or(i64::MAX),
             executor: info.executor.clone(),
             max_seq_len: info.max_seq_len,
@@ -45,23 +44,6 @@ impl Assets {
         };
         Self { description, files }
     }
-}
-
-/// SHA-256 in hex over name, length and content of every file, in the order of names. A newline ends name
-/// and length, so that different sets of files never hash the same bytes.
-fn content_hash(files: &BTreeMap<String, Bytes>) -> String {
-    let mut hash = Sha256::new();
-    for (name, content) in files {
-        hash.update(format!("{name}\n{}\n", content.len()));
-        hash.update(content);
-    }
-    hash.finalize()
-        .iter()
-        .fold(String::with_capacity(64), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
 }
 
 #[tonic::async_trait]
@@ -109,27 +91,6 @@ fn chunks((name, content): (&String, &Bytes)) -> impl Iterator<Item = AssetChunk
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_hash_depends_on_names_lengths_and_bytes() {
-        let files = |entries: &[(&str, &'static str)]| -> BTreeMap<String, Bytes> {
-            entries
-                .iter()
-                .map(|(name, text)| ((*name).to_owned(), Bytes::from(*text)))
-                .collect()
-        };
-        let hashes = [
-            content_hash(&files(&[])),
-            content_hash(&files(&[("a", "b")])),
-            content_hash(&files(&[("a", ""), ("b", "")])),
-            content_hash(&files(&[("ab", "")])),
-            content_hash(&files(&[("a", "bc")])),
-        ];
-        for (place, hash) in hashes.iter().enumerate() {
-            assert_eq!(hash.len(), 64);
-            assert!(!hashes[..place].contains(hash));
-        }
-    }
 
     #[test]
     fn files_come_in_chunks_of_bounded_size() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
 use inflight_kserve::assets::{FetchRequest, ModelDescription};
+use inflight_kserve::content_hash;
 use inflight_text::{ModelFiles, TextModel};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
@@ -15,6 +16,10 @@ use crate::model::served::{Protocol, ServedModel};
 
 /// All files of a model together. Tokenizers of 128k–256k entries are 9–35 MB of JSON.
 const MAX_ASSET_BYTES: usize = 256 << 20;
+/// Model names are a few dozen characters; file systems and URLs bound them alike.
+const MAX_NAME_BYTES: usize = 256;
+/// A SHA-256 in hex.
+const HASH_CHARS: usize = 64;
 /// For the whole transfer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -29,6 +34,17 @@ pub(crate) enum AssetError {
     TooLarge,
     #[error("the worker's description has no model name")]
     Nameless,
+    #[error("a model name in the worker's description is longer than {MAX_NAME_BYTES} bytes")]
+    LongName,
+    #[error("a model name in the worker's description has control characters")]
+    UnprintableName,
+    #[error(
+        "the worker's model files do not match their content hash: it claims `{claimed}`, and they are \
+         `{actual}`"
+    )]
+    Hash { claimed: String, actual: String },
+    #[error("the worker's content hash is not a SHA-256 in hex")]
+    NoHash,
     #[error("cannot load the model's files")]
     Load(#[source] inflight_text::TextError),
     #[error("loading the model's files was interrupted")]
@@ -51,10 +67,13 @@ impl AssetCache {
         client: &mut ModelAssetsClient<Channel>,
         description: ModelDescription,
     ) -> Result<Arc<ServedModel>, AssetError> {
-        if description.served_model_name.is_empty() || description.core_model_name.is_empty() {
-            return Err(AssetError::Nameless);
+        for name in [&description.served_model_name, &description.core_model_name] {
+            check_name(name)?;
         }
         let hash = description.content_hash.clone();
+        if hash.len() != HASH_CHARS || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(AssetError::NoHash);
+        }
         let cached = self.models.lock().get(&hash).and_then(Weak::upgrade);
         let text = match cached {
             Some(text) => text,
@@ -63,10 +82,10 @@ impl AssetCache {
                     .await
                     .map_err(|_| AssetError::Slow)??;
                 // Building a large tokenizer takes seconds of CPU: not on the runtime's threads.
-                let loaded = tokio::task::spawn_blocking(move || TextModel::load(&files))
+                let claimed = hash.clone();
+                let loaded = tokio::task::spawn_blocking(move || load(claimed, &files))
                     .await
-                    .map_err(|_| AssetError::Interrupted)?
-                    .map_err(AssetError::Load)?;
+                    .map_err(|_| AssetError::Interrupted)??;
                 let text = Arc::new(loaded);
                 let mut models = self.models.lock();
                 models.retain(|_, model| model.strong_count() > 0);
@@ -80,6 +99,31 @@ impl AssetCache {
             protocol: Protocol::StepBatching,
         }))
     }
+}
+
+fn check_name(name: &str) -> Result<(), AssetError> {
+    if name.is_empty() {
+        return Err(AssetError::Nameless);
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(AssetError::LongName);
+    }
+    // They are logged as they are.
+    if name.chars().any(char::is_control) {
+        return Err(AssetError::UnprintableName);
+    }
+    Ok(())
+}
+
+/// The files as a text model, if they are what the worker claims. Other workers' answers are decoded with
+/// whatever is in the cache under their hash, so that no worker may put something else there.
+fn load(claimed: String, files: &ModelFiles) -> Result<TextModel, AssetError> {
+    let bytes = files.iter().map(|(name, data)| (name.as_str(), &data[..]));
+    let actual = content_hash(bytes);
+    if actual != claimed {
+        return Err(AssetError::Hash { claimed, actual });
+    }
+    TextModel::load(files).map_err(AssetError::Load)
 }
 
 async fn fetch(
