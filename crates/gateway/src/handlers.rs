@@ -10,3 +10,4 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 mod prompt;
 mod response;
+mod unanswered;

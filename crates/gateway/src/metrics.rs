@@ -29,6 +29,44 @@ pub(crate) struct EndLabels {
     pub end: &'static str,
 }
 
+/// Why another worker may do what one did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RetryReason {
+    /// The worker was lost, is shutting down, or gave the request up.
+    Unavailable,
+    /// The worker's queue is full.
+    Full,
+    /// The worker has stopped answering, and may yet go on.
+    Silent,
+}
+
+impl RetryReason {
+    const ALL: [Self; 3] = [Self::Unavailable, Self::Full, Self::Silent];
+
+    /// For metrics and logs.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Full => "full",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+/// Why a request went to another worker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RetryLabels {
+    reason: &'static str,
+}
+
+impl From<RetryReason> for RetryLabels {
+    fn from(reason: RetryReason) -> Self {
+        Self {
+            reason: reason.label(),
+        }
+    }
+}
+
 /// The state of one worker when the metrics are read.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerSample {
@@ -52,6 +90,7 @@ pub(crate) struct Metrics {
     pub requests: Family<RequestLabels, Counter>,
     pub active_requests: Gauge,
     pub generations: Family<EndLabels, Counter>,
+    pub retries: Family<RetryLabels, Counter>,
     pub tokens_in: Counter,
     pub tokens_out: Counter,
     pub ignored_fields: Family<FieldLabels, Counter>,
@@ -81,6 +120,16 @@ impl Metrics {
             "Answered requests by how they ended",
             generations.clone(),
         );
+        let retries = Family::<RetryLabels, Counter>::default();
+        registry.register(
+            "retries",
+            "Requests sent to another worker, by what was wrong with the one before",
+            retries.clone(),
+        );
+        for reason in RetryReason::ALL {
+            // So that a rate can be taken from the first one on.
+            drop(retries.get_or_create(&reason.into()));
+        }
         let tokens_in = Counter::default();
         registry.register(
             "prompt_tokens",
@@ -120,6 +169,7 @@ impl Metrics {
             requests,
             active_requests,
             generations,
+            retries,
             tokens_in,
             tokens_out,
             ignored_fields,

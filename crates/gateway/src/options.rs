@@ -65,6 +65,16 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub slow_client_s: u64,
 
+    /// Seconds without a sign of life after which a worker counts as not ready: its requests go elsewhere
+    /// unless their answers have begun. Six times as long, and its connection is given up
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.5, value_parser = worker_silence)]
+    pub worker_silence_s: f64,
+
+    /// Seconds to a request's first token, after which it gets 504 and its work is cancelled. No limit by
+    /// default: prompts and queues differ too much
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub first_token_timeout_s: Option<u64>,
+
     /// Threads that serve requests; 0 uses one per CPU
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
@@ -89,6 +99,13 @@ fn worker_address(text: &str) -> Result<String, String> {
         Some(_) => Ok(bare.to_owned()),
         None => Err("must be HOST:PORT, e.g. 127.0.0.1:8001".to_owned()),
     }
+}
+
+fn worker_silence(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok();
+    // Below, a busy machine looks like a stopped worker.
+    let seconds = seconds.filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "must be from 0.1 to 3600".to_owned())
 }
 
 fn api_key(text: &str) -> Result<ApiKey, String> {
@@ -118,6 +135,11 @@ mod tests {
         assert_eq!((options.host.as_str(), options.port), ("127.0.0.1", 8000));
         assert_eq!(options.max_body_bytes, 33_554_432);
         assert_eq!(options.grpc_max_message_bytes, 67_108_864);
+        // A stopped worker must be noticed within 2 s.
+        assert!(options.worker_silence_s < 2.0 && options.first_token_timeout_s.is_none());
+        for bad in ["0", "-1", "inf", "nan", "x"] {
+            assert!(worker_silence(bad).is_err(), "{bad}");
+        }
         assert!(
             GatewayOptions::try_parse_from(["gateway"]).is_err(),
             "a worker is required"

@@ -84,6 +84,7 @@ fn connect_workers(
         limits: Limits {
             max_message_bytes: options.grpc_max_message_bytes,
             send_queue: options.max_concurrent_requests,
+            worker_silence: Duration::from_secs_f64(options.worker_silence_s),
             slow_client: Duration::from_secs(options.slow_client_s),
         },
     };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::admission::Admission;
 use crate::api_key::ApiKey;
@@ -21,6 +22,8 @@ pub(crate) struct AppState {
     pub admission: Admission,
     pub max_body_bytes: usize,
     pub api_key: Option<ApiKey>,
+    /// How long a request's first token may take.
+    pub first_token_timeout: Option<Duration>,
     /// Set when the gateway stops accepting: it is no longer ready.
     draining: AtomicBool,
 }
@@ -39,6 +42,7 @@ impl AppState {
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
             max_body_bytes: options.max_body_bytes,
             api_key: options.api_key.clone(),
+            first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
             draining: AtomicBool::new(false),
         })
     }

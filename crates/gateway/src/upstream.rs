@@ -11,6 +11,7 @@ pub(crate) mod dispatch;
 pub(crate) mod inbox;
 pub(crate) mod inflight;
 pub(crate) mod prompt_request;
+pub(crate) mod pulse;
 pub(crate) mod registry;
 pub(crate) mod rpc;
 pub(crate) mod table;

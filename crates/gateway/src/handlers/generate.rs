@@ -10,6 +10,7 @@ use inflight_text::StopMatcher;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::prompt::PreparedPrompt;
+use super::unanswered::Unanswered;
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
 use crate::model::served::ServedModel;
@@ -18,7 +19,7 @@ use crate::state::AppState;
 use crate::stream::active_request::{ActiveRequest, RequestRecord};
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
-use crate::upstream::dispatch::{NotDispatched, dispatch};
+use crate::upstream::dispatch::{Dispatched, NotDispatched, Route, dispatch};
 use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::table::{ModelEntry, NoModel};
 
@@ -88,7 +89,13 @@ impl Received {
             drop((bytes, held));
             prepared
         };
-        let prepared = state.admission.work(length, work).await?;
+        let mut prepared = state.admission.work(length, work).await?;
+        if state.first_token_timeout.is_some() && prepared.served.triton().is_none() {
+            // Otherwise the first token of an answer in one piece arrives with its last.
+            for prompt in &mut prepared.prompts {
+                prompt.params.streaming = true;
+            }
+        }
         for field in prepared.ignored.labels() {
             state
                 .metrics
@@ -118,8 +125,7 @@ pub(super) fn locate(
             ApiError::model_not_found(model, &known)
         }
     })?;
-    let connection = entry.pick(None).ok_or_else(no_worker)?;
-    let served = Arc::clone(&connection.served);
+    let served = entry.next_served().ok_or_else(no_worker)?;
     Ok((entry, served))
 }
 
@@ -131,24 +137,14 @@ fn no_worker() -> ApiError {
 ///
 /// # Errors
 /// 503 when none takes it.
-pub(super) fn start(
-    state: &AppState,
-    prepared: &Prepared,
+pub(super) fn start<'a>(
+    state: &'a AppState,
+    prepared: &'a Prepared,
     arrival: Arrival,
-) -> Result<ActiveRequest, ApiError> {
+) -> Result<Unanswered<'a>, ApiError> {
     let Arrival { context, admitted } = arrival;
-    let prompts = prepared.prompts.iter().map(|prompt| PromptRequest {
-        params: &prompt.params,
-        tokens: &prompt.tokens,
-        text: &prompt.text,
-        stop: &prepared.generation.stop,
-        is_counted: prompt.count.is_some(),
-        request_id: &context.id,
-        trace_parent: context.trace_parent.as_deref(),
-    });
-    let prompts: Vec<PromptRequest<'_>> = prompts.collect();
-    let hash = &prepared.served.description.content_hash;
-    let dispatched = dispatch(&prepared.entry, hash, &prompts, prepared.generation.n);
+    let mut route = Route::new(&prepared.served.description.content_hash);
+    let dispatched = send(prepared, &prepared.entry, &mut route, &context);
     let dispatched = dispatched.map_err(|error| match error {
         NotDispatched::NoWorker => no_worker(),
         NotDispatched::Full => {
@@ -159,16 +155,37 @@ pub(super) fn start(
     let prompt_tokens = counts.sum::<Option<u64>>();
     state.metrics.tokens_in.inc_by(prompt_tokens.unwrap_or(0));
     let metrics = Arc::clone(&state.metrics);
-    let record = RequestRecord::new(metrics, context.id, context.started, admitted);
-    Ok(ActiveRequest::new(
-        dispatched,
-        choices(prepared),
-        prompt_tokens,
-        record,
-    ))
+    let id = Arc::clone(&context.id);
+    let record = RequestRecord::new(metrics, id, context.started, admitted);
+    let active = ActiveRequest::new(dispatched, choices(prepared), prompt_tokens, record);
+    Ok(Unanswered::new(state, prepared, context, route, active))
 }
 
-fn choices(prepared: &Prepared) -> Vec<Choice> {
+/// Sends all prompts to a worker that has not had them.
+///
+/// # Errors
+/// [`NotDispatched`].
+pub(super) fn send(
+    prepared: &Prepared,
+    entry: &ModelEntry,
+    route: &mut Route,
+    context: &RequestContext,
+) -> Result<Dispatched, NotDispatched> {
+    let prompts = prepared.prompts.iter().map(|prompt| PromptRequest {
+        params: &prompt.params,
+        tokens: &prompt.tokens,
+        text: &prompt.text,
+        stop: &prepared.generation.stop,
+        is_counted: prompt.count.is_some(),
+        request_id: &context.id,
+        trace_parent: context.trace_parent.as_deref(),
+    });
+    let prompts: Vec<PromptRequest<'_>> = prompts.collect();
+    dispatch(entry, route, &prompts, prepared.generation.n)
+}
+
+/// The choices of an answer of which there is nothing yet.
+pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
     let tokenizer = prepared.served.text.as_ref().map(|text| text.tokenizer());
     let decodes = tokenizer.filter(|_| !prepared.served.takes_text());
     let stops = StopMatcher::new(&prepared.generation.stop);

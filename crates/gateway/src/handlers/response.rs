@@ -10,6 +10,7 @@ use inflight_openai::ApiError;
 use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
 
 use super::generate::Prepared;
+use super::unanswered::Unanswered;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, Shape};
 use crate::stream::whole;
@@ -17,21 +18,20 @@ use crate::stream::whole;
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Answers a request that is with a worker. The status waits for the first output, so that what fails
-/// before it has a status of its own.
+/// Answers a request that is with a worker. The status waits for the first output of a stream, or for all
+/// of an answer in one piece, so that what fails before it has a status of its own.
 ///
 /// # Errors
 /// The request failed before anything was answered.
 pub(super) async fn answer(
-    mut request: ActiveRequest,
+    unanswered: Unanswered<'_>,
     prepared: &Prepared,
     shape: Shape,
 ) -> Result<Response, ApiError> {
-    request.wait_for_start().await?;
+    let mut request = unanswered.wait().await?;
     let mut response = if prepared.generation.stream {
         streamed(request, prepared, shape)
     } else {
-        request.wait_for_end().await?;
         complete(&mut request, prepared, shape)?
     };
     if let Some(value) = prepared.ignored.header_value()

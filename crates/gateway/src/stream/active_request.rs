@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use inflight_kserve::step::PromptLogProbs;
+use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
 use tokio::sync::OwnedSemaphorePermit;
+use tonic::Code;
 
 use super::choice::Choice;
 use crate::error;
-use crate::metrics::{EndLabels, Metrics};
+use crate::metrics::{EndLabels, Metrics, RetryReason};
+use crate::upstream::connection::Connection;
 use crate::upstream::dispatch::{Dispatched, OpenHandles};
 use crate::upstream::inbox::{Deltas, Inbox};
 
@@ -23,6 +25,8 @@ pub(crate) struct RequestRecord {
     request_id: Arc<str>,
     started: Instant,
     end: &'static str,
+    /// Whether the time to the first token is measured.
+    first_output_seen: bool,
     _admitted: OwnedSemaphorePermit,
 }
 
@@ -40,6 +44,7 @@ impl RequestRecord {
             request_id,
             started,
             end: "cancelled",
+            first_output_seen: false,
             _admitted: admitted,
         }
     }
@@ -67,9 +72,21 @@ pub(crate) struct ActiveRequest {
     prompt_log_probs: Vec<Option<PromptLogProbs>>,
     /// `None`: neither the gateway nor, so far, the server has counted them.
     prompt_tokens: Option<u64>,
+    /// Whether the gateway counted them.
+    prompt_is_counted: bool,
     cached_tokens: u64,
     has_started: bool,
+    retry: Option<RetryReason>,
     record: RequestRecord,
+}
+
+/// Why another worker may be asked after one failed with this code.
+fn retry_reason(code: Code) -> Option<RetryReason> {
+    match code {
+        Code::Unavailable | Code::Cancelled | Code::Aborted => Some(RetryReason::Unavailable),
+        Code::ResourceExhausted => Some(RetryReason::Full),
+        _ => None,
+    }
 }
 
 impl ActiveRequest {
@@ -88,11 +105,48 @@ impl ActiveRequest {
             choices,
             prompt_log_probs: vec![None; handles.count()],
             handles,
+            prompt_is_counted: prompt_tokens.is_some(),
             prompt_tokens,
             cached_tokens: 0,
             has_started: false,
+            retry: None,
             record,
         }
+    }
+
+    /// Begins anew with what was sent to another worker; what the first one answered is forgotten. Only
+    /// while the client has got nothing.
+    pub(crate) fn restart(&mut self, dispatched: Dispatched, choices: Vec<Choice>) {
+        let Dispatched { inbox, handles } = dispatched;
+        self.inbox = inbox;
+        self.prompt_log_probs = vec![None; handles.count()];
+        // Stops what the first worker may still be doing.
+        self.handles = handles;
+        self.deltas.clear();
+        self.unfinished = choices.len();
+        self.choices = choices;
+        self.cached_tokens = 0;
+        if !self.prompt_is_counted {
+            self.prompt_tokens = None;
+        }
+        self.has_started = false;
+        self.retry = None;
+        self.record.end = "cancelled";
+    }
+
+    /// Why the request may go to another worker, once it has failed.
+    pub(crate) fn retry_reason(&self) -> Option<RetryReason> {
+        self.retry
+    }
+
+    /// Whether any output has come.
+    pub(crate) fn has_started(&self) -> bool {
+        self.has_started
+    }
+
+    /// The worker that has the request.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        self.handles.connection()
     }
 
     /// Waits for the first output: an error before it still gets an HTTP status of its own.
@@ -123,14 +177,17 @@ impl ActiveRequest {
         if self.inbox.poll_take(context, &mut self.deltas).is_pending() {
             return Poll::Pending;
         }
-        if !self.has_started {
-            self.has_started = true;
-            let waited = self.record.started.elapsed().as_secs_f64();
-            self.record.metrics.time_to_first_token.observe(waited);
-        }
         let deltas = std::mem::take(&mut self.deltas);
         let result = self.take(&deltas);
         self.deltas = deltas;
+        if result.is_ok() {
+            self.has_started = true;
+            if !self.record.first_output_seen {
+                self.record.first_output_seen = true;
+                let waited = self.record.started.elapsed().as_secs_f64();
+                self.record.metrics.time_to_first_token.observe(waited);
+            }
+        }
         if result.is_err() {
             self.record.end = "error";
         } else if self.is_done() {
@@ -156,6 +213,7 @@ impl ActiveRequest {
             let group = position / self.handles.sequences();
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
+                    self.retry = retry_reason(*code);
                     let failed = error::from_worker(*code, text);
                     if failed.status() >= 500 {
                         tracing::warn!(
@@ -183,7 +241,12 @@ impl ActiveRequest {
             };
             let was_finished = choice.finish.is_some();
             let prompt = self.prompt_log_probs.get(group).and_then(Option::as_ref);
-            choice.take(tokens, delta.finish, details, prompt)?;
+            let taken = choice.take(tokens, delta.finish, details, prompt);
+            if taken.is_err() && delta.finish == WorkerReason::Cancelled {
+                // Nobody here asked for it.
+                self.retry = Some(RetryReason::Unavailable);
+            }
+            taken?;
             if choice.finish.is_some() && !was_finished {
                 self.unfinished -= 1;
                 // A stop string may end the last choice of a handle whose worker would go on.

@@ -2,12 +2,14 @@
 //! stopping; knows nothing of how servers are found and lost, or of clients.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use tonic::Code;
 
 use super::inbox::Inbox;
 use super::prompt_request::PromptRequest;
+use super::pulse::Pulse;
 use super::registry::{Closed, Handle, Registry};
 use crate::model::served::ServedModel;
 
@@ -47,6 +49,10 @@ pub(crate) struct Connection {
     /// `host:port`, for logs and metrics.
     pub address: Arc<str>,
     pub served: Arc<ServedModel>,
+    /// When it was last picked, in the count of [`super::table`]; 0: never.
+    pub last_turn: AtomicU64,
+    /// Whether the server still answers.
+    pub pulse: Arc<Pulse>,
     transport: Box<dyn Transport>,
     registry: Arc<Registry>,
 }
@@ -56,12 +62,15 @@ impl Connection {
     pub(crate) fn new(
         address: Arc<str>,
         served: Arc<ServedModel>,
+        pulse: Arc<Pulse>,
         transport: Box<dyn Transport>,
         registry: Arc<Registry>,
     ) -> Self {
         Self {
             address,
             served,
+            last_turn: AtomicU64::new(0),
+            pulse,
             transport,
             registry,
         }
@@ -76,8 +85,10 @@ impl Connection {
         inbox: Arc<Inbox>,
         first_choice: u32,
         sequences: u32,
+        max_tokens: u32,
     ) -> Result<Handle, Closed> {
-        self.registry.open(inbox, first_choice, sequences)
+        self.registry
+            .open(inbox, first_choice, sequences, max_tokens)
     }
 
     /// Sends the request of an open handle; see [`Transport::send`].
@@ -98,6 +109,11 @@ impl Connection {
         if self.registry.close_handle(handle) {
             self.transport.stop(handle);
         }
+    }
+
+    /// Ends the work on a handle that has failed here; its request has been told.
+    pub(crate) fn stop(&self, handle: Handle) {
+        self.transport.stop(handle);
     }
 
     /// Ends the handles whose client has read nothing for `patience`; looks at most once a second.

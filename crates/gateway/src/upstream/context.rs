@@ -23,6 +23,8 @@ pub(crate) struct Limits {
     pub max_message_bytes: usize,
     /// Requests that may wait to be written to one worker.
     pub send_queue: usize,
+    /// How long a server may be silent before it counts as not ready.
+    pub worker_silence: Duration,
     /// How long a client may leave output unread before its request is stopped.
     pub slow_client: Duration,
 }

@@ -1,5 +1,6 @@
-//! Sends the prompts of a request to a worker. Owns the replacement of a worker that is lost meanwhile,
-//! and that work nobody waits for is stopped; which worker is picked is the table's to say.
+//! Sends the prompts of a request to a worker. Owns how many workers a request may reach, and that work
+//! nobody waits for is stopped; which worker is picked is the table's to say, and when a request goes to
+//! another one its owner's.
 
 use std::sync::Arc;
 
@@ -9,8 +10,10 @@ use super::prompt_request::PromptRequest;
 use super::registry::Handle;
 use super::table::ModelEntry;
 
-/// How many workers are tried when one is lost between being picked and being sent to.
-const ATTEMPTS: usize = 3;
+/// How many workers a request may reach. Two more than one: a rolling restart may end a second worker
+/// under a request that it has already moved. No more, because a request that itself ends workers must not
+/// reach all of them.
+const MOST_WORKERS: usize = 3;
 
 /// Why a request is with no worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +24,23 @@ pub(crate) enum NotDispatched {
     Full,
 }
 
+/// The workers that one request has been sent to. None gets it twice.
+#[derive(Debug)]
+pub(crate) struct Route {
+    content_hash: String,
+    tried: Vec<Arc<str>>,
+}
+
+impl Route {
+    /// No worker yet. `content_hash`: the files that the prompts were tokenized with.
+    pub(crate) fn new(content_hash: &str) -> Self {
+        Self {
+            content_hash: content_hash.to_owned(),
+            tried: Vec::new(),
+        }
+    }
+}
+
 /// A request that a worker has: where its output arrives, and its handles.
 #[derive(Debug)]
 pub(crate) struct Dispatched {
@@ -28,28 +48,30 @@ pub(crate) struct Dispatched {
     pub handles: OpenHandles,
 }
 
-/// Sends all `prompts` to one worker of the model, to generate `n` sequences of each. Prompt i's sequence
-/// j is choice `i * n + j`. `content_hash`: the files the prompts were tokenized with.
+/// Sends all `prompts` to one worker of the model that is not on the `route` yet, to generate `n` sequences
+/// of each. Prompt i's sequence j is choice `i * n + j`.
 ///
 /// # Errors
 /// [`NotDispatched`]; whatever was sent is stopped.
 pub(crate) fn dispatch(
     entry: &ModelEntry,
-    content_hash: &str,
+    route: &mut Route,
     prompts: &[PromptRequest<'_>],
     n: u32,
 ) -> Result<Dispatched, NotDispatched> {
-    for _ in 0..ATTEMPTS {
-        let connection = entry
-            .pick(Some(content_hash))
-            .ok_or(NotDispatched::NoWorker)?;
+    let mut failure = NotDispatched::NoWorker;
+    while route.tried.len() < MOST_WORKERS {
+        let Some(connection) = entry.pick(&route.content_hash, &route.tried) else {
+            break;
+        };
+        route.tried.push(Arc::clone(&connection.address));
         match send_all(connection, prompts, n) {
             Ok(dispatched) => return Ok(dispatched),
             Err(NotSent::Closed) => {}
-            Err(NotSent::Full) => return Err(NotDispatched::Full),
+            Err(NotSent::Full) => failure = NotDispatched::Full,
         }
     }
-    Err(NotDispatched::NoWorker)
+    Err(failure)
 }
 
 fn send_all(
@@ -68,7 +90,9 @@ fn send_all(
     for (prompt, index) in prompts.iter().zip(0u32..) {
         for choice in (0..n).step_by(sequences as usize) {
             let connection = &handles.connection;
-            let handle = connection.open(Arc::clone(&inbox), index * n + choice, sequences)?;
+            let inbox = Arc::clone(&inbox);
+            let max_tokens = prompt.params.max_tokens;
+            let handle = connection.open(inbox, index * n + choice, sequences, max_tokens)?;
             handles.handles.push(handle);
             handles.connection.send(handle, prompt, choice)?;
         }
@@ -98,6 +122,11 @@ impl OpenHandles {
     /// The worker's `host:port`.
     pub(crate) fn worker(&self) -> &str {
         &self.connection.address
+    }
+
+    /// The worker's connection.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
     /// Stops the work of one handle.

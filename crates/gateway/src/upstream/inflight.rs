@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use inflight_kserve::assets::DescribeRequest;
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
-use inflight_kserve::inference::ServerReadyRequest;
 use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
+use inflight_kserve::inference::{ServerLiveRequest, ServerReadyRequest};
 use tonic::transport::Channel;
 
 pub(crate) use self::assets::{AssetCache, AssetError};
@@ -35,6 +35,7 @@ pub(crate) enum NotReady {
 #[derive(Debug)]
 pub(crate) struct Worker {
     stream: StepStream,
+    kserve: GrpcInferenceServiceClient<Channel>,
 }
 
 impl Worker {
@@ -56,14 +57,14 @@ impl Worker {
         let description = assets.describe(DescribeRequest {});
         let description = rpc::call("ModelAssets.Describe", description).await?;
         let served = cache.served_model(&mut assets, description).await?;
-        let address = Arc::clone(&slot.address);
-        let stream = StepStream::open(address, served, &mut kserve, context.limits).await?;
-        Ok(Self { stream })
+        let stream = StepStream::open(slot, served, &mut kserve, context.limits).await?;
+        Ok(Self { stream, kserve })
     }
 
     /// Serves until the worker is lost. Returns why, and how many requests that ended.
     pub(crate) async fn serve(self, slot: &WorkerSlot, context: &Context) -> (String, usize) {
         let connection = Arc::clone(&self.stream.connection);
+        slot.pulse.reset();
         // Before the line is logged: whoever reads it may send a request at once.
         context.table.set_ready(slot, vec![Arc::clone(&connection)]);
         let description = &connection.served.description;
@@ -73,7 +74,16 @@ impl Worker {
             executor = %description.executor,
             "worker ready"
         );
-        let reason = self.stream.read(context.limits, &context.metrics).await;
+        let probe = async || {
+            let mut kserve = self.kserve.clone();
+            kserve.server_live(ServerLiveRequest {}).await.is_ok()
+        };
+        let reason = tokio::select! {
+            biased;
+            reason = self.stream.read(context.limits, &context.metrics) => reason,
+            reason = slot.watch_pulse(context.limits.worker_silence, probe) => reason,
+        };
+        let reason = rpc::abbreviated(&reason).to_owned();
         let requests = connection.active();
         context.table.set_lost(slot, &reason);
         connection.fail_all("the worker was lost");

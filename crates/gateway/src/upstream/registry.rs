@@ -12,6 +12,7 @@ use slotmap::{Key, KeyData, SlotMap};
 use tonic::Code;
 
 use super::inbox::{DeltaDetails, Inbox};
+use super::rpc;
 
 slotmap::new_key_type! {
     /// One request at one connection. Not used again, so that late output of a cancelled request finds
@@ -49,10 +50,27 @@ struct Entry {
     inbox: Arc<Inbox>,
     /// The handle's sequence i is the request's choice `first_choice + i`.
     first_choice: u32,
-    sequences: u32,
+    /// Tokens received of each sequence.
+    received: Vec<u32>,
+    /// Tokens that were asked for, of each sequence.
+    max_tokens: u32,
 }
 
 impl Entry {
+    /// Counts a row's tokens; what is wrong with the row, if anything.
+    fn count(&mut self, sequence_index: i32, tokens: usize) -> Result<u32, BadRow> {
+        let sequence = u32::try_from(sequence_index);
+        let sequence = sequence.map_err(|_| BadRow::Sequence)?;
+        let received = self.received.get_mut(sequence as usize);
+        let received = received.ok_or(BadRow::Sequence)?;
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        *received = received.saturating_add(tokens);
+        if *received > self.max_tokens {
+            return Err(BadRow::TooManyTokens);
+        }
+        Ok(sequence)
+    }
+
     /// Ends the request with an error; returns the consumer's waker if it waits.
     fn fail(&self, code: Code, text: &str, now: Instant) -> Option<Waker> {
         let details = Some(failure(code, text));
@@ -60,6 +78,24 @@ impl Entry {
         self.inbox
             .append(self.first_choice, &[], reason, true, details, now)
     }
+}
+
+/// What no row of a request may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum BadRow {
+    #[error("a row has a sequence index that was not requested")]
+    Sequence,
+    #[error("the worker sent more tokens than were requested")]
+    TooManyTokens,
+}
+
+/// What became of a step message.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Distributed {
+    /// Tokens that went to open handles.
+    pub tokens: u64,
+    /// Handles that were failed for their rows, and whose work is still to be stopped.
+    pub overrun: Vec<Handle>,
 }
 
 #[derive(Debug, Default)]
@@ -82,7 +118,8 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Opens a handle whose output goes to `inbox`.
+    /// Opens a handle whose output goes to `inbox`: `max_tokens` at most for each of its sequences, which
+    /// bounds what can wait there.
     ///
     /// # Errors
     /// [`Closed`] once the connection is lost.
@@ -91,6 +128,7 @@ impl Registry {
         inbox: Arc<Inbox>,
         first_choice: u32,
         sequences: u32,
+        max_tokens: u32,
     ) -> Result<Handle, Closed> {
         let mut state = self.state.lock();
         if state.closed {
@@ -99,7 +137,8 @@ impl Registry {
         let handle = state.entries.insert(Entry {
             inbox,
             first_choice,
-            sequences,
+            received: vec![0; sequences as usize],
+            max_tokens,
         });
         self.active.store(state.entries.len(), Ordering::Relaxed);
         Ok(handle)
@@ -118,24 +157,22 @@ impl Registry {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Puts each row of a step message into its inbox and wakes each waiting consumer once. Returns how
-    /// many tokens went to open handles.
-    pub(crate) fn distribute(&self, batch: &StepBatch, now: Instant) -> u64 {
+    /// Puts each row of a step message into its inbox and wakes each waiting consumer once. A row that its
+    /// request cannot have ends the request with an error.
+    pub(crate) fn distribute(&self, batch: &StepBatch, now: Instant) -> Distributed {
         let mut wakers: Vec<Waker> = Vec::new();
-        let mut delivered = 0u64;
+        let mut distributed = Distributed::default();
         {
             let mut state = self.state.lock();
             for row in batch.rows() {
                 let handle = Handle::new(row.id.0);
-                let Some(entry) = state.entries.get(handle) else {
+                let Some(entry) = state.entries.get_mut(handle) else {
                     continue;
                 };
-                let sequence = u32::try_from(row.sequence_index)
-                    .ok()
-                    .filter(|&sequence| sequence < entry.sequences);
-                let waker = match sequence {
-                    Some(sequence) => {
-                        delivered += row.tokens.len() as u64;
+                let mut ends = row.is_final;
+                let waker = match entry.count(row.sequence_index, row.tokens.len()) {
+                    Ok(sequence) => {
+                        distributed.tokens += row.tokens.len() as u64;
                         entry.inbox.append(
                             entry.first_choice + sequence,
                             row.tokens,
@@ -145,20 +182,16 @@ impl Registry {
                             now,
                         )
                     }
-                    None => entry.inbox.append(
-                        entry.first_choice,
-                        &[],
-                        FinishReason::NotFinished,
-                        row.is_final,
-                        Some(failure(
-                            Code::Internal,
-                            "a row has a sequence index that was not requested",
-                        )),
-                        now,
-                    ),
+                    Err(bad) => {
+                        if !ends {
+                            distributed.overrun.push(handle);
+                            ends = true;
+                        }
+                        entry.fail(Code::Internal, &bad.to_string(), now)
+                    }
                 };
                 wakers.extend(waker);
-                if row.is_final {
+                if ends {
                     state.entries.remove(handle);
                 }
             }
@@ -167,7 +200,7 @@ impl Registry {
         for waker in wakers {
             waker.wake();
         }
-        delivered
+        distributed
     }
 
     /// Puts an answer into its inbox. Returns how many tokens went to an open handle.
@@ -283,7 +316,8 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
     {
         return None;
     }
-    let error = |error: &RowError| (error.code, error.text.clone());
+    // A worker may send megabytes, and clients may get to see it.
+    let error = |error: &RowError| (error.code, rpc::abbreviated(&error.text).to_owned());
     Some(Box::new(DeltaDetails {
         error: row.error.map(error),
         log_probs: row.log_probs.map(<[f32]>::to_vec).unwrap_or_default(),

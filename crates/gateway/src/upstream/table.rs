@@ -3,19 +3,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use inflight_text::TextModel;
 use parking_lot::Mutex;
 
 use super::connection::Connection;
+use super::pulse::Pulse;
+use crate::model::served::ServedModel;
 
 /// One configured server, connected or not.
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
     /// `host:port` as given on the command line.
     pub address: Arc<str>,
+    /// Whether it still answers, while it is connected.
+    pub pulse: Arc<Pulse>,
     /// One for each model it serves: an Inflight worker has one model, a plain Triton any number.
     connections: ArcSwap<Vec<Arc<Connection>>>,
     /// The models it last served, and why it is not ready now.
@@ -45,6 +50,7 @@ impl WorkerSlot {
         };
         Self {
             address: address.into(),
+            pulse: Arc::default(),
             connections: ArcSwap::default(),
             past: Mutex::new(past),
         }
@@ -57,7 +63,27 @@ impl WorkerSlot {
 
     /// Whether any of its models can take requests.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.connections.load().is_empty()
+        !self.connections.load().is_empty() && !self.pulse.is_silent()
+    }
+
+    /// Watches the server until it counts as lost, and says when it stops answering and begins again; see
+    /// [`Pulse::watch`]. Returns why it is lost.
+    pub(crate) async fn watch_pulse<P: Future<Output = bool>>(
+        &self,
+        limit: Duration,
+        probe: impl Fn() -> P,
+    ) -> String {
+        let changed = |silent| {
+            if silent {
+                self.set_reason("the server has stopped answering");
+                tracing::warn!(worker = %self.address, "worker silent");
+            } else {
+                self.set_reason("");
+                tracing::info!(worker = %self.address, "worker answers again");
+            }
+        };
+        self.pulse.watch(limit, probe, changed).await;
+        "the server has not answered for too long".to_owned()
     }
 
     /// Requests that wait for its output.
@@ -71,6 +97,9 @@ impl WorkerSlot {
 
     /// The connection of this model, when ready.
     fn connection(&self, model: &str) -> Option<Arc<Connection>> {
+        if self.pulse.is_silent() {
+            return None;
+        }
         let connections = self.connections.load();
         let serves = |connection: &&Arc<Connection>| {
             connection.served.description.served_model_name == model
@@ -98,31 +127,43 @@ pub(crate) struct ModelEntry {
     /// Prompt plus generated tokens that fit a request on any of its workers, where one says it.
     pub max_seq_len: Option<u32>,
     workers: Vec<Arc<WorkerSlot>>,
-    rotation: AtomicUsize,
+    /// Numbers the picks, of all models.
+    turns: Arc<AtomicU64>,
 }
 
 impl ModelEntry {
-    /// The ready connection with the fewest active requests, ties in turn. With `content_hash`, only
-    /// workers with the same files: a prompt is tokenized once, for one tokenizer.
-    pub(crate) fn pick(&self, content_hash: Option<&str>) -> Option<Arc<Connection>> {
-        let count = self.workers.len();
-        let start = self.rotation.fetch_add(1, Ordering::Relaxed);
-        let mut best: Option<(usize, Arc<Connection>)> = None;
-        for offset in 0..count {
-            let slot = self.workers.get(start.wrapping_add(offset) % count);
-            let Some(connection) = slot.and_then(|slot| slot.connection(&self.name)) else {
-                continue;
-            };
-            let hash = &connection.served.description.content_hash;
-            if content_hash.is_some_and(|wanted| wanted != hash) {
-                continue;
-            }
-            let active = connection.active();
-            if best.as_ref().is_none_or(|(fewest, _)| active < *fewest) {
-                best = Some((active, connection));
-            }
-        }
-        best.map(|(_, connection)| connection)
+    /// What the next request is prepared for: the model as the worker serves it that [`ModelEntry::pick`]
+    /// would choose now. Picks nothing: preparing a long prompt takes a while, and the worker is chosen by
+    /// the load after it.
+    pub(crate) fn next_served(&self) -> Option<Arc<ServedModel>> {
+        let connection = self.least_loaded(|_| true)?;
+        Some(Arc::clone(&connection.served))
+    }
+
+    /// Picks the worker of a request: the ready connection with the fewest active requests, and among
+    /// equals the one whose last turn is longest ago. Only workers with the same files as
+    /// `content_hash` count, because a prompt is tokenized for one tokenizer, and none of the `tried`
+    /// addresses.
+    pub(crate) fn pick(&self, content_hash: &str, tried: &[Arc<str>]) -> Option<Arc<Connection>> {
+        let connection = self.least_loaded(|connection| {
+            connection.served.description.content_hash == content_hash
+                && !tried.contains(&connection.address)
+        })?;
+        // The first number is 1: a connection that never had a turn is before all others.
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
+        connection.last_turn.store(turn, Ordering::Relaxed);
+        Some(connection)
+    }
+
+    fn least_loaded(&self, fits: impl Fn(&Connection) -> bool) -> Option<Arc<Connection>> {
+        let ready = self.workers.iter();
+        ready
+            .filter_map(|slot| slot.connection(&self.name))
+            .filter(|connection| fits(connection))
+            .min_by_key(|connection| {
+                let last_turn = connection.last_turn.load(Ordering::Relaxed);
+                (connection.active(), last_turn)
+            })
     }
 }
 
@@ -140,6 +181,7 @@ pub(crate) enum NoModel {
 pub(crate) struct Table {
     workers: Vec<Arc<WorkerSlot>>,
     models: ArcSwap<BTreeMap<String, Arc<ModelEntry>>>,
+    turns: Arc<AtomicU64>,
     /// One change at a time.
     changing: Mutex<()>,
 }
@@ -153,6 +195,7 @@ impl Table {
                 .map(|address| Arc::new(WorkerSlot::new(address)))
                 .collect(),
             models: ArcSwap::default(),
+            turns: Arc::default(),
             changing: Mutex::new(()),
         }
     }
@@ -230,7 +273,7 @@ impl Table {
                         created: model.created,
                         max_seq_len: model.max_seq_len,
                         workers: Vec::new(),
-                        rotation: AtomicUsize::new(0),
+                        turns: Arc::clone(&self.turns),
                     });
                 // Workers of one name may differ in files while they are being renewed.
                 entry.created = entry.created.min(model.created);
@@ -254,7 +297,7 @@ mod tests {
     use inflight_text::ModelFiles;
 
     use super::*;
-    use crate::model::served::{Protocol, ServedModel};
+    use crate::model::served::Protocol;
     use crate::upstream::connection::{NotSent, Transport};
     use crate::upstream::prompt_request::PromptRequest;
     use crate::upstream::registry::Handle;
@@ -290,6 +333,7 @@ mod tests {
         Arc::new(Connection::new(
             address,
             served,
+            Arc::clone(&slot.pulse),
             Box::new(NoTransport),
             Arc::default(),
         ))
@@ -323,14 +367,19 @@ mod tests {
         let table = table();
         let connections: Vec<_> = (0..3).map(|index| ready(&table, index, "m", "h")).collect();
         let entry = table.find("m").unwrap();
-        let pick = || entry.pick(None).unwrap().address.to_string();
-        let mut turns: Vec<_> = (0..3).map(|_| pick()).collect();
-        turns.sort();
-        assert_eq!(turns, ["a:1", "b:1", "c:1"]);
+        let pick = || entry.pick("h", &[]).unwrap().address.to_string();
+        // Asking what to prepare for takes no turn.
+        let prepare_and_pick = || entry.next_served().map(|_| pick()).unwrap();
+        let turns: Vec<_> = (0..6).map(|_| prepare_and_pick()).collect();
+        assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1", "b:1", "c:1"]);
         for busy in [0, 2] {
-            connections[busy].open(Arc::default(), 0, 1).unwrap();
+            connections[busy].open(Arc::default(), 0, 1, 1).unwrap();
         }
         assert!((0..4).all(|_| pick() == "b:1"));
+        let elsewhere = entry.pick("h", &["b:1".into()]).unwrap();
+        assert_eq!(&*elsewhere.address, "a:1");
+        let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
+        assert!(entry.pick("h", &tried).is_none());
     }
 
     #[test]
@@ -341,7 +390,7 @@ mod tests {
         let entry = table.find("m").unwrap();
         let pick = |hash| {
             entry
-                .pick(Some(hash))
+                .pick(hash, &[])
                 .map(|connection| connection.address.to_string())
         };
         assert_eq!(
@@ -355,7 +404,7 @@ mod tests {
         assert!(
             table
                 .find("m")
-                .is_ok_and(|entry| entry.pick(None).is_none())
+                .is_ok_and(|entry| entry.next_served().is_none())
         );
         assert!(!table.ready());
         assert_eq!(table.workers()[0].reason(), "gone");

@@ -236,7 +236,7 @@ async fn a_prompt_of_ten_megabytes_delays_no_stream() {
     // The test's runtime has one thread: whatever blocks it blocks the stream.
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     let mut client = Client::connect(gateway.address).await;
-    let body = chat(json!({"stream": true, "max_tokens": 40}));
+    let body = chat(json!({"stream": true, "max_tokens": 4_000_000}));
     let serve = async {
         let request = worker.next_request().await;
         request.tokens(&tokens("a")).await;

@@ -8,6 +8,7 @@
 mod chat;
 mod completions;
 mod errors;
+mod failover;
 mod lifecycle;
 mod support;
 mod triton;

@@ -68,6 +68,24 @@ impl Gateway {
         self
     }
 
+    /// Waits until every worker is ready.
+    pub(crate) async fn all_ready(self) -> Self {
+        let poll = async {
+            loop {
+                let health = self.get("/health/ready").await.json();
+                let workers = health["workers"].as_array().unwrap();
+                if workers.iter().all(|worker| worker["ready"] == true) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, poll)
+            .await
+            .expect("all workers are ready in time");
+        self
+    }
+
     /// Polls readiness until it has this status.
     pub(crate) async fn wait_for_readiness(&self, status: u16) {
         let poll = async {

@@ -49,15 +49,7 @@ async fn the_worker_with_fewest_requests_is_chosen() {
         FakeWorker::start(byte_model()).await,
     ];
     let addresses = [workers[0].address, workers[1].address];
-    let gateway = Gateway::start(&addresses, &[]).await;
-    loop {
-        let health = gateway.get("/health/ready").await.json();
-        let up = |index: usize| health["workers"][index]["ready"] == json!(true);
-        if up(0) && up(1) {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
+    let gateway = Gateway::start(&addresses, &[]).await.all_ready().await;
     // Two streams that stay open land on one worker each, whichever comes first.
     let body = chat(json!({"stream": true}));
     let (mut first, mut second) = (

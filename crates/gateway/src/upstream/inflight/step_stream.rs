@@ -19,6 +19,7 @@ use crate::upstream::context::Limits;
 use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::registry::{Handle, Registry};
 use crate::upstream::rpc::{self, RpcError};
+use crate::upstream::table::WorkerSlot;
 
 /// The sending side: one queue for all requests.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl StepStream {
     /// # Errors
     /// [`RpcError`].
     pub(super) async fn open(
-        address: Arc<str>,
+        slot: &WorkerSlot,
         served: Arc<ServedModel>,
         kserve: &mut GrpcInferenceServiceClient<Channel>,
         limits: Limits,
@@ -76,7 +77,9 @@ impl StepStream {
             queue,
             served: Arc::clone(&served),
         });
-        let connection = Connection::new(address, served, transport, Arc::clone(&registry));
+        let address = Arc::clone(&slot.address);
+        let pulse = Arc::clone(&slot.pulse);
+        let connection = Connection::new(address, served, pulse, transport, Arc::clone(&registry));
         Ok(Self {
             connection: Arc::new(connection),
             registry,
@@ -104,8 +107,12 @@ impl StepStream {
                 Err(error) => return format!("the worker sent an invalid step message: {error}"),
             };
             let now = Instant::now();
-            let delivered = self.registry.distribute(&batch, now);
-            metrics.tokens_out.inc_by(delivered);
+            self.connection.pulse.hear();
+            let distributed = self.registry.distribute(&batch, now);
+            metrics.tokens_out.inc_by(distributed.tokens);
+            for handle in distributed.overrun {
+                self.connection.stop(handle);
+            }
             self.connection.sweep_stalled(now, limits.slow_client);
         }
     }

@@ -31,11 +31,11 @@ fn batch(rows: &[(Handle, i32, &[i32], u8, u8)]) -> StepBatch {
 fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
     let registry = Registry::default();
     let (first, second) = (Arc::new(Inbox::default()), Arc::new(Inbox::default()));
-    let a = registry.open(Arc::clone(&first), 0, 1).unwrap();
-    let b = registry.open(Arc::clone(&second), 4, 2).unwrap();
+    let a = registry.open(Arc::clone(&first), 0, 1, 8).unwrap();
+    let b = registry.open(Arc::clone(&second), 4, 2, 8).unwrap();
     assert_eq!(registry.active(), 2);
     let now = Instant::now();
-    let delivered = registry.distribute(
+    let distributed = registry.distribute(
         &batch(&[
             (a, 0, &[1, 2], 3, 1),
             (b, 1, &[7], 0, 0),
@@ -44,7 +44,7 @@ fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
         ]),
         now,
     );
-    assert_eq!(delivered, 4);
+    assert_eq!((distributed.tokens, distributed.overrun), (4, Vec::new()));
     assert_eq!(registry.active(), 1);
     let deltas = read(&first);
     assert_eq!(deltas.tokens, [1, 2]);
@@ -59,10 +59,10 @@ fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
 #[test]
 fn a_late_row_of_a_closed_handle_reaches_nobody() {
     let registry = Registry::default();
-    let old = registry.open(Arc::default(), 0, 1).unwrap();
+    let old = registry.open(Arc::default(), 0, 1, 8).unwrap();
     assert!(registry.close_handle(old));
     let inbox = Arc::new(Inbox::default());
-    let new = registry.open(Arc::clone(&inbox), 0, 1).unwrap();
+    let new = registry.open(Arc::clone(&inbox), 0, 1, 8).unwrap();
     assert_eq!(
         old.number() & 0xffff_ffff,
         new.number() & 0xffff_ffff,
@@ -70,30 +70,64 @@ fn a_late_row_of_a_closed_handle_reaches_nobody() {
     );
     assert_eq!(
         registry.distribute(&batch(&[(old, 0, &[1], 0, 0)]), Instant::now()),
-        0
+        Distributed::default()
     );
     assert!(read(&inbox).list.is_empty());
 }
 
 #[test]
-fn an_absurd_sequence_index_is_an_error_of_its_request_alone() {
+fn rows_that_a_request_cannot_have_end_it_and_no_other() {
+    let too_many: &[i32] = &[1; 9];
+    // Sequence, tokens and whether the row is final; then tokens that came before.
+    for (sequence, row, is_final, before) in [
+        (1, &[1][..], 0, 0),
+        (-1, &[1], 0, 0),
+        (0, too_many, 0, 0),
+        (0, too_many, 1, 0),
+        (0, &[1, 2], 0, 7),
+    ] {
+        let registry = Registry::default();
+        let inbox = Arc::new(Inbox::default());
+        let handle = registry.open(Arc::clone(&inbox), 0, 1, 8).unwrap();
+        let other = registry.open(Arc::default(), 0, 1, 8).unwrap();
+        let now = Instant::now();
+        let distribute = |row| registry.distribute(&batch(&[row]), now);
+        let fitting = distribute((handle, 0, &too_many[..before], 0, 0));
+        assert_eq!((fitting.tokens, fitting.overrun.len()), (before as u64, 0));
+        let distributed = distribute((handle, sequence, row, 0, is_final));
+        // Work that the worker has ended itself needs no stop.
+        let stopped = [handle].into_iter().filter(|_| is_final == 0);
+        assert!(distributed.overrun.into_iter().eq(stopped));
+        assert_eq!((distributed.tokens, registry.active()), (0, 1));
+        let last = read(&inbox).list.pop().unwrap();
+        assert!(last.last_of_handle);
+        assert_eq!(last.details.unwrap().error.unwrap().0, Code::Internal);
+        assert_eq!(distribute((handle, 0, &[1], 0, 0)).tokens, 0);
+        assert_eq!(distribute((other, 0, &[1], 0, 0)).tokens, 1);
+    }
+}
+
+#[test]
+fn of_an_endless_error_text_the_beginning_goes_on() {
     let registry = Registry::default();
     let inbox = Arc::new(Inbox::default());
-    let handle = registry.open(Arc::clone(&inbox), 0, 1).unwrap();
-    for sequence in [1, -1] {
-        registry.distribute(&batch(&[(handle, sequence, &[1], 0, 0)]), Instant::now());
-        let deltas = read(&inbox);
-        assert!(deltas.tokens.is_empty());
-        let details = deltas.list[0].details.as_ref().unwrap();
-        assert_eq!(details.error.as_ref().unwrap().0, Code::Internal);
-    }
+    let handle = registry.open(Arc::clone(&inbox), 0, 1, 8).unwrap();
+    let mut message = batch(&[(handle, 0, &[], 0, 1)]);
+    message.errors = vec![RowError {
+        row: 0,
+        code: Code::InvalidArgument,
+        text: "x".repeat(30 << 20),
+    }];
+    registry.distribute(&message, Instant::now());
+    let details = read(&inbox).list.remove(0).details.unwrap();
+    assert!(details.error.unwrap().1.len() < 10_000);
 }
 
 #[test]
 fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
     let registry = Registry::default();
     let inbox = Arc::new(Inbox::default());
-    let handle = registry.open(Arc::clone(&inbox), 0, 1).unwrap();
+    let handle = registry.open(Arc::clone(&inbox), 0, 1, 8).unwrap();
     let mut message = batch(&[
         (Handle::new(77), 0, &[1, 2], 0, 0),
         (handle, 0, &[3], 0, 0),
@@ -127,12 +161,12 @@ fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
 fn a_lost_connection_ends_every_handle_and_takes_no_more() {
     let registry = Registry::default();
     let inbox = Arc::new(Inbox::default());
-    registry.open(Arc::clone(&inbox), 2, 1).unwrap();
+    registry.open(Arc::clone(&inbox), 2, 1, 8).unwrap();
     registry.fail_all(Code::Unavailable, "lost", Instant::now());
     let deltas = read(&inbox);
     assert_eq!(deltas.list.len(), 1);
     assert!(deltas.list[0].last_of_handle);
-    assert_eq!(registry.open(inbox, 0, 1), Err(Closed));
+    assert_eq!(registry.open(inbox, 0, 1, 8), Err(Closed));
     assert_eq!(registry.active(), 0);
 }
 
@@ -140,8 +174,8 @@ fn a_lost_connection_ends_every_handle_and_takes_no_more() {
 fn only_a_client_that_reads_nothing_for_long_is_stalled() {
     let registry = Registry::default();
     let (slow, quick) = (Arc::new(Inbox::default()), Arc::new(Inbox::default()));
-    let slow_handle = registry.open(Arc::clone(&slow), 0, 1).unwrap();
-    let quick_handle = registry.open(Arc::clone(&quick), 0, 1).unwrap();
+    let slow_handle = registry.open(Arc::clone(&slow), 0, 1, 8).unwrap();
+    let quick_handle = registry.open(Arc::clone(&quick), 0, 1, 8).unwrap();
     let start = Instant::now();
     registry.distribute(
         &batch(&[(slow_handle, 0, &[1], 0, 0), (quick_handle, 0, &[1], 0, 0)]),

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::client;
 use inflight_kserve::inference::model_config::SchedulingChoice;
-use inflight_kserve::inference::{ModelConfig, ModelConfigRequest, RepositoryIndexRequest};
+use inflight_kserve::inference::{
+    ModelConfig, ModelConfigRequest, RepositoryIndexRequest, ServerLiveRequest,
+};
 use inflight_kserve::names::STEP_BATCHING_EXTENSION;
 use tonic::Code;
 
@@ -155,7 +157,8 @@ impl Server {
                     );
                     let address = Arc::clone(&slot.address);
                     let transport = Box::new(exchanges);
-                    Arc::new(Connection::new(address, served, transport, registry))
+                    let pulse = Arc::clone(&slot.pulse);
+                    Arc::new(Connection::new(address, served, pulse, transport, registry))
                 }
             };
             connections.push(connection);
@@ -178,7 +181,18 @@ impl Server {
         tokenizers: &Tokenizers,
         context: &Context,
     ) -> (String, usize) {
-        let reason = self.watch(slot, tokenizers, context).await;
+        let pool = Arc::clone(&self.pool);
+        // Any answer is a sign of life, an error too, unless it is about the way to the server.
+        let probe = async || match pool.client().server_live(ServerLiveRequest {}).await {
+            Ok(_) => true,
+            Err(status) => !LOST.contains(&status.code()),
+        };
+        slot.pulse.reset();
+        let reason = tokio::select! {
+            biased;
+            reason = self.watch(slot, tokenizers, context) => reason,
+            reason = slot.watch_pulse(context.limits.worker_silence, probe) => reason,
+        };
         let requests = slot.active();
         context.table.set_lost(slot, &reason);
         (reason, requests)
