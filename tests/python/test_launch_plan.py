@@ -47,6 +47,15 @@ def test_every_option_reaches_its_owner() -> None:
     )
 
 
+def test_a_restarted_worker_listens_where_it_did_and_the_gateway_is_not_restarted() -> None:
+    worker, gateway = plan_serve(replace(OPTIONS, grpc_port=0)).processes
+    again = worker.resolve_again({"worker": "127.0.0.1:41234"})
+    assert again == tuple(
+        "--grpc-port=41234" if argument == "--grpc-port=0" else argument for argument in worker.arguments
+    )
+    assert gateway.restart_port is None
+
+
 def test_the_executors_own_options_are_handed_on_as_given() -> None:
     given = ("max_tokens_in_paged_kv_cache=4096", "medusa_choices={{0}, {worker}}")
     worker, _ = plan_serve(replace(OPTIONS, executor="tensorrt_llm", executor_options=given)).processes

@@ -9,7 +9,12 @@ import pytest
 from inflight.launch.plan import ProcessSpec, ServePlan
 from inflight.launch.supervisor import Event, Exited, Line, StopRequested, Supervisor
 
-WORKER = ProcessSpec(name="worker", arguments=("worker",), stop_grace_s=5.0)
+WORKER = ProcessSpec(
+    name="worker",
+    arguments=("worker", "--grpc-port=0"),
+    stop_grace_s=5.0,
+    restart_port="--grpc-port",
+)
 GATEWAY = ProcessSpec(
     name="gateway",
     arguments=("gateway", "--worker={worker}"),
@@ -83,6 +88,9 @@ class World:
     def stopping(self) -> None:
         self.log.append("stopping")
 
+    def restarting(self, sentence: str) -> None:
+        self.log.append(f"{sentence} at {self.now:.1f}")
+
     def failed(self, sentence: str) -> None:
         self.log.append(sentence)
 
@@ -101,7 +109,7 @@ def test_one_interrupt_stops_the_gateway_and_then_the_worker() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), (9, INTERRUPT), ready_at=3.0)
     assert world.run() == 0
     assert world.log == [
-        "start worker",
+        "start worker --grpc-port=0",
         "start gateway --worker=127.0.0.1:1",
         "ready 127.0.0.1:2 at 3.0",
         "stopping",
@@ -115,17 +123,109 @@ def test_a_worker_that_dies_before_it_listens_ends_all_with_its_code() -> None:
     world = World((1, Exited("worker", 3)))
     assert world.run() == 3
     assert world.log == [
-        "start worker",
+        "start worker --grpc-port=0",
         "the worker ended with code 3 before it was ready; see its last lines above",
     ]
 
 
-def test_a_worker_that_is_killed_takes_the_gateway_with_it() -> None:
-    world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", -9)))
-    assert world.run() == 137
-    assert world.log[-2:] == [
-        "the worker was ended by signal 9; see its last lines above",
+def test_a_worker_that_dies_is_restarted_where_it_listened() -> None:
+    world = World(
+        (1, WORKER_UP),
+        (2, GATEWAY_UP),
+        (4, Line("worker", "out of memory")),
+        (5, Exited("worker", -9)),
+        (8, WORKER_UP),
+        (20, INTERRUPT),
+    )
+    assert world.run() == 0
+    assert world.log[3:] == [
+        "the worker was ended by signal 9, last line `out of memory`; restarting it in 1 s (1 of 5) at 5.0",
+        "start worker --grpc-port=1",
+        "stopping",
         "terminate gateway",
+        "terminate worker",
+    ]
+
+
+def test_restarts_are_bounded_and_wait_longer_each_time() -> None:
+    # Each time it listens, and dies a second later.
+    deaths = [5.0, 8.0, 12.0, 18.0, 28.0, 46.0]
+    history = [(time, Exited("worker", 7)) for time in deaths]
+    ups = [(time - 1, WORKER_UP) for time in deaths[1:]]
+    world = World((1, WORKER_UP), (2, GATEWAY_UP), *history, *ups)
+    assert world.run() == 7
+    waits = [line.partition("restarting it in ")[2] for line in world.log if "restarting" in line]
+    assert waits == [
+        "1 s (1 of 5) at 5.0",
+        "2 s (2 of 5) at 8.0",
+        "4 s (3 of 5) at 12.0",
+        "8 s (4 of 5) at 18.0",
+        "16 s (5 of 5) at 28.0",
+    ]
+    assert world.log[-2:] == [
+        "the worker ended with code 7 after 5 restarts; see its last lines above",
+        "terminate gateway",
+    ]
+
+
+def test_restarts_are_forgiven_after_a_while() -> None:
+    world = World(
+        (1, WORKER_UP),
+        (2, GATEWAY_UP),
+        (5, Exited("worker", -9)),
+        (8, WORKER_UP),
+        (700, Exited("worker", -9)),
+        (705, WORKER_UP),
+        (710, INTERRUPT),
+    )
+    assert world.run() == 0
+    assert [line[-22:] for line in world.log if "restarting" in line] == [
+        "in 1 s (1 of 5) at 5.0",
+        " 1 s (1 of 5) at 700.0",
+    ]
+
+
+def test_a_mistake_of_the_user_is_not_tried_again() -> None:
+    world = World(
+        (1, WORKER_UP),
+        (2, GATEWAY_UP),
+        (5, Exited("worker", -9)),
+        (7, Exited("worker", 2)),
+    )
+    assert world.run() == 2
+    assert world.log[-2:] == [
+        "the worker ended with code 2 before it was ready; see its last lines above",
+        "terminate gateway",
+    ]
+
+
+def test_a_worker_that_dies_before_all_were_ready_is_not_restarted() -> None:
+    world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", 1)), ready_at=9.0)
+    assert world.run() == 1
+    assert world.log[-2:] == [
+        "the worker ended with code 1; see its last lines above",
+        "terminate gateway",
+    ]
+
+
+def test_a_stop_during_a_restart_ends_all() -> None:
+    dies = ((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", -9)))
+    world = World(*dies, (5.5, TERMINATE))
+    assert world.run() == 0
+    assert world.log[-2:] == ["stopping", "terminate gateway"]
+    world = World(*dies, (7, INTERRUPT))
+    assert world.run() == 0
+    assert world.log[-3:] == ["stopping", "terminate gateway", "terminate worker"]
+
+
+def test_a_restart_that_never_listens_is_killed_and_tried_again() -> None:
+    world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", -9)), (120, INTERRUPT))
+    assert world.run() == 0
+    assert world.log[4:7] == [
+        "start worker --grpc-port=1",
+        "kill worker",
+        "the worker was ended by signal 9 before it was ready, last line "
+        "`inflight worker: listening on grpc://127.0.0.1:1`; restarting it in 2 s (2 of 5) at 106.1",
     ]
 
 
@@ -153,7 +253,7 @@ def test_a_second_interrupt_kills_at_once() -> None:
 def test_an_interrupt_while_the_model_loads_stops_the_worker_alone() -> None:
     world = World((1, INTERRUPT))
     assert world.run() == 0
-    assert world.log == ["start worker", "stopping", "terminate worker"]
+    assert world.log == ["start worker --grpc-port=0", "stopping", "terminate worker"]
 
 
 def test_what_never_becomes_ready_is_given_up() -> None:

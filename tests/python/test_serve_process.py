@@ -88,7 +88,7 @@ def test_one_interrupt_stops_both_and_leaves_nothing() -> None:
 
 def test_a_killed_supervisor_takes_its_children_along() -> None:
     with serving("--executor=simulated") as serve:
-        serve.read_until("Ctrl-C stops it")
+        serve.read_until("Ctrl-C")
         children = serve.children()
         # A pidfd becomes readable when its process has ended, whoever's child that is by then.
         handles = [os.pidfd_open(pid) for pid in children]
@@ -100,14 +100,51 @@ def test_a_killed_supervisor_takes_its_children_along() -> None:
             os.close(handle)
 
 
-def test_a_dead_worker_ends_serve_with_one_sentence() -> None:
+def kill_worker(serve: Serve) -> None:
+    # The worker starts first.
+    os.kill(min(serve.children()), signal.SIGKILL)
+
+
+def test_a_dead_worker_is_restarted_behind_a_gateway_that_stays() -> None:
     with serving("--executor=simulated") as serve:
-        serve.read_until("Ctrl-C stops it")
-        worker = min(serve.children())
-        os.kill(worker, signal.SIGKILL)
+        url = serve.read_until(r"serves `inflight-demo` at (\S+)")[1]
+        serve.read_until("Ctrl-C")
+        gateway = max(serve.children())
+        kill_worker(serve)
+        found = serve.read_until(r"the worker was ended by signal 9, last line `(.*)`; restarting it in 1 s")
+        assert "ready" in found[1]
+        body = {"model": "inflight-demo", "prompt": "a", "max_tokens": 1}
+        request = urllib.request.Request(
+            f"{url}/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        with refused.value as answer:
+            assert (answer.code, answer.headers["retry-after"]) == (503, "1")
+        serve.read_until(r"gateway \|.* worker ready")
+        assert urllib.request.urlopen(request, timeout=30).status == 200
+        children = serve.children()
+        assert len(children) == 2
+        assert gateway in children
+        # The restarted worker ends with its supervisor too.
+        handles = [os.pidfd_open(pid) for pid in children]
+        serve.process.kill()
+        serve.finish()
+        for handle in handles:
+            assert select.select([handle], [], [], 60)[0], "a process was left behind"
+            os.close(handle)
+
+
+def test_an_interrupt_during_a_restart_ends_all() -> None:
+    with serving("--executor=simulated") as serve:
+        serve.read_until("Ctrl-C")
+        children = serve.children()
+        kill_worker(serve)
+        serve.read_until("restarting it")
+        serve.process.send_signal(signal.SIGINT)
         code, output = serve.finish()
-    assert code == 128 + signal.SIGKILL
-    assert "error: the worker was ended by signal 9" in output
+    assert code == 0, output
+    assert all(gone(pid) for pid in children)
 
 
 def test_the_key_is_asked_for_and_shown_in_the_example() -> None:

@@ -49,6 +49,10 @@ class TerminalReport:
         """Says that the signal was heard, and what the next one does."""
         say("stopping: waiting for open requests; press Ctrl-C again to end them", err=True)
 
+    def restarting(self, sentence: str) -> None:
+        """One line."""
+        say(f"{click.style('warning:', fg='yellow', bold=True)} {sentence}", err=True)
+
     def failed(self, sentence: str) -> None:
         """One sentence."""
         say(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)

@@ -22,6 +22,13 @@ UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 #: and end an interpreter. Who is still there then is killed.
 GATEWAY_STOP_S = 30.0
 WORKER_STOP_S = 15.0
+#: A process that was ready and died is started again after 1 s, 2 s, 4 s, …: long enough for a port and a
+#: GPU's memory to be free, short enough for clients that retry.
+FIRST_RESTART_WAIT_S = 1.0
+#: Restarts until it has been ready for so long again. Five waits are half a minute: what has not passed by
+#: then needs a person.
+MOST_RESTARTS = 5
+FORGIVEN_AFTER_S = 600.0
 #: Reading and compiling the largest model that fits one machine, with room to spare.
 READY_WITHIN_S = 3600.0
 
@@ -42,10 +49,21 @@ class ProcessSpec:
     ready_path: str | None = None
     #: Seconds from the request to end until it is killed.
     stop_grace_s: float = WORKER_STOP_S
+    #: The option with its port, if it is started again when it dies. Others know where it listened, so
+    #: that a port that was free to choose is fixed from then on. ``None``: its end is the end of all.
+    restart_port: str | None = None
 
     def resolve(self, addresses: Mapping[str, str]) -> tuple[str, ...]:
         """The arguments with every address put in."""
         return tuple(_fill(argument, addresses) for argument in self.arguments)
+
+    def resolve_again(self, addresses: Mapping[str, str]) -> tuple[str, ...]:
+        """The same for a restart: it listens where it listened before."""
+        port = addresses[self.name].rpartition(":")[2]
+        option = f"{self.restart_port}="
+        return tuple(
+            option + port if argument.startswith(option) else argument for argument in self.resolve(addresses)
+        )
 
 
 @dataclass(frozen=True)
@@ -100,6 +118,7 @@ def plan_serve(options: ServeOptions) -> ServePlan:
             f"--grpc-port={options.grpc_port}",
             f"--metrics-port={options.metrics_port}",
         ),
+        restart_port="--grpc-port",
     )
     gateway = ProcessSpec(
         name="gateway",

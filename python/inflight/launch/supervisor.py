@@ -1,12 +1,13 @@
 """The loop over child processes: starts them in order, waits until they are ready, stops them in the
-reverse order, and ends when one dies.
+reverse order, starts those again that may be restarted, and ends when another one dies.
 
 Owns the states of a child and every decision. Clock, processes, probes and output come from outside, so
 that tests replay histories without any.
 
 A child's states: waiting (for those before it) -> starting (runs, silent) -> probing (has announced its
-address) -> ready -> gone. Stopping is a state of the whole: the last one that still runs is asked to
-end, then the one before it.
+address) -> ready -> gone. One that may be restarted and dies once all were ready goes from there through
+resting (until its wait is over) back to starting. Stopping is a state of the whole: the last one that still
+runs is asked to end, then the one before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from inflight.launch.plan import ProcessSpec, ServePlan, announced_address
+from inflight.errors import UserMistake
+from inflight.launch.plan import (
+    FIRST_RESTART_WAIT_S,
+    FORGIVEN_AFTER_S,
+    MOST_RESTARTS,
+    ProcessSpec,
+    ServePlan,
+    announced_address,
+)
 
 #: How often readiness is asked for; its cost is one local request.
 PROBE_EVERY_S = 0.1
@@ -24,6 +33,8 @@ PROBE_EVERY_S = 0.1
 LONGEST_WAIT_S = 60.0
 #: Exit code where a child's own says nothing (it ended with 0, or never became ready).
 EXIT_CHILD_ENDED = 1
+#: Characters of a dead child's last line that are repeated.
+LAST_LINE_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,9 @@ class Report(Protocol):
     def stopping(self) -> None:
         """The stop was asked for and has begun."""
 
+    def restarting(self, sentence: str) -> None:
+        """A child died and is started again."""
+
     def failed(self, sentence: str) -> None:
         """Why everything ends."""
 
@@ -85,6 +99,7 @@ class State(Enum):
     STARTING = "starting"
     PROBING = "probing"
     READY = "ready"
+    RESTING = "resting"
     GONE = "gone"
 
 
@@ -114,6 +129,12 @@ class Supervisor:
         self._states = dict.fromkeys(self._specs, State.WAITING)
         self._children: dict[str, Child] = {}
         self._addresses: dict[str, str] = {}
+        self._last_lines: dict[str, str] = {}
+        #: When a child became ready, or is killed or started if it does not or is not yet.
+        self._ready_since: dict[str, float] = {}
+        self._give_up_at: dict[str, float] = {}
+        self._restart_at: dict[str, float] = {}
+        self._restarts = dict.fromkeys(self._specs, 0)
         self._announced_ready = False
         self._stopping = False
         #: The child that was asked to end, and when it is killed.
@@ -132,6 +153,7 @@ class Supervisor:
                         return self._exit_code
                 else:
                     self._start_next()
+                    self._restart_rested()
                     self._probe_all()
                     if not self._announced_ready and self._clock() >= give_up_at:
                         self._fail("nothing was ready in time", EXIT_CHILD_ENDED)
@@ -147,6 +169,7 @@ class Supervisor:
     def _handle(self, event: Event) -> None:
         if isinstance(event, Line):
             self._report.line(event.name, event.text)
+            self._last_lines[event.name] = event.text.strip() or self._last_lines.get(event.name, "")
             address = announced_address(event.text)
             if address is not None and self._states[event.name] is State.STARTING:
                 self._addresses[event.name] = address
@@ -172,7 +195,47 @@ class Supervisor:
         how = f"was ended by signal {-event.code}" if event.code < 0 else f"ended with code {event.code}"
         when = "" if was_ready else " before it was ready"
         code = 128 - event.code if event.code < 0 else event.code or EXIT_CHILD_ENDED
+        if self._may_restart(event):
+            self._rest(event.name, how + when, code)
+            return
         self._fail(f"the {event.name} {how}{when}; see its last lines above", code)
+
+    def _may_restart(self, event: Exited) -> bool:
+        # What fails at the first start fails again, and so does a mistake of the user.
+        permitted = self._specs[event.name].restart_port is not None
+        return permitted and self._announced_ready and event.code != UserMistake.exit_code
+
+    def _rest(self, name: str, how: str, code: int) -> None:
+        ready_since = self._ready_since.pop(name, None)
+        if ready_since is not None and self._clock() - ready_since >= FORGIVEN_AFTER_S:
+            self._restarts[name] = 0
+        if self._restarts[name] >= MOST_RESTARTS:
+            self._fail(
+                f"the {name} {how} after {MOST_RESTARTS} restarts; see its last lines above",
+                code,
+            )
+            return
+        wait_s = FIRST_RESTART_WAIT_S * 2 ** self._restarts[name]
+        self._restarts[name] += 1
+        self._restart_at[name] = self._clock() + wait_s
+        self._states[name] = State.RESTING
+        self._report.restarting(
+            f"the {name} {how}, last line `{_shortened(self._last_lines.get(name, ''))}`; restarting it in "
+            f"{wait_s:.0f} s ({self._restarts[name]} of {MOST_RESTARTS})"
+        )
+
+    def _restart_rested(self) -> None:
+        for name, spec in self._specs.items():
+            state = self._states[name]
+            if state is State.RESTING and self._clock() >= self._restart_at[name]:
+                self._children[name] = self._start(spec, spec.resolve_again(self._addresses))
+                self._states[name] = State.STARTING
+                self._give_up_at[name] = self._clock() + self._plan.ready_within_s
+            starts = state in (State.STARTING, State.PROBING)
+            if starts and self._clock() >= self._give_up_at.get(name, float("inf")):
+                # It counts as dead once it is heard to be gone.
+                self._children[name].kill()
+                self._give_up_at[name] = float("inf")
 
     def _fail(self, sentence: str, code: int) -> None:
         self._report.failed(sentence)
@@ -193,6 +256,8 @@ class Supervisor:
             path = self._specs[name].ready_path
             if path is None or self._probe(self._addresses[name], path):
                 self._states[name] = State.READY
+                self._ready_since[name] = self._clock()
+                self._give_up_at.pop(name, None)
         # Those that waited for a process that became ready just now.
         self._start_next()
         if not self._announced_ready and all(s is State.READY for s in self._states.values()):
@@ -213,7 +278,8 @@ class Supervisor:
             self._children[self._leaving].terminate()
 
     def _running(self) -> list[str]:
-        return [name for name, state in self._states.items() if state not in (State.WAITING, State.GONE)]
+        without_process = (State.WAITING, State.RESTING, State.GONE)
+        return [name for name, state in self._states.items() if state not in without_process]
 
     def _wait_s(self, give_up_at: float) -> float:
         now = self._clock()
@@ -221,6 +287,12 @@ class Supervisor:
             return min(max(self._kill_at - now, 0.0), LONGEST_WAIT_S)
         if State.PROBING in self._states.values():
             return PROBE_EVERY_S
-        if self._announced_ready:
-            return LONGEST_WAIT_S
-        return max(give_up_at - now, 0.0)
+        if not self._announced_ready:
+            return max(give_up_at - now, 0.0)
+        resting = [at for name, at in self._restart_at.items() if self._states[name] is State.RESTING]
+        times = [*resting, *self._give_up_at.values()]
+        return min([LONGEST_WAIT_S, *(max(at - now, 0.0) for at in times)])
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= LAST_LINE_CHARACTERS else f"{line[:LAST_LINE_CHARACTERS]}…"
