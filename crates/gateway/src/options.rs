@@ -72,7 +72,7 @@ pub struct GatewayOptions {
 
     /// Seconds to a request's first token, after which it gets 504 and its work is cancelled. No limit by
     /// default: prompts and queues differ too much
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub first_token_timeout_s: Option<u64>,
 
     /// Threads that serve requests; 0 uses one per CPU
