@@ -304,6 +304,9 @@ def serve_simulated_worker(options: WorkerOptions, simulated: SimulatedOptions) 
 def gateway_main(argv: Sequence[str]) -> int:
     """Runs `inflight gateway`; `argv` starts with the program's name. Returns the exit code."""
 
+def template_helper_main() -> None:
+    """Renders the chat templates of one model for the gateway that started this process."""
+
 def bench_main(argv: Sequence[str]) -> int:
     """Runs `inflight bench`; `argv` starts with the program's name. Returns the exit code."""
 

@@ -2,8 +2,9 @@
 //! incremental detokenization, stop strings, and the text-side defaults of a model.
 //!
 //! Owns the Hugging Face file formats and their exact semantics. Knows nothing of OpenAI, KServe or
-//! sockets, does no I/O and spawns nothing: bytes in, values out. Encoding and rendering cost time in
-//! proportion to their input; callers put large inputs on a blocking pool.
+//! servers: bytes in, values out. Encoding and rendering cost time in proportion to their input; callers
+//! put large inputs on a blocking pool. Chat templates are untrusted code: a server that has called
+//! [`use_template_helper`] renders them in processes of their own.
 //!
 //! ```
 //! use inflight_text::{ModelFiles, TextModel};
@@ -36,5 +37,8 @@ pub use error::TextError;
 pub use generation::GenerationConfig;
 pub use model::{ModelFiles, TextModel};
 pub use stop::{StopHit, StopMatcher};
-pub use template::{ChatTemplate, TemplateError, TemplateInput, TemplateLimits};
+pub use template::{
+    ChatTemplate, HelperCommand, TemplateError, TemplateInput, TemplateLimits, run_template_helper,
+    use_template_helper,
+};
 pub use tokenizer::{TokenText, Tokenizer};

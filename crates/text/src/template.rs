@@ -1,42 +1,41 @@
-//! Chat templates: messages in, the prompt's text out. Owns the rendering of Hugging Face's Jinja
-//! dialect within limits: a template is input, and so are the messages. Knows nothing of tokens.
+//! Chat templates: messages in, the prompt's text out. Owns the limits of one rendering, the choice of the
+//! template and the errors. Knows nothing of tokens.
 //!
-//! Rendering follows `transformers`' `apply_chat_template`: its environment (trim_blocks,
-//! lstrip_blocks, loop controls, `{% generation %}`, `raise_exception`, `strftime_now`, its `tojson`),
-//! and the special tokens as variables. As vLLM does, and unlike plain transformers, the arguments of a
-//! tool call that come as OpenAI's JSON text are handed to the template as the object they spell.
-//!
-//! Templates come with the model's own files, never from clients, and the limits are made for honest
-//! ones: loops that run away, conversations that are too large, values that are nested too deeply. They
-//! do not make a hostile template safe: one that doubles a string in a loop takes memory, and one that
-//! stores a namespace in itself takes the stack, and either ends the process. No message can do that.
+//! A template comes with a model, from a worker or a model directory, so it is untrusted code to a gateway
+//! that serves other models as well. The template engine itself can be made to exhaust the stack or the
+//! memory of its process, and no check in the same process covers every way. So a server calls
+//! [`use_template_helper`] once: from then on templates are parsed and rendered in helper processes, one
+//! template each, under the operating system's limits. Without it, e.g. in a test, they run in this
+//! process, under the engine's limits alone.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 mod clock;
+mod confine;
+mod engine;
+mod helper;
 mod json;
 mod output;
+mod pool;
 mod python;
 mod source;
 mod values;
+mod wire;
 
-use output::Bounded;
-use python::Raised;
+pub use confine::run_template_helper;
+pub use helper::{HelperCommand, use_template_helper};
 
-/// The name of the template that renders when no other is asked for.
-const DEFAULT: &str = "default";
-/// The name of the template that renders when the request has tools.
-const TOOL_USE: &str = "tool_use";
+use engine::Engine;
+use pool::Pool;
 
-/// Bytes of a template's source; the largest known ones have some tens of thousands.
-const SOURCE_LIMIT: usize = 1 << 20;
+/// Bytes of an error's text that came from the template.
+const MESSAGE_LIMIT: usize = 1000;
 
-/// A model's chat template, compiled once.
+/// A model's chat template.
 ///
 /// ```
 /// use inflight_text::{ChatTemplate, TemplateInput};
@@ -51,16 +50,25 @@ const SOURCE_LIMIT: usize = 1 << 20;
 /// assert_eq!(template.render(&input)?, "<user>Hi");
 /// # Ok::<(), inflight_text::TemplateError>(())
 /// ```
-pub struct ChatTemplate {
-    environment: Environment<'static>,
-    /// Names in the model's order; those that do not parse with why.
-    templates: Vec<(String, Result<(), String>)>,
+pub struct ChatTemplate(Renderer);
+
+enum Renderer {
+    /// In this process.
+    Engine(Box<Engine>),
+    /// In helper processes.
+    Pool(Box<Pool>),
+}
+
+/// What a model brings: templates by name, and the special tokens that they see as variables.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Sources {
+    templates: Vec<(String, String)>,
     special_tokens: Map<String, Value>,
     limits: TemplateLimits,
 }
 
 /// How much one rendering may cost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TemplateLimits {
     /// Template instructions. Real templates take some hundreds per message.
     pub fuel: u64,
@@ -68,16 +76,23 @@ pub struct TemplateLimits {
     pub output_bytes: usize,
     /// Nesting of blocks, macros and calls, in the engine's units (a macro call costs several).
     pub recursion: usize,
+    /// Bytes of memory that a helper process may use for a rendering, input and output included.
+    pub memory_bytes: u64,
+    /// CPU time of a rendering in a helper process; every MiB of input adds a second.
+    pub cpu_time: Duration,
 }
 
 impl Default for TemplateLimits {
     /// Fuel for conversations of thousands of messages, in well under a second; output of twice the
-    /// gateway's largest body; the deepest recursion that the engine holds safe for a 2 MiB stack.
+    /// gateway's largest body; the deepest recursion that the engine holds safe for a 2 MiB stack; memory
+    /// for a body of 32 MiB whose values are all small; time for the fuel on a slow machine.
     fn default() -> Self {
         Self {
             fuel: 10_000_000,
             output_bytes: 64 << 20,
             recursion: 500,
+            memory_bytes: 1 << 30,
+            cpu_time: Duration::from_secs(2),
         }
     }
 }
@@ -97,7 +112,7 @@ pub struct TemplateInput {
 }
 
 /// Why a conversation could not be rendered.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TemplateError {
     /// The template called `raise_exception`: the conversation is not one that the model takes.
@@ -114,6 +129,16 @@ pub enum TemplateError {
         "the model's chat template needs more than `{limit}` steps for this conversation; send fewer messages"
     )]
     OutOfFuel { limit: u64 },
+    /// The rendering took more CPU time than allowed; its process was stopped.
+    #[error(
+        "the model's chat template takes more than `{seconds}` s for this conversation; send fewer messages"
+    )]
+    TooSlow { seconds: u64 },
+    /// The rendering ran out of memory or stack; its process ended.
+    #[error(
+        "the model's chat template needs more than `{limit}` bytes of memory for this conversation; send less text"
+    )]
+    OutOfMemory { limit: u64 },
     /// The rendered text is larger than allowed.
     #[error("the conversation renders to more than `{limit}` bytes; send less text")]
     OutputTooLarge { limit: usize },
@@ -123,18 +148,51 @@ pub enum TemplateError {
     /// The template failed on these values, e.g. it needs a field that a message lacks.
     #[error("the model's chat template failed on this conversation: {message}")]
     Failed { message: String },
+    /// The template exceeded its limits on small conversations several times, and is not tried for a while.
+    #[error(
+        "the model's chat template exceeded its limits `{times}` times in a row; retry in `{seconds}` s"
+    )]
+    Suspended { times: usize, seconds: u64 },
+    /// All helper processes of this template are rendering other conversations.
+    #[error("the model's chat template is rendering too many conversations; retry later")]
+    Busy,
+    /// The helper process cannot be started or does not answer; the reason goes to the log.
+    #[error("the chat template's helper process failed: {reason}")]
+    Helper { reason: String },
 }
 
 impl TemplateError {
     /// Whether the model's files are at fault, and no change of the request would help.
     pub fn is_models_fault(&self) -> bool {
-        matches!(self, Self::Syntax { .. } | Self::NoDefault { .. })
+        matches!(
+            self,
+            Self::Syntax { .. } | Self::NoDefault { .. } | Self::Suspended { .. }
+        )
+    }
+
+    /// Whether the same request may succeed later: neither the client nor the model is at fault.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            Self::Suspended { .. } | Self::Busy | Self::Helper { .. }
+        )
+    }
+
+    /// Whether the rendering was stopped by a limit.
+    fn is_limit(&self) -> bool {
+        matches!(
+            self,
+            Self::OutOfFuel { .. }
+                | Self::TooSlow { .. }
+                | Self::OutOfMemory { .. }
+                | Self::OutputTooLarge { .. }
+        )
     }
 }
 
 impl ChatTemplate {
-    /// Compiles templates by name, with the special tokens they see as variables, and default limits.
-    /// One that does not parse is kept as its error, for [`Self::render`] to return.
+    /// Takes templates by name, with the special tokens they see as variables, and default limits. One that
+    /// does not parse is an error of [`Self::render`].
     pub fn new(sources: Vec<(String, String)>, special_tokens: Map<String, Value>) -> Self {
         Self::with_limits(sources, special_tokens, TemplateLimits::default())
     }
@@ -145,22 +203,18 @@ impl ChatTemplate {
         special_tokens: Map<String, Value>,
         limits: TemplateLimits,
     ) -> Self {
-        let mut environment = environment(limits);
-        let mut templates: Vec<(String, Result<(), String>)> = Vec::with_capacity(sources.len());
-        for (name, source) in sources {
-            let state = compile(&mut environment, &name, &source);
-            templates.retain(|(known, _)| *known != name);
-            templates.push((name, state));
-        }
-        Self {
-            environment,
-            templates,
+        let sources = Sources {
+            templates: sources,
             special_tokens,
             limits,
-        }
+        };
+        Self(match helper::configured() {
+            Some(command) => Renderer::Pool(Box::new(Pool::new(command, sources))),
+            None => Renderer::Engine(Box::new(Engine::new(sources))),
+        })
     }
 
-    /// Renders a conversation. Takes time in proportion to it, within the limits.
+    /// Renders a conversation. Takes time in proportion to it, within the limits, and blocks meanwhile.
     ///
     /// With tools the template named `tool_use` renders where the model has one, else `default`, else
     /// the only one.
@@ -169,141 +223,33 @@ impl ChatTemplate {
     ///
     /// [`TemplateError`]; [`TemplateError::is_models_fault`] says whether the client can do anything about it.
     pub fn render(&self, input: &TemplateInput) -> Result<String, TemplateError> {
-        let tools = input.tools.as_ref().filter(|tools| {
-            !tools.is_null() && !tools.as_array().is_some_and(|list| list.is_empty())
-        });
-        let name = self.choose(tools.is_some())?;
-        let template =
-            self.environment
-                .get_template(name)
-                .map_err(|error| TemplateError::Syntax {
-                    message: describe(&error),
-                })?;
-        let context = values::context(&self.special_tokens, input, tools)?;
-
-        let mut output = Bounded::new(self.limits.output_bytes);
-        let rendered = catch_unwind(AssertUnwindSafe(|| {
-            template
-                .render_captured_to(context, &mut output)
-                .map(|_| ())
-        }));
-        match rendered {
-            Ok(Ok(())) => output.into_text().ok_or_else(|| TemplateError::Failed {
-                message: "its output is not text".to_owned(),
-            }),
-            Ok(Err(_)) if output.is_over() => Err(TemplateError::OutputTooLarge {
-                limit: self.limits.output_bytes,
-            }),
-            Ok(Err(error)) => Err(self.failure(&error)),
-            Err(_) => Err(TemplateError::Failed {
-                message: "the template engine failed".to_owned(),
-            }),
-        }
-    }
-
-    /// The name of the template for this request.
-    fn choose(&self, has_tools: bool) -> Result<&str, TemplateError> {
-        let find = |wanted: &str| self.templates.iter().find(|(name, _)| name == wanted);
-        let chosen = has_tools
-            .then(|| find(TOOL_USE))
-            .flatten()
-            .or_else(|| find(DEFAULT))
-            .or(match self.templates.as_slice() {
-                [only] => Some(only),
-                _ => None,
-            });
-        match chosen {
-            Some((name, Ok(()))) => Ok(name),
-            Some((_, Err(message))) => Err(TemplateError::Syntax {
-                message: message.clone(),
-            }),
-            None => Err(TemplateError::NoDefault {
-                names: self
-                    .templates
-                    .iter()
-                    .map(|(name, _)| format!("`{name}`"))
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            }),
-        }
-    }
-
-    fn failure(&self, error: &minijinja::Error) -> TemplateError {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-        while let Some(current) = cause {
-            if let Some(raised) = current.downcast_ref::<Raised>() {
-                return TemplateError::Raised {
-                    message: raised.message().to_owned(),
-                };
-            }
-            if let Some(error) = current.downcast_ref::<minijinja::Error>()
-                && error.kind() == ErrorKind::OutOfFuel
-            {
-                return TemplateError::OutOfFuel {
-                    limit: self.limits.fuel,
-                };
-            }
-            cause = current.source();
-        }
-        TemplateError::Failed {
-            message: describe(error),
+        match &self.0 {
+            Renderer::Engine(engine) => engine.render(input),
+            Renderer::Pool(pool) => pool.render(input),
         }
     }
 }
 
 impl fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sources = match &self.0 {
+            Renderer::Engine(engine) => engine.sources(),
+            Renderer::Pool(pool) => pool.sources(),
+        };
+        let names: Vec<&String> = sources.templates.iter().map(|(name, _)| name).collect();
         f.debug_struct("ChatTemplate")
-            .field("templates", &self.templates)
-            .field("limits", &self.limits)
+            .field("templates", &names)
+            .field("limits", &sources.limits)
             .finish_non_exhaustive()
     }
 }
 
-/// The environment that transformers gives its templates.
-fn environment(limits: TemplateLimits) -> Environment<'static> {
-    let mut environment = Environment::new();
-    // Only fails for delimiters, and those are the defaults.
-    if let Ok(syntax) = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()
-    {
-        environment.set_syntax(syntax);
-    }
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_fuel(Some(limits.fuel));
-    environment.set_recursion_limit(limits.recursion);
-    // Debug information clones the template's source into each error.
-    environment.set_debug(false);
-    python::install(&mut environment);
-    environment
-}
-
-/// Adds one template, or says why it cannot be used.
-fn compile(environment: &mut Environment<'static>, name: &str, source: &str) -> Result<(), String> {
-    if source.len() > SOURCE_LIMIT {
-        return Err(format!(
-            "it has `{}` bytes, more than the limit of `{SOURCE_LIMIT}`",
-            source.len()
-        ));
-    }
-    let source = source::adapt(source);
-    catch_unwind(AssertUnwindSafe(|| {
-        environment.add_template_owned(name.to_owned(), source)
-    }))
-    .map_err(|_| "the template engine failed".to_owned())?
-    .map_err(|error| describe(&error))
-}
-
-/// An engine error in one line: what, and where in the template.
-fn describe(error: &minijinja::Error) -> String {
-    let mut text = match error.detail() {
-        Some(detail) => detail.to_owned(),
-        None => error.kind().to_string(),
-    };
-    if let Some(line) = error.line() {
-        text.push_str(&format!(" (line {line} of the template)"));
+/// A text from the template as it may stand in an error.
+fn excerpt(mut text: String) -> String {
+    if text.len() > MESSAGE_LIMIT {
+        let fits = |end: &usize| text.is_char_boundary(*end);
+        text.truncate((0..=MESSAGE_LIMIT).rev().find(fits).unwrap_or(0));
+        text.push('…');
     }
     text
 }

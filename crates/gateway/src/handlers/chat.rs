@@ -81,6 +81,12 @@ fn render(model: &TextModel, mut messages: Vec<Message>) -> Result<String, ApiEr
         ..TemplateInput::default()
     };
     template.render(&input).map_err(|error| {
+        if error.is_temporary() {
+            tracing::error!(%error, "the model's chat template cannot be rendered");
+            return ApiError::unavailable(
+                "The model's chat template cannot be rendered now. Retry later.",
+            );
+        }
         if error.is_models_fault() {
             tracing::error!(%error, "the model's chat template cannot be used");
         }

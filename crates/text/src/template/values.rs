@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{TemplateError, TemplateInput};
 
 /// Nesting that messages, tools and extra variables may have: serde_json's own limit for parsing.
-const DEPTH_LIMIT: usize = 128;
+pub(super) const DEPTH_LIMIT: usize = 128;
 
 /// The variables of one rendering, later ones winning: special tokens, `documents`, the request's
 /// extra ones, and the conversation.
