@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.model.files import ARGUMENTS_FILE, CHECKPOINT_CONFIG, read_json, write_json
+from inflight.model.files import ARGUMENTS_FILE, CHECKPOINT_CONFIG, check_inside, read_json, write_json
 from inflight.model.shards import INDEX, find_shards
 from inflight.model.tokenizer import TOKENIZER_FILES
 
@@ -20,6 +20,7 @@ def _copy_tokenizer(source: Path, result: Path) -> None:
     result.mkdir(parents=True, exist_ok=True)
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
+            check_inside(source, source / name)
             shutil.copyfile(source / name, result / name)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from inflight.errors import CheckpointError
 from inflight.model.shards import DTYPE_NAMES, Shard
-from inflight.model.values import REMEDY, bad_value, flag, integer, missing_key
+from inflight.model.values import MAXIMUM, REMEDY, bad_value, flag, integer, missing_key
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,11 @@ def find_architecture(config: Mapping[str, Any]) -> str:
 def size(values: Mapping[str, Any], fact: str) -> int | None:
     """A fact of `KEYS` under whichever key states it; None: none does."""
     key = _key(values, fact)
-    return None if values.get(key) is None else integer(values, key)
+    if values.get(key) is None:
+        return None
+    # "Any length" is written as a huge number of positions.
+    maximum = 2**63 - 1 if fact == "max_position_embeddings" else MAXIMUM
+    return integer(values, key, maximum=maximum)
 
 
 def stated(values: Mapping[str, Any], fact: str) -> int:

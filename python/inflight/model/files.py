@@ -24,6 +24,24 @@ def config_path(directory: Path) -> Path:
     return beside_engine if beside_engine.is_file() else directory / "config.json"
 
 
+def check_inside(directory: Path, path: Path) -> None:
+    """Raises `CheckpointError` where `path`, a file of the model in `directory`, is a link to a file outside.
+
+    A directory can come from anywhere, and what it links to is sent to every gateway that asks. A snapshot of
+    Hugging Face's cache may link to its repository's `blobs`.
+    """
+    target, root = path.resolve(), directory.resolve()
+    if target.is_relative_to(root):
+        return
+    for parent in (root, *root.parents):
+        if parent.parent.name == "snapshots" and target.parent == parent.parent.parent / "blobs":
+            return
+    raise CheckpointError(
+        f"`{path}` is a link to `{target}`, outside the model directory",
+        "replace the link with a copy of the file, if you trust the directory",
+    )
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a checkpoint."""
     try:

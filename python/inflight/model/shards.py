@@ -113,7 +113,7 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
         tensor = Tensor(
             name, str(entry["dtype"]), tuple(int(size) for size in entry["shape"]), start + begin, start + end
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise CheckpointError(
             f"`{path}` is damaged: the entry of `{name}` is incomplete", FETCH_AGAIN
         ) from None

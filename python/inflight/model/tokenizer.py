@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inflight.errors import Problem
-from inflight.model.files import config_path
+from inflight.model.files import check_inside, config_path
 
 #: What turns text into tokens and back, and ends a sequence; those that exist travel with a build.
 TOKENIZER_FILES = (
@@ -38,10 +38,13 @@ ASSET_FILES = (
 
 
 def read_assets(directory: Path) -> dict[str, bytes]:
-    """The asset files by name."""
+    """The asset files by name. Raises `CheckpointError` where one is a link to a file outside `directory`."""
     paths = {name: directory / name for name in ASSET_FILES}
     paths["config.json"] = config_path(directory)
-    return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+    found = {name: path for name, path in paths.items() if path.is_file()}
+    for path in found.values():
+        check_inside(directory, path)
+    return {name: path.read_bytes() for name, path in found.items()}
 
 
 def check_tokenizer(directory: Path) -> Problem | None:

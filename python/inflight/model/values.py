@@ -15,13 +15,20 @@ from inflight.errors import CheckpointError
 #: Checkpoints are damaged by copying, and configs by editing.
 REMEDY = "restore the checkpoint's original `config.json`"
 
+#: Sizes are 32-bit integers wherever they go: in tensors, in engines and on the wire.
+MAXIMUM = 2**31 - 1
+#: Of a value in an error.
+SHOWN_CHARACTERS = 100
+
 
 def bad_value(key: str, value: object, expected: str) -> CheckpointError:
     """The error for a key with an impossible value; `expected` follows "must be"."""
     try:
         shown = json.dumps(value)
-    except (TypeError, ValueError):
-        shown = str(value)
+    except (TypeError, ValueError, RecursionError):
+        shown = f"a value of type {type(value).__name__}"
+    if len(shown) > SHOWN_CHARACTERS:
+        shown = f"{shown[:SHOWN_CHARACTERS]}…"
     return CheckpointError(f"`{key}` in `config.json` must be {expected}, got `{shown}`", REMEDY)
 
 
@@ -30,8 +37,14 @@ def missing_key(*keys: str) -> CheckpointError:
     return CheckpointError(f"{' or '.join(f'`{key}`' for key in keys)} is missing from `config.json`", REMEDY)
 
 
-def integer(values: Mapping[str, Any], key: str, default: int | None = None, minimum: int = 1) -> int:
-    """An integer of at least `minimum`; `default` where the key is absent, None: it must be there."""
+def integer(
+    values: Mapping[str, Any],
+    key: str,
+    default: int | None = None,
+    minimum: int = 1,
+    maximum: int = MAXIMUM,
+) -> int:
+    """An integer from `minimum` to `maximum`; `default` where the key is absent, None: it must be there."""
     value = values.get(key)
     if value is None:
         if default is None:
@@ -39,6 +52,8 @@ def integer(values: Mapping[str, Any], key: str, default: int | None = None, min
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise bad_value(key, value, "a positive integer" if minimum == 1 else f"an integer from {minimum}")
+    if value > maximum:
+        raise bad_value(key, value, f"at most {maximum}")
     return value
 
 
