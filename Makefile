@@ -15,7 +15,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -name '*.rs' -o 
 # The other folders start servers for real clients, build models or need a Triton server.
 FAST_TESTS := tests/python tests/reference
 
-.PHONY: help install serve check test test-rust test-python lint deny format bench wheel check-wheel gateway clean
+.PHONY: help install serve check test test-rust test-python lint deny format bench fuzz wheel check-wheel gateway clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -101,6 +101,10 @@ format: install ## Rewrite the sources as the linters want them
 
 bench: $(VENV)/.installed-release ## Measure the gateway, the worker and the floor (about ten minutes)
 	$(BIN)/inflight bench suite
+
+# Finds new entries for the corpora, which `cargo test` replays. FUZZ holds libFuzzer's options.
+fuzz: ## Fuzz one parser until interrupted: TARGET=chat_body (needs nightly Rust and cargo-fuzz)
+	cargo +nightly fuzz run $(TARGET) -- $(FUZZ)
 
 wheel: $(VENV)/.created ## Build the wheel for this platform in dist/
 	$(BIN)/maturin build --release --locked --out dist

@@ -12,6 +12,7 @@ mod sse;
 mod suite;
 
 pub use cli::bench_main;
+pub use sse::check_reader;
 
 #[cfg(test)]
 mod tests;

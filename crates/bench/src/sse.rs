@@ -74,6 +74,28 @@ struct Head {
     keeps_alive: bool,
 }
 
+/// Reads a response whole and byte by byte, for fuzzing.
+///
+/// # Panics
+/// Where the two ways differ.
+pub fn check_reader(response: &[u8]) {
+    let (mut whole, mut events) = (ResponseReader::default(), Vec::new());
+    let read = whole.feed(response, &mut |event| events.push(event));
+    let (mut cut, mut cut_events) = (ResponseReader::default(), Vec::new());
+    let mut cut_read = Ok(0);
+    for byte in response.chunks(1) {
+        let taken = cut.feed(byte, &mut |event| cut_events.push(event));
+        cut_read = cut_read.and_then(|sum| Ok(sum + taken?));
+        if cut_read.is_err() {
+            break;
+        }
+    }
+    assert_eq!((read.is_ok(), events), (cut_read.is_ok(), cut_events));
+    if read.is_ok() {
+        assert_eq!(read, cut_read);
+    }
+}
+
 impl ResponseReader {
     /// Takes bytes in and reports each event. Returns how many bytes belonged to this response:
     /// fewer than given once it is complete.

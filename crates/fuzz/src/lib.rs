@@ -1,0 +1,123 @@
+//! Fuzz targets: each takes bytes that a peer or a file could send to one parser. A target returns whatever
+//! the bytes are; a panic, a crash or a broken promise of the parser is the finding. Owns no way of finding
+//! such bytes: `fuzz/` gives the targets to libFuzzer, and `tests/replay.rs` gives them the corpora.
+
+use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
+use inflight_kserve::step::StepBatch;
+use inflight_kserve::tensor::Tensors;
+use inflight_openai::{chat, completions};
+use inflight_text::{ChatTemplate, ModelFiles, TemplateInput, TemplateLimits, TextModel};
+use prost::Message;
+use serde_json::Map;
+
+/// A target: bytes in, nothing out.
+pub type Target = fn(&[u8]);
+
+/// Every target by the name of its corpus and of its libFuzzer binary.
+pub const TARGETS: [(&str, Target); 7] = [
+    ("chat_body", chat_body),
+    ("completion_body", completion_body),
+    ("tensors", tensors),
+    ("step_message", step_message),
+    ("template", template),
+    ("tokenizer", tokenizer),
+    ("sse", sse),
+];
+
+/// The body of `POST /v1/chat/completions`.
+pub fn chat_body(data: &[u8]) {
+    if let Err(error) = chat::parse(data) {
+        assert!((400..500).contains(&error.status()), "{error:?}");
+    }
+}
+
+/// The body of `POST /v1/completions`.
+pub fn completion_body(data: &[u8]) {
+    if let Err(error) = completions::parse(data) {
+        assert!((400..500).contains(&error.status()), "{error:?}");
+    }
+}
+
+/// A KServe request: its tensors, read as every type.
+pub fn tensors(data: &[u8]) {
+    let Ok(request) = ModelInferRequest::decode(data) else {
+        return;
+    };
+    let Ok(inputs) = Tensors::inputs(&request) else {
+        return;
+    };
+    for tensor in inputs.iter() {
+        let _ = tensor.values::<i32>();
+        let _ = tensor.values::<u64>();
+        let _ = tensor.scalar::<i32>();
+        let _ = tensor.floats();
+        let _ = tensor.strings();
+    }
+}
+
+/// A worker's step message: what decodes must encode and decode to the same.
+pub fn step_message(data: &[u8]) {
+    let Ok(response) = ModelInferResponse::decode(data) else {
+        return;
+    };
+    let Ok(batch) = StepBatch::decode(&response) else {
+        return;
+    };
+    for row in batch.rows() {
+        let _ = format!("{row:?}");
+    }
+    let encoded = batch.encode("model");
+    let again = StepBatch::decode(&encoded).map(|batch| batch.encode("model"));
+    // Messages, because NaN is not equal to itself.
+    assert_eq!(
+        again.map(|message| message.encode_to_vec()),
+        Ok(encoded.encode_to_vec())
+    );
+}
+
+/// A chat template and, behind a zero byte, the messages as JSON. A template that could take the stack or
+/// the memory is not this target's: those run in helper processes, whose tests are in `crates/text`.
+pub fn template(data: &[u8]) {
+    const LIMITS: TemplateLimits = TemplateLimits {
+        fuel: 2_000,
+        output_bytes: 1 << 20,
+        recursion: 100,
+        memory_bytes: 1 << 30,
+        cpu_time: std::time::Duration::from_secs(1),
+    };
+    let mut parts = data.splitn(2, |byte| *byte == 0);
+    let source = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let messages = parts
+        .next()
+        .and_then(|json| serde_json::from_slice(json).ok());
+    let template = ChatTemplate::with_limits(
+        vec![("default".to_owned(), source.into_owned())],
+        Map::new(),
+        LIMITS,
+    );
+    let rendered = template.render(&TemplateInput {
+        messages: messages.unwrap_or_default(),
+        add_generation_prompt: true,
+        ..TemplateInput::default()
+    });
+    match rendered {
+        Ok(text) => assert!(text.len() <= LIMITS.output_bytes),
+        Err(error) => assert!(error.to_string().len() < 2000, "{error}"),
+    }
+}
+
+/// A `tokenizer.json`, and what it makes of a text.
+pub fn tokenizer(data: &[u8]) {
+    let files = ModelFiles::from([("tokenizer.json".to_owned(), data.to_vec())]);
+    let Ok(model) = TextModel::load(&files) else {
+        return;
+    };
+    if let Ok(ids) = model.tokenizer().encode("Hello, wörld 1+1\n", true) {
+        let _ = model.tokenizer().decode(&ids, true);
+    }
+}
+
+/// A streamed HTTP response, as the load generator reads it.
+pub fn sse(data: &[u8]) {
+    inflight_bench::check_reader(data);
+}
