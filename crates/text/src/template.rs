@@ -133,7 +133,7 @@ pub enum TemplateError {
     #[error(
         "the model's chat template takes more than `{seconds}` s for this conversation; send fewer messages"
     )]
-    TooSlow { seconds: u64 },
+    TooSlow { seconds: f64 },
     /// The rendering ran out of memory or stack; its process ended.
     #[error(
         "the model's chat template needs more than `{limit}` bytes of memory for this conversation; send less text"

@@ -25,6 +25,7 @@ fn confined(source: &str, limits: TemplateLimits) -> ChatTemplate {
 /// Small, so that an attack meets them within a second.
 fn limits() -> TemplateLimits {
     TemplateLimits {
+        fuel: 2_000_000,
         memory_bytes: 128 << 20,
         cpu_time: Duration::from_millis(400),
         ..TemplateLimits::default()

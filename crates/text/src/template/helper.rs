@@ -138,7 +138,7 @@ impl Helper {
         let limit = |error| Lost::Limit(error);
         match status.as_ref().ok().and_then(ExitStatus::signal) {
             Some(libc::SIGPROF) => limit(TemplateError::TooSlow {
-                seconds: cpu_time(limits.cpu_time, input_bytes).as_secs(),
+                seconds: cpu_time(limits.cpu_time, input_bytes).as_secs_f64(),
             }),
             // Memory that cannot be had aborts; a stack that overflows does one or the other.
             Some(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS) => {
