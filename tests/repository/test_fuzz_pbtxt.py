@@ -13,7 +13,19 @@ from inflight.triton.repository.pbtxt import PbtxtError, parse
 #: What a file is made of, and what comes close to it.
 PIECES = [
     *("name", ":", "{", "}", "[", "]", ",", ";", '"', "'", "\\", "\n", " ", "#", "-", ".", "<", ">"),
-    *('"a"', "'b'", '"\\x41\\n\\377\\u00e9"', "1", "-2", "3.5e9", "0x1F", "1e999", "nan", "TYPE_INT32", "true"),
+    *(
+        '"a"',
+        "'b'",
+        '"\\x41\\n\\377\\u00e9"',
+        "1",
+        "-2",
+        "3.5e9",
+        "0x1F",
+        "1e999",
+        "nan",
+        "TYPE_INT32",
+        "true",
+    ),
     *("input {", "parameters: {", 'key: "k"', "value: { string_value: 'v' }", "dims: [ -1, 2 ]", "\0", "é"),
 ]
 
