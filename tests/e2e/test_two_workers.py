@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import openai
 import pytest
 
-from support.http import Stream, get, post, stream
+from support.http import Response, Stream, get, post, stream
 from support.metrics import active_requests, total
 from support.processes import InflightProcess, wait_until
 from support.servers import MODEL_NAME, Server, Start, start_gateway, start_worker, wait_ready
@@ -98,6 +101,52 @@ def test_a_lost_worker_fails_its_streams_with_an_error_frame_and_no_other(pair: 
     for opened in streams:
         opened.close()
     wait_until("the kept worker is idle", lambda: active_requests(kept.address("metrics")) == 0)
+
+
+def answers_while(pair: Pair, happens: Callable[[InflightProcess], None]) -> list[Response]:
+    """Eight answers in one piece, of 0.8 s each, while something happens to the first worker."""
+    body = {"model": MODEL_NAME, "prompt": "Hi", "max_tokens": 40, "ignore_eos": True, "seed": 7}
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(post, pair.server.http, "/v1/completions", body) for _ in range(8)]
+        wait_until("both work", lambda: pair.loads() == [4, 4])
+        happens(pair.workers[0])
+        return [answer.result(60) for answer in answers]
+
+
+def moved(pair: Pair) -> float:
+    return total(pair.server.http, "inflight_gateway_retries_total")
+
+
+def check_same(answers: list[Response]) -> None:
+    assert [answer.status for answer in answers] == [200] * 8
+    texts = {answer.json()["choices"][0]["text"] for answer in answers}
+    assert len(texts) == 1, texts
+
+
+def test_requests_of_a_killed_worker_are_answered_by_the_other(pair: Pair) -> None:
+    check_same(answers_while(pair, lambda worker: worker.kill()))
+    assert moved(pair) == 4
+
+
+def test_a_stopped_worker_is_not_ready_within_two_seconds_and_loses_nothing(pair: Pair) -> None:
+    noticed: list[float] = []
+
+    def stop(worker: InflightProcess) -> None:
+        worker.send(signal.SIGSTOP)
+        begun = time.monotonic()
+        wait_until("it is noticed", lambda: pair.up() == 1)
+        noticed.append(time.monotonic() - begun)
+
+    try:
+        check_same(answers_while(pair, stop))
+        assert noticed[0] < 2.0
+        assert moved(pair) == 4
+        health = get(pair.server.http, "/health/ready").json()
+        assert [worker["ready"] for worker in health["workers"]] == [False, True]
+    finally:
+        pair.workers[0].send(signal.SIGCONT)
+    pair.gateway.wait_until("it is back", lambda: pair.up() == 2)
+    wait_until("what it was asked before is stopped", lambda: pair.loads() == [0, 0])
 
 
 def test_the_openai_client_raises_when_a_stream_is_cut(pair: Pair) -> None:
