@@ -8,6 +8,9 @@ use inflight_text::TextModel;
 
 use super::dialect::TritonModel;
 
+/// Model names are a few dozen characters; file systems and URLs bound them alike.
+pub(crate) const MAX_NAME_BYTES: usize = 256;
+
 /// A model as one server serves it.
 #[derive(Clone, Debug)]
 pub(crate) struct ServedModel {

@@ -12,12 +12,10 @@ use inflight_text::{ModelFiles, TextModel};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
-use crate::model::served::{Protocol, ServedModel};
+use crate::model::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 
 /// All files of a model together. Tokenizers of 128k–256k entries are 9–35 MB of JSON.
 const MAX_ASSET_BYTES: usize = 256 << 20;
-/// Model names are a few dozen characters; file systems and URLs bound them alike.
-const MAX_NAME_BYTES: usize = 256;
 /// A SHA-256 in hex.
 const HASH_CHARS: usize = 64;
 /// For the whole transfer.

@@ -17,7 +17,7 @@ use tonic::Code;
 use super::exchange::{Exchanges, Pool};
 use super::tokenizers::Tokenizers;
 use crate::model::dialect::{self, Surroundings, TritonModel};
-use crate::model::served::{Protocol, ServedModel};
+use crate::model::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 use crate::upstream::connection::Connection;
 use crate::upstream::context::Context;
 use crate::upstream::registry::Registry;
@@ -315,6 +315,14 @@ type Found = (Arc<TritonModel>, ServedModel);
 /// Every model that generates: ready to be served, or why it is not.
 fn find_models(configs: &Configs, tokenizers: &Tokenizers) -> Vec<Result<Found, String>> {
     let found = configs.iter().filter_map(|(name, config)| {
+        // Names are logged as they are.
+        if name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
+            let start: String = name.chars().take(32).collect();
+            return Some(Err(format!(
+                "`{}…`: its name is longer than {MAX_NAME_BYTES} bytes or has control characters",
+                start.escape_debug()
+            )));
+        }
         let served = match config {
             Ok(config) => {
                 let described = dialect::describe(config, surroundings(config, configs))?;

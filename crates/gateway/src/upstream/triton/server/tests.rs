@@ -319,3 +319,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_model_whose_name_would_fill_or_forge_the_log_is_not_served() {
+    let names = [
+        ("x".repeat(3 << 20), false),
+        ("a\nb".to_owned(), false),
+        ("x".repeat(256), true),
+    ];
+    for (name, is_served) in names {
+        let configs = Configs::from([(name.clone(), Ok(llmapi_model(&name)))]);
+        let found = find_models(&configs, &Tokenizers::default());
+        let reason = found.into_iter().next().unwrap().err();
+        assert_eq!(reason.is_none(), is_served, "{reason:?}");
+        assert!(reason.is_none_or(|reason| reason.len() < 200 && !reason.contains('\n')));
+    }
+}
