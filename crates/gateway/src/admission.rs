@@ -1,11 +1,16 @@
 //! How much the gateway accepts at once. Owns the limits on requests, on the memory of large bodies and on
-//! CPU for large inputs; knows nothing of what requests contain.
+//! CPU for large inputs, and that no client takes all of them; knows nothing of what requests contain.
+//!
+//! A client may use whatever is free until little is: the last eighth of the places for requests is for
+//! connections and clients that have few, the last eighth of the memory for bodies that are small.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_openai::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::client::Client;
 
 /// Inputs up to this size are parsed, rendered and tokenized where they are: at some 2 MB/s that is 2 ms
 /// at worst, which no stream notices, and a hand-over costs more than most of them.
@@ -23,10 +28,49 @@ const INPUT_PATIENCE: Duration = Duration::from_secs(30);
 /// Bodies are counted in units of this size, so that a budget of gigabytes fits a semaphore.
 const BODY_UNIT: usize = 16 * 1024;
 
+/// This part of the places, and of the memory for bodies, is kept for clients that have little.
+const RESERVE: usize = 8;
+/// A connection with more than this part of all places has many; an address or a key, with four times it.
+const FEW: usize = 64;
+/// A body up to this size may use the memory that is kept; the longest ordinary prompts are smaller.
+const SMALL_BODY: usize = 1 << 20;
+
+/// Memory that a body holds, counted for its client.
+#[derive(Debug, Default)]
+pub(crate) struct BodyMemory {
+    permit: Option<OwnedSemaphorePermit>,
+    client: Option<Arc<Client>>,
+}
+
+impl BodyMemory {
+    /// Nothing yet, of a request of `client`.
+    pub(crate) fn of(client: Option<&Arc<Client>>) -> Self {
+        Self {
+            permit: None,
+            client: client.cloned(),
+        }
+    }
+
+    fn units(&self) -> usize {
+        let permit = self.permit.as_ref();
+        permit.map_or(0, OwnedSemaphorePermit::num_permits)
+    }
+}
+
+impl Drop for BodyMemory {
+    fn drop(&mut self) {
+        if let Some(client) = &self.client {
+            client.free_body_units(self.units());
+        }
+    }
+}
+
 /// All limits, shared by the handlers.
 #[derive(Debug)]
 pub(crate) struct Admission {
     requests: Arc<Semaphore>,
+    max_requests: usize,
+    max_body_units: usize,
     large_inputs: Arc<Semaphore>,
     huge_inputs: Arc<Semaphore>,
     /// In kibibytes.
@@ -40,52 +84,77 @@ impl Admission {
     /// `body_bytes` of bodies held.
     pub(crate) fn new(requests: usize, threads: usize, body_bytes: usize) -> Self {
         let requests = requests.min(Semaphore::MAX_PERMITS);
+        let body_units = body_bytes.div_ceil(BODY_UNIT).min(Semaphore::MAX_PERMITS);
         Self {
             requests: Arc::new(Semaphore::new(requests)),
+            max_requests: requests,
+            max_body_units: body_units,
             large_inputs: Arc::new(Semaphore::new(threads.max(1))),
             huge_inputs: Arc::new(Semaphore::new((threads / 2).max(1))),
             input_memory: Arc::new(Semaphore::new(INPUT_MEMORY / 1024)),
             waiting_inputs: Arc::new(Semaphore::new(threads.max(1) + WAITING_INPUTS)),
-            body_memory: Arc::new(Semaphore::new(body_bytes.div_ceil(BODY_UNIT))),
+            body_memory: Arc::new(Semaphore::new(body_units)),
         }
     }
 
     /// A place among the requests, held for as long as the permit lives.
     ///
     /// # Errors
-    /// 429 with `Retry-After` when all are taken.
-    pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+    /// 429 with `Retry-After` when all are taken, or when few are left and the client has many.
+    pub(crate) fn admit(
+        &self,
+        client: Option<&Arc<Client>>,
+    ) -> Result<OwnedSemaphorePermit, ApiError> {
+        let few = (self.max_requests / FEW).max(1);
+        let has_many = |client: &Arc<Client>| {
+            client.connection_requests() > few || client.owner_requests() > 4 * few
+        };
+        if self.requests.available_permits() <= self.max_requests / RESERVE
+            && client.is_some_and(has_many)
+        {
+            return Err(ApiError::rate_limited(
+                "The server has few places left, and this client has many open requests. Retry later.",
+                1,
+            ));
+        }
         Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
             ApiError::rate_limited("The server has too many open requests. Retry later.", 1)
         })
     }
 
-    /// Memory for `bytes` more of a body; joined to what the body holds already.
+    /// Memory for `bytes` of a body in all; joined to what the body holds already.
     ///
     /// # Errors
-    /// 503 with `Retry-After` when other bodies hold it all.
-    pub(crate) fn hold(
-        &self,
-        held: &mut Option<OwnedSemaphorePermit>,
-        bytes: usize,
-    ) -> Result<(), ApiError> {
-        let have = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let need = bytes.div_ceil(BODY_UNIT).saturating_sub(have);
+    /// 503 with `Retry-After` when other bodies hold it all, or the client's others hold their share.
+    pub(crate) fn hold(&self, held: &mut BodyMemory, bytes: usize) -> Result<(), ApiError> {
+        let need = bytes.div_ceil(BODY_UNIT).saturating_sub(held.units());
         if need == 0 {
             return Ok(());
         }
-        let more = u32::try_from(need)
-            .ok()
-            .and_then(|need| {
-                Arc::clone(&self.body_memory)
-                    .try_acquire_many_owned(need)
-                    .ok()
-            })
-            .ok_or_else(|| {
-                ApiError::unavailable("The server is reading too many large requests. Retry later.")
-            })?;
-        match held {
-            Some(held) => held.merge(more),
+        let kept = self.max_body_units / RESERVE;
+        let free = self.body_memory.available_permits().saturating_sub(need);
+        let (of_connection, of_owner) = held.client.as_ref().map_or((0, 0), |client| {
+            let connection = client.connection_body_units();
+            (connection + need, client.owner_body_units() + need)
+        });
+        // A body that is alone may always have what it needs.
+        let has_others = of_connection > held.units() + need || of_owner > held.units() + need;
+        let is_over = of_connection > self.max_body_units / 4 || of_owner > self.max_body_units / 2;
+        let takes_reserve = free < kept && (bytes > SMALL_BODY || of_connection > kept / 4);
+        let refused = (is_over && has_others) || takes_reserve;
+        let more = u32::try_from(need).ok().filter(|_| !refused);
+        let more = more.and_then(|need| {
+            let memory = Arc::clone(&self.body_memory);
+            memory.try_acquire_many_owned(need).ok()
+        });
+        let more = more.ok_or_else(|| {
+            ApiError::unavailable("The server is reading too many large requests. Retry later.")
+        })?;
+        if let Some(client) = &held.client {
+            client.take_body_units(need);
+        }
+        match &mut held.permit {
+            Some(permit) => permit.merge(more),
             none => *none = Some(more),
         }
         Ok(())
@@ -141,24 +210,25 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::{Addresses, Connection, Held};
 
     #[test]
     fn requests_over_the_limit_get_429_and_a_place_comes_free() {
         let admission = Admission::new(1, 1, 1 << 20);
-        let first = admission.admit().unwrap();
-        let refused = admission.admit().unwrap_err();
+        let first = admission.admit(None).unwrap();
+        let refused = admission.admit(None).unwrap_err();
         assert_eq!((refused.status(), refused.retry_after_s), (429, Some(1)));
         drop(first);
-        assert!(admission.admit().is_ok());
+        assert!(admission.admit(None).is_ok());
     }
 
     #[test]
     fn body_memory_grows_with_the_body_and_is_bounded_in_sum() {
         let admission = Admission::new(1, 1, 4 * BODY_UNIT);
-        let mut one = None;
+        let mut one = BodyMemory::default();
         admission.hold(&mut one, 1).unwrap();
         admission.hold(&mut one, 3 * BODY_UNIT).unwrap();
-        let mut two = None;
+        let mut two = BodyMemory::default();
         admission.hold(&mut two, BODY_UNIT).unwrap();
         assert_eq!(
             admission
@@ -169,6 +239,97 @@ mod tests {
         );
         drop(one);
         admission.hold(&mut two, 4 * BODY_UNIT).unwrap();
+    }
+
+    fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<Connection> {
+        Arc::new(Connection::new(peer.parse().unwrap(), addresses))
+    }
+
+    /// As many requests of `connection` as are admitted.
+    fn fill(
+        admission: &Admission,
+        connection: &Arc<Connection>,
+    ) -> Vec<(Arc<Client>, OwnedSemaphorePermit)> {
+        let mut held = Vec::new();
+        loop {
+            let client = Client::new(Arc::clone(connection));
+            match admission.admit(Some(&client)) {
+                Ok(permit) => held.push((client, permit)),
+                Err(error) => {
+                    assert_eq!((error.status(), error.retry_after_s), (429, Some(1)));
+                    return held;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_connection_address_or_key_holds_all_places() {
+        let addresses = Arc::new(Addresses::default());
+        // Over one connection, over many of one address, over many addresses with one key.
+        for (connections, peers, one_key) in [(5, 0, false), (4096, 1, false), (4096, 4096, true)] {
+            let admission = Admission::new(4096, 1, 1);
+            let key = Arc::new(Held::default());
+            let mut held = Vec::new();
+            for number in 0..connections {
+                let host = if peers > 1 { number } else { 0 };
+                let peer = match peers {
+                    0 => "127.0.0.1".to_owned(),
+                    _ => format!("10.0.{}.{}", host / 256, host % 256),
+                };
+                let connection = connection(&peer, &addresses);
+                loop {
+                    let client = Client::new(Arc::clone(&connection));
+                    if one_key {
+                        client.has_key(&key);
+                    }
+                    match admission.admit(Some(&client)) {
+                        Ok(permit) => held.push((client, permit)),
+                        Err(_) => break,
+                    }
+                }
+            }
+            assert!(held.len() >= 4096 * 7 / 8, "what is free may be used");
+            let other = connection("192.0.2.1", &addresses);
+            let got = fill(&admission, &other).len();
+            assert!(got >= 64, "{got} places for another client");
+        }
+    }
+
+    #[test]
+    fn large_bodies_leave_room_for_small_ones() {
+        let addresses = Arc::new(Addresses::default());
+        let admission = Admission::new(1, 1, 512 << 20);
+        let body = |connection: &Arc<Connection>| {
+            BodyMemory::of(Some(&Client::new(Arc::clone(connection))))
+        };
+        let mut slow = Vec::new();
+        for _ in 0..17 {
+            let mut one = body(&connection("127.0.0.1", &addresses));
+            let _ = admission.hold(&mut one, 32 << 20);
+            slow.push(one);
+        }
+        let other = connection("127.0.0.1", &addresses);
+        let mut small = body(&other);
+        admission.hold(&mut small, 200_000).unwrap();
+        let refused = admission.hold(&mut body(&other), 32 << 20).unwrap_err();
+        assert_eq!(refused.status(), 503);
+        drop(slow);
+        // One connection has a quarter, and what it gives back is free again.
+        for _ in 0..2 {
+            let mut of_one = Vec::new();
+            for place in 0..8 {
+                let mut one = body(&other);
+                let held = admission.hold(&mut one, 32 << 20);
+                assert_eq!(
+                    held.is_ok(),
+                    place < 3 + usize::from(small.units() == 0),
+                    "{place}"
+                );
+                of_one.push(one);
+            }
+            small = BodyMemory::default();
+        }
     }
 
     #[tokio::test]

@@ -7,10 +7,11 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::log::start_log;
+use crate::log::{flush_log, start_log, write_line};
 use crate::options::GatewayOptions;
 use crate::run::{self, ServeError};
 
@@ -27,8 +28,13 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    let options = match GatewayOptions::try_parse_from(arguments) {
-        Ok(options) => options,
+    let matches = GatewayOptions::command().try_get_matches_from(arguments);
+    let parsed = matches.and_then(|matches| {
+        let is_argument = matches.value_source("api_key") == Some(ValueSource::CommandLine);
+        Ok((GatewayOptions::from_arg_matches(&matches)?, is_argument))
+    });
+    let (options, has_public_key) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             // Help and version come as "errors" with exit code 0 and go to stdout.
             let _ = error.print();
@@ -42,6 +48,11 @@ where
         ));
         return 2;
     }
+    if has_public_key {
+        tracing::warn!(
+            "everyone on this machine can read the key of `--api-key`; use `INFLIGHT_API_KEY` or `--api-key-file`"
+        );
+    }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if options.threads > 0 {
         builder.worker_threads(options.threads);
@@ -50,12 +61,14 @@ where
         Ok(runtime) => runtime,
         Err(error) => {
             report(&format!("error: cannot start the runtime: {error}"));
+            flush_log();
             return 1;
         }
     };
     let code = runtime.block_on(run(&options));
     // A tokenizer at work on a huge prompt is not waited for.
     runtime.shutdown_background();
+    flush_log();
     code
 }
 
@@ -103,8 +116,7 @@ async fn run(options: &GatewayOptions) -> i32 {
 
 /// One line for people and supervisors, whatever the log filter says.
 fn report(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{line}");
+    write_line(line);
 }
 
 #[cfg(test)]

@@ -22,15 +22,18 @@
 //! |---|---|
 //! | `cli`, `options`, `log`, `run` | the command, its options, the log, the gateway's life |
 //! | `server`, `router`, `middleware` | sockets and connections, routes, what every request passes through |
+//! | `access`, `admission`, `client` | which requests are let in, how much at once, who holds what |
 //! | `handlers` | one file per resource of the API |
 //! | `translate` | a request of the API becomes sampling parameters |
 //! | `stream` | a server's output becomes text and events |
 //! | `upstream` | servers: connecting, picking, sending, reading |
 //! | `model` | what a model is and can do |
 
+mod access;
 mod admission;
 mod api_key;
 mod cli;
+mod client;
 mod error;
 mod handlers;
 mod log;
@@ -48,6 +51,6 @@ mod translate;
 mod upstream;
 
 pub use cli::{main, main_with_args};
-pub use log::start_log;
+pub use log::{flush_log, start_log};
 pub use options::GatewayOptions;
 pub use run::{ServeError, serve};

@@ -1,8 +1,7 @@
-//! What every request passes through. Owns the order: the request gets its id, the API key is checked,
+//! What every request passes through. Owns the order: the request gets its id, its head is checked,
 //! the handler answers, the answer is recorded. Knows no handler.
 
 mod access_log;
-mod auth;
 mod request_id;
 
 use std::sync::Arc;
@@ -10,10 +9,13 @@ use std::sync::Arc;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use http::{HeaderValue, Version, header};
+use inflight_openai::ApiError;
 
 use self::access_log::Requested;
 pub(crate) use self::request_id::RequestContext;
 use crate::error;
+use crate::request_body;
 use crate::state::AppState;
 
 /// Runs around every request.
@@ -30,17 +32,27 @@ pub(crate) async fn around(
         is_api: path == "/v1" || path.starts_with("/v1/"),
         method: request.method().clone(),
     };
-    let allowed = match requested.is_api {
-        true => auth::authorize(state.api_key.as_ref(), request.headers()),
-        false => Ok(()),
-    };
+    let allowed = state.access.check(&mut request, requested.is_api);
     let mut response = match allowed {
         Ok(()) => {
             request.extensions_mut().insert(context.clone());
             next.run(request).await
         }
-        Err(refused) => error::response(&refused),
+        Err(refused) => refuse(&refused, request, state.max_body_bytes).await,
     };
     access_log::record(&state.metrics, &context, &requested, &mut response);
+    response
+}
+
+/// Answers a request whose body nobody has read. Over HTTP/1 the client may be sending it still, and would
+/// find a reset in place of the answer.
+async fn refuse(refused: &ApiError, request: Request, max_body_bytes: usize) -> Response {
+    let (parts, body) = request.into_parts();
+    let mut response = error::response(refused);
+    if parts.version < Version::HTTP_2 {
+        request_body::discard_rest(&parts.headers, body, max_body_bytes).await;
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
     response
 }

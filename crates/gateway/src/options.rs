@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use http::{HeaderValue, Uri};
 
-use crate::api_key::ApiKey;
+use crate::api_key::{ApiKey, KeyFile};
 use crate::model::for_model::ForModel;
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
@@ -33,9 +34,24 @@ pub struct GatewayOptions {
     #[arg(long = "max-seq-len", value_name = "[MODEL=]TOKENS")]
     pub max_seq_lens: Vec<ForModel<u32>>,
 
-    /// Key that clients must send as `Authorization: Bearer KEY`; by default, no key is required
+    /// Key that clients must send as `Authorization: Bearer KEY`; by default, no key is required. Everyone on
+    /// the machine can read it here: prefer the environment, or a file
     #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true, value_parser = api_key)]
     pub api_key: Option<ApiKey>,
+
+    /// File of keys that are accepted, one on each line, `#` starts a comment; read again when it changes
+    #[arg(long, value_name = "FILE", value_parser = KeyFile::read)]
+    pub api_key_file: Option<KeyFile>,
+
+    /// Origin whose web pages may use the API, as SCHEME://HOST[:PORT], or `*`; repeat for several. By
+    /// default, none
+    #[arg(long = "allowed-origin", value_name = "ORIGIN", value_parser = origin)]
+    pub allowed_origins: Vec<HeaderValue>,
+
+    /// Name that requests may have in `Host`, or `*`; repeat for several. By default, on a loopback address,
+    /// this machine's names, addresses and names without a dot; elsewhere, all
+    #[arg(long = "allowed-host", value_name = "NAME")]
+    pub allowed_hosts: Vec<String>,
 
     /// Largest HTTP request body; 32 MiB is enough for the longest contexts
     #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
@@ -49,7 +65,7 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub max_concurrent_requests: usize,
 
-    /// Open connections; more wait in the kernel's backlog
+    /// Open connections; for one more, the idlest is closed. If all have requests, more get health checks only
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub max_connections: usize,
 
@@ -108,6 +124,17 @@ fn worker_silence(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "must be from 0.1 to 3600".to_owned())
 }
 
+fn origin(text: &str) -> Result<HeaderValue, String> {
+    let text = text.trim_end_matches('/');
+    let is_origin = |uri: &Uri| {
+        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+        uri.scheme().is_some() && uri.authority().is_some() && is_bare
+    };
+    let is_known = matches!(text, "*" | "null") || text.parse().as_ref().is_ok_and(is_origin);
+    let value = HeaderValue::from_str(text).ok().filter(|_| is_known);
+    value.ok_or_else(|| "must be SCHEME://HOST[:PORT], e.g. https://app.example, or `*`".to_owned())
+}
+
 fn api_key(text: &str) -> Result<ApiKey, String> {
     match text {
         // An empty environment variable would lock every client out, or let every client in.
@@ -126,6 +153,33 @@ mod tests {
         assert_eq!(worker_address("[::1]:8001").unwrap(), "[::1]:8001");
         for bad in ["a", "a:", ":1", "a:b", "a:0", "a:99999", ""] {
             assert!(worker_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn origins_are_as_browsers_send_them() {
+        for good in [
+            "*",
+            "null",
+            "https://app.example",
+            "http://localhost:3000",
+            "chrome-extension://abc",
+        ] {
+            assert_eq!(origin(good).unwrap(), good);
+        }
+        assert_eq!(
+            origin("https://app.example/").unwrap(),
+            "https://app.example"
+        );
+        for bad in [
+            "",
+            "app.example",
+            "https://",
+            "https://a/b",
+            "https://a?b",
+            "a b",
+        ] {
+            assert!(origin(bad).is_err(), "{bad}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Reads request bodies. Owns their limits in size, time and memory; knows nothing of their content.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -8,12 +9,17 @@ use http::{HeaderMap, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use inflight_openai::ApiError;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, BodyMemory};
+use crate::client::Client;
 
 /// A body must be complete within this.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// After this a body must be on its way to be complete in time.
+const PACE_AFTER: Duration = Duration::from_secs(10);
+/// The least that must have come by then, each second; a modem is faster.
+const MIN_BYTES_PER_S: u64 = 2 * 1024;
 /// How long a refused body is read on, so that the client gets to read the refusal instead of a reset.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -21,7 +27,7 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     pub bytes: Bytes,
-    pub held: Option<OwnedSemaphorePermit>,
+    pub held: BodyMemory,
 }
 
 /// Reads a body of at most `limit` bytes.
@@ -33,26 +39,17 @@ pub(crate) async fn read(
     mut body: Body,
     limit: usize,
     admission: &Admission,
+    client: Option<&Arc<Client>>,
 ) -> Result<RequestBody, ApiError> {
-    let declared = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.parse::<u64>().ok());
+    let declared = declared_length(headers);
     let too_large = declared.is_some_and(|length| length > limit as u64);
     // Who waits to be asked for the body has sent none of it, and reading on would ask.
     let unsent = too_large && headers.contains_key(header::EXPECT);
     let result = if too_large {
         Err(ApiError::payload_too_large(limit as u64))
     } else {
-        let late = || {
-            let seconds = BODY_TIMEOUT.as_secs();
-            Err(ApiError::invalid_body(format!(
-                "The body did not arrive within {seconds} s."
-            )))
-        };
-        tokio::time::timeout(BODY_TIMEOUT, gather(&mut body, limit, admission))
-            .await
-            .unwrap_or_else(|_| late())
+        let held = BodyMemory::of(client);
+        gather(&mut body, limit, declared, admission, held).await
     };
     if result.is_err() && !unsent {
         let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(&mut body, limit)).await;
@@ -60,15 +57,48 @@ pub(crate) async fn read(
     result
 }
 
+fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    let value = headers.get(header::CONTENT_LENGTH)?;
+    value.to_str().ok()?.parse().ok()
+}
+
+/// When a body of which `received` bytes have come at a steady pace has to have more: the memory that it
+/// holds is not for whoever sends a byte now and then.
+fn deadline(declared: Option<u64>, received: usize) -> Duration {
+    // Half the pace at which it would be complete in time: networks are not steady.
+    let steady = declared.unwrap_or(0) / (2 * BODY_TIMEOUT.as_secs());
+    let pace = steady.max(MIN_BYTES_PER_S);
+    let paid = Duration::from_millis((received as u64).saturating_mul(1000) / pace);
+    paid.clamp(PACE_AFTER, BODY_TIMEOUT)
+}
+
+fn late(after: Duration) -> ApiError {
+    let seconds = after.as_secs();
+    ApiError::invalid_body(if after < BODY_TIMEOUT {
+        format!(
+            "The body came too slowly: it was not complete and not on its way after {seconds} s."
+        )
+    } else {
+        format!("The body did not arrive within {seconds} s.")
+    })
+}
+
 async fn gather(
     body: &mut Body,
     limit: usize,
+    declared: Option<u64>,
     admission: &Admission,
+    mut held: BodyMemory,
 ) -> Result<RequestBody, ApiError> {
-    let mut held = None;
+    let started = Instant::now();
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    loop {
+        let within = deadline(declared, first.len() + rest.len());
+        let frame = tokio::time::timeout_at(started + within, body.frame());
+        let Some(frame) = frame.await.map_err(|_| late(within))? else {
+            break;
+        };
         let frame = frame
             .map_err(|_| ApiError::invalid_body("The body ended early or is not valid HTTP."))?;
         let Ok(data) = frame.into_data() else {
@@ -101,6 +131,18 @@ async fn gather(
         rest.freeze()
     };
     Ok(RequestBody { bytes, held })
+}
+
+/// Reads what a client still sends of a body that nobody wants, so that it gets to read the answer instead
+/// of a reset. Bounded in bytes and time.
+pub(crate) async fn discard_rest(headers: &HeaderMap, body: Body, limit: usize) {
+    let too_large = declared_length(headers).is_some_and(|length| length > 2 * limit as u64);
+    // Who waits to be asked for the body has sent none of it, and reading on would ask.
+    if too_large || headers.contains_key(header::EXPECT) {
+        return;
+    }
+    let mut body = body;
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(&mut body, limit)).await;
 }
 
 /// Reads on without keeping anything, at most as much again as was allowed.
@@ -138,7 +180,7 @@ mod tests {
             &["a", "", "bcdef"],
             &["", "abcdef"],
         ] {
-            let read = read(&HeaderMap::new(), chunks(parts), 6, &admission)
+            let read = read(&HeaderMap::new(), chunks(parts), 6, &admission, None)
                 .await
                 .unwrap();
             assert_eq!(read.bytes, "abcdef");
@@ -148,13 +190,33 @@ mod tests {
     #[tokio::test]
     async fn slow_bodies_that_hold_all_memory_keep_no_small_one_out() {
         let admission = Admission::new(1, 1, 1);
-        let mut slow = None;
+        let mut slow = BodyMemory::default();
         admission.hold(&mut slow, 1).unwrap();
-        let read_all = async |body| read(&HeaderMap::new(), body, 6, &admission).await;
+        let read_all = async |body| read(&HeaderMap::new(), body, 6, &admission, None).await;
         assert_eq!(read_all(Body::from("abc")).await.unwrap().bytes, "abc");
         for parts in [&["abc"][..], &["", "abc"], &["a", "bc"]] {
             let refused = read_all(chunks(parts)).await.unwrap_err();
             assert_eq!(refused.status(), 503, "{parts:?}: more may come");
+        }
+    }
+
+    #[test]
+    fn a_body_that_trickles_is_given_up_early_and_a_steady_one_is_read() {
+        // Bytes that come each second, and the second after which it is given up.
+        for (declared, each, end) in [
+            (None, 1, 10),
+            (Some(1 << 20), 1_000, 10),
+            (Some(32 << 20), 100_000, 10),
+            // On its way to be half of it in time.
+            (Some(32 << 20), 300_000, 60),
+            (Some(200_000), 2_100, 60),
+            (None, 2_100, 60),
+        ] {
+            let mut second = 1;
+            while deadline(declared, each * second) > Duration::from_secs(second as u64) {
+                second += 1;
+            }
+            assert_eq!(second, end, "{declared:?} {each}");
         }
     }
 
@@ -169,7 +231,7 @@ mod tests {
                 panic!("the body was asked for")
             },
         ));
-        let error = read(&headers, body, 6, &admission).await.unwrap_err();
+        let error = read(&headers, body, 6, &admission, None).await.unwrap_err();
         assert_eq!(error.status(), 413);
     }
 
@@ -179,7 +241,7 @@ mod tests {
         let mut declared = HeaderMap::new();
         declared.insert(header::CONTENT_LENGTH, "7".parse().unwrap());
         for headers in [HeaderMap::new(), declared] {
-            let error = read(&headers, chunks(&["abc", "defg"]), 6, &admission)
+            let error = read(&headers, chunks(&["abc", "defg"]), 6, &admission, None)
                 .await
                 .unwrap_err();
             assert_eq!(error.status(), 413);

@@ -11,7 +11,8 @@ use crate::state::AppState;
 
 /// All routes over the shared state.
 pub(crate) fn router(state: Arc<AppState>) -> Router {
-    Router::new()
+    let cors = state.access.cors();
+    let router = Router::new()
         .route("/v1/chat/completions", post(chat::create_chat_completion))
         .route("/v1/completions", post(completions::create_completion))
         .route("/v1/models", get(models::list_models))
@@ -25,5 +26,10 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
             Arc::clone(&state),
             middleware::around,
         ))
-        .with_state(state)
+        .with_state(state);
+    match cors {
+        // Around everything: pages may read errors, and a preflight carries no key.
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
 }

@@ -48,6 +48,7 @@ pub async fn serve(
     let tokenizers = Tokenizers::load(&options.tokenizers, &options.max_seq_lens)?;
     let state = AppState::new(options);
     let workers = connect_workers(&state, options, tokenizers);
+    let _key_watch = state.access.watch_keys();
     on_bound(address);
     let limits = server::ConnectionLimits {
         max_connections: options.max_connections,

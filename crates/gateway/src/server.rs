@@ -1,34 +1,44 @@
 //! The accept loop: sockets, HTTP/1.1 and HTTP/2, limits of a connection, draining. Owns everything
 //! below a request; knows no route.
 
+mod connections;
 pub(crate) mod delivery;
 pub(crate) mod hang_up;
 pub(crate) mod socket;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Request;
+use http::Response;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 
+use self::connections::{Connections, idle};
 use self::delivery::{DeliveredBody, StreamExecutor};
+use self::hang_up::HangUp;
 use self::socket::GuardedSocket;
+use crate::client::{Addresses, Client, Connection};
 
 /// Limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
-    /// Connections at once; more wait in the kernel's backlog.
+    /// Connections at once. One more, and the idlest is closed; if all have requests, [`SURPLUS`] more get
+    /// health checks answered, and the rest wait in the kernel's backlog.
     pub max_connections: usize,
-    /// A request's head must be complete within this, idle time on a kept-alive connection included.
+    /// A request's head must be complete within this, idle time on a kept-alive connection included. Over
+    /// HTTP/2 a connection without requests ends after this, whatever else it sends.
     pub header_timeout: Duration,
     /// A write that makes no progress for this long ends the connection, and with it its requests; a
     /// response over HTTP/2 that makes none ends its stream.
@@ -41,6 +51,14 @@ const MAX_HEADERS: usize = 128;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Concurrent requests on one HTTP/2 connection; a load generator uses one connection per process.
 const MAX_STREAMS: u32 = 1024;
+/// Connections beyond the limit, so that health checks are answered when clients hold all others.
+const SURPLUS: usize = 32;
+/// How long such a connection may be idle.
+const SURPLUS_IDLE: Duration = Duration::from_secs(5);
+/// While no connection can be accepted, this often one is looked for that can be closed.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// What a connection that is being closed gets to end by itself, unless it has requests.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// A connection whose peer has hung up gets this long to be read to its end; answers that need no wait
 /// still go out, for who asked and closed its side.
 const AFTER_HANG_UP: Duration = Duration::from_secs(1);
@@ -57,7 +75,6 @@ pub(crate) async fn serve(
     grace: Duration,
     interrupt: impl FnOnce(),
 ) {
-    let graceful = GracefulShutdown::new();
     let mut builder = auto::Builder::new(StreamExecutor::new(limits.write_stall));
     builder
         .http1()
@@ -76,55 +93,54 @@ pub(crate) async fn serve(
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20));
     let builder = Arc::new(builder);
-    let permits = Arc::new(Semaphore::new(limits.max_connections));
+    let open = Connections::new(limits.max_connections);
+    let addresses = Arc::new(Addresses::default());
+    let (drain, draining) = watch::channel(false);
     let mut connections = tokio::task::JoinSet::new();
     let service = TowerToHyperService::new(router);
-    let service = service_fn(move |request: Request<Incoming>| {
-        let answer = service.call(request);
-        async move {
-            answer
-                .await
-                .map(|response| response.map(DeliveredBody::new))
-        }
-    });
     tokio::pin!(shutdown);
 
     loop {
-        let accepted = tokio::select! {
+        let is_full = open.is_full();
+        let may_accept = open.len() < limits.max_connections.saturating_add(SURPLUS);
+        let (stream, peer) = tokio::select! {
             biased;
             () = &mut shutdown => break,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept(&listener), if may_accept => match accepted {
+                Some(accepted) => accepted,
+                None => {
+                    // Out of descriptors, perhaps.
+                    open.shed();
+                    continue;
+                }
+            },
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            () = tokio::time::sleep(LOOK_AGAIN), if !may_accept => {
+                open.shed();
+                continue;
+            }
         };
-        let Some((stream, permit)) = accepted else {
-            continue;
-        };
+        let client = Arc::new(Connection::new(peer.ip(), &addresses));
+        if is_full && !open.shed() {
+            open.mark_surplus(&client);
+        }
+        let listed = open.add(Arc::clone(&client));
         let (stream, hang_up) = hang_up::watch(stream);
         let socket = GuardedSocket::new(stream, limits.header_timeout, limits.write_stall);
-        let connection = builder.serve_connection(TokioIo::new(socket), service.clone());
-        let watched = graceful.watch(connection.into_owned());
+        let connection = builder
+            .serve_connection(TokioIo::new(socket), counted(service.clone(), &client))
+            .into_owned();
+        let draining = draining.clone();
         connections.spawn(async move {
-            let left = async {
-                hang_up.noticed().await;
-                tokio::time::sleep(AFTER_HANG_UP).await;
-            };
-            tokio::select! {
-                biased;
-                result = watched => {
-                    // Errors here are the peer's: a reset, a timeout, bytes that are not HTTP.
-                    if let Err(error) = result {
-                        tracing::debug!(%error, "connection ended");
-                    }
-                }
-                () = left => tracing::debug!("the client disconnected during its request"),
-            }
-            drop(permit);
+            attend(connection, &hang_up, &client, limits, draining).await;
+            drop(listed);
         });
     }
     drop(listener);
 
-    let drained = tokio::time::timeout(grace, graceful.shutdown()).await;
-    if drained.is_err() {
+    drain.send_replace(true);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(grace, drained).await.is_err() {
         tracing::warn!(
             connections = connections.len(),
             "grace period over; ending open requests"
@@ -136,18 +152,92 @@ pub(crate) async fn serve(
     connections.shutdown().await;
 }
 
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
+/// The service of one connection: each request is counted for its client until its response has left.
+fn counted<S, F>(
+    service: S,
+    client: &Arc<Connection>,
+) -> impl Service<
+    Request<Incoming>,
+    Response = Response<DeliveredBody>,
+    Error = Infallible,
+    Future: Send + 'static,
+> + use<S, F>
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future = F>,
+    F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+{
+    let client = Arc::clone(client);
+    service_fn(move |mut request: Request<Incoming>| {
+        let client = Client::new(Arc::clone(&client));
+        request.extensions_mut().insert(Arc::clone(&client));
+        let answer = service.call(request);
+        async move {
+            answer
+                .await
+                .map(|response| response.map(|body| DeliveredBody::new(body, client)))
+        }
+    })
+}
+
+/// Serves one connection until it ends, by itself or for one of the reasons that there are here.
+async fn attend<C: GracefulConnection>(
+    connection: C,
+    hang_up: &HangUp,
+    client: &Connection,
+    limits: ConnectionLimits,
+    mut draining: watch::Receiver<bool>,
+) where
+    C::Error: std::fmt::Display,
+{
+    let left = async {
+        hang_up.noticed().await;
+        tokio::time::sleep(AFTER_HANG_UP).await;
+        tracing::debug!("the client disconnected during its request");
+    };
+    tokio::pin!(connection, left);
+    let patience = match client.is_surplus() {
+        true => limits.header_timeout.min(SURPLUS_IDLE),
+        false => limits.header_timeout,
+    };
+    tokio::select! {
+        biased;
+        result = &mut connection => return log_end(result),
+        () = &mut left => return,
+        _ = draining.wait_for(|draining| *draining) => {}
+        () = client.closing.notified() => tracing::debug!("closed an idle connection for a new one"),
+        () = idle(client, patience) => tracing::debug!("closed an idle connection"),
+    }
+    // Tells an HTTP/2 peer which of its requests were not seen, should one be on the way.
+    Pin::as_mut(&mut connection).graceful_shutdown();
+    tokio::select! {
+        biased;
+        result = connection => log_end(result),
+        () = left => {}
+        () = idle_from_now(client) => {}
+    }
+}
+
+/// Resolves when `client` has had [`GOODBYE`] from now and from its last request.
+async fn idle_from_now(client: &Connection) {
+    tokio::time::sleep(GOODBYE).await;
+    idle(client, GOODBYE).await;
+}
+
+/// Errors here are the peer's: a reset, a timeout, bytes that are not HTTP.
+fn log_end(result: Result<(), impl std::fmt::Display>) {
+    if let Err(error) = result {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
-        Ok((stream, _)) => {
+        Ok((stream, peer)) => {
             // Without it a kept-alive client waits for its own delayed ACK: 40 ms to the first token.
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%error, "cannot set TCP_NODELAY");
             }
-            Some((stream, permit))
+            Some((stream, peer))
         }
         Err(error) => {
             // Out of descriptors, or the peer is already gone: accepting goes on.

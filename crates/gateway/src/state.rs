@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::access::Access;
 use crate::admission::Admission;
-use crate::api_key::ApiKey;
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
 use crate::upstream::table::Table;
@@ -21,9 +21,9 @@ pub(crate) struct AppState {
     pub metrics: Arc<Metrics>,
     pub admission: Admission,
     pub max_body_bytes: usize,
-    pub api_key: Option<ApiKey>,
     /// How long a request's first token may take.
     pub first_token_timeout: Option<Duration>,
+    pub access: Access,
     /// Set when the gateway stops accepting: it is no longer ready.
     draining: AtomicBool,
 }
@@ -41,8 +41,8 @@ impl AppState {
             metrics: Metrics::new(),
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
             max_body_bytes: options.max_body_bytes,
-            api_key: options.api_key.clone(),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
+            access: Access::new(options),
             draining: AtomicBool::new(false),
         })
     }

@@ -16,6 +16,10 @@ pub enum ErrorKind {
     UnknownUrl,
     MethodNotAllowed,
     PayloadTooLarge,
+    /// The body is of a type, or compressed in a way, that is not read.
+    UnsupportedMediaType,
+    /// The request comes from where none is accepted, whatever its key.
+    Forbidden,
     RateLimited,
     Internal,
     /// No worker can serve it now; another attempt may succeed.
@@ -26,7 +30,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     #[cfg(test)]
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::InvalidRequest,
         Self::ContextLengthExceeded,
         Self::InvalidApiKey,
@@ -34,6 +38,8 @@ impl ErrorKind {
         Self::UnknownUrl,
         Self::MethodNotAllowed,
         Self::PayloadTooLarge,
+        Self::UnsupportedMediaType,
+        Self::Forbidden,
         Self::RateLimited,
         Self::Internal,
         Self::Unavailable,
@@ -45,9 +51,11 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest | Self::ContextLengthExceeded => 400,
             Self::InvalidApiKey => 401,
+            Self::Forbidden => 403,
             Self::ModelNotFound | Self::UnknownUrl => 404,
             Self::MethodNotAllowed => 405,
             Self::PayloadTooLarge => 413,
+            Self::UnsupportedMediaType => 415,
             Self::RateLimited => 429,
             Self::Internal => 500,
             Self::Unavailable => 503,
@@ -64,7 +72,9 @@ impl ErrorKind {
             | Self::ModelNotFound
             | Self::UnknownUrl
             | Self::MethodNotAllowed
-            | Self::PayloadTooLarge => "invalid_request_error",
+            | Self::PayloadTooLarge
+            | Self::UnsupportedMediaType
+            | Self::Forbidden => "invalid_request_error",
             Self::RateLimited => "requests",
             Self::Internal | Self::Unavailable | Self::Timeout => "server_error",
         }
@@ -80,6 +90,8 @@ impl ErrorKind {
             Self::UnknownUrl => Some("unknown_url"),
             Self::MethodNotAllowed => Some("method_not_supported"),
             Self::PayloadTooLarge => Some("request_too_large"),
+            Self::UnsupportedMediaType => Some("unsupported_media_type"),
+            Self::Forbidden => Some("forbidden"),
             Self::RateLimited => Some("rate_limit_exceeded"),
             Self::Internal => Some("server_error"),
             Self::Unavailable => Some("service_unavailable"),
@@ -229,6 +241,16 @@ impl ApiError {
         )
     }
 
+    /// 415: the body is not JSON, or compressed.
+    pub fn unsupported_media_type(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::UnsupportedMediaType, message)
+    }
+
+    /// 403: requests from there, or for that name, are not accepted; `code` says which.
+    pub fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Forbidden, message).with_code(code)
+    }
+
     /// 429: the server holds as many requests as it may.
     pub fn rate_limited(message: impl Into<String>, retry_after_s: u32) -> Self {
         let mut error = Self::new(ErrorKind::RateLimited, message);
@@ -315,6 +337,8 @@ mod tests {
             ApiError::not_found("POST", "/v1/chat"),
             ApiError::method_not_allowed("GET", "/v1/completions"),
             ApiError::payload_too_large(33_554_432),
+            ApiError::unsupported_media_type("not JSON"),
+            ApiError::forbidden("origin_not_allowed", "not you"),
             ApiError::rate_limited("busy", 2),
             ApiError::unavailable("no worker"),
             ApiError::timeout("too late"),
@@ -361,6 +385,8 @@ mod tests {
                 (404, invalid, Some("unknown_url")),
                 (405, invalid, Some("method_not_supported")),
                 (413, invalid, Some("request_too_large")),
+                (415, invalid, Some("unsupported_media_type")),
+                (403, invalid, Some("forbidden")),
                 (429, "requests", Some("rate_limit_exceeded")),
                 (500, "server_error", Some("server_error")),
                 (503, "server_error", Some("service_unavailable")),

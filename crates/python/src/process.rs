@@ -61,7 +61,10 @@ pub(crate) fn stop_signals() -> std::io::Result<impl Future<Output = ()> + Send>
             match first.take() {
                 // The receiver is gone only when the server has ended already.
                 Some(first) => drop(first.send(())),
-                None => std::process::exit(128 + number),
+                None => {
+                    inflight_gateway::flush_log();
+                    std::process::exit(128 + number);
+                }
             }
         }
     });

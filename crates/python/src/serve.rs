@@ -83,6 +83,7 @@ fn serve(py: Python<'_>, executor: Arc<dyn Executor>, options: WorkerOptions) ->
             }
         });
         runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
+        inflight_gateway::flush_log();
         Ok(code)
     })
 }

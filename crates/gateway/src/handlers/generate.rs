@@ -11,6 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::prompt::PreparedPrompt;
 use super::unanswered::Unanswered;
+use crate::client::Client;
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
 use crate::model::served::ServedModel;
@@ -62,8 +63,9 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
         trace_parent: None,
     });
     let limit = state.max_body_bytes;
-    let body = request_body::read(&parts.headers, body, limit, &state.admission).await?;
-    let admitted = state.admission.admit()?;
+    let client = Client::of(&parts.extensions);
+    let body = request_body::read(&parts.headers, body, limit, &state.admission, client).await?;
+    let admitted = state.admission.admit(client)?;
     let arrival = Arrival { context, admitted };
     Ok(Received { arrival, body })
 }

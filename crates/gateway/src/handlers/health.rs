@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use http::StatusCode;
 use serde::Serialize;
 
+use crate::access::Trusted;
 use crate::state::AppState;
 
 #[derive(Serialize)]
@@ -37,14 +38,21 @@ pub(crate) async fn live() -> Response {
     .into_response()
 }
 
-/// 200 when some worker can take a request, else 503 and why not.
-pub(crate) async fn ready(State(state): State<Arc<AppState>>) -> Response {
+/// 200 when some worker can take a request, else 503 and why not. Where keys are required, the workers are
+/// named to clients that have one.
+pub(crate) async fn ready(
+    State(state): State<Arc<AppState>>,
+    trusted: Option<Extension<Trusted>>,
+) -> Response {
     let workers = state.table.workers().iter().map(|slot| WorkerHealth {
         address: slot.address.to_string(),
         ready: slot.is_ready(),
         reason: slot.reason(),
     });
-    let workers = workers.collect();
+    let workers = match trusted {
+        Some(_) => workers.collect(),
+        None => Vec::new(),
+    };
     let (code, status, reason) = if state.is_draining() {
         (
             StatusCode::SERVICE_UNAVAILABLE,

@@ -20,6 +20,8 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use crate::client::Client;
+
 /// At most this much waits at once, so that a client which reads slowly is seen to read at all. The
 /// largest frame that a client accepts unless it says otherwise; more makes no fewer frames.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -105,16 +107,19 @@ pub(crate) struct DeliveredBody {
     rest: Bytes,
     /// Resolves when the last piece has left.
     last: Option<oneshot::Receiver<()>>,
+    /// The request is open until its response has left.
+    _client: Arc<Client>,
 }
 
 impl DeliveredBody {
     /// Wraps `inner`; to be called by the task that will poll it.
-    pub(crate) fn new(inner: Body) -> Self {
+    pub(crate) fn new(inner: Body, client: Arc<Client>) -> Self {
         Self {
             inner,
             delivery: DELIVERY.try_with(Arc::clone).ok(),
             rest: Bytes::new(),
             last: None,
+            _client: client,
         }
     }
 }

@@ -142,6 +142,7 @@ async fn bodies_that_are_no_request_are_400_and_the_connection_goes_on() {
     ] {
         let request = Request::post(PATH)
             .header("host", "gateway")
+            .header("content-type", "application/json")
             .body(Full::from(bytes::Bytes::copy_from_slice(body)))
             .unwrap();
         let response = client.send(request).await;

@@ -70,7 +70,7 @@ async fn a_client_that_leaves_with_requests_behind_the_one_under_way_stops_its_w
         let mut client = TcpStream::connect(gateway.address).await.unwrap();
         let body = chat(json!({"stream": stream})).to_string();
         let pipelined = format!(
-            "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-length: {}\r\n\r\n{body}\
+            "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}\
              GET /health/live HTTP/1.1\r\nhost: gateway\r\n\r\n",
             body.len()
         );
@@ -186,6 +186,7 @@ async fn http2_streams_share_a_connection_and_end_one_by_one() {
     let connection = tokio::spawn(connection);
     let request = || {
         Request::post(format!("http://gateway{PATH}"))
+            .header("content-type", "application/json")
             .body(Full::<Bytes>::from(
                 chat(json!({"stream": true})).to_string(),
             ))
@@ -273,6 +274,7 @@ async fn the_clients_request_id_and_trace_context_are_taken_over() {
     let (mut worker, gateway) = pair().await;
     let request = Request::post(PATH)
         .header("host", "gateway")
+        .header("content-type", "application/json")
         .header("x-request-id", "my-id")
         .header("traceparent", TRACE_PARENT)
         .body(Full::from(chat(json!({})).to_string()))

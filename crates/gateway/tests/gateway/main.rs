@@ -5,12 +5,15 @@
     reason = "helpers of tests count as tests: a panic is a failed test"
 )]
 
+mod access;
 mod chat;
 mod completions;
 mod errors;
 mod failover;
 mod lifecycle;
+mod sharing;
 mod support;
 mod triton;
 mod unread;
+mod unread_log;
 mod workers;

@@ -43,6 +43,7 @@ async fn windowed(gateway: &Gateway, window: u32) -> SendRequest<Full<Bytes>> {
 
 async fn send(sender: &mut SendRequest<Full<Bytes>>, body: &Value) -> Response<Incoming> {
     let request = Request::post(format!("http://gateway{PATH}"))
+        .header("content-type", "application/json")
         .body(Full::from(body.to_string()))
         .unwrap();
     sender.send_request(request).await.unwrap()
@@ -70,7 +71,7 @@ async fn a_client_that_reads_nothing_is_stopped_and_delays_no_other() {
     let mut lazy = TcpStream::connect(gateway.address).await.unwrap();
     let body = chat(json!({"stream": true})).to_string();
     let head = format!(
-        "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     lazy.write_all(head.as_bytes()).await.unwrap();

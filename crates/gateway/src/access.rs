@@ -1,0 +1,130 @@
+//! Which requests are let in, by their head alone. Owns the order of the checks; each has its file. Reads no
+//! body and knows no handler.
+
+mod browser;
+mod message;
+mod throttle;
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use http::{HeaderMap, Method, header};
+use inflight_openai::ApiError;
+use tokio::task::JoinSet;
+use tower_http::cors::CorsLayer;
+
+use self::browser::Browsers;
+use self::throttle::Throttle;
+use crate::api_key::{ApiKeys, Key};
+use crate::client::Client;
+use crate::options::GatewayOptions;
+
+/// In a request's extensions: its client may see what only holders of a key may.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trusted;
+
+/// The checks, as the options have them.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// `None`: no key is required.
+    keys: Option<Arc<ApiKeys>>,
+    wrong_keys: Throttle,
+    browsers: Browsers,
+}
+
+impl Access {
+    /// The checks for these options.
+    pub(crate) fn new(options: &GatewayOptions) -> Self {
+        let keys = ApiKeys::new(options.api_key.as_ref(), options.api_key_file.as_ref());
+        Self {
+            keys: keys.map(Arc::new),
+            wrong_keys: Throttle::default(),
+            browsers: Browsers::new(
+                &options.host,
+                &options.allowed_hosts,
+                &options.allowed_origins,
+            ),
+        }
+    }
+
+    /// Keeps the keys as their file has them for as long as the set lives.
+    pub(crate) fn watch_keys(&self) -> JoinSet<()> {
+        let mut watch = JoinSet::new();
+        if let Some(keys) = &self.keys {
+            watch.spawn(Arc::clone(keys).follow_file());
+        }
+        watch
+    }
+
+    /// What answers preflights and lets pages of the allowed origins read answers; `None` without any.
+    pub(crate) fn cors(&self) -> Option<CorsLayer> {
+        self.browsers.cors()
+    }
+
+    /// Lets `request` in, or says why not. `is_api`: nothing there is for clients without a key.
+    ///
+    /// # Errors
+    /// 400, 401, 403, 415, 429 or 503, before anything of the body is read.
+    pub(crate) fn check(&self, request: &mut Request, is_api: bool) -> Result<(), ApiError> {
+        let client = Client::of(request.extensions()).cloned();
+        let is_surplus = client
+            .as_ref()
+            .is_some_and(|it| it.connection().is_surplus());
+        if is_surplus && !request.uri().path().starts_with("/health") {
+            return Err(ApiError::unavailable(
+                "The server has too many open connections. Retry later.",
+            ));
+        }
+        let host = message::host(request.version(), request.uri(), request.headers())?;
+        message::framing(request.headers())?;
+        self.browsers.check(&host, request.headers())?;
+        if self.authorize(client.as_deref(), request.headers(), is_api)? {
+            request.extensions_mut().insert(Trusted);
+        }
+        if request.method() == Method::POST {
+            message::json_body(request.headers())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the client is trusted; one without a key may ask for what is not part of the API.
+    fn authorize(
+        &self,
+        client: Option<&Client>,
+        headers: &HeaderMap,
+        is_api: bool,
+    ) -> Result<bool, ApiError> {
+        let Some(keys) = &self.keys else {
+            return Ok(true);
+        };
+        let Some(token) = bearer(headers) else {
+            let given = headers.contains_key(header::AUTHORIZATION);
+            return match is_api {
+                true => Err(ApiError::invalid_api_key(given)),
+                false => Ok(false),
+            };
+        };
+        if let Some(Key { held, .. }) = keys.find(token) {
+            if let Some(client) = client {
+                client.has_key(&held);
+            }
+            return Ok(true);
+        }
+        // The right key is never refused, so that nobody can lock out whoever shares an address with them.
+        let peer = client.map(|client| client.connection().peer);
+        Err(match peer.map(|peer| self.wrong_keys.allows(peer)) {
+            Some(false) => ApiError::rate_limited(
+                "Too many requests with an incorrect API key. Send the server's key, or retry later.",
+                1,
+            ),
+            _ => ApiError::invalid_api_key(true),
+        })
+    }
+}
+
+/// The token of the `Authorization` header.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let given = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = given.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+}

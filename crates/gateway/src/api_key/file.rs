@@ -1,0 +1,110 @@
+//! A file of API keys: one a line; empty lines and lines that start with `#` say nothing. Owns its form and
+//! how a change is noticed.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::ApiKey;
+
+/// Larger files are a mistake.
+const MAX_BYTES: u64 = 1 << 20;
+/// Each request is compared with all.
+const MAX_KEYS: usize = 1000;
+
+/// A file and the keys that it held when it was read.
+#[derive(Clone, Debug)]
+pub struct KeyFile {
+    path: PathBuf,
+    pub(super) keys: Vec<ApiKey>,
+    seen: Option<Stamp>,
+}
+
+/// What changes with a file's content.
+type Stamp = (SystemTime, u64, u64);
+
+impl KeyFile {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// A sentence for the user: it cannot be read, holds no key, or a line that is none.
+    pub fn read(path: &str) -> Result<Self, String> {
+        let mut file = Self {
+            path: path.into(),
+            keys: Vec::new(),
+            seen: None,
+        };
+        file.seen = file.stamp();
+        file.keys = file.read_keys()?;
+        Ok(file)
+    }
+
+    /// The file as it is now, if it is another than before; with an error the keys are the old ones.
+    pub(super) fn changed(mut self) -> Option<(Self, Result<(), String>)> {
+        let stamp = self.stamp();
+        if stamp == self.seen {
+            return None;
+        }
+        self.seen = stamp;
+        let result = self.read_keys().map(|keys| self.keys = keys);
+        Some((self, result))
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        use std::os::unix::fs::MetadataExt;
+        let data = std::fs::metadata(&self.path).ok()?;
+        Some((data.modified().ok()?, data.len(), data.ino()))
+    }
+
+    fn read_keys(&self) -> Result<Vec<ApiKey>, String> {
+        use std::io::Read;
+        let unreadable = |error: std::io::Error| format!("cannot read the file: {error}");
+        let file = std::fs::File::open(&self.path).map_err(unreadable)?;
+        let mut text = String::new();
+        let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
+        read.map_err(unreadable)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(format!("the file has more than {MAX_BYTES} bytes"));
+        }
+        parse(&text)
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
+    let mut keys = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        // Anything else cannot be sent in a header. The key itself is never shown.
+        if !line.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let number = number + 1;
+            return Err(format!(
+                "line {number} is not a key: a key has no spaces and only ASCII characters"
+            ));
+        }
+        keys.push(ApiKey::new(line.to_owned()));
+    }
+    match keys.len() {
+        0 => Err("the file has no key; write one on each line".to_owned()),
+        count if count > MAX_KEYS => Err(format!("the file has more than {MAX_KEYS} keys")),
+        _ => Ok(keys),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_one_a_line_with_comments() {
+        let keys = parse("# team a\nsk-one\r\n\n  sk-two  \n#sk-three\n").unwrap();
+        let expected = ["sk-one", "sk-two"].map(|key| ApiKey::new(key.to_owned()));
+        assert_eq!(keys, expected);
+        let many = "k\n".repeat(MAX_KEYS + 1);
+        for bad in ["", "# only\n", "two words\n", "schl\u{fc}ssel\n", &many] {
+            let error = parse(bad).unwrap_err();
+            assert!(!error.contains("words"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Who sends a request, and how much they have open. Owns the counts by connection, client address and API
+//! key, and since when a connection has been idle; what is too much, `admission` and `server` decide.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::{Duration, Instant};
+
+use http::Extensions;
+use parking_lot::Mutex;
+
+/// What a connection, an address or a key has open.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// Requests from their head to the end of their response.
+    requests: AtomicUsize,
+    /// Memory for bodies, in the units of `admission`.
+    body_units: AtomicUsize,
+}
+
+/// The open requests and bodies of each client address.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses(Mutex<HashMap<IpAddr, Arc<Held>>>);
+
+impl Addresses {
+    /// The counts of `peer`'s address. `None` on the loopback interface: a proxy there sends the requests of
+    /// many clients.
+    fn join(&self, peer: IpAddr) -> Option<(IpAddr, Arc<Held>)> {
+        let group = group(peer);
+        if group.is_loopback() {
+            return None;
+        }
+        Some((group, Arc::clone(self.0.lock().entry(group).or_default())))
+    }
+
+    fn leave(&self, group: IpAddr, held: &Arc<Held>) {
+        let mut addresses = self.0.lock();
+        // This one and the table's.
+        if Arc::strong_count(held) <= 2 {
+            addresses.remove(&group);
+        }
+    }
+}
+
+/// The address that a client's counts are under: an IPv6 host has a whole /64 to choose from.
+pub(crate) fn group(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            let prefix = u128::from(address) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(prefix))
+        }
+        other => other,
+    }
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) peer: IpAddr,
+    addresses: Arc<Addresses>,
+    held: Held,
+    address: Option<(IpAddr, Arc<Held>)>,
+    /// Milliseconds of [`now_ms`] at which its last request ended, or it was accepted.
+    idle_since: AtomicU64,
+    /// Accepted beyond the limit on connections.
+    is_surplus: AtomicBool,
+    /// Asks its task to close it.
+    pub(crate) closing: tokio::sync::Notify,
+}
+
+impl Connection {
+    /// A connection that has just been accepted.
+    pub(crate) fn new(peer: IpAddr, addresses: &Arc<Addresses>) -> Self {
+        Self {
+            peer,
+            addresses: Arc::clone(addresses),
+            held: Held::default(),
+            address: addresses.join(peer),
+            idle_since: AtomicU64::new(now_ms()),
+            is_surplus: AtomicBool::new(false),
+            closing: tokio::sync::Notify::new(),
+        }
+    }
+
+    /// How long it has had no request; `None` while it has one.
+    pub(crate) fn idle_for(&self) -> Option<Duration> {
+        if self.held.requests.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let since = self.idle_since.load(Ordering::Acquire);
+        Some(Duration::from_millis(now_ms().saturating_sub(since)))
+    }
+
+    /// Notes whether it is beyond the limit: it then gets health checks answered and nothing else.
+    pub(crate) fn set_surplus(&self, is_surplus: bool) {
+        self.is_surplus.store(is_surplus, Ordering::Relaxed);
+    }
+
+    /// See [`Connection::set_surplus`].
+    pub(crate) fn is_surplus(&self) -> bool {
+        self.is_surplus.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some((group, held)) = &self.address {
+            self.addresses.leave(*group, held);
+        }
+    }
+}
+
+/// One request of a client, open for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Client {
+    connection: Arc<Connection>,
+    key: OnceLock<Arc<Held>>,
+}
+
+impl Client {
+    /// A request that arrives on `connection`.
+    pub(crate) fn new(connection: Arc<Connection>) -> Arc<Self> {
+        let client = Self {
+            connection,
+            key: OnceLock::new(),
+        };
+        for held in client.held() {
+            held.requests.fetch_add(1, Ordering::AcqRel);
+        }
+        Arc::new(client)
+    }
+
+    /// The client that the server noted in a request.
+    pub(crate) fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
+        extensions.get()
+    }
+
+    /// The connection that the request came on.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Counts the request for an API key, too; once.
+    pub(crate) fn has_key(&self, key: &Arc<Held>) {
+        if self.key.set(Arc::clone(key)).is_ok() {
+            key.requests.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Requests that its connection has open, this one included.
+    pub(crate) fn connection_requests(&self) -> usize {
+        self.connection.held.requests.load(Ordering::Relaxed)
+    }
+
+    /// Requests that its address or its key has open, whichever has more.
+    pub(crate) fn owner_requests(&self) -> usize {
+        let owners = self.owners();
+        let counts = owners.map(|held| held.requests.load(Ordering::Relaxed));
+        counts.max().unwrap_or(0)
+    }
+
+    /// Body memory that its connection holds.
+    pub(crate) fn connection_body_units(&self) -> usize {
+        self.connection.held.body_units.load(Ordering::Relaxed)
+    }
+
+    /// Body memory that its address or its key holds, whichever holds more.
+    pub(crate) fn owner_body_units(&self) -> usize {
+        let owners = self.owners();
+        let counts = owners.map(|held| held.body_units.load(Ordering::Relaxed));
+        counts.max().unwrap_or(0)
+    }
+
+    /// Counts body memory that the request takes.
+    pub(crate) fn take_body_units(&self, units: usize) {
+        for held in self.held() {
+            held.body_units.fetch_add(units, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts it as free again.
+    pub(crate) fn free_body_units(&self, units: usize) {
+        for held in self.held() {
+            held.body_units.fetch_sub(units, Ordering::Relaxed);
+        }
+    }
+
+    fn owners(&self) -> impl Iterator<Item = &Held> {
+        let address = self.connection.address.as_ref().map(|(_, held)| &**held);
+        address
+            .into_iter()
+            .chain(self.key.get().map(|held| &**held))
+    }
+
+    fn held(&self) -> impl Iterator<Item = &Held> {
+        std::iter::once(&self.connection.held).chain(self.owners())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Before the count: who sees no request must see the new time.
+        let idle_since = &self.connection.idle_since;
+        idle_since.store(now_ms(), Ordering::Release);
+        for held in self.held() {
+            held.requests.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Milliseconds since the first call.
+fn now_ms() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<Connection> {
+        Arc::new(Connection::new(peer.parse().unwrap(), addresses))
+    }
+
+    #[test]
+    fn a_request_counts_for_its_connection_address_and_key_while_it_lives() {
+        let addresses = Arc::new(Addresses::default());
+        let (one, two) = (
+            connection("192.0.2.1", &addresses),
+            connection("::ffff:192.0.2.1", &addresses),
+        );
+        let key = Arc::new(Held::default());
+        let (first, second) = (Client::new(one.clone()), Client::new(two));
+        first.has_key(&key);
+        first.has_key(&key);
+        assert_eq!(first.connection_requests(), 1);
+        assert_eq!(first.owner_requests(), 2, "one address");
+        assert!(one.idle_for().is_none());
+        drop(first);
+        assert!(one.idle_for().is_some());
+        assert_eq!(second.owner_requests(), 1);
+        assert_eq!(key.requests.load(Ordering::Relaxed), 0);
+        drop((one, second));
+        assert!(addresses.0.lock().is_empty(), "nothing stays behind");
+    }
+
+    #[test]
+    fn addresses_are_grouped_as_hosts_own_them() {
+        let addresses = Arc::new(Addresses::default());
+        for (peer, together) in [
+            ("2001:db8::1", Some("2001:db8::")),
+            ("2001:db8:0:0:ffff::1", Some("2001:db8::")),
+            ("192.0.2.1", Some("192.0.2.1")),
+            ("127.0.0.1", None),
+            ("::1", None),
+            ("::ffff:127.0.0.1", None),
+        ] {
+            let found = addresses.join(peer.parse().unwrap()).map(|found| found.0);
+            assert_eq!(
+                found,
+                together.map(|group| group.parse().unwrap()),
+                "{peer}"
+            );
+        }
+    }
+}
