@@ -57,5 +57,5 @@ def test_a_gateway_serves_on(start: Start) -> None:
 def test_a_server_serves_on() -> None:
     options = (f"--served-model-name={MODEL_NAME}", "--port=0", "--grpc-port=0", "--metrics-port=0")
     command = ("serve", *MODEL_ARGUMENTS, *options, "--executor=simulated")
-    with read_until("Ctrl-C stops it", *command) as (server, address):
+    with read_until("Ctrl-C to stop", *command) as (server, address):
         assert_serves(server, address)

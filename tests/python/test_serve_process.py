@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -84,6 +85,19 @@ def test_one_interrupt_stops_both_and_leaves_nothing() -> None:
     assert code == 0, output
     assert "stopping" in output
     assert all(gone(pid) for pid in children)
+
+
+def test_a_stop_is_heard_while_nobody_reads_the_output() -> None:
+    with serving("--executor=simulated") as serve:
+        address = serve.read_until(r"serves `inflight-demo` at http://(\S+)/v1")[1]
+        connection = http.client.HTTPConnection(address, timeout=30)
+        # A log line each: more than the pipe holds.
+        for _ in range(1000):
+            connection.request("GET", "/v1/models")
+            connection.getresponse().read()
+        connection.close()
+        serve.process.send_signal(signal.SIGTERM)
+        assert serve.process.wait(30) == 0
 
 
 def test_a_killed_supervisor_takes_its_children_along() -> None:

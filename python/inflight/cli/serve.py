@@ -4,58 +4,48 @@ see; the plan and the loop are `inflight.launch`'s.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 
 import click
 
 from inflight.cli.options import PORT, model_options, named_options
+from inflight.cli.output import Output
 
 #: Colours of the log prefixes, by process.
 COLOURS = {"worker": "green", "gateway": "blue"}
 
 
-def say(text: str = "", *, err: bool = False) -> None:
-    """Writes a line as well as the terminal can: neither letters that it lacks nor a full disk nor a
-    closed terminal are a reason to stop serving.
-    """
-    with contextlib.suppress(OSError):
-        try:
-            click.echo(text, err=err)
-        except UnicodeEncodeError:
-            click.echo(text.encode("ascii", "backslashreplace").decode("ascii"), err=err)
-
-
 class TerminalReport:
     """Writes to standard output; implements `inflight.launch.supervisor.Report`."""
 
-    def __init__(self, model_name: str, *, key: bool) -> None:
+    def __init__(self, output: Output, model_name: str, *, key: bool) -> None:
+        self._say = output.put
         self._model_name = model_name
         self._key = key
 
     def line(self, name: str, text: str) -> None:
         """A child's line behind its name."""
-        say(f"{click.style(f'{name:<7} |', fg=COLOURS.get(name))} {text}")
+        self._say(f"{click.style(f'{name:<7} |', fg=COLOURS.get(name))} {text}")
 
     def ready(self, addresses: Mapping[str, str]) -> None:
         """The URL and a request to paste."""
         from inflight.launch.plan import example
 
-        say()
-        say(example(addresses["gateway"], self._model_name, key=self._key))
-        say()
+        self._say("")
+        self._say(example(addresses["gateway"], self._model_name, key=self._key))
+        self._say("")
 
     def stopping(self) -> None:
         """Says that the signal was heard, and what the next one does."""
-        say("stopping: waiting for open requests; press Ctrl-C again to end them", err=True)
+        self._say("stopping: waiting for open requests; press Ctrl-C again to end them", err=True)
 
     def restarting(self, sentence: str) -> None:
         """One line."""
-        say(f"{click.style('warning:', fg='yellow', bold=True)} {sentence}", err=True)
+        self._say(f"{click.style('warning:', fg='yellow', bold=True)} {sentence}", err=True)
 
     def failed(self, sentence: str) -> None:
         """One sentence."""
-        say(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
+        self._say(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
 
 
 @click.command()
@@ -139,4 +129,7 @@ def serve(
     require_free(host, port, "--port")
     require_free("127.0.0.1", grpc_port, "--grpc-port")
     require_free("127.0.0.1", metrics_port, "--metrics-port")
-    ctx.exit(supervise(plan, TerminalReport(found.name_for_clients, key=api_key is not None)))
+    output = Output()
+    code = supervise(plan, TerminalReport(output, found.name_for_clients, key=api_key is not None))
+    output.flush()
+    ctx.exit(code)
