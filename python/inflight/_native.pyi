@@ -21,6 +21,7 @@ class WorkerOptions:
         served_model_name: str | None = None,
         assets: Mapping[str, bytes] | None = None,
         max_message_bytes: int | None = None,
+        max_queue_wait_s: float | None = None,
         max_queued_requests: int | None = None,
         max_concurrent_streams: int | None = None,
         progress_timeout_s: float | None = None,
@@ -38,6 +39,8 @@ class WorkerOptions:
     def served_model_name(self) -> str: ...
     @property
     def max_message_bytes(self) -> int: ...
+    @property
+    def max_queue_wait_s(self) -> float: ...
     @property
     def max_queued_requests(self) -> int: ...
     @property

@@ -7,6 +7,8 @@ pub const STEP_BATCHING_EXTENSION: &str = "inflight_step_batching_v1";
 /// Request and response parameter names of Triton's streaming protocol.
 pub const FINAL_RESPONSE: &str = "triton_final_response";
 pub const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
+/// Request parameter of Triton's: microseconds that the whole request may take, an integer.
+pub const TIMEOUT: &str = "timeout";
 
 /// Input, UINT64 `[1]`: the request's handle, unique on its stream; asks for step batching.
 pub const HANDLE: &str = "inflight_handle";
@@ -42,6 +44,7 @@ pub(crate) const FINAL: &str = "inflight_final";
 pub(crate) const ERROR_ROWS: &str = "inflight_error_rows";
 pub(crate) const ERROR_CODES: &str = "inflight_error_codes";
 pub(crate) const ERROR_TEXTS: &str = "inflight_error_texts";
+pub(crate) const ERROR_RETRY_AFTER_MS: &str = "inflight_error_retry_after_ms";
 pub(crate) const LOG_PROB_ROWS: &str = "inflight_log_prob_rows";
 pub(crate) const TOP_LOG_PROB_ROWS: &str = "inflight_top_log_prob_rows";
 pub(crate) const TOP_LOG_PROB_WIDTHS: &str = "inflight_top_log_prob_widths";

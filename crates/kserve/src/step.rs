@@ -38,6 +38,7 @@
 //! | columns | tensors | type |
 //! |---|---|---|
 //! | errors | `inflight_error_rows`, `_codes`, `_texts` | UINT32, INT32, BYTES |
+//! | their retry times, if any has one | `inflight_error_retry_after_ms` | UINT32 |
 //! | log_prob_rows, log_probs | `inflight_log_prob_rows`, `output_log_probs` | UINT32, FP32 |
 //! | top_log_prob_rows, _widths | `inflight_top_log_prob_rows`, `_widths` | UINT32 |
 //! | top_log_prob_ids, top_log_probs | `inflight_top_log_prob_ids`, `inflight_top_log_probs` | INT32, FP32 |
@@ -132,6 +133,8 @@ pub struct RowError {
     /// Anything but OK.
     pub code: Code,
     pub text: String,
+    /// Milliseconds after which a retry may succeed, for a worker that is full; 0: not known.
+    pub retry_after_ms: u32,
 }
 
 /// Log probabilities of a prompt: position 0 has none and holds NaN.

@@ -65,6 +65,7 @@ impl RawColumns<'_> {
                     row,
                     code: Code::from_i32(code),
                     text,
+                    retry_after_ms: 0,
                 })
                 .collect(),
             log_prob_rows: unpack("log_prob_rows", self.log_prob_rows, u32::from_le_bytes)?,

@@ -18,7 +18,8 @@ impl PyWorkerOptions {
     #[new]
     #[pyo3(signature = (
         *, host=None, grpc_port=None, metrics_port=None, served_model_name=None, assets=None,
-        max_message_bytes=None, max_queued_requests=None, max_concurrent_streams=None,
+        max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
+        max_concurrent_streams=None,
         progress_timeout_s=None, drain_timeout_s=None, slow_reader_timeout_s=None,
         canary_timeout_s=None
     ))]
@@ -33,6 +34,7 @@ impl PyWorkerOptions {
         served_model_name: Option<String>,
         assets: Option<BTreeMap<String, Vec<u8>>>,
         max_message_bytes: Option<usize>,
+        max_queue_wait_s: Option<f64>,
         max_queued_requests: Option<usize>,
         max_concurrent_streams: Option<u32>,
         progress_timeout_s: Option<f64>,
@@ -52,6 +54,7 @@ impl PyWorkerOptions {
                 .map(|(name, content)| (name, Bytes::from(content)))
                 .collect(),
             max_message_bytes: max_message_bytes.unwrap_or(default.max_message_bytes),
+            max_queue_wait: seconds("max_queue_wait_s", max_queue_wait_s, default.max_queue_wait)?,
             max_queued_requests: max_queued_requests.unwrap_or(default.max_queued_requests),
             max_concurrent_streams: max_concurrent_streams
                 .unwrap_or(default.max_concurrent_streams),
@@ -93,6 +96,11 @@ impl PyWorkerOptions {
     #[getter]
     fn max_message_bytes(&self) -> usize {
         self.0.max_message_bytes
+    }
+
+    #[getter]
+    fn max_queue_wait_s(&self) -> f64 {
+        self.0.max_queue_wait.as_secs_f64()
     }
 
     #[getter]

@@ -125,6 +125,7 @@ impl Received {
             row: 0,
             code: code.into(),
             text: text.to_owned(),
+            retry_after_ms: 0,
         };
         let row = Row {
             is_final: true,

@@ -158,8 +158,18 @@ fn row_size(row: &Row<'_>) -> usize {
 }
 
 /// A batch of one final row that carries an error.
-pub(crate) fn error_row(handle: Handle, code: Code, text: String) -> StepBatch {
-    let error = RowError { row: 0, code, text };
+pub(crate) fn error_row(
+    handle: Handle,
+    code: Code,
+    text: String,
+    retry_after_ms: u32,
+) -> StepBatch {
+    let error = RowError {
+        row: 0,
+        code,
+        text,
+        retry_after_ms,
+    };
     StepBatch::from_iter([Row {
         finish_reason: FinishReason::Cancelled,
         is_final: true,

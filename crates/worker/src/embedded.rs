@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::executor::{ClientId, ModelInfo, Request, ResponseBatch};
 use crate::model;
-use crate::request::{self, Incoming, Limits, RequestError};
+use crate::request::{self, Incoming, Limits, Plain, RequestError};
 use crate::respond::Responder;
 
 /// The input that says whether responses repeat the prompt.
@@ -98,13 +98,15 @@ impl CoreRequests {
                 input.shape.push(1);
             }
         }
-        let (mut requests, mut prompts, answer) = match request::parse(&message, &self.limits)? {
+        // The host enforces timeouts of its own.
+        let Plain {
+            mut requests,
+            mut prompts,
+            answer,
+            timeout: _,
+        } = match request::parse(&message, &self.limits)? {
             Incoming::StopId(_) => return Ok(Parsed::Stop),
-            Incoming::Plain {
-                requests,
-                prompts,
-                answer,
-            } => (requests, prompts, answer),
+            Incoming::Plain(plain) => *plain,
             Incoming::StopHandle(_) | Incoming::Step { .. } => {
                 // Step batching is a protocol of our own server.
                 return Err(RequestError::UnknownInput {

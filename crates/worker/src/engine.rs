@@ -4,10 +4,13 @@
 //! distributes their rows. Neither knows gRPC: rows end up in an [`Outbox`].
 
 mod distribute;
+mod expire;
+mod line;
 mod queue;
 mod registry;
 mod wake;
 
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use inflight_kserve::step::Handle;
 use parking_lot::Mutex;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tonic::{Code, Status};
 
 use crate::executor::{ClientId, Executor, Request};
@@ -23,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::options::WorkerError;
 use crate::outbox::Outbox;
 
+use line::TooLong;
 use queue::SubmitQueue;
 use registry::{LiveRequest, Registry};
 use wake::WakeList;
@@ -53,6 +57,13 @@ pub(crate) enum NotAdmitted {
     #[error("the worker's queue is full (`{limit}` requests); retry later")]
     Full { limit: usize },
     #[error(
+        "the worker is full: the request would wait about `{:.1}` s for its turn, more than `{:.1}` s; \
+         retry later",
+        wait.as_secs_f64(),
+        limit.as_secs_f64()
+    )]
+    WaitTooLong { wait: Duration, limit: Duration },
+    #[error(
         "model `tensorrt_llm` is not ready; retry once the executor has produced its first token"
     )]
     NotProven,
@@ -67,8 +78,16 @@ pub(crate) enum NotAdmitted {
 impl NotAdmitted {
     pub(crate) fn code(&self) -> Code {
         match self {
-            Self::Full { .. } => Code::ResourceExhausted,
+            Self::Full { .. } | Self::WaitTooLong { .. } => Code::ResourceExhausted,
             Self::NotProven | Self::Draining | Self::Failed => Code::Unavailable,
+        }
+    }
+
+    /// When what waits now will have had its turn, if that is known.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::WaitTooLong { wait, .. } => Some(*wait),
+            _ => None,
         }
     }
 }
@@ -81,6 +100,8 @@ pub(crate) enum Destination {
     },
     Plain {
         id: Option<String>,
+        /// The client's address, which tells its connection from others.
+        connection: Option<SocketAddr>,
     },
 }
 
@@ -96,8 +117,20 @@ pub(crate) struct Engine {
     /// Milliseconds from `started` to the executor's last rows, or to when it last got work.
     last_progress: AtomicU64,
     stopping: AtomicBool,
-    max_live: usize,
-    slow_reader_timeout: Duration,
+    /// Notified when the earliest time at which a request is to be ended has changed.
+    due_changed: Notify,
+    limits: EngineLimits,
+}
+
+/// What bounds the requests that the engine holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EngineLimits {
+    /// Live requests in all.
+    pub(crate) max_live: usize,
+    /// Sequences that the executor runs at once.
+    pub(crate) places: u32,
+    pub(crate) max_queue_wait: Duration,
+    pub(crate) slow_reader_timeout: Duration,
 }
 
 /// Each resolves when its thread has ended.
@@ -107,13 +140,12 @@ impl Engine {
     /// Starts both threads.
     pub(crate) fn start(
         executor: Arc<dyn Executor>,
-        max_live: usize,
-        slow_reader_timeout: Duration,
+        limits: EngineLimits,
         metrics: Arc<Metrics>,
     ) -> Result<(Arc<Self>, Threads), WorkerError> {
         let engine = Arc::new(Self {
             executor,
-            registry: Mutex::default(),
+            registry: Mutex::new(Registry::new(limits.places, limits.max_queue_wait)),
             queue: SubmitQueue::default(),
             wakes: WakeList::default(),
             health: watch::Sender::new(Health::default()),
@@ -121,8 +153,8 @@ impl Engine {
             started: Instant::now(),
             last_progress: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            max_live,
-            slow_reader_timeout,
+            due_changed: Notify::new(),
+            limits,
         });
         let submit = spawn("submit thread", &engine, Self::submit_until_closed)?;
         let awaiting =
@@ -159,46 +191,72 @@ impl Engine {
     }
 
     /// Takes one client's request: as many executor requests as its batch has rows. `prepare` runs with
-    /// their ids before any row can arrive.
+    /// their ids before any row can arrive. After `timeout` it is ended, wherever it is.
+    ///
+    /// # Errors
+    /// [`NotAdmitted`]; nothing is kept of the request.
     pub(crate) fn submit(
         &self,
         mut requests: Vec<Request>,
         outbox: &Arc<Outbox>,
         destination: &Destination,
+        timeout: Option<Duration>,
         prepare: impl FnOnce(&[ClientId]),
     ) -> Result<(), NotAdmitted> {
         let now = Instant::now();
         self.admissible()?;
+        let limits = self.limits;
         let handle = match destination {
             Destination::Step { handle, .. } => Some(*handle),
             Destination::Plain { .. } => None,
         };
         let mut ids = Vec::with_capacity(requests.len());
         let listened;
+        let due_changed;
         {
             let mut registry = self.registry.lock();
-            if registry.live() + requests.len() > self.max_live {
+            if registry.live() + requests.len() > limits.max_live {
                 drop(registry);
                 self.metrics.rejected(requests.len());
                 return Err(NotAdmitted::Full {
-                    limit: self.max_live,
+                    limit: limits.max_live,
                 });
+            }
+            // The rows of a batch start one after another; the first one's wait is the request's.
+            let first = requests.first().map_or(1, sequences);
+            if let Err(TooLong { wait }) = registry.check_wait(now, first, timeout) {
+                drop(registry);
+                self.metrics.rejected(requests.len());
+                let limit = timeout.map_or(limits.max_queue_wait, |timeout| {
+                    timeout.min(limits.max_queue_wait)
+                });
+                return Err(NotAdmitted::WaitTooLong { wait, limit });
             }
             if registry.live() == 0 {
                 self.note_progress(now);
             }
             for request in &mut requests {
                 let prompt_tokens = request.input_token_ids.len();
-                let live = LiveRequest::new(outbox, destination, prompt_tokens, now);
+                let mut live = LiveRequest::new(outbox, destination, prompt_tokens, now);
+                live.sequences = sequences(request);
                 request.client_id = registry.insert(live);
                 ids.push(request.client_id);
             }
             // Under the lock, so that a failure that sweeps the registry finds an outbox for its rows.
             listened = outbox.admit(&ids, handle);
             prepare(&ids);
-            if let Destination::Plain { id: Some(id) } = destination {
-                registry.name(id, &ids);
+            if let Destination::Plain {
+                id: Some(id),
+                connection,
+            } = destination
+            {
+                registry.name((*connection, id.as_str().into()), &ids);
             }
+            let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
+            due_changed = registry.join_line(&ids, now, now + limits.max_queue_wait, deadline);
+        }
+        if due_changed {
+            self.due_changed.notify_one();
         }
         self.queue.push_requests(requests);
         if !listened {
@@ -249,8 +307,20 @@ impl Engine {
         receiver
     }
 
+    /// Cancels these because their own client asked for it; each ends with a final row and no error.
+    pub(crate) fn stop_requests(&self, client_ids: &[ClientId]) {
+        let mut registry = self.registry.lock();
+        for client_id in client_ids {
+            if let Some(request) = registry.get_mut(*client_id) {
+                request.stopped = true;
+            }
+        }
+        drop(registry);
+        self.cancel(client_ids);
+    }
+
     /// Asks the executor to cancel these; each still gets its final row.
-    pub(crate) fn cancel(&self, client_ids: &[ClientId]) {
+    fn cancel(&self, client_ids: &[ClientId]) {
         if !client_ids.is_empty() {
             self.queue.push_cancels(client_ids);
         }
@@ -271,10 +341,10 @@ impl Engine {
         self.cancel(client_ids);
     }
 
-    /// Cancels the live requests with this request id.
-    pub(crate) fn cancel_named(&self, id: &str) {
-        let ids = self.registry.lock().named(id);
-        self.cancel(&ids);
+    /// Cancels the live requests that have this request id and came on this connection.
+    pub(crate) fn stop_named(&self, connection: Option<SocketAddr>, id: &str) {
+        let ids = self.registry.lock().named(&(connection, id.into()));
+        self.stop_requests(&ids);
     }
 
     pub(crate) fn cancel_all(&self) {
@@ -360,15 +430,21 @@ impl Engine {
     fn drop_slow_reader(&self, outbox: &Outbox) {
         let status = Status::resource_exhausted(format!(
             "the client read nothing for `{}` s; its requests were cancelled",
-            self.slow_reader_timeout.as_secs()
+            self.limits.slow_reader_timeout.as_secs()
         ));
         tracing::warn!(
-            timeout_s = self.slow_reader_timeout.as_secs(),
+            timeout_s = self.limits.slow_reader_timeout.as_secs(),
             "cancelled the requests of a client that reads nothing"
         );
         let ids = outbox.fail(status);
         self.abandon(&ids);
     }
+}
+
+/// The sequences that a request runs at once, each of which takes a place in the batch.
+fn sequences(request: &Request) -> u32 {
+    let config = &request.sampling_config;
+    config.num_return_sequences.max(config.beam_width).max(1)
 }
 
 /// Runs `body` on a thread of its own. A panic there fails the engine instead of ending it silently.

@@ -27,8 +27,12 @@ pub struct WorkerOptions {
     /// Largest gRPC message either way, in bytes. Default: 64 MiB, twice the gateway's HTTP body limit:
     /// a prompt of token ids is larger than its text.
     pub max_message_bytes: usize,
-    /// Requests beyond the executor's `max_batch_size`; more get RESOURCE_EXHAUSTED. Default: 4096. A
-    /// longer queue only adds latency that a gateway with another worker could have avoided.
+    /// How long a request may wait for a place in the executor's batch. One that would wait longer, by the
+    /// measured service rate, gets RESOURCE_EXHAUSTED at once; one that has, gets it then. Default: 2 s,
+    /// less than people and clients wait for a first token, and enough to keep the batch full.
+    pub max_queue_wait: Duration,
+    /// Requests beyond the executor's `max_batch_size`; more get RESOURCE_EXHAUSTED. Default: 4096. It
+    /// bounds memory; what bounds the wait is `max_queue_wait`.
     pub max_queued_requests: usize,
     /// gRPC calls at once on one connection. Default: 8192. Triton's clients open one stream per
     /// request, so this must hold a large batch and its queue.
@@ -55,6 +59,7 @@ impl Default for WorkerOptions {
             served_model_name: "inflight-demo".to_owned(),
             assets: BTreeMap::new(),
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
+            max_queue_wait: Duration::from_secs(2),
             max_queued_requests: 4096,
             max_concurrent_streams: 8192,
             progress_timeout: Duration::from_secs(300),

@@ -233,10 +233,18 @@ impl Outbox {
     }
 
     /// Puts in the only row of a refused step request.
-    pub(crate) fn refuse_handle(&self, handle: Handle, code: Code, text: String) {
+    pub(crate) fn refuse_handle(
+        &self,
+        handle: Handle,
+        code: Code,
+        text: String,
+        retry_after_ms: u32,
+    ) {
         let mut state = self.state.lock();
         if !state.closed {
-            state.step.append(batch::error_row(handle, code, text));
+            state
+                .step
+                .append(batch::error_row(handle, code, text, retry_after_ms));
             state.ending.insert(handle);
             state.refused_rows += 1;
             state.note_waiting(Instant::now());

@@ -9,6 +9,7 @@ mod tensors;
 mod words;
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::names;
@@ -44,15 +45,22 @@ pub(crate) enum Incoming {
     Step {
         handle: Handle,
         request: Box<Request>,
+        timeout: Option<Duration>,
         wants_cached_tokens: bool,
     },
     /// New work, one executor request per row of the batch, each with its prompt where responses
     /// repeat it.
-    Plain {
-        requests: Vec<Request>,
-        prompts: Vec<Vec<i32>>,
-        answer: PlainRequest,
-    },
+    Plain(Box<Plain>),
+}
+
+/// Work whose rows become Triton responses.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    pub(crate) requests: Vec<Request>,
+    /// Of each row, what its responses repeat.
+    pub(crate) prompts: Vec<Vec<i32>>,
+    pub(crate) answer: PlainRequest,
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// How one Triton request is to be answered: shared by the executor requests it became.
@@ -68,6 +76,7 @@ pub(crate) struct PlainRequest {
     pub(crate) streaming: bool,
     /// The answer is the context phase: without `context_phase_params` it is none.
     pub(crate) context_only: bool,
+    pub(crate) return_log_probs: bool,
     pub(crate) return_num_input_tokens: bool,
     pub(crate) return_num_output_tokens: bool,
     /// Executor requests whose final row was not sent yet: the last one's response is final.
@@ -127,7 +136,14 @@ pub(crate) fn parse(
                 what: "`request_type` `context_only`",
             });
         }
-        return step(handle, requests, &flags, outputs, beam_width);
+        return step(
+            handle,
+            requests,
+            &flags,
+            outputs,
+            beam_width,
+            parameters.timeout,
+        );
     }
     let prompts = requests
         .iter()
@@ -140,8 +156,9 @@ pub(crate) fn parse(
             }
         })
         .collect();
-    Ok(Incoming::Plain {
+    Ok(Incoming::Plain(Box::new(Plain {
         prompts,
+        timeout: parameters.timeout,
         answer: PlainRequest {
             id: message.id.clone(),
             outputs: outputs.unwrap_or_else(OutputSet::by_default),
@@ -150,12 +167,13 @@ pub(crate) fn parse(
             beam_width,
             streaming,
             context_only: parameters.context_only,
+            return_log_probs: flags.return_log_probs,
             return_num_input_tokens: flags.return_num_input_tokens,
             return_num_output_tokens: flags.return_num_output_tokens,
             unfinished: AtomicU32::new(rows as u32),
         },
         requests,
-    })
+    })))
 }
 
 /// The handle of a request that may be malformed otherwise, so that its error can be its row.
@@ -179,6 +197,7 @@ fn step(
     flags: &model::Flags,
     outputs: Option<OutputSet>,
     beam_width: u32,
+    timeout: Option<Duration>,
 ) -> Result<Incoming, RequestError> {
     let refused = [
         (requests.len() > 1, "a batch of several rows"),
@@ -199,6 +218,7 @@ fn step(
     Ok(Incoming::Step {
         handle,
         request: Box::new(request),
+        timeout,
         wants_cached_tokens,
     })
 }

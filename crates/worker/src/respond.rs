@@ -95,6 +95,7 @@ impl Responder {
                     text: format!(
                         "the executor ended a `context_only` request without `{CONTEXT_PHASE_PARAMS}`"
                     ),
+                    retry_after_ms: 0,
                 },
                 response: empty(&self.request.id, is_final),
             }));
@@ -142,7 +143,11 @@ impl Responder {
         Beam {
             sequence: row.sequence_index,
             tokens,
-            log_probs: row.log_probs.map(<[f32]>::to_vec),
+            log_probs: row.log_probs.map(<[f32]>::to_vec).or_else(|| {
+                // A sequence that ends by its end token has a last row without tokens. Triton's clients
+                // read the log probabilities of every response.
+                (self.request.return_log_probs && row.tokens.is_empty()).then(Vec::new)
+            }),
             cumulative,
             finish_reason: row.finish_reason as i32,
         }

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::assets::Assets;
-use crate::engine::{Engine, Threads};
+use crate::engine::{Engine, EngineLimits, Threads};
 use crate::executor::{Executor, ModelInfo};
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
@@ -107,6 +107,10 @@ pub async fn serve(
         let engine = Arc::clone(&engine);
         async move { engine.run_wakes().await }
     });
+    let expiry = tokio::spawn({
+        let engine = Arc::clone(&engine);
+        async move { engine.run_expiry().await }
+    });
     let model = options.served_model_name.clone();
     let canary = tokio::spawn(prove(Arc::clone(&engine), model, options.canary_timeout));
     let watchdog = tokio::spawn(watch(Arc::clone(&engine), options.progress_timeout));
@@ -127,6 +131,7 @@ pub async fn serve(
         }
     }
     watchdog.abort();
+    expiry.abort();
     wakes.abort();
     stop_metrics.notify_one();
     metrics_server.abort();
@@ -158,10 +163,14 @@ async fn start(
     let metrics = bind(&options.host, options.metrics_port, "metrics").await?;
     let (engine, threads) = Engine::start(
         Arc::clone(executor),
-        options
-            .max_queued_requests
-            .saturating_add(info.max_batch_size as usize),
-        options.slow_reader_timeout,
+        EngineLimits {
+            max_live: options
+                .max_queued_requests
+                .saturating_add(info.max_batch_size as usize),
+            places: info.max_batch_size,
+            max_queue_wait: options.max_queue_wait,
+            slow_reader_timeout: options.slow_reader_timeout,
+        },
         Arc::new(Metrics::default()),
     )?;
     Ok(Started {

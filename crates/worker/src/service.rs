@@ -156,7 +156,8 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
-        stream::infer(&self.shared, request.into_inner())
+        let peer = request.remote_addr();
+        stream::infer(&self.shared, request.into_inner(), peer)
             .await
             .map(Response::new)
     }
@@ -167,7 +168,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<ResponseStream>, Status> {
-        let connection = Connection::open(Arc::clone(&self.shared));
+        let connection = Connection::open(Arc::clone(&self.shared), request.remote_addr());
         Ok(Response::new(ResponseStream::new(
             connection,
             request.into_inner(),

@@ -9,6 +9,8 @@
 mod harness;
 #[path = "worker/life.rs"]
 mod life;
+#[path = "worker/overload.rs"]
+mod overload;
 #[path = "worker/plain.rs"]
 mod plain;
 #[path = "worker/refusals.rs"]

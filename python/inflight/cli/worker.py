@@ -32,6 +32,10 @@ EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
 
 BOUNDS = {
     "max_message_bytes": (click.IntRange(min=1), "Largest gRPC message taken or sent"),
+    "max_queue_wait_s": (
+        Finite(min=0),
+        "Seconds that a request may wait for a place in the batch; others are refused at once",
+    ),
     "max_queued_requests": (click.IntRange(min=0), "Live requests beyond what the executor runs at once"),
     "max_concurrent_streams": (click.IntRange(min=1), "gRPC calls at once on one connection"),
     "progress_timeout_s": (

@@ -25,6 +25,11 @@ impl StepBatch {
             column(&mut out, names::ERROR_CODES, &codes);
             let texts = self.errors.iter().map(|error| &error.text);
             out.push_bytes(names::ERROR_TEXTS, &[rows.len() as i64], texts);
+            let retries = self.errors.iter().map(|error| error.retry_after_ms);
+            let retries: Vec<u32> = retries.collect();
+            if retries.iter().any(|retry| *retry > 0) {
+                column(&mut out, names::ERROR_RETRY_AFTER_MS, &retries);
+            }
         }
         if !self.log_prob_rows.is_empty() {
             column(&mut out, names::LOG_PROB_ROWS, &self.log_prob_rows);
@@ -85,7 +90,7 @@ impl StepBatch {
         let errors = self
             .errors
             .iter()
-            .map(|error| 12 + error.text.len())
+            .map(|error| 16 + error.text.len())
             .sum::<usize>();
         let prompts = self
             .prompt_log_probs
@@ -123,14 +128,24 @@ fn decode_errors(tensors: &Tensors<'_>) -> Result<Vec<RowError>, StepError> {
     validate::length(names::ERROR_CODES, rows.len() as u64, codes.len())?;
     validate::length(names::ERROR_TEXTS, rows.len() as u64, texts.count())?;
     let texts = texts.strings()?;
+    let retries = tensors
+        .values::<u32>(names::ERROR_RETRY_AFTER_MS)?
+        .unwrap_or_else(|| vec![0; rows.len()]);
+    validate::length(
+        names::ERROR_RETRY_AFTER_MS,
+        rows.len() as u64,
+        retries.len(),
+    )?;
     Ok(rows
         .into_iter()
         .zip(codes)
         .zip(texts)
-        .map(|((row, code), text)| RowError {
+        .zip(retries)
+        .map(|(((row, code), text), retry_after_ms)| RowError {
             row,
             code: Code::from_i32(code),
             text: text.to_owned(),
+            retry_after_ms,
         })
         .collect())
 }

@@ -70,6 +70,7 @@ fn batch(rows: &[RowSpec]) -> StepBatch {
                 row: number,
                 code: Code::Internal,
                 text: text.clone(),
+                retry_after_ms: number * 7,
             });
         }
         if row.has_log_probs {
@@ -195,6 +196,7 @@ fn every_broken_invariant_is_an_error() {
                     row: 2,
                     code: Code::InvalidArgument,
                     text: String::new(),
+                    retry_after_ms: 0,
                 })
             },
             "column `inflight_error_rows` names row 2, but there are 2 rows",
@@ -205,6 +207,7 @@ fn every_broken_invariant_is_an_error() {
                     row: 0,
                     code: Code::InvalidArgument,
                     text: String::new(),
+                    retry_after_ms: 0,
                 })
             },
             "row 0 carries an error and is not final",
@@ -215,6 +218,7 @@ fn every_broken_invariant_is_an_error() {
                     row: 1,
                     code: Code::Ok,
                     text: String::new(),
+                    retry_after_ms: 0,
                 })
             },
             "row 1 has the value 0 in column `inflight_error_codes`",

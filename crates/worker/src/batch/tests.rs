@@ -78,6 +78,7 @@ fn histories() -> impl Strategy<Value = Vec<StepBatch>> {
                         row: 0,
                         code: Code::Internal,
                         text: "no".to_owned(),
+                        retry_after_ms: 0,
                     };
                     batch.push(&Row {
                         sequence_index: (sequence % 2) as i32,

@@ -159,6 +159,7 @@ fn refusals_and_failed_rows_keep_their_status() {
         row: 0,
         code: Code::ResourceExhausted,
         text: "full".to_owned(),
+        retry_after_ms: 0,
     });
     let answers = core.respond(&batch).unwrap();
     assert_eq!(

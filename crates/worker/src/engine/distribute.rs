@@ -27,6 +27,8 @@ struct Scratch {
     wake: Vec<Arc<Outbox>>,
     slow: Vec<Arc<Outbox>>,
     canaries: Vec<LiveRequest>,
+    /// The requests whose first row this iteration brought.
+    started: Vec<ClientId>,
 }
 
 /// Runs until the worker stops or the executor fails.
@@ -58,6 +60,15 @@ pub(super) fn run(engine: &Engine) {
 
 fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch: &mut Scratch) {
     let mut registry = engine.registry.lock();
+    if batch
+        .rows
+        .finish_reasons
+        .iter()
+        .any(|reason| is_cut(*reason))
+    {
+        let draining = engine.health.borrow().draining;
+        explain_cuts(&mut registry, &mut batch, draining);
+    }
     match account(&mut registry, &batch, moment.now, scratch) {
         Some((outbox, handles)) if batch.tensors.is_empty() => {
             if !batch.rows.cached_tokens.is_empty() {
@@ -65,7 +76,7 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
             }
             let rows = batch.rows.with_ids(handles);
             let delivery = outbox.put_step(rows, &scratch.ended_handles, moment);
-            if delivery.waited > engine.slow_reader_timeout {
+            if delivery.waited > engine.limits.slow_reader_timeout {
                 scratch.slow.push(Arc::clone(&outbox));
             }
             if delivery.wake {
@@ -75,7 +86,7 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
         _ => spread(engine, &mut registry, &batch, moment, scratch),
     }
     for client_id in scratch.ended.drain(..) {
-        if let Some(request) = registry.remove(client_id) {
+        if let Some(request) = registry.remove(client_id, moment.now) {
             end(
                 request,
                 moment.now,
@@ -137,7 +148,10 @@ fn account(
         };
         uniform &= !request.ended;
         request.output_tokens += tokens;
-        request.first_row.get_or_insert(now);
+        if request.first_row.is_none() {
+            request.first_row = Some(now);
+            scratch.started.push(*client_id);
+        }
         if *last != 0 && !request.ended {
             request.ended = true;
             request.finish_reason = *reason;
@@ -155,7 +169,57 @@ fn account(
             _ => uniform = false,
         }
     }
+    for client_id in scratch.started.drain(..) {
+        registry.start(client_id);
+    }
     common.filter(|_| uniform).map(|outbox| (outbox, handles))
+}
+
+/// Whether a sequence with this finish reason ended before it was complete.
+fn is_cut(reason: u8) -> bool {
+    reason == FinishReason::Cancelled as u8 || reason == FinishReason::TimedOut as u8
+}
+
+/// Gives an error to each row that ends a sequence which its client did not ask to stop: part of an
+/// answer must not look like a whole one.
+fn explain_cuts(registry: &mut Registry, batch: &mut ResponseBatch, draining: bool) {
+    let rows = &mut batch.rows;
+    let explained = rows.errors.len();
+    for (row, (client_id, reason)) in (0u32..).zip(rows.ids.iter().zip(&rows.finish_reasons)) {
+        let asked = registry
+            .get_mut(*client_id)
+            .is_none_or(|request| request.stopped || request.outbox.is_none());
+        let has_error = |errors: &[RowError]| {
+            let errors = errors.get(..explained).unwrap_or_default();
+            errors.binary_search_by_key(&row, |error| error.row).is_ok()
+        };
+        if !is_cut(*reason) || asked || has_error(&rows.errors) {
+            continue;
+        }
+        let (code, text) = if *reason == FinishReason::TimedOut as u8 {
+            (
+                Code::DeadlineExceeded,
+                "the request's time has run out in the executor",
+            )
+        } else if draining {
+            (
+                Code::Unavailable,
+                "the worker is shutting down and cancelled the request; send it to another worker",
+            )
+        } else {
+            (
+                Code::Unavailable,
+                "the executor cancelled the request; retry it",
+            )
+        };
+        rows.errors.push(RowError {
+            row,
+            code,
+            text: text.to_owned(),
+            retry_after_ms: 0,
+        });
+    }
+    rows.errors.sort_by_key(|error| error.row);
 }
 
 fn keep_wanted_cached_tokens(registry: &mut Registry, batch: &mut ResponseBatch) {
@@ -205,7 +269,7 @@ fn spread(
         if delivery.wake {
             scratch.wake.push(Arc::clone(outbox));
         }
-        let slow = delivery.waited > engine.slow_reader_timeout;
+        let slow = delivery.waited > engine.limits.slow_reader_timeout;
         if slow && !scratch.slow.iter().any(|known| Arc::ptr_eq(known, outbox)) {
             scratch.slow.push(Arc::clone(outbox));
         }
@@ -225,6 +289,7 @@ fn end(
     }
     let outcome = match &request.error {
         Some((code, _)) if *code == Code::ResourceExhausted => Outcome::Rejected,
+        Some((code, _)) if *code == Code::DeadlineExceeded => Outcome::Canceled,
         Some(_) => Outcome::Backend,
         None if request.abandoned || request.finish_reason == FinishReason::Cancelled as u8 => {
             Outcome::Canceled
@@ -260,6 +325,26 @@ fn answer_canary(canary: &mut LiveRequest) {
     let _ = sender.send(answer);
 }
 
+/// Puts the final row of a request into its outbox: an error.
+pub(super) fn put_error(
+    outbox: &Outbox,
+    handle: Option<Handle>,
+    client_id: ClientId,
+    error: &RowError,
+    moment: Moment,
+) {
+    let row = Row {
+        finish_reason: FinishReason::Cancelled,
+        is_final: true,
+        error: Some(error),
+        ..Row::new(client_id, &[])
+    };
+    match handle {
+        Some(handle) => outbox.put_step_row(&row, handle, moment),
+        None => outbox.put_plain_row(&row, std::iter::empty(), moment),
+    };
+}
+
 /// Ends the requests of an executor that failed: the final row of each is an error.
 pub(super) fn fail_all(requests: Vec<(ClientId, LiveRequest)>, reason: &str, metrics: &Metrics) {
     let now = Instant::now();
@@ -273,19 +358,11 @@ pub(super) fn fail_all(requests: Vec<(ClientId, LiveRequest)>, reason: &str, met
         code: Code::Unavailable,
         // How it failed is in the log, not for clients.
         text: NotAdmitted::Failed.to_string(),
+        retry_after_ms: 0,
     };
     for (client_id, mut request) in requests {
-        let row = Row {
-            finish_reason: FinishReason::Cancelled,
-            is_final: true,
-            error: Some(&error),
-            ..Row::new(client_id, &[])
-        };
         if let Some(outbox) = &request.outbox {
-            match request.handle {
-                Some(handle) => outbox.put_step_row(&row, handle, moment),
-                None => outbox.put_plain_row(&row, std::iter::empty(), moment),
-            };
+            put_error(outbox, request.handle, client_id, &error, moment);
             outbox.wake();
         }
         request.error = Some((error.code, reason.into()));

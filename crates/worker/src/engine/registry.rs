@@ -1,9 +1,10 @@
 //! The live requests, by client id. A row finds its request by one indexed load, and a late row of a
 //! finished request finds nothing: an id is a slot map's key, which is never used again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use inflight_kserve::step::Handle;
 use slotmap::{Key as _, KeyData, SlotMap, new_key_type};
@@ -11,8 +12,13 @@ use tokio::sync::oneshot;
 use tonic::Code;
 
 use super::Destination;
+use super::line::{Line, Ticket, TooLong};
 use crate::executor::ClientId;
 use crate::outbox::Outbox;
+
+/// What a client may stop a request by: its request id, and the connection that it came on. The address
+/// is unknown only where the listener is no TCP socket.
+pub(super) type Name = (Option<SocketAddr>, Box<str>);
 
 /// One executor request, from its submission to its final row.
 pub(super) struct LiveRequest {
@@ -23,7 +29,19 @@ pub(super) struct LiveRequest {
     pub(super) wants_cached_tokens: bool,
     /// The final row has come; the request goes at the end of the iteration.
     pub(super) ended: bool,
-    pub(super) name: Option<Box<str>>,
+    pub(super) name: Option<Name>,
+    /// Its client asked to stop it.
+    pub(super) stopped: bool,
+    /// Sequences that it runs.
+    pub(super) sequences: u32,
+    /// Its position in the line; the canary has none.
+    pub(super) ticket: Option<Ticket>,
+    /// When it is ended if it still waits in the line.
+    pub(super) queue_until: Option<Instant>,
+    /// When it is ended in any case.
+    pub(super) deadline: Option<Instant>,
+    /// The other rows of its batch, which wait as long as it does. Only the first row has them.
+    pub(super) rest_of_batch: Vec<ClientId>,
     pub(super) canary: Option<oneshot::Sender<Result<(), String>>>,
     pub(super) prompt_tokens: u32,
     pub(super) output_tokens: u32,
@@ -51,7 +69,10 @@ impl LiveRequest {
                 handle,
                 wants_cached_tokens,
             } => (Some(*handle), *wants_cached_tokens, None),
-            Destination::Plain { id } => (None, true, id.as_deref().map(Into::into)),
+            Destination::Plain { id, connection } => {
+                let name = id.as_deref().map(|id| (*connection, id.into()));
+                (None, true, name)
+            }
         };
         Self {
             outbox: Some(Arc::clone(outbox)),
@@ -59,6 +80,12 @@ impl LiveRequest {
             wants_cached_tokens,
             ended: false,
             name,
+            stopped: false,
+            sequences: 1,
+            ticket: None,
+            queue_until: None,
+            deadline: None,
+            rest_of_batch: Vec::new(),
             canary: None,
             prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
             output_tokens: 0,
@@ -79,6 +106,12 @@ impl LiveRequest {
             wants_cached_tokens: false,
             ended: false,
             name: None,
+            stopped: false,
+            sequences: 1,
+            ticket: None,
+            queue_until: None,
+            deadline: None,
+            rest_of_batch: Vec::new(),
             canary: Some(sender),
             prompt_tokens: 1,
             output_tokens: 0,
@@ -115,16 +148,116 @@ impl From<Key> for ClientId {
     }
 }
 
-#[derive(Default)]
 pub(super) struct Registry {
     requests: SlotMap<Key, LiveRequest>,
-    /// Request ids that clients may stop by. The newest use of an id is the one that counts.
-    names: HashMap<Box<str>, Vec<ClientId>>,
+    /// Request ids that clients may stop by. The newest use of an id on a connection is the one that
+    /// counts.
+    names: HashMap<Name, Vec<ClientId>>,
+    line: Line,
+    /// When requests that wait or have a deadline are to be ended.
+    due: BTreeSet<(Instant, ClientId)>,
 }
 
 impl Registry {
+    /// `places`: sequences that run at once. `max_queue_wait`: how long a request may wait for one.
+    pub(super) fn new(places: u32, max_queue_wait: Duration) -> Self {
+        Self {
+            requests: SlotMap::default(),
+            names: HashMap::new(),
+            line: Line::new(places, max_queue_wait),
+            due: BTreeSet::new(),
+        }
+    }
+
     pub(super) fn live(&self) -> usize {
         self.requests.len()
+    }
+
+    /// Whether a request of `sequences` would get a place in time.
+    ///
+    /// # Errors
+    /// Its expected wait is longer than the limit or than `patience`.
+    pub(super) fn check_wait(
+        &mut self,
+        now: Instant,
+        sequences: u32,
+        patience: Option<Duration>,
+    ) -> Result<(), TooLong> {
+        self.line.check(now, sequences, patience)
+    }
+
+    /// Puts the executor requests of one client request into the line, the first of which may wait until
+    /// `queue_until` and all of which must end by `deadline`. Returns true if the earliest time in
+    /// [`next_due`](Self::next_due) has changed.
+    pub(super) fn join_line(
+        &mut self,
+        client_ids: &[ClientId],
+        now: Instant,
+        queue_until: Instant,
+        deadline: Option<Instant>,
+    ) -> bool {
+        let before = self.next_due();
+        for (row, client_id) in client_ids.iter().enumerate() {
+            let Some(request) = self.requests.get_mut((*client_id).into()) else {
+                continue;
+            };
+            let ticket = self.line.join(now, request.sequences);
+            request.ticket = Some(ticket);
+            if row == 0 && self.line.is_waiting(ticket) {
+                request.queue_until = Some(queue_until);
+                request.rest_of_batch = client_ids.get(1..).unwrap_or_default().to_vec();
+                self.due.insert((queue_until, *client_id));
+            }
+            if let Some(deadline) = deadline {
+                request.deadline = Some(deadline);
+                self.due.insert((deadline, *client_id));
+            }
+        }
+        self.next_due() != before
+    }
+
+    /// Its first row came.
+    pub(super) fn start(&mut self, client_id: ClientId) {
+        let request = self.requests.get(client_id.into());
+        if let Some(ticket) = request.and_then(|request| request.ticket) {
+            self.line.start(ticket);
+        }
+    }
+
+    pub(super) fn is_waiting(&self, client_id: ClientId) -> bool {
+        let request = self.requests.get(client_id.into());
+        let ticket = request.and_then(|request| request.ticket);
+        ticket.is_some_and(|ticket| self.line.is_waiting(ticket))
+    }
+
+    /// The earliest time at which a request is to be ended.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(time, _)| *time)
+    }
+
+    /// Takes the requests whose time has come; of those past their limit in the line, only the ones that
+    /// still wait.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(ClientId, Due)> {
+        let mut due = Vec::new();
+        while let Some(&(time, client_id)) = self.due.first().filter(|(time, _)| *time <= now) {
+            self.due.pop_first();
+            let Some(request) = self.requests.get(client_id.into()) else {
+                continue;
+            };
+            if request.deadline == Some(time) {
+                due.push((client_id, Due::Deadline));
+                continue;
+            }
+            let batch = std::iter::once(client_id).chain(request.rest_of_batch.iter().copied());
+            if self.is_waiting(client_id) {
+                due.extend(
+                    batch
+                        .filter(|client_id| self.is_waiting(*client_id))
+                        .map(|client_id| (client_id, Due::QueueLimit)),
+                );
+            }
+        }
+        due
     }
 
     pub(super) fn insert(&mut self, request: LiveRequest) -> ClientId {
@@ -136,8 +269,18 @@ impl Registry {
         self.requests.get_mut(client_id.into())
     }
 
-    pub(super) fn remove(&mut self, client_id: ClientId) -> Option<LiveRequest> {
+    /// Removes a request that the executor is through with.
+    pub(super) fn remove(&mut self, client_id: ClientId, now: Instant) -> Option<LiveRequest> {
         let request = self.requests.remove(client_id.into())?;
+        if let Some(ticket) = request.ticket {
+            self.line.leave(now, ticket, request.sequences);
+        }
+        for time in [request.queue_until, request.deadline]
+            .into_iter()
+            .flatten()
+        {
+            self.due.remove(&(time, client_id));
+        }
         if let Some(name) = &request.name
             && let Some(ids) = self.names.get_mut(name)
         {
@@ -150,11 +293,11 @@ impl Registry {
     }
 
     /// Gives live requests a name to be stopped by.
-    pub(super) fn name(&mut self, name: &str, client_ids: &[ClientId]) {
-        self.names.insert(name.into(), client_ids.to_vec());
+    pub(super) fn name(&mut self, name: Name, client_ids: &[ClientId]) {
+        self.names.insert(name, client_ids.to_vec());
     }
 
-    pub(super) fn named(&self, name: &str) -> Vec<ClientId> {
+    pub(super) fn named(&self, name: &Name) -> Vec<ClientId> {
         self.names.get(name).cloned().unwrap_or_default()
     }
 
@@ -165,6 +308,8 @@ impl Registry {
     /// Removes everything.
     pub(super) fn drain(&mut self) -> Vec<(ClientId, LiveRequest)> {
         self.names.clear();
+        self.line.clear();
+        self.due.clear();
         self.requests
             .drain()
             .map(|(key, request)| (key.into(), request))
@@ -172,9 +317,20 @@ impl Registry {
     }
 }
 
+/// Why a request's time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// It has waited in the line as long as any may.
+    QueueLimit,
+    /// Its client's deadline has passed.
+    Deadline,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(2);
 
     fn request() -> LiveRequest {
         LiveRequest::canary(oneshot::channel().0, Instant::now())
@@ -182,12 +338,12 @@ mod tests {
 
     #[test]
     fn the_id_of_a_finished_request_is_not_used_again() {
-        let mut registry = Registry::default();
+        let mut registry = Registry::new(4, LIMIT);
         let first = registry.insert(request());
-        assert!(registry.remove(first).is_some());
+        assert!(registry.remove(first, Instant::now()).is_some());
         let second = registry.insert(request());
         assert!(registry.get_mut(first).is_none());
-        assert!(registry.remove(first).is_none());
+        assert!(registry.remove(first, Instant::now()).is_none());
         assert!(registry.get_mut(second).is_some());
         assert_eq!(registry.live(), 1);
         assert!(registry.get_mut(ClientId(u64::MAX)).is_none());
@@ -199,19 +355,46 @@ mod tests {
 
     #[test]
     fn the_newest_use_of_a_name_is_the_one_that_counts() {
-        let mut registry = Registry::default();
+        let mut registry = Registry::new(4, LIMIT);
+        let name = || (None, "a".into());
         let named = || LiveRequest {
-            name: Some("a".into()),
+            name: Some(name()),
             ..request()
         };
         let first = registry.insert(named());
-        registry.name("a", &[first]);
+        registry.name(name(), &[first]);
         let second = registry.insert(named());
-        registry.name("a", &[second]);
-        registry.remove(first);
-        assert_eq!(registry.named("a"), [second]);
-        registry.remove(second);
-        assert!(registry.named("a").is_empty());
+        registry.name(name(), &[second]);
+        registry.remove(first, Instant::now());
+        assert_eq!(registry.named(&name()), [second]);
+        registry.remove(second, Instant::now());
+        assert!(registry.named(&name()).is_empty());
         assert!(registry.names.is_empty());
+    }
+
+    #[test]
+    fn requests_are_due_while_they_wait_and_at_their_deadline() {
+        let mut registry = Registry::new(1, LIMIT);
+        let now = Instant::now();
+        let until = now + LIMIT;
+        let deadline = until + LIMIT;
+        let ids: Vec<ClientId> = (0..5).map(|_| registry.insert(request())).collect();
+        assert!(!registry.join_line(&ids[..1], now, until, None));
+        assert!(registry.join_line(&ids[1..2], now, until, Some(deadline)));
+        // A batch of two rows waits as one.
+        assert!(!registry.join_line(&ids[2..4], now, until, None));
+        assert!(!registry.join_line(&ids[4..], now, until, None));
+        assert_eq!(registry.next_due(), Some(until));
+        assert!(registry.take_due(now).is_empty());
+        // The second gets the first one's place; the last one leaves.
+        registry.remove(ids[0], now);
+        registry.remove(ids[4], now);
+        assert_eq!(
+            registry.take_due(until),
+            [(ids[2], Due::QueueLimit), (ids[3], Due::QueueLimit)]
+        );
+        assert_eq!(registry.next_due(), Some(deadline));
+        assert_eq!(registry.take_due(deadline), [(ids[1], Due::Deadline)]);
+        assert_eq!(registry.next_due(), None);
     }
 }

@@ -42,7 +42,7 @@ fn a_handle_is_live_then_ending_then_unknown() {
     assert!(!outbox.forget_handle(Handle(7)));
     assert_eq!(finals(&outbox), [0, 1]);
     assert_eq!(outbox.find(Handle(7)), Known::No);
-    outbox.refuse_handle(Handle(7), Code::InvalidArgument, String::new());
+    outbox.refuse_handle(Handle(7), Code::InvalidArgument, String::new(), 0);
     assert_eq!(outbox.find(Handle(7)), Known::Ending);
 }
 
@@ -51,7 +51,7 @@ fn the_final_row_of_a_forgotten_handle_goes_nowhere() {
     let outbox = Outbox::default();
     outbox.admit(&[ClientId(1)], Some(Handle(7)));
     assert!(outbox.forget_handle(Handle(7)));
-    outbox.refuse_handle(Handle(7), Code::AlreadyExists, String::new());
+    outbox.refuse_handle(Handle(7), Code::AlreadyExists, String::new(), 0);
     // As a failing executor's sweep gives it, which knows nothing of the handle's new use.
     outbox.put_step_row(&row(ClientId(1), true), Handle(7), moment());
     assert_eq!(finals(&outbox), [1]);
@@ -74,7 +74,7 @@ fn nothing_is_admitted_to_a_stream_that_has_ended() {
 fn a_reply_that_was_read_does_not_hide_the_refusals_that_wait() {
     let outbox = Outbox::default();
     for handle in 0..MAX_WAITING_REFUSALS as u64 {
-        outbox.refuse_handle(Handle(handle), Code::InvalidArgument, String::new());
+        outbox.refuse_handle(Handle(handle), Code::InvalidArgument, String::new(), 0);
     }
     let has_room = || futures_util::FutureExt::now_or_never(outbox.has_room()).is_some();
     assert!(!has_room());

@@ -1,11 +1,13 @@
 //! Request parameters: what stands beside the tensors. Those that change the answer are honoured or
 //! refused by name; those that no model reads (trace context, a client's own) pass.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use inflight_kserve::inference::{
     InferParameter, ModelInferRequest, infer_parameter::ParameterChoice,
 };
-use inflight_kserve::names;
+use inflight_kserve::names::{self, TIMEOUT};
 
 use crate::executor::{NamedTensor, capability};
 use crate::model::{PRIORITY, PRIORITY_LEVELS, REQUEST_TYPE};
@@ -26,6 +28,8 @@ pub(super) struct Parameters {
     /// `request_type` BYTES `[1]`; `priority` FP32 `[1]`, from 0 to 1, where 1 goes first.
     pub(super) tensors: Vec<NamedTensor>,
     pub(super) context_only: bool,
+    /// How long the whole request may take, from its arrival.
+    pub(super) timeout: Option<Duration>,
 }
 
 /// Reads the parameters.
@@ -40,6 +44,7 @@ pub(super) fn read(
     for (name, parameter) in &message.parameters {
         match name.as_str() {
             REQUEST_TYPE => request_type(parameter, limits, &mut read)?,
+            TIMEOUT => read.timeout = timeout(parameter)?,
             PRIORITY => read.tensors.extend(priority(parameter, limits)?),
             _ if asks_for_nothing(name, parameter) => {}
             _ => {
@@ -116,13 +121,29 @@ fn priority(
     }))
 }
 
+/// Microseconds, as Triton's clients send them; 0 is Triton's "not set".
+fn timeout(parameter: &InferParameter) -> Result<Option<Duration>, RequestError> {
+    let microseconds = match &parameter.parameter_choice {
+        None => Some(0),
+        Some(ParameterChoice::Int64Param(value)) => u64::try_from(*value).ok(),
+        Some(ParameterChoice::Uint64Param(value)) => Some(*value),
+        Some(ParameterChoice::StringParam(text)) if text.is_empty() => Some(0),
+        _ => None,
+    };
+    let microseconds = microseconds.ok_or_else(|| {
+        let expected = "a whole number of microseconds, or 0 for no limit".to_owned();
+        value(TIMEOUT, parameter, expected)
+    })?;
+    Ok((microseconds > 0).then(|| Duration::from_micros(microseconds)))
+}
+
 /// Whether a parameter that would change the answer has the value that changes nothing.
 fn asks_for_nothing(name: &str, parameter: &InferParameter) -> bool {
     let Some(choice) = &parameter.parameter_choice else {
         return true;
     };
     match name {
-        "sequence_id" | "timeout" => match choice {
+        "sequence_id" => match choice {
             ParameterChoice::Int64Param(0) | ParameterChoice::Uint64Param(0) => true,
             ParameterChoice::StringParam(text) => text.is_empty(),
             _ => false,

@@ -89,7 +89,8 @@ fn every_input_is_taken_passed_on_or_refused_by_name() {
         let message = zeros(spec);
         // With everything possible, a zero is taken or named; what is unread arrives.
         match parse(&message, &limits(&EVERYTHING)) {
-            Ok(Incoming::Plain { requests, .. }) => {
+            Ok(Incoming::Plain(plain)) => {
+                let requests = plain.requests;
                 let passed = requests[0]
                     .tensors
                     .iter()
@@ -142,15 +143,10 @@ fn fields_arrive_where_they_belong() {
         .vector(names::LOGIT_BIAS_IDS, &[4, 5])
         .vector(names::LOGIT_BIAS_VALUES, &[-100_f32, 1.0])
         .push("stop_words_list", &[1, 2, 3], &[4, 5, 6, 1, 3, -1]);
-    let Ok(Incoming::Plain {
-        requests,
-        prompts,
-        answer,
-    }) = parse(&builder.build(), &limits(&EVERYTHING))
-    else {
+    let Ok(Incoming::Plain(plain)) = parse(&builder.build(), &limits(&EVERYTHING)) else {
         panic!("a plain request");
     };
-    let request = &requests[0];
+    let request = &plain.requests[0];
     assert_eq!(request.input_token_ids, [1, 2, 3]);
     assert_eq!((request.max_tokens, request.streaming), (8, true));
     assert_eq!((request.end_id, request.pad_id), (Some(9), None));
@@ -170,8 +166,8 @@ fn fields_arrive_where_they_belong() {
     assert_eq!(request.output_config.num_top_log_probs, 5);
     assert_eq!(request.output_config.num_prompt_log_probs, Some(0));
     // Streaming responses do not repeat the prompt.
-    assert_eq!(prompts, [Vec::<i32>::new()]);
-    assert_eq!((answer.sequences, answer.batch), (2, 1));
+    assert_eq!(plain.prompts, [Vec::<i32>::new()]);
+    assert_eq!((plain.answer.sequences, plain.answer.batch), (2, 1));
 }
 
 #[test]
@@ -182,10 +178,11 @@ fn a_batch_of_texts_is_split_by_row() {
         .push("input_lengths", &[2, 1], &[1, 1])
         .push("request_output_len", &[2, 1], &[3, 3])
         .push_bytes("guided_decoding_guide", &[2, 1], ["one", "three"]);
-    let Ok(Incoming::Plain { requests, .. }) = parse(&builder.build(), &limits(&EVERYTHING)) else {
+    let Ok(Incoming::Plain(plain)) = parse(&builder.build(), &limits(&EVERYTHING)) else {
         panic!("a plain request");
     };
-    let texts: Vec<&[u8]> = requests
+    let texts: Vec<&[u8]> = plain
+        .requests
         .iter()
         .map(|request| &request.tensors[0].data[4..])
         .collect();
@@ -198,7 +195,10 @@ fn parameters_that_would_change_the_answer_are_refused() {
     for (name, value, taken) in [
         ("sequence_id", Int64Param(5), false),
         ("sequence_id", Int64Param(0), true),
-        ("timeout", Int64Param(1000), false),
+        ("timeout", Int64Param(1000), true),
+        ("timeout", Int64Param(0), true),
+        ("timeout", Int64Param(-1), false),
+        ("timeout", StringParam("1s".to_owned()), false),
         ("sequence_start", BoolParam(true), false),
         ("traceparent", StringParam("00-0-0-00".to_owned()), true),
     ] {
@@ -220,11 +220,10 @@ fn handed_over(
 ) -> Result<Vec<(String, Vec<u8>)>, RequestError> {
     let mut builder = base();
     builder.parameter(name, value);
-    let Incoming::Plain { mut requests, .. } = parse(&builder.build(), &limits(capabilities))?
-    else {
+    let Incoming::Plain(mut plain) = parse(&builder.build(), &limits(capabilities))? else {
         panic!("a plain request");
     };
-    let tensors = requests.remove(0).tensors;
+    let tensors = plain.requests.remove(0).tensors;
     Ok(tensors
         .into_iter()
         .map(|tensor| {
@@ -448,7 +447,7 @@ proptest! {
         handle_of_malformed(&message);
         let limits = limits(if capable { &EVERYTHING } else { &[] });
         let requests = match parse(&message, &limits) {
-            Ok(Incoming::Plain { requests, .. }) => requests,
+            Ok(Incoming::Plain(plain)) => plain.requests,
             Ok(Incoming::Step { request, .. }) => vec![*request],
             Ok(_) => Vec::new(),
             Err(error) => {

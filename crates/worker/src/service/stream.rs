@@ -5,9 +5,11 @@
 //! it.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::Stream;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
@@ -17,24 +19,27 @@ use tonic::{Code, Status, Streaming};
 
 use super::Shared;
 use crate::batch;
-use crate::engine::Destination;
+use crate::engine::{Destination, NotAdmitted};
 use crate::executor::{ClientId, Request, ResponseBatch};
 use crate::model::CORE_MODEL;
 use crate::outbox::{Known, Outbox, Taken};
-use crate::request::{self, Incoming, PlainRequest};
+use crate::request::{self, Incoming, Plain};
 use crate::respond::{self, FailedRow, Responder};
 
 /// The requests of one stream and the outbox for their rows. Dropping it cancels them.
 pub(super) struct Connection {
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
+    /// The client's address, which tells its connection from others.
+    peer: Option<SocketAddr>,
 }
 
 impl Connection {
-    pub(super) fn open(shared: Arc<Shared>) -> Self {
+    pub(super) fn open(shared: Arc<Shared>, peer: Option<SocketAddr>) -> Self {
         Self {
             outbox: shared.open(),
             shared,
+            peer,
         }
     }
 }
@@ -49,7 +54,35 @@ impl Drop for Connection {
 struct Refusal {
     code: Code,
     text: String,
+    /// 0: not known.
+    retry_after_ms: u32,
 }
+
+impl From<NotAdmitted> for Refusal {
+    fn from(refused: NotAdmitted) -> Self {
+        let retry = refused.retry_after().unwrap_or_default();
+        Self {
+            code: refused.code(),
+            text: refused.to_string(),
+            retry_after_ms: u32::try_from(retry.as_millis()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let mut status = Self::new(refusal.code, refusal.text);
+        if refusal.retry_after_ms > 0 {
+            status
+                .metadata_mut()
+                .insert(RETRY_PUSHBACK, refusal.retry_after_ms.into());
+        }
+        status
+    }
+}
+
+/// Trailing metadata of gRPC's retry design (proposal A6): when a client should retry.
+const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// What happened to an earlier request with the same handle.
 enum Earlier {
@@ -64,7 +97,7 @@ enum Earlier {
 impl Shared {
     /// Handles one request of a stream. An error is the answer to that request and does not end the
     /// stream.
-    fn receive(&self, message: &ModelInferRequest, outbox: &Arc<Outbox>) {
+    fn receive(&self, message: &ModelInferRequest, outbox: &Arc<Outbox>, peer: Option<SocketAddr>) {
         let incoming = match request::parse(message, &self.limits) {
             Ok(incoming) => incoming,
             Err(error) => {
@@ -72,6 +105,7 @@ impl Shared {
                 let refusal = Refusal {
                     code: error.code(),
                     text: error.to_string(),
+                    retry_after_ms: 0,
                 };
                 let handle = request::handle_of_malformed(message);
                 return self.refuse(outbox, handle, &message.id, refusal);
@@ -81,28 +115,29 @@ impl Shared {
             Incoming::StopHandle(handle) => {
                 // A request that has finished needs no cancel: its final row is on the way.
                 if let Known::Live(client_id) = outbox.find(handle) {
-                    self.engine.cancel(&[client_id]);
+                    self.engine.stop_requests(&[client_id]);
                 }
             }
             Incoming::StopId(id) => {
                 // An unknown id is a success too, as in Triton: its request may have finished.
-                self.engine.cancel_named(&id);
+                self.engine.stop_named(peer, &id);
                 outbox.reply(respond::message(respond::empty(&id, true)));
             }
             Incoming::Step {
                 handle,
                 request,
+                timeout,
                 wants_cached_tokens,
             } => {
-                self.start_step(outbox, handle, *request, wants_cached_tokens);
+                let destination = Destination::Step {
+                    handle,
+                    wants_cached_tokens,
+                };
+                self.start_step(outbox, handle, *request, timeout, &destination);
             }
-            Incoming::Plain {
-                requests,
-                prompts,
-                answer,
-            } => {
-                let id = answer.id.clone();
-                if let Err(refusal) = self.start_plain(outbox, requests, prompts, answer) {
+            Incoming::Plain(plain) => {
+                let id = plain.answer.id.clone();
+                if let Err(refusal) = self.start_plain(outbox, peer, *plain) {
                     self.refuse(outbox, None, &id, refusal);
                 }
             }
@@ -114,7 +149,8 @@ impl Shared {
         outbox: &Arc<Outbox>,
         handle: Handle,
         request: Request,
-        wants_cached_tokens: bool,
+        timeout: Option<Duration>,
+        destination: &Destination,
     ) {
         match self.end_earlier(outbox, handle) {
             Earlier::None => {}
@@ -122,29 +158,35 @@ impl Shared {
                 let text = format!(
                     "handle `{handle}` is in use on this stream; both requests were cancelled, use a new handle"
                 );
-                return outbox.refuse_handle(handle, Code::AlreadyExists, text);
+                return outbox.refuse_handle(handle, Code::AlreadyExists, text, 0);
             }
             Earlier::Final => return,
         }
-        let destination = Destination::Step {
-            handle,
-            wants_cached_tokens,
-        };
         let submitted = self
             .engine
-            .submit(vec![request], outbox, &destination, |_| ());
+            .submit(vec![request], outbox, destination, timeout, |_| ());
         if let Err(refused) = submitted {
-            outbox.refuse_handle(handle, refused.code(), refused.to_string());
+            let Refusal {
+                code,
+                text,
+                retry_after_ms,
+            } = refused.into();
+            outbox.refuse_handle(handle, code, text, retry_after_ms);
         }
     }
 
     fn start_plain(
         &self,
         outbox: &Arc<Outbox>,
-        requests: Vec<Request>,
-        prompts: Vec<Vec<i32>>,
-        answer: PlainRequest,
+        connection: Option<SocketAddr>,
+        plain: Plain,
     ) -> Result<(), Refusal> {
+        let Plain {
+            requests,
+            prompts,
+            answer,
+            timeout,
+        } = plain;
         let id = Some(answer.id.clone()).filter(|id| !id.is_empty());
         let answer = Arc::new(answer);
         let lengths: Vec<usize> = requests
@@ -158,12 +200,10 @@ impl Shared {
                 outbox.add_responder(*client_id, responder);
             }
         };
+        let destination = Destination::Plain { id, connection };
         self.engine
-            .submit(requests, outbox, &Destination::Plain { id }, prepare)
-            .map_err(|refused| Refusal {
-                code: refused.code(),
-                text: refused.to_string(),
-            })
+            .submit(requests, outbox, &destination, timeout, prepare)
+            .map_err(Refusal::from)
     }
 
     fn refuse(&self, outbox: &Outbox, handle: Option<Handle>, id: &str, refusal: Refusal) {
@@ -171,7 +211,12 @@ impl Shared {
             // A malformed second request with a handle ends the first as well.
             Some(handle) => match self.end_earlier(outbox, handle) {
                 Earlier::None | Earlier::Silenced => {
-                    outbox.refuse_handle(handle, refusal.code, refusal.text);
+                    let Refusal {
+                        code,
+                        text,
+                        retry_after_ms,
+                    } = refusal;
+                    outbox.refuse_handle(handle, code, text, retry_after_ms);
                 }
                 Earlier::Final => {}
             },
@@ -199,11 +244,16 @@ impl Shared {
 }
 
 /// Reads requests until the client ends its side.
-async fn read(mut inbound: Streaming<ModelInferRequest>, shared: Arc<Shared>, outbox: Arc<Outbox>) {
+async fn read(
+    mut inbound: Streaming<ModelInferRequest>,
+    shared: Arc<Shared>,
+    outbox: Arc<Outbox>,
+    peer: Option<SocketAddr>,
+) {
     loop {
         outbox.has_room().await;
         match inbound.message().await {
-            Ok(Some(message)) => shared.receive(&message, &outbox),
+            Ok(Some(message)) => shared.receive(&message, &outbox, peer),
             Ok(None) => return outbox.finish(),
             Err(status) => {
                 // Not a request, or too large for one: nothing after it can be read.
@@ -228,6 +278,7 @@ impl ResponseStream {
             inbound,
             Arc::clone(&connection.shared),
             Arc::clone(&connection.outbox),
+            connection.peer,
         );
         let reader = tokio::spawn(reading).abort_handle();
         Self {
@@ -313,14 +364,15 @@ fn each_response(outbox: &Outbox, batch: &ResponseBatch, mut then: impl FnMut(An
 pub(super) async fn infer(
     shared: &Arc<Shared>,
     message: ModelInferRequest,
+    peer: Option<SocketAddr>,
 ) -> Result<ModelInferResponse, Status> {
     let incoming = request::parse(&message, &shared.limits).map_err(|error| {
         shared.engine.metrics.refused();
         Status::new(error.code(), error.to_string())
     })?;
-    let (requests, prompts, answer) = match incoming {
+    let plain = match incoming {
         Incoming::StopId(id) => {
-            shared.engine.cancel_named(&id);
+            shared.engine.stop_named(peer, &id);
             return Ok(respond::empty(&id, true));
         }
         Incoming::StopHandle(_) | Incoming::Step { .. } => {
@@ -328,12 +380,9 @@ pub(super) async fn infer(
                 "ModelInfer does not support `inflight_handle`; use ModelStreamInfer",
             ));
         }
-        Incoming::Plain {
-            requests,
-            prompts,
-            answer,
-        } => (requests, prompts, answer),
+        Incoming::Plain(plain) => *plain,
     };
+    let answer = &plain.answer;
     if answer.streaming {
         return Err(Status::unimplemented(
             "ModelInfer has one response and `streaming` asks for several (a decoupled transaction); \
@@ -346,10 +395,10 @@ pub(super) async fn infer(
              `num_return_sequences` above 1",
         ));
     }
-    let connection = Connection::open(Arc::clone(shared));
+    let connection = Connection::open(Arc::clone(shared), peer);
     shared
-        .start_plain(&connection.outbox, requests, prompts, answer)
-        .map_err(|refusal| Status::new(refusal.code, refusal.text))?;
+        .start_plain(&connection.outbox, peer, plain)
+        .map_err(Status::from)?;
     connection.outbox.finish();
     let mut result = None;
     std::future::poll_fn(|context| {

@@ -420,7 +420,12 @@ impl Scheduler {
         for notice in self.notices.drain(..) {
             if let Some((code, text)) = notice.error {
                 let row = rows.ids.len() as u32;
-                rows.errors.push(RowError { row, code, text });
+                rows.errors.push(RowError {
+                    row,
+                    code,
+                    text,
+                    retry_after_ms: 0,
+                });
             }
             close_row(
                 rows,

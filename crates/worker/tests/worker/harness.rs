@@ -94,6 +94,22 @@ impl Worker {
         (Self::start(executor, self::options()).await, script)
     }
 
+    /// A client of the same worker on a connection of its own.
+    pub(crate) async fn reconnected(&self) -> Client {
+        let transport = TransportOptions::default();
+        let channel = connect(&self.grpc.to_string(), &transport).await.unwrap();
+        Client {
+            client: inference_client(channel, &transport),
+        }
+    }
+
+    /// Requests at the executor or on the way there.
+    pub(crate) async fn active(&self) -> f64 {
+        let labels = r#"{model="tensorrt_llm",version="1",request_type="active"}"#;
+        self.metric(&format!("nv_trt_llm_request_metrics{labels}"))
+            .await
+    }
+
     pub(crate) async fn is_ready(&mut self) -> bool {
         self.client
             .server_ready(ServerReadyRequest {})
@@ -104,16 +120,7 @@ impl Worker {
     }
 
     pub(crate) async fn stream(&mut self) -> Stream {
-        let (send, requests) = mpsc::channel(4096);
-        let responses = self
-            .client
-            .model_stream_infer(ReceiverStream::new(requests))
-            .await
-            .unwrap();
-        Stream {
-            send: Some(send),
-            receive: responses.into_inner(),
-        }
+        Stream::open(&mut self.client).await
     }
 
     /// Shuts down; what came of it.
@@ -140,9 +147,7 @@ impl Worker {
 
     /// Waits until the executor has this many requests.
     pub(crate) async fn until_active(&self, requests: u32) {
-        let labels = r#"{model="tensorrt_llm",version="1",request_type="active"}"#;
-        let sample = format!("nv_trt_llm_request_metrics{labels}");
-        until(async || self.metric(&sample).await == f64::from(requests)).await;
+        until(async || self.active().await == f64::from(requests)).await;
     }
 }
 
@@ -161,7 +166,30 @@ pub(crate) struct Stream {
     receive: Streaming<ModelStreamInferResponse>,
 }
 
+/// A client on a connection of its own.
+pub(crate) struct Client {
+    pub(crate) client: GrpcInferenceServiceClient<Channel>,
+}
+
+impl Client {
+    pub(crate) async fn stream(&mut self) -> Stream {
+        Stream::open(&mut self.client).await
+    }
+}
+
 impl Stream {
+    async fn open(client: &mut GrpcInferenceServiceClient<Channel>) -> Self {
+        let (send, requests) = mpsc::channel(4096);
+        let responses = client
+            .model_stream_infer(ReceiverStream::new(requests))
+            .await
+            .unwrap();
+        Self {
+            send: Some(send),
+            receive: responses.into_inner(),
+        }
+    }
+
     pub(crate) async fn send(&self, request: ModelInferRequest) {
         self.send.as_ref().unwrap().send(request).await.unwrap();
     }

@@ -114,6 +114,7 @@ async fn shutdown_lets_requests_finish_then_cancels() {
     let stop = tokio::spawn(worker.stop());
     let batch = stream.rows().await;
     assert_eq!(batch.finish_reasons, [FinishReason::Cancelled as u8]);
+    assert_eq!(batch.errors[0].code, Code::Unavailable);
     // The stream ends properly although the client still had its side open.
     stream.assert_ended().await;
     assert_eq!(stop.await.unwrap(), WorkerExit::Shutdown);

@@ -236,11 +236,13 @@ async fn outputs_are_those_asked_for() {
 }
 
 #[tokio::test]
-async fn stop_by_request_id_from_another_stream() {
+async fn stop_by_request_id_from_another_stream_of_the_connection() {
     let mut worker = Worker::simulated(slow()).await;
     let mut stream = worker.stream().await;
     stream.send(streaming("a", LONG, 9)).await;
     worker.until_active(1).await;
+    let mut stranger = worker.reconnected().await;
+    let mut strange = stranger.stream().await;
     let mut other = worker.stream().await;
     let stop = |id: &str| {
         let mut builder = request(id, &[0], 0);
@@ -250,6 +252,11 @@ async fn stop_by_request_id_from_another_stream() {
         message.raw_input_contents[1] = 0_i32.to_le_bytes().to_vec().into();
         message
     };
+    // Another connection reaches nothing, and cannot tell.
+    strange.send(stop("a")).await;
+    assert!(is_final(&strange.response().await));
+    stranger.client.model_infer(stop("a")).await.unwrap();
+    assert_eq!(worker.active().await, 1.0);
     other.send(stop("a")).await;
     let reply = other.response().await;
     assert_eq!(
@@ -267,6 +274,35 @@ async fn stop_by_request_id_from_another_stream() {
         refused.error_message.contains("request id"),
         "{}",
         refused.error_message
+    );
+}
+
+#[tokio::test]
+async fn the_last_response_has_log_probabilities_without_a_token() {
+    let (mut worker, script) = Worker::scripted(&["log_probs"]).await;
+    let mut stream = worker.stream().await;
+    let mut builder = request("", &[1], 9);
+    builder
+        .scalar("streaming", true)
+        .scalar("return_log_probs", true);
+    stream.send(builder.build()).await;
+    let id = script.request().await.client_id;
+    script.give([Row {
+        log_probs: Some(&[-0.5, -0.25]),
+        ..Row::new(id, &[5, 6])
+    }]);
+    assert_eq!(
+        shape(&stream.response().await, "output_log_probs"),
+        Some(vec![1, 1, 2])
+    );
+    script.give([last(id, &[], FinishReason::EndId)]);
+    let response = stream.response().await;
+    assert!(is_final(&response));
+    assert_eq!(shape(&response, "output_log_probs"), Some(vec![1, 1, 0]));
+    let outputs = Tensors::outputs(&response).unwrap();
+    assert_eq!(
+        outputs.values::<f32>("cum_log_probs").unwrap(),
+        Some(vec![-0.75])
     );
 }
 

@@ -144,6 +144,7 @@ fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
         row: 2,
         code: Code::InvalidArgument,
         text: "no".to_owned(),
+        retry_after_ms: 0,
     }];
     registry.distribute(&message, Instant::now());
     let deltas = read(&inbox);

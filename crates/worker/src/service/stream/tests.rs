@@ -7,7 +7,7 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::tensor::RequestBuilder;
 
 use super::*;
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineLimits};
 use crate::executor::Executor;
 use crate::metrics::Metrics;
 use crate::request::Limits;
@@ -28,8 +28,13 @@ fn shared() -> Shared {
         max_message_bytes: 1 << 20,
     };
     let metrics = Arc::new(Metrics::default());
-    let (engine, _threads) =
-        Engine::start(Arc::new(executor), usize::MAX, PATIENCE, metrics).unwrap();
+    let limits_of_engine = EngineLimits {
+        max_live: usize::MAX,
+        places: u32::MAX,
+        max_queue_wait: PATIENCE,
+        slow_reader_timeout: PATIENCE,
+    };
+    let (engine, _threads) = Engine::start(Arc::new(executor), limits_of_engine, metrics).unwrap();
     engine.set_proven();
     Shared {
         engine,
@@ -78,9 +83,9 @@ fn a_handle_used_again_while_its_final_row_waits_keeps_that_one() {
     malformed.model_name = "another".to_owned();
     for again in [request(1, 1), malformed] {
         let outbox = shared.open();
-        shared.receive(&request(1, 1), &outbox);
+        shared.receive(&request(1, 1), &outbox, None);
         until(|| outbox.find(Handle(1)) == Known::Ending);
-        shared.receive(&again, &outbox);
+        shared.receive(&again, &outbox, None);
         assert_eq!(finals(&outbox), HashSet::from([Handle(1)]));
         assert_eq!(outbox.find(Handle(1)), Known::No);
     }
@@ -95,11 +100,11 @@ fn a_handle_used_twice_at_once_has_one_final_row() {
     let handles = 5000;
     for handle in 0..handles {
         let max_tokens = 1 + handle as i32 % 3;
-        shared.receive(&request(handle, max_tokens), &outbox);
+        shared.receive(&request(handle, max_tokens), &outbox, None);
         for _ in 0..handle % 7 {
             std::thread::yield_now();
         }
-        shared.receive(&request(handle, max_tokens), &outbox);
+        shared.receive(&request(handle, max_tokens), &outbox, None);
     }
     until(|| shared.engine.live() == 0);
     assert_eq!(finals(&outbox).len(), handles as usize);

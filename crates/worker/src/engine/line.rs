@@ -1,0 +1,206 @@
+//! The line of requests that wait for a place in the executor's batch, and how long a new one would wait.
+//!
+//! Pure: time is a value. Knows no request, only tickets; the registry says whose they are. Assumes what
+//! every executor does unless priorities say otherwise: whoever came first starts first.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How far back the service rate looks, in seconds with every place taken, unless twice the limit on the
+/// wait is longer. Long enough to hold several generations of usual length, short enough to follow a
+/// change of the load.
+const RATE_MEMORY_S: f64 = 10.0;
+/// A request is refused above this part of the limit on its wait. The rest is for the estimate's error:
+/// without it, half of the requests at the limit would be ended only after having waited.
+const ADMITTED_PART: f64 = 0.75;
+
+/// A request's position in the line, in order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(u64);
+
+/// Why a request may not join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooLong {
+    /// How long it would wait.
+    pub(super) wait: Duration,
+}
+
+/// Sequences with a place and sequences that wait for one.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Sequences that the executor runs at once.
+    places: u32,
+    limit: Duration,
+    running: u32,
+    /// Sequences of each request that waits.
+    waiting: BTreeMap<Ticket, u32>,
+    waiting_sequences: u32,
+    next: u64,
+    rate: ServiceRate,
+    last_event: Option<Instant>,
+    /// The latest event that found every place taken. The ends of one iteration carry one time, so all
+    /// of them count when the first one does.
+    full_at: Option<Instant>,
+}
+
+impl Line {
+    /// `limit`: how long a request may wait.
+    pub(super) fn new(places: u32, limit: Duration) -> Self {
+        Self {
+            places: places.max(1),
+            limit,
+            running: 0,
+            waiting: BTreeMap::new(),
+            waiting_sequences: 0,
+            next: 0,
+            rate: ServiceRate::new(limit),
+            last_event: None,
+            full_at: None,
+        }
+    }
+
+    /// Whether a request of `sequences` may join, and how long it would wait at most by its own choice.
+    ///
+    /// # Errors
+    /// Its expected wait is longer than the limit or than `patience`.
+    pub(super) fn check(
+        &mut self,
+        now: Instant,
+        sequences: u32,
+        patience: Option<Duration>,
+    ) -> Result<(), TooLong> {
+        self.pass(now);
+        let taken = self.running.saturating_add(self.waiting_sequences);
+        let needed = taken.saturating_add(sequences.clamp(1, self.places));
+        let ahead = needed.saturating_sub(self.places);
+        if ahead == 0 {
+            return Ok(());
+        }
+        let Some(rate) = self.rate.per_second() else {
+            // Nothing has ended yet, so nothing is known: one more batch may wait.
+            return if ahead <= self.places {
+                Ok(())
+            } else {
+                Err(TooLong { wait: self.limit })
+            };
+        };
+        let wait = Duration::try_from_secs_f64(f64::from(ahead) / rate).unwrap_or(Duration::MAX);
+        let limit = self.limit.mul_f64(ADMITTED_PART);
+        if wait > patience.map_or(limit, |patience| patience.min(limit)) {
+            return Err(TooLong { wait });
+        }
+        Ok(())
+    }
+
+    /// Joins the line, or takes a place at once.
+    pub(super) fn join(&mut self, now: Instant, sequences: u32) -> Ticket {
+        self.pass(now);
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        self.waiting.insert(ticket, sequences.max(1));
+        self.waiting_sequences += sequences.max(1);
+        self.move_up();
+        ticket
+    }
+
+    /// Its first row came, so it has a place, whatever its position.
+    pub(super) fn start(&mut self, ticket: Ticket) {
+        if let Some(sequences) = self.waiting.remove(&ticket) {
+            self.waiting_sequences -= sequences;
+            self.running += sequences;
+        }
+    }
+
+    pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.waiting.contains_key(&ticket)
+    }
+
+    /// The executor is through with a request of `sequences`.
+    pub(super) fn leave(&mut self, now: Instant, ticket: Ticket, sequences: u32) {
+        self.pass(now);
+        match self.waiting.remove(&ticket) {
+            Some(sequences) => self.waiting_sequences -= sequences,
+            None => {
+                self.running = self.running.saturating_sub(sequences.max(1));
+                if self.full_at == Some(now) {
+                    self.rate.count(sequences.max(1));
+                }
+            }
+        }
+        self.move_up();
+    }
+
+    /// Everything is over at once.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.waiting_sequences = 0;
+        self.running = 0;
+    }
+
+    /// Gives free places to those who have waited longest.
+    fn move_up(&mut self) {
+        while let Some(first) = self.waiting.first_entry() {
+            let sequences = *first.get();
+            if self.running > 0 && self.running.saturating_add(sequences) > self.places {
+                break;
+            }
+            first.remove();
+            self.waiting_sequences -= sequences;
+            self.running += sequences;
+        }
+    }
+
+    fn pass(&mut self, now: Instant) {
+        let elapsed = self
+            .last_event
+            .map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        if self.running >= self.places || !self.waiting.is_empty() {
+            self.rate.pass(elapsed);
+            self.full_at = Some(now);
+        }
+        self.last_event = Some(now);
+    }
+}
+
+/// Sequences that end per second while every place is taken, which is how fast places become free. Both
+/// sums fade with a time constant of about [`RATE_MEMORY_S`], and only while every place is taken: what was
+/// measured stays true while nothing can be measured.
+#[derive(Clone, Copy, Debug)]
+struct ServiceRate {
+    ended: f64,
+    seconds: f64,
+    memory_s: f64,
+    limit_s: f64,
+}
+
+impl ServiceRate {
+    fn new(limit: Duration) -> Self {
+        let limit_s = limit.as_secs_f64();
+        Self {
+            ended: 0.0,
+            seconds: 0.0,
+            memory_s: RATE_MEMORY_S.max(2.0 * limit_s),
+            limit_s,
+        }
+    }
+
+    fn pass(&mut self, elapsed: Duration) {
+        let kept = (-elapsed.as_secs_f64() / self.memory_s).exp();
+        self.ended *= kept;
+        self.seconds = self.seconds * kept + self.memory_s * (1.0 - kept);
+    }
+
+    fn count(&mut self, sequences: u32) {
+        self.ended += f64::from(sequences);
+    }
+
+    /// `None`: nothing has ended yet, in less time than the limit on the wait. One end more than seen is counted: it
+    /// is on its way, and without it a slow executor would count as one that never ends.
+    fn per_second(&self) -> Option<f64> {
+        let known = self.ended > 0.0 || self.seconds >= self.limit_s;
+        known.then(|| (self.ended + 1.0) / self.seconds.max(1e-3))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Histories of an executor that is kept busy, with made-up times; and overload as a whole.
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// A line whose executor runs 4 sequences for a second each, one ending every 250 ms, all places
+/// taken for `seconds`. The time at its end, and the tickets of those who run.
+fn busy(seconds: u32) -> (Line, Instant, Vec<Ticket>) {
+    let mut line = Line::new(4, LIMIT);
+    let mut now = Instant::now();
+    let mut running: Vec<Ticket> = (0..4).map(|_| line.join(now, 1)).collect();
+    for _ in 0..4 * seconds {
+        now += Duration::from_millis(250);
+        line.leave(now, running.remove(0), 1);
+        running.push(line.join(now, 1));
+    }
+    (line, now, running)
+}
+
+#[test]
+fn whoever_finds_a_free_place_never_waits() {
+    let mut line = Line::new(4, Duration::ZERO);
+    let now = Instant::now();
+    for _ in 0..4 {
+        assert_eq!(line.check(now, 1, Some(Duration::ZERO)), Ok(()));
+        let ticket = line.join(now, 1);
+        assert!(!line.is_waiting(ticket));
+    }
+    // With a limit of 0, nobody waits.
+    assert!(line.check(now, 1, None).is_err());
+}
+
+#[test]
+fn the_expected_wait_is_the_work_ahead_over_the_measured_rate() {
+    for seconds in [1, 5, 60] {
+        let (mut line, now, _) = busy(seconds);
+        let mut admitted = 0;
+        let refused = loop {
+            match line.check(now, 1, None) {
+                Ok(()) => line.join(now, 1),
+                Err(refused) => break refused,
+            };
+            admitted += 1;
+        };
+        // 4 sequences a second, and three quarters of 2 s.
+        assert!((5..=7).contains(&admitted), "{admitted} after {seconds} s");
+        let wait = refused.wait.as_secs_f64();
+        assert!((1.5..2.0).contains(&wait), "{wait} after {seconds} s");
+    }
+}
+
+#[test]
+fn a_request_that_cannot_wait_is_refused_sooner() {
+    let (mut line, now, _) = busy(10);
+    assert_eq!(line.check(now, 1, Some(Duration::from_millis(500))), Ok(()));
+    assert!(
+        line.check(now, 1, Some(Duration::from_millis(100)))
+            .is_err()
+    );
+    // Several sequences need several places.
+    assert!(
+        line.check(now, 4, Some(Duration::from_millis(500)))
+            .is_err()
+    );
+}
+
+#[test]
+fn one_batch_may_wait_while_nothing_is_known() {
+    let mut line = Line::new(4, LIMIT);
+    let mut now = Instant::now();
+    let mut admitted = 0;
+    while line.check(now, 1, None).is_ok() {
+        line.join(now, 1);
+        admitted += 1;
+    }
+    assert_eq!(admitted, 8);
+    // After the limit without an end, this is a slow executor and not an unknown one.
+    for ticket in 4..8 {
+        line.leave(now, Ticket(ticket), 1);
+    }
+    assert_eq!(line.check(now, 1, None), Ok(()));
+    now += 2 * LIMIT;
+    assert!(line.check(now, 1, None).is_err());
+}
+
+#[test]
+fn time_with_free_places_changes_no_estimate() {
+    let (mut line, now, running) = busy(10);
+    let before = line.check(now, 4, Some(Duration::ZERO));
+    for ticket in &running {
+        line.leave(now, *ticket, 1);
+    }
+    let later = now + Duration::from_secs(3600);
+    for _ in 0..4 {
+        line.join(later, 1);
+    }
+    let after = line.check(later, 4, Some(Duration::ZERO));
+    let (before, after) = (before.unwrap_err().wait, after.unwrap_err().wait);
+    assert!(
+        after <= before && before < after * 2,
+        "{before:?}, {after:?}"
+    );
+}
+
+#[test]
+fn the_estimate_follows_a_change_of_the_rate() {
+    let (mut line, mut now, mut running) = busy(30);
+    // Ten times slower.
+    for _ in 0..16 {
+        now += Duration::from_millis(2500);
+        line.leave(now, running.remove(0), 1);
+        running.push(line.join(now, 1));
+    }
+    let wait = line.check(now, 1, Some(Duration::ZERO)).unwrap_err().wait;
+    assert!(wait > Duration::from_millis(1500), "{wait:?}");
+}
+
+#[test]
+fn places_go_to_those_who_waited_longest_and_to_those_with_rows() {
+    let mut line = Line::new(2, LIMIT);
+    let now = Instant::now();
+    let tickets: Vec<Ticket> = (0..5).map(|_| line.join(now, 1)).collect();
+    let waiting = |line: &Line| -> Vec<bool> {
+        tickets
+            .iter()
+            .map(|ticket| line.is_waiting(*ticket))
+            .collect()
+    };
+    assert_eq!(waiting(&line), [false, false, true, true, true]);
+    // An executor with priorities started the last one.
+    line.start(tickets[4]);
+    assert_eq!(waiting(&line), [false, false, true, true, false]);
+    line.leave(now, tickets[0], 1);
+    line.leave(now, tickets[1], 1);
+    assert_eq!(waiting(&line), [false, false, false, true, false]);
+    // Leaving the line frees no place.
+    line.leave(now, tickets[3], 1);
+    line.leave(now, tickets[2], 1);
+    line.leave(now, tickets[4], 1);
+    assert_eq!((line.running, line.waiting_sequences), (0, 0));
+}
+
+#[test]
+fn a_request_larger_than_the_batch_runs_alone() {
+    let mut line = Line::new(2, LIMIT);
+    let now = Instant::now();
+    let large = line.join(now, 8);
+    assert!(!line.is_waiting(large));
+    let next = line.join(now, 1);
+    assert!(line.is_waiting(next));
+    line.leave(now, large, 8);
+    assert!(!line.is_waiting(next));
+}
+
+/// A request of the simulation: when it came and its ticket.
+struct Waiting {
+    came: Instant,
+    ticket: Ticket,
+}
+
+/// What became of the clients of an overload, per 5 seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Interval {
+    completed: u32,
+    refused: u32,
+    /// Refused only after having waited.
+    expired: u32,
+}
+
+/// Clients arrive evenly at `load` times what the executor can do: 16 sequences at once, each for 750 ms.
+/// They wait at most 5 s.
+fn overload(load: f64) -> Vec<Interval> {
+    const PLACES: usize = 16;
+    const SERVICE: Duration = Duration::from_millis(750);
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let mut line = Line::new(PLACES as u32, LIMIT);
+    let start = Instant::now();
+    let mut queue: std::collections::VecDeque<Waiting> = Default::default();
+    let mut running: Vec<(Instant, Waiting)> = Vec::new();
+    let mut intervals = vec![Interval::default(); 12];
+    let mut due = 0.0;
+    for millisecond in 0..60_000 {
+        let now = start + Duration::from_millis(millisecond);
+        let interval = &mut intervals[(millisecond / 5000) as usize];
+        running.retain(|(end, request)| {
+            if *end > now {
+                return true;
+            }
+            line.leave(now, request.ticket, 1);
+            assert!(
+                now - request.came <= PATIENCE,
+                "nobody waits for it any more"
+            );
+            interval.completed += 1;
+            false
+        });
+        queue.retain(|request| {
+            let expired = now - request.came > LIMIT && line.is_waiting(request.ticket);
+            if expired {
+                line.leave(now, request.ticket, 1);
+                interval.expired += 1;
+            }
+            !expired
+        });
+        due += load * PLACES as f64 / SERVICE.as_secs_f64() / 1000.0;
+        while due >= 1.0 {
+            due -= 1.0;
+            if line.check(now, 1, None).is_ok() {
+                let ticket = line.join(now, 1);
+                queue.push_back(Waiting { came: now, ticket });
+            } else {
+                interval.refused += 1;
+            }
+        }
+        while running.len() < PLACES {
+            let Some(request) = queue.pop_front() else {
+                break;
+            };
+            running.push((now + SERVICE, request));
+        }
+        assert!(queue.len() < 64, "the queue is bounded by its wait");
+    }
+    intervals
+}
+
+#[test]
+fn an_overload_keeps_the_executor_busy_and_nobody_waits_in_vain() {
+    let peak = 16.0 / 0.75 * 5.0;
+    for load in [1.0, 2.0, 10.0] {
+        let intervals = overload(load);
+        let completed: u32 = intervals.iter().map(|interval| interval.completed).sum();
+        assert!(
+            f64::from(completed) >= 0.95 * peak * intervals.len() as f64,
+            "{load}: {intervals:?}"
+        );
+        for interval in &intervals {
+            // A generation of 16 that began together ends just inside or just outside.
+            assert!(
+                f64::from(interval.completed) >= 0.95 * (peak - 16.0),
+                "{load}: {intervals:?}"
+            );
+            // Nearly all refusals are immediate.
+            assert!(
+                interval.expired * 20 <= interval.refused,
+                "{load}: {intervals:?}"
+            );
+        }
+    }
+}
