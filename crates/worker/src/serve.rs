@@ -20,7 +20,7 @@ use crate::executor::{Executor, ModelInfo};
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 use crate::request::Limits;
-use crate::service::Service;
+use crate::service::{ArrivalBudget, Budgeted, Service};
 
 /// How often a draining worker checks whether its requests are done.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
@@ -30,6 +30,9 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an executor has to end its own threads and ranks.
 const EXECUTOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of requests that one stream may send ahead of being read; a connection may send twice that. Much less
+/// than a gateway allows for step messages, because what is unread counts in no budget.
+const RECEIVE_WINDOW: u32 = 1 << 20;
 /// Accepting fails when file descriptors run out, and an immediate retry would only burn CPU.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -74,18 +77,22 @@ pub async fn serve(
         options.assets.clone(),
         &info,
     );
+    let budget = ArrivalBudget::new(options.max_message_bytes);
     let (stop_grpc, stopped) = oneshot::channel::<()>();
     let router = server(&TransportOptions {
         max_message_bytes: options.max_message_bytes,
+        stream_window_bytes: RECEIVE_WINDOW,
+        connection_window_bytes: 2 * RECEIVE_WINDOW,
         ..TransportOptions::default()
     })
     .max_concurrent_streams(options.max_concurrent_streams)
-    .add_service(
+    .add_service(Budgeted::new(
         GrpcInferenceServiceServer::new(service.clone())
             .max_decoding_message_size(options.max_message_bytes)
             .max_encoding_message_size(options.max_message_bytes),
-    )
-    .add_service(ModelAssetsServer::new(assets));
+        budget.clone(),
+    ))
+    .add_service(Budgeted::new(ModelAssetsServer::new(assets), budget));
     let mut serving: JoinHandle<Result<(), tonic::transport::Error>> = tokio::spawn(
         router.serve_with_incoming_shutdown(incoming(grpc.0), async {
             // A dropped sender stops the server as well.

@@ -1,5 +1,6 @@
 //! The KServe v2 service: what each call answers. Generating is in [`stream`].
 
+mod arriving;
 mod stream;
 
 use std::sync::{Arc, Weak};
@@ -15,6 +16,7 @@ use crate::model::{self, CORE_MODEL, CORE_MODEL_VERSION};
 use crate::outbox::Outbox;
 use crate::request::Limits;
 
+pub(crate) use arriving::{ArrivalBudget, Budgeted};
 use stream::{Connection, ResponseStream};
 
 /// The server's name in its metadata, which Triton's clients show.
