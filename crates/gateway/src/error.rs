@@ -50,8 +50,9 @@ pub(crate) fn response(error: &ApiError) -> Response {
     response
 }
 
-/// The error with which a worker ended a request.
-pub(crate) fn from_worker(code: Code, text: &str) -> ApiError {
+/// The error with which a worker ended a request. `retry_after_ms`: when it expects to have room; 0: not
+/// known.
+pub(crate) fn from_worker(code: Code, text: &str, retry_after_ms: u32) -> ApiError {
     match code {
         // About the request, and written for whoever made it.
         Code::InvalidArgument | Code::OutOfRange => {
@@ -62,7 +63,11 @@ pub(crate) fn from_worker(code: Code, text: &str) -> ApiError {
         )),
         Code::DeadlineExceeded => ApiError::timeout("The request timed out."),
         Code::ResourceExhausted => {
-            ApiError::unavailable("The model's worker is full. Retry later.")
+            let mut full = ApiError::unavailable("The model's worker is full. Retry later.");
+            if retry_after_ms > 0 {
+                full.retry_after_s = Some(retry_after_ms.div_ceil(1000));
+            }
+            full
         }
         Code::Cancelled | Code::Aborted | Code::Unavailable => {
             ApiError::unavailable("The model's worker was lost. Retry the request.")
@@ -130,10 +135,18 @@ mod tests {
             (Code::Unknown, 500, false),
             (Code::from_i32(-7), 500, false),
         ] {
-            let error = from_worker(code, "the text");
+            let error = from_worker(code, "the text", 0);
             assert_eq!(error.status(), status, "{code}");
             assert_eq!(error.message.contains("the text"), tells, "{code}");
             assert_eq!(error.retry_after_s.is_some(), status == 503, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_full_worker_tells_when_it_expects_to_have_room() {
+        for (milliseconds, seconds) in [(0, 1), (1, 1), (1000, 1), (2001, 3)] {
+            let error = from_worker(Code::ResourceExhausted, "full", milliseconds);
+            assert_eq!((error.status(), error.retry_after_s), (503, Some(seconds)));
         }
     }
 

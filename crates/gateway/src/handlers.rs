@@ -3,6 +3,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+mod deadline;
 pub(crate) mod fallback;
 mod generate;
 pub(crate) mod health;

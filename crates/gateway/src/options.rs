@@ -69,6 +69,10 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub max_connections: usize,
 
+    /// Seconds a request may take in all. No limit by default: `max_tokens` bounds each answer
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub request_timeout_s: Option<u64>,
+
     /// Seconds to finish open requests after SIGTERM or Ctrl-C; below Kubernetes' 30
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     pub shutdown_grace_s: u64,

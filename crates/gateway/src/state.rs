@@ -21,6 +21,7 @@ pub(crate) struct AppState {
     pub metrics: Arc<Metrics>,
     pub admission: Admission,
     pub max_body_bytes: usize,
+    pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
     pub first_token_timeout: Option<Duration>,
     pub access: Access,
@@ -41,6 +42,7 @@ impl AppState {
             metrics: Metrics::new(),
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
             max_body_bytes: options.max_body_bytes,
+            request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
             access: Access::new(options),
             draining: AtomicBool::new(false),

@@ -9,6 +9,7 @@ use inflight_openai::{ApiError, Generation, IgnoredFields};
 use inflight_text::StopMatcher;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::deadline::deadline;
 use super::prompt::PreparedPrompt;
 use super::unanswered::Unanswered;
 use crate::client::Client;
@@ -57,11 +58,13 @@ pub(super) struct Prepared {
 pub(super) async fn receive(state: &AppState, request: Request) -> Result<Received, ApiError> {
     let (mut parts, body) = request.into_parts();
     let context = parts.extensions.remove::<RequestContext>();
-    let context = context.unwrap_or_else(|| RequestContext {
+    let mut context = context.unwrap_or_else(|| RequestContext {
         id: Arc::from(""),
         started: Instant::now(),
         trace_parent: None,
+        deadline: None,
     });
+    context.deadline = deadline(&parts.headers, state.request_timeout, context.started)?;
     let limit = state.max_body_bytes;
     let client = Client::of(&parts.extensions);
     let body = request_body::read(&parts.headers, body, limit, &state.admission, client).await?;
@@ -173,6 +176,8 @@ pub(super) fn send(
     route: &mut Route,
     context: &RequestContext,
 ) -> Result<Dispatched, NotDispatched> {
+    let deadline = context.deadline;
+    let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let prompts = prepared.prompts.iter().map(|prompt| PromptRequest {
         params: &prompt.params,
         tokens: &prompt.tokens,
@@ -181,6 +186,7 @@ pub(super) fn send(
         is_counted: prompt.count.is_some(),
         request_id: &context.id,
         trace_parent: context.trace_parent.as_deref(),
+        timeout,
     });
     let prompts: Vec<PromptRequest<'_>> = prompts.collect();
     dispatch(entry, route, &prompts, prepared.generation.n)

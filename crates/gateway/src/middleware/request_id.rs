@@ -17,6 +17,8 @@ pub(crate) struct RequestContext {
     pub started: Instant,
     /// W3C trace context, passed to the worker unchanged.
     pub trace_parent: Option<Box<str>>,
+    /// When it must have been answered; the handler sets it.
+    pub deadline: Option<Instant>,
 }
 
 impl RequestContext {
@@ -26,6 +28,7 @@ impl RequestContext {
             started: Instant::now(),
             id: request_id(headers),
             trace_parent: trace_parent(headers),
+            deadline: None,
         }
     }
 }

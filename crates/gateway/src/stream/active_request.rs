@@ -214,7 +214,7 @@ impl ActiveRequest {
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
                     self.retry = retry_reason(*code);
-                    let failed = error::from_worker(*code, text);
+                    let failed = error::from_worker(*code, text, details.retry_after_ms);
                     if failed.status() >= 500 {
                         tracing::warn!(
                             request_id = %self.record.request_id,

@@ -70,6 +70,7 @@ fn translated(model: &ServedModel, requested: &Requested) -> Result<ModelInferRe
         is_counted: true,
         request_id: "id",
         trace_parent: None,
+        timeout: None,
     };
     Ok(infer_request("tensorrt_llm", &prompt, Handle::new(HANDLE)))
 }

@@ -116,6 +116,17 @@ impl Connection {
         self.transport.stop(handle);
     }
 
+    /// Ends a handle whose time has run out, with an error.
+    pub(crate) fn time_out(&self, handle: Handle) {
+        let text = "the request's time has run out";
+        if self
+            .registry
+            .fail(handle, Code::DeadlineExceeded, text, Instant::now())
+        {
+            self.transport.stop(handle);
+        }
+    }
+
     /// Ends the handles whose client has read nothing for `patience`; looks at most once a second.
     pub(crate) fn sweep_stalled(&self, now: Instant, patience: Duration) {
         for handle in self.registry.sweep_stalled(now, patience) {

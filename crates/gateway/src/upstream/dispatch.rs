@@ -3,6 +3,9 @@
 //! another one its owner's.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
 
 use super::connection::{Connection, NotSent};
 use super::inbox::Inbox;
@@ -14,6 +17,10 @@ use super::table::ModelEntry;
 /// under a request that it has already moved. No more, because a request that itself ends workers must not
 /// reach all of them.
 const MOST_WORKERS: usize = 3;
+
+/// How long after its deadline a request is ended here. A worker ends it first, and says so; this is for a
+/// server that knows no deadlines, or does not answer.
+const DEADLINE_GRACE: Duration = Duration::from_millis(250);
 
 /// Why a request is with no worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +93,7 @@ fn send_all(
         connection,
         handles: Vec::new(),
         sequences,
+        timer: None,
     };
     for (prompt, index) in prompts.iter().zip(0u32..) {
         for choice in (0..n).step_by(sequences as usize) {
@@ -97,6 +105,9 @@ fn send_all(
             handles.connection.send(handle, prompt, choice)?;
         }
     }
+    if let Some(timeout) = prompts.iter().filter_map(|prompt| prompt.timeout).min() {
+        handles.end_after(timeout);
+    }
     Ok(Dispatched { inbox, handles })
 }
 
@@ -106,9 +117,27 @@ pub(crate) struct OpenHandles {
     connection: Arc<Connection>,
     handles: Vec<Handle>,
     sequences: u32,
+    /// Ends them at their deadline.
+    timer: Option<AbortHandle>,
 }
 
 impl OpenHandles {
+    /// Ends all that are open after `timeout`.
+    fn end_after(&mut self, timeout: Duration) {
+        let Some(end) = Instant::now().checked_add(timeout.saturating_add(DEADLINE_GRACE)) else {
+            return;
+        };
+        let connection = Arc::clone(&self.connection);
+        let handles = self.handles.clone();
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep_until(end.into()).await;
+            for handle in handles {
+                connection.time_out(handle);
+            }
+        });
+        self.timer = Some(timer.abort_handle());
+    }
+
     /// How many handles there are.
     pub(crate) fn count(&self) -> usize {
         self.handles.len()
@@ -139,6 +168,9 @@ impl OpenHandles {
 
 impl Drop for OpenHandles {
     fn drop(&mut self) {
+        if let Some(timer) = &self.timer {
+            timer.abort();
+        }
         // The connection has forgotten the handles that ended by themselves, and sends no stop for them.
         for &handle in &self.handles {
             self.connection.cancel(handle);

@@ -17,6 +17,8 @@ use tonic::Code;
 pub(crate) struct DeltaDetails {
     /// The request failed, and why.
     pub error: Option<(Code, String)>,
+    /// When a retry of the failed request may succeed; 0: not known.
+    pub retry_after_ms: u32,
     /// One per token of the delta, or empty.
     pub log_probs: Vec<f32>,
     /// Alternatives per token; `top_ids` and `top_values` hold tokens × width, best first.

@@ -1,5 +1,7 @@
 //! What a server needs to know to generate from one prompt, whichever protocol it speaks.
 
+use std::time::Duration;
+
 use crate::model::sampling_params::SamplingParams;
 
 /// Request parameter that carries W3C trace context; no model reads it.
@@ -20,6 +22,8 @@ pub(crate) struct PromptRequest<'a> {
     /// The client's request, which may have several prompts.
     pub request_id: &'a str,
     pub trace_parent: Option<&'a str>,
+    /// How long the answer may take from now.
+    pub timeout: Option<Duration>,
 }
 
 /// The tensor `stop_words_list` for words of one token each: the words, then where each ends.

@@ -235,12 +235,12 @@ impl Registry {
         delivered
     }
 
-    /// Ends one handle with an error.
-    pub(crate) fn fail(&self, handle: Handle, code: Code, text: &str, now: Instant) {
+    /// Ends one handle with an error; true if output for it could still have come.
+    pub(crate) fn fail(&self, handle: Handle, code: Code, text: &str, now: Instant) -> bool {
         let waker = {
             let mut state = self.state.lock();
             let Some(entry) = state.entries.remove(handle) else {
-                return;
+                return false;
             };
             self.active.store(state.entries.len(), Ordering::Relaxed);
             entry.fail(code, text, now)
@@ -248,6 +248,7 @@ impl Registry {
         if let Some(waker) = waker {
             waker.wake();
         }
+        true
     }
 
     /// Ends every handle with an error and refuses new ones.
@@ -320,6 +321,7 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
     let error = |error: &RowError| (error.code, rpc::abbreviated(&error.text).to_owned());
     Some(Box::new(DeltaDetails {
         error: row.error.map(error),
+        retry_after_ms: row.error.map_or(0, |error| error.retry_after_ms),
         log_probs: row.log_probs.map(<[f32]>::to_vec).unwrap_or_default(),
         top_width: row.top_log_probs.map_or(0, |top| top.width),
         top_ids: row

@@ -8,6 +8,7 @@
 mod access;
 mod chat;
 mod completions;
+mod deadlines;
 mod errors;
 mod failover;
 mod lifecycle;

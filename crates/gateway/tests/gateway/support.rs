@@ -191,6 +191,11 @@ impl Client {
             .expect("an answer")
     }
 
+    /// Sends, and reads the whole answer.
+    pub(crate) async fn whole(&mut self, request: Request<Full<Bytes>>) -> Answer {
+        whole(self.send(request).await).await
+    }
+
     pub(crate) async fn get(&mut self, path: &str) -> Answer {
         let request = Request::get(path)
             .header("host", "gateway")

@@ -107,6 +107,14 @@ pub(crate) fn infer_request(
             ParameterChoice::StringParam(trace_parent.to_owned()),
         );
     }
+    if let Some(timeout) = prompt.timeout {
+        // At least 1: 0 would be "no limit".
+        let microseconds = i64::try_from(timeout.as_micros()).unwrap_or(i64::MAX);
+        request.parameter(
+            names::TIMEOUT,
+            ParameterChoice::Int64Param(microseconds.max(1)),
+        );
+    }
     if params.cached_tokens {
         request.output(names::CACHED_TOKENS);
     }

@@ -117,6 +117,7 @@ fn of_an_endless_error_text_the_beginning_goes_on() {
         row: 0,
         code: Code::InvalidArgument,
         text: "x".repeat(30 << 20),
+        retry_after_ms: 0,
     }];
     registry.distribute(&message, Instant::now());
     let details = read(&inbox).list.remove(0).details.unwrap();

@@ -259,6 +259,7 @@ proptest! {
                 is_counted: true,
                 request_id: "id",
                 trace_parent: None,
+        timeout: None,
             };
             let sequence = Sequence { seed: 1, request_id: "id", vocabulary: 9 };
             let request = triton_request(&model, &prompt, sequence);
