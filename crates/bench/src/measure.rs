@@ -1,4 +1,4 @@
-//! What one run measured, and how it is told: as numbers (JSON) and as a table. Pure but for the clock
+//! What one run measured, and how it is reported: as numbers (JSON) and as a table. Pure but for the clock
 //! readings that it is given.
 
 use std::time::{Duration, Instant};

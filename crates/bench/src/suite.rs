@@ -1,5 +1,5 @@
 //! The suite behind `make bench`: starts each server alone on one core, puts the load on it from
-//! another, and sets the figures beside those of the floor measured in the same round.
+//! another, and compares the figures with those of the floor measured in the same round.
 //!
 //! Knows commands and addresses; nothing of what a gateway or a worker does.
 

@@ -24,7 +24,7 @@ class Examples:
 
 
 def find_examples(directory: Path, scripts: tuple[str, ...]) -> Examples:
-    """Which of `scripts` lie below `directory`; the release, where the sources lie beside it."""
+    """Finds which of `scripts` are in `directory`, and the release if the sources are next to it."""
     version = None
     source = directory.parent / "tensorrt_llm" / "version.py"
     if source.is_file():

@@ -1,4 +1,4 @@
-"""`inflight build` from top to bottom: what is there is read, a plan is made of it, and the plan is run.
+"""`inflight build` from top to bottom: reads the checkpoint and the machine, makes a plan, and runs it.
 
 The command line owns only how this looks. `prepare` writes nothing, so that a dry run stops after it.
 """

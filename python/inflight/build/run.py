@@ -1,6 +1,6 @@
 """Executes a plan: steps in order, logs to files, resumed where it stopped, whole or not at all.
 
-Owns the staging directory beside the output: its lock, the record of steps done, the logs, the converted
+Owns the staging directory next to the output: its lock, the record of steps done, the logs, the converted
 checkpoint and the result that one rename publishes. Decides nothing about what the steps are.
 """
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from inflight.errors import Problem
 
-#: Logs of the build; beside what was built and no part of it.
+#: The directory of the build's logs: in the output, but not part of the manifest.
 LOGS = "build-logs"
 
 

@@ -1,7 +1,7 @@
-"""Text of files and peers on somebody's terminal. Owns which characters reach it raw.
+"""Prints text from files and peers to a terminal. Owns which characters are escaped.
 
-A checkpoint is made by strangers: an escape sequence in a name of its config could rewrite what was printed
-before it, set a window's title or hide the end of a line.
+A checkpoint is untrusted: an escape sequence in a name of its config could rewrite what was printed before
+it, set the window's title or hide the end of a line.
 """
 
 from __future__ import annotations

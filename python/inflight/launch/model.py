@@ -1,4 +1,4 @@
-"""Which model directory is meant, and what a worker hands out of it. Knows file names; reads no weights."""
+"""Resolves MODEL and reads the files that gateways fetch. Knows file names; reads no weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models on disk: what a directory holds, read without loading a weight. Everything else stands on this.
+"""Models on disk: what a directory holds, read without loading a weight. Everything else builds on this.
 
     files       names of files, JSON in and out       checkpoint  a Hugging Face checkpoint directory
     config      `config.json`, parsed                 shards      safetensors headers, fingerprints

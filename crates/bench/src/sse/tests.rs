@@ -1,4 +1,4 @@
-//! Streams cut at every place, and answers that are no streams.
+//! Streams cut at every place, and answers that are not streams.
 
 use proptest::prelude::*;
 

@@ -8,7 +8,7 @@ use super::{Mode, SuiteOptions};
 use crate::measure::{Quantiles, Report};
 
 const FLOOR: &str = "floor";
-/// Share of a core above which the client is taken for the limit.
+/// Share of a core above which the client counts as the bottleneck.
 const CLIENT_BOUND: f64 = 0.9;
 
 /// Everything that the suite measured.

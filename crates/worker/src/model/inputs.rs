@@ -53,7 +53,7 @@ pub(crate) struct Range {
     pub(crate) high: f64,
 }
 
-/// Answers and behaviours that are switched on by a BOOL input.
+/// Outputs and behavior that a BOOL input switches on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) return_log_probs: bool,

@@ -1,5 +1,5 @@
-"""What options of a build mean for whoever serves the result: refused where no worker could, noted where one
-needs an option of its own. Pure; the facts are TensorRT-LLM's executor's.
+"""What options of a build mean for the worker that serves the result: refused if none could serve it, noted
+if the worker needs an option of its own. Pure; the facts are TensorRT-LLM's executor's.
 """
 
 from __future__ import annotations

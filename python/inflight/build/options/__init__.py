@@ -18,7 +18,7 @@ OPTIONS: tuple[BuildOption, ...] = (*MODEL_OPTIONS, *ENGINE_OPTIONS)
 
 BY_NAME: Mapping[str, BuildOption] = {option.name: option for option in OPTIONS}
 
-#: Steer this command, or say where its tools lie; no part of what is built.
+#: Options that steer this command or locate its tools, and do not change what is built.
 COMMAND_ONLY = frozenset(
     {"output", "runtime", "examples_dir", "dry_run", "force", "json", "workers"}
     | {option.name for option in OPTIONS if option.group == EARLIER}

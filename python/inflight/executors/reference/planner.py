@@ -1,4 +1,4 @@
-"""Who runs in the next iteration, and where its tokens lie.
+"""Plans an iteration: which sequences run, and which cache blocks and slots their tokens use.
 
 Owns the queue, the sequences in flight, their blocks and slots, and turns a `scheduler.Schedule` into a
 `runner.Work`. Knows nothing of what a token means: that is the engine's.

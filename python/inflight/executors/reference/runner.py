@@ -131,9 +131,9 @@ class Runner(Protocol):
 
     #: How many iterations may be launched before the first of them is collected: 1 or 2.
     depth: int
-    #: Whether it honours `Work.copies`, without which blocks are reused as a whole only.
+    #: Whether it supports `Work.copies`; without them, only whole blocks are reused.
     copies_blocks: bool
-    #: Whether it honours `Work.probes` and gives logits, without which there are no beams, draft tokens or
+    #: Whether it supports `Work.probes` and returns logits, without which there are no beams, draft tokens or
     #: returned logits.
     gives_logits: bool
 

@@ -1,4 +1,4 @@
-"""A request in flight and its sequences: how far each is, and what its client has not been told.
+"""A request in flight and its sequences: how far each is, and what has not been sent to its client yet.
 
 Owns that state and how it becomes a row. Knows nothing of batches, models or scheduling.
 """

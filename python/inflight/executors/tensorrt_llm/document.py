@@ -1,4 +1,4 @@
-"""The generated part of docs/reference/tensorrt-llm.md: what each runtime honours, and every option.
+"""The generated part of docs/reference/tensorrt-llm.md: what each runtime supports, and every option.
 
 `python -m inflight.executors.tensorrt_llm.document docs/reference/tensorrt-llm.md` writes it in place.
 """

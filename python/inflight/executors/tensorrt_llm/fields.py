@@ -19,7 +19,7 @@ from inflight.executors.tensorrt_llm import convert
 Runtime = Literal["engines", "pytorch"]
 RUNTIMES: tuple[Runtime, ...] = ("engines", "pytorch")
 
-#: Samplers of PyTorch: only this one applies penalties and its like; the default ignores them silently
+#: Samplers of PyTorch: only this one applies penalties and the like; the default ignores them silently
 #: (NVIDIA/TensorRT-LLM issue 9442, pull request 16485).
 TRTLLM_SAMPLER = "sampler_type=TRTLLMSampler"
 
@@ -31,7 +31,7 @@ class Target:
     owner: str
     keyword: str
     convert: Callable[[Any, Any], Any] = convert.same
-    #: A setting without which the runtime does not honour the field; a key of `CONDITIONS`.
+    #: A setting that the runtime needs to apply the field; a key of `CONDITIONS`.
     condition: str | None = None
 
 
@@ -44,7 +44,7 @@ class Unsupported:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The runtime refuses a request that has it; the capability it belongs to stands without it."""
+    """The runtime refuses a request that has it; the capability that it belongs to stays supported."""
 
     reason: str
 
@@ -80,7 +80,7 @@ class Field:
         return self.engines if runtime == "engines" else self.pytorch
 
 
-#: What has to be so for a field with this condition to be honoured, in words for the documentation.
+#: What a field with this condition needs in order to be applied, worded for the documentation.
 CONDITIONS = {
     "gather_context_logits": "engine built with `gather_context_logits`",
     "gather_generation_logits": "option `gather_generation_logits`, or an engine built with it",

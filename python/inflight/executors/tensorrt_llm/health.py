@@ -1,4 +1,4 @@
-"""Why an executor is broken, in one line. Owns the judgement, not the consequence: the worker ends with
+"""Why an executor is broken, in one line. Owns the judgment, not the consequence: the worker ends with
 its own exit code on any exception, and its watchdog (`--progress-timeout-s`) on silence.
 """
 
