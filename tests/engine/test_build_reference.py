@@ -185,7 +185,7 @@ def test_an_output_that_is_a_link_is_refused_before_anything_is_built(target: st
     (shell.folder / "elsewhere").mkdir()
     (shell.folder / "link").symlink_to(target)
     told = shell("build", str(DEMO_DIRECTORY), "--output", "link")
-    refused(told, "`--output link` is a link")
+    refused(told, "`--output link` is a symbolic link")
     assert not list(shell.folder.glob(".*.building"))
 
 

@@ -34,7 +34,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Put concurrent streams on one server and report what it did.
+    /// Load one server with concurrent streams and report the results.
     Load(LoadArgs),
     /// Run a minimal server that writes one ready event per token, to compare with.
     Floor(FloorArgs),
@@ -71,7 +71,7 @@ struct LoadArgs {
     /// Spread the streams' first requests over so many milliseconds.
     #[arg(long, default_value_t = 0)]
     ramp_ms: u64,
-    /// Give the run up after so many seconds.
+    /// Stop the run after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
     timeout_s: Duration,
     /// The model's name [default: inflight-demo; tensorrt_llm over KServe].

@@ -70,9 +70,7 @@ pub(crate) enum LoadError {
     Socket(#[from] std::io::Error),
     #[error("process `{pid}` cannot be read; is it running?")]
     Process { pid: u32, source: std::io::Error },
-    #[error(
-        "the run was given up at its time limit: {ended} requests had ended, {running} had not"
-    )]
+    #[error("the run exceeded its time limit: {ended} requests finished, {running} did not")]
     TimedOut { ended: u64, running: usize },
     #[error("the stream to `{address}` ended: {reason}")]
     StreamEnded { address: String, reason: String },

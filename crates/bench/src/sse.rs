@@ -30,7 +30,7 @@ pub(crate) enum ResponseError {
     HeadTooLong,
     #[error("the response starts with `{0}`, not with an HTTP/1.1 status line")]
     StatusLine(String),
-    #[error("`{0}` is not the size of an HTTP chunk")]
+    #[error("`{0}` is not a valid HTTP chunk size")]
     ChunkSize(String),
     #[error("an event is longer than {MAX_LINE_BYTES} bytes")]
     LineTooLong,

@@ -1,5 +1,5 @@
 //! The gateway's life: binds, connects the workers, serves, drains. Owns the order of these; each part's
-//! behaviour is its own.
+//! behavior is its own.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

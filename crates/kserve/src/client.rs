@@ -54,7 +54,7 @@ pub enum ConnectError {
         address: String,
         source: tonic::transport::Error,
     },
-    #[error("no connection to `{address}`; is the worker running there?")]
+    #[error("cannot connect to `{address}`; check that a worker is running there")]
     Connect {
         address: String,
         source: tonic::transport::Error,

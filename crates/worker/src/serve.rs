@@ -216,7 +216,7 @@ fn incoming(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpStre
                     return Some((Ok(stream), listener));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "connection not accepted");
+                    tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_RETRY).await;
                 }
             }

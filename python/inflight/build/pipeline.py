@@ -112,7 +112,7 @@ def _require_apart(source: Path, output: Path) -> None:
         raise UserMistake(f"`--output {output}` is not a valid directory name", "choose a new one")
     if output.is_symlink():
         # The result gets its name by a rename, which would replace the link.
-        raise UserMistake(f"`--output {output}` is a link", "pass the directory that it points to")
+        raise UserMistake(f"`--output {output}` is a symbolic link", "pass the directory that it points to")
     # Path.resolve raises for links that form a loop.
     inside, outside = Path(os.path.realpath(output)), Path(os.path.realpath(source))
     if inside == outside:

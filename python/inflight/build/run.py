@@ -89,7 +89,7 @@ def _require_replaceable(output: Path, *, force: bool) -> None:
     if not output.exists():
         return
     if not output.is_dir():
-        raise UserMistake(f"`--output {output}` is a file", "give a directory that does not exist yet")
+        raise UserMistake(f"`--output {output}` is a file", "choose a directory that does not exist")
     if not any(output.iterdir()):
         return
     if not (output / manifest.NAME).is_file():

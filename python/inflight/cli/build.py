@@ -75,7 +75,7 @@ def _with_options(command: Callable[..., Any]) -> click.Command:
 
 @_with_options
 def build(model_dir: str, **given: Any) -> None:
-    """Build what a worker serves from a checkpoint.
+    """Build a directory that a worker can serve, from a checkpoint.
 
     MODEL_DIR is a Hugging Face checkpoint directory. The output is an engine for TensorRT-LLM, a serving
     configuration for its PyTorch runtime, or weights for the reference executor, with a manifest that the

@@ -60,7 +60,9 @@ def _flags(command: Any) -> Any:
 
 @repository.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the repository goes")
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the repository to"
+)
 @click.option(
     "--backend",
     type=click.Choice(["tensorrtllm", "python"]),

@@ -51,20 +51,20 @@ class TerminalReport:
 @click.command()
 @model_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of the HTTP port")
-@click.option("--port", type=PORT, default=8000, show_default=True, help="HTTP port; 0: any free one")
+@click.option("--port", type=PORT, default=8000, show_default=True, help="HTTP port; 0 picks a free port")
 @click.option(
     "--grpc-port",
     type=PORT,
     default=8001,
     show_default=True,
-    help="The worker's KServe gRPC port, on this machine only; 0: any free one",
+    help="The worker's KServe gRPC port, on this machine only; 0 picks a free port",
 )
 @click.option(
     "--metrics-port",
     type=PORT,
     default=8002,
     show_default=True,
-    help="The worker's metrics port, on this machine only; 0: any free one",
+    help="The worker's metrics port, on this machine only; 0 picks a free port",
 )
 @click.option(
     "--executor",

@@ -13,7 +13,7 @@ from inflight.cli.options import PORT, Finite, model_options, named_options, nat
 #: Option -> the executors that it means something to, its type and its help.
 EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "step_us": (("simulated", "scripted"), Finite(min=0), "Microseconds of every iteration"),
-    "step_us_per_sequence": (("simulated",), Finite(min=0), "Microseconds per sequence in it"),
+    "step_us_per_sequence": (("simulated",), Finite(min=0), "Microseconds per sequence in an iteration"),
     "prefill_us_per_token": (("simulated",), Finite(min=0), "Microseconds per prompt token"),
     "num_blocks": (("simulated",), click.IntRange(min=1), "KV cache capacity in blocks"),
     "tokens_per_block": (("simulated", "reference"), click.IntRange(min=1), "Tokens in a KV cache block"),
@@ -31,7 +31,7 @@ EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
 }
 
 BOUNDS = {
-    "max_message_bytes": (click.IntRange(min=1), "Largest gRPC message taken or sent"),
+    "max_message_bytes": (click.IntRange(min=1), "Largest gRPC message, sent or received"),
     "max_queue_wait_s": (
         Finite(min=0),
         "Seconds that a request may wait for a place in the batch; others are refused at once",
@@ -40,7 +40,7 @@ BOUNDS = {
     "max_concurrent_streams": (click.IntRange(min=1), "gRPC calls at once on one connection"),
     "progress_timeout_s": (
         Finite(min=0),
-        "Seconds without a token while requests wait before the executor is taken for dead",
+        "Seconds without a token while requests wait before the executor counts as failed",
     ),
     "drain_timeout_s": (Finite(min=0), "Seconds that running requests get at shutdown"),
     "slow_reader_timeout_s": (
@@ -65,8 +65,8 @@ BOUNDS = {
     "WorkerOptions",
     {
         "host": (str, "Address to listen on"),
-        "grpc_port": (PORT, "KServe gRPC port; 0: any free one"),
-        "metrics_port": (PORT, "Prometheus metrics port; 0: any free one"),
+        "grpc_port": (PORT, "KServe gRPC port; 0 picks a free port"),
+        "metrics_port": (PORT, "Prometheus metrics port; 0 picks a free port"),
     },
 )
 @native_options("WorkerOptions", BOUNDS)

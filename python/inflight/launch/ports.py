@@ -38,7 +38,7 @@ def _explain(host: str, port: int, option: str, error: OSError) -> tuple[str, st
     if error.errno == errno.EADDRINUSE:
         return (
             f"port `{port}` on `{host}` is in use",
-            f"choose another with `{option}` (0 takes any free one), or stop the program that uses it",
+            f"choose another with `{option}` (0 picks a free port), or stop the program that uses it",
         )
     if error.errno == errno.EACCES:
         return f"port `{port}` needs privileges", f"choose one above 1023 with `{option}`"

@@ -122,8 +122,9 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
     width = DTYPE_BYTES.get(tensor.dtype)
     if width is not None and end - begin != width * math.prod(tensor.shape):
         raise CheckpointError(
-            f"`{path}` is damaged: `{name}` has `{end - begin}` bytes, and not those of"
-            f" `{tensor.dtype}` in the shape `{list(tensor.shape)}`",
+            f"`{path}` is damaged: `{name}` has `{end - begin}` bytes, but"
+            f" `{tensor.dtype}` in the shape `{list(tensor.shape)}` needs"
+            f" `{width * math.prod(tensor.shape)}`",
             FETCH_AGAIN,
         )
     return tensor

@@ -5,7 +5,7 @@ use super::DataType;
 /// A malformed tensor, or one with another type or size than its reader needs. Names the tensor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
-    #[error("the message has {count} tensors, at most {limit} are read")]
+    #[error("the message has {count} tensors; the limit is {limit}")]
     TooMany { count: usize, limit: usize },
     #[error("tensor number {position} has no name")]
     Unnamed { position: usize },

@@ -166,7 +166,7 @@ fn malformed_tensors_are_named_with_their_numbers() {
                 inputs: vec![tensor("x", "INT32", &[0]); 300],
                 ..Default::default()
             },
-            "the message has 300 tensors, at most 256 are read",
+            "the message has 300 tensors; the limit is 256",
         ),
     ];
     for (request, expected) in cases {

@@ -325,6 +325,6 @@ def _check_together(options: Options) -> None:
     if any(value is not None for value in tuning) and any(value is None for value in tuning):
         raise UserMistake(
             "dynamic batch tuning needs three options",
-            "give `enable_batch_size_tuning`, `enable_max_num_tokens_tuning` and "
+            "set `enable_batch_size_tuning`, `enable_max_num_tokens_tuning` and "
             "`dynamic_batch_moving_average_window`",
         )

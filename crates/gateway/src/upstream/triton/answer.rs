@@ -34,7 +34,7 @@ pub(super) enum AnswerError {
     LogProbs { log_probs: usize, tokens: usize },
     #[error("more than the {limit} tokens that were requested")]
     TooLong { limit: u32 },
-    #[error("a text does not continue the previous one")]
+    #[error("the response text does not extend the previous response")]
     NotContinued,
     #[error("unknown finish reason `{0}`")]
     Reason(String),
