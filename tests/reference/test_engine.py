@@ -76,13 +76,15 @@ def test_streaming_tells_a_token_a_row_and_not_streaming_one_row() -> None:
     assert streamed.finish_reason == at_once.finish_reason == FinishReason.LENGTH
 
 
-def test_the_end_token_is_not_told_and_a_stop_word_is() -> None:
+def test_the_end_token_and_a_stop_word_are_told() -> None:
     tokens = greedy()
     end = tokens[4]
     ended = run(engine(), [request(1, PROMPT, 12, end_id=end, output={"return_log_probs": True})])[1, 0]
-    cut = tokens[: tokens.index(end)]
+    cut = tokens[: tokens.index(end) + 1]
     assert (ended.tokens, ended.finish_reason) == (cut, FinishReason.END_ID)
     assert len(ended.log_probs) == len(cut)
+    whole = run(engine(), [request(1, PROMPT, 12, output={"return_log_probs": True})])[1, 0]
+    assert ended.log_probs == pytest.approx(whole.log_probs[: len(cut)], abs=1e-5)
     word = tokens[3:5]
     stopped = run(engine(), [request(1, PROMPT, 12, stop_words=[[63, 63], word])])[1, 0]
     assert stopped.tokens[-2:] == word

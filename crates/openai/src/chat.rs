@@ -3,6 +3,8 @@
 
 mod message;
 
+use serde_json::{Map, Value};
+
 pub use message::{Function, Message, Role, ToolCall};
 
 use crate::Parsed;
@@ -25,6 +27,18 @@ pub struct ChatRequest {
     pub messages: Vec<Message>,
     /// `None`: no log probabilities; `Some(k)`: with k alternatives, 0..=20.
     pub logprobs: Option<u32>,
+    pub template: TemplateOptions,
+}
+
+/// How the conversation becomes a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TemplateOptions {
+    /// Whether the prompt ends with the start of the assistant's turn; OpenAI's default is true.
+    pub add_generation_prompt: bool,
+    /// Whether the answer continues the last message, which is then the assistant's.
+    pub continue_final_message: bool,
+    /// Further variables for the template.
+    pub kwargs: Map<String, Value>,
 }
 
 /// Parses and validates a body. Total: any bytes give a request or a 400.
@@ -46,9 +60,10 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
     for (index, raw) in raw_messages.into_iter().enumerate() {
         messages.push(Message::read(index, raw, &mut ignored)?);
     }
+    let template = take_template_options(&mut fields, &messages)?;
     let wanted = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
-    if !wanted && top.is_some_and(|top| top > 0) {
+    if !wanted && top.is_some() {
         return Err(ApiError::invalid_request(
             "top_logprobs",
             "`top_logprobs` is only allowed when `logprobs` is true. Set `logprobs` or leave it out.",
@@ -60,8 +75,55 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
             generation,
             messages,
             logprobs: wanted.then_some(top.unwrap_or(0)),
+            template,
         },
         ignored,
+    })
+}
+
+/// What the template's variables may not replace: each is a field of its own, or the gateway's.
+const NOT_KWARGS: [&str; 6] = [
+    "messages",
+    "tools",
+    "documents",
+    "chat_template",
+    "add_generation_prompt",
+    "continue_final_message",
+];
+
+fn take_template_options(
+    fields: &mut Fields<'_>,
+    messages: &[Message],
+) -> Result<TemplateOptions, ApiError> {
+    let kwargs = fields.object("chat_template_kwargs")?.unwrap_or_default();
+    if let Some(name) = NOT_KWARGS.iter().find(|name| kwargs.contains_key(**name)) {
+        return Err(ApiError::invalid_request(
+            format!("chat_template_kwargs.{name}"),
+            format!(
+                "`{name}` is not allowed in `chat_template_kwargs`. Send it as a field of its own."
+            ),
+        ));
+    }
+    let continues = fields.boolean("continue_final_message")?.unwrap_or(false);
+    let adds = fields.boolean("add_generation_prompt")?;
+    if continues && adds == Some(true) {
+        return Err(ApiError::invalid_request(
+            "continue_final_message",
+            "`continue_final_message` and `add_generation_prompt` exclude each other. Set only one to true.",
+        ));
+    }
+    let last = messages.last();
+    if continues && !last.is_some_and(|last| last.role == Role::Assistant) {
+        return Err(ApiError::invalid_request(
+            "continue_final_message",
+            "`continue_final_message` needs a last message with the role `assistant`. Add the text to \
+             continue.",
+        ));
+    }
+    Ok(TemplateOptions {
+        add_generation_prompt: adds.unwrap_or(!continues),
+        continue_final_message: continues,
+        kwargs,
     })
 }
 

@@ -70,6 +70,13 @@ pub fn parse(body: &[u8]) -> Result<Parsed<CompletionRequest>, ApiError> {
         echo: fields.boolean("echo")?.unwrap_or(false),
         logprobs: fields.count("logprobs", 0..=MAX_LOGPROBS)?,
     };
+    if request.generation.max_tokens == Some(0) && !request.echo {
+        return Err(ApiError::invalid_request(
+            "max_tokens",
+            "Invalid value for `max_tokens`: `0`. Send at least 1, or set `echo` to score the prompt alone.",
+        )
+        .with_code(code::INTEGER_BELOW));
+    }
     fields.finish(Endpoint::Completions, "", &mut ignored)?;
     Ok(Parsed { request, ignored })
 }

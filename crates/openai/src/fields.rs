@@ -2,8 +2,9 @@
 //! own the values of applied fields, and a test holds the two together.
 //!
 //! A field is refused where leaving it out would change what the answer means, and ignored where it is
-//! a hint about storage, caching, billing or effort. A name that is not here is ignored and reported:
-//! a parser that refuses unknown names fails as soon as OpenAI's list grows.
+//! a hint about storage, caching, billing or effort. A name that is not here is ignored and reported, because
+//! a parser that refuses unknown names fails as soon as OpenAI's list grows; but one that is nearly the name of
+//! a field with an effect is a typing error, and refused.
 
 /// Which request bodies a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(crate) enum Treatment {
     },
     /// Reported by name, unless neutral.
     Ignored { neutral: &'static [&'static str] },
+    /// Reported by name, unless it is a string, which servers accept and only record.
+    IgnoredUnlessString,
 }
 
 /// One row of the table.
@@ -61,6 +64,14 @@ const fn ignored(
         name,
         endpoint,
         treatment: Treatment::Ignored { neutral },
+    }
+}
+
+const fn ignored_unless_string(endpoint: Endpoint, name: &'static str) -> Field {
+    Field {
+        name,
+        endpoint,
+        treatment: Treatment::IgnoredUnlessString,
     }
 }
 
@@ -107,6 +118,15 @@ const NO_FUNCTIONS: &str = "Function calls are not supported; a call would come 
 const NO_GUIDANCE: &str =
     "Constrained output is not supported. Leave it out and validate the answer.";
 
+const NO_BEAMS: &str = "Beam search is not supported. Leave it out.";
+const NO_SAMPLER: &str = "The sampler has no such setting. Leave it out.";
+const NO_TEMPLATE: &str = "The model's own chat template is used. Leave it out, or render the prompt yourself \
+     and use `/v1/completions`.";
+const NO_DOCUMENTS: &str = "Put the documents' text into a message.";
+const NO_THINKING: &str = "Send the variable that the model's chat template reads in \
+     `chat_template_kwargs`, such as `{\"enable_thinking\": true}`.";
+const NO_SUCH: &str = "It is not supported. Leave it out.";
+
 /// Every field that current clients send, and the usual extensions.
 pub(crate) const FIELDS: &[Field] = &[
     applied(Both, "model"),
@@ -125,12 +145,12 @@ pub(crate) const FIELDS: &[Field] = &[
     applied(Both, "logprobs"),
     applied(Chat, "top_logprobs"),
     applied(Completions, "echo"),
-    // Honoured where it asks for nothing more than `n` does; see `completions`.
+    // Applied where it asks for nothing more than `n` does; see `completions`.
     applied(Completions, "best_of"),
     applied(Both, "stream"),
     applied(Both, "stream_options"),
     // Names the end user for the operator's records; it has no effect on the answer by definition.
-    applied(Both, "user"),
+    ignored_unless_string(Both, "user"),
     // Extensions that the usual open servers share.
     applied(Both, "top_k"),
     applied(Both, "min_p"),
@@ -139,6 +159,10 @@ pub(crate) const FIELDS: &[Field] = &[
     applied(Both, "ignore_eos"),
     applied(Both, "stop_token_ids"),
     applied(Both, "skip_special_tokens"),
+    applied(Both, "add_special_tokens"),
+    applied(Chat, "chat_template_kwargs"),
+    applied(Chat, "add_generation_prompt"),
+    applied(Chat, "continue_final_message"),
     // The demo and most models know a call format, but without a parser the call would reach the
     // client as text with `finish_reason` stop, and an agent would treat it as the answer.
     refused_unless("tools", "tool_choice", "\"none\"", NO_TOOLS),
@@ -151,7 +175,7 @@ pub(crate) const FIELDS: &[Field] = &[
         NO_FUNCTIONS,
     ),
     refused(
-        Chat,
+        Both,
         "response_format",
         &[r#"{"type":"text"}"#],
         "Only `{\"type\": \"text\"}` is supported. Leave it out and validate the answer.",
@@ -181,17 +205,81 @@ pub(crate) const FIELDS: &[Field] = &[
         &["\"\""],
         "Inserting text before a suffix is not supported. Leave it out.",
     ),
-    refused(
-        Both,
-        "use_beam_search",
-        &["false"],
-        "Beam search is not supported. Leave it out.",
-    ),
+    // What other servers accept and would answer differently.
+    refused(Both, "use_beam_search", &["false"], NO_BEAMS),
+    refused(Both, "num_beams", &["1"], NO_BEAMS),
+    refused(Both, "beam_width", &["1"], NO_BEAMS),
+    refused(Both, "length_penalty", &["1", "1.0"], NO_BEAMS),
+    refused(Both, "early_stopping", &["false"], NO_BEAMS),
     refused(Both, "guided_json", &[], NO_GUIDANCE),
     refused(Both, "guided_regex", &[], NO_GUIDANCE),
     refused(Both, "guided_choice", &[], NO_GUIDANCE),
     refused(Both, "guided_grammar", &[], NO_GUIDANCE),
+    refused(Both, "guided_decoding_backend", &[], NO_GUIDANCE),
+    refused(Both, "guided_whitespace_pattern", &[], NO_GUIDANCE),
     refused(Both, "structured_outputs", &[], NO_GUIDANCE),
+    refused(Both, "structural_tag", &[], NO_GUIDANCE),
+    refused(Both, "json_schema", &[], NO_GUIDANCE),
+    refused(Both, "regex", &[], NO_GUIDANCE),
+    refused(Both, "ebnf", &[], NO_GUIDANCE),
+    refused(Both, "allowed_token_ids", &[], NO_SAMPLER),
+    refused(Both, "bad_words", &[], NO_SAMPLER),
+    refused(Both, "bad_words_ids", &[], NO_SAMPLER),
+    refused(Both, "logits_processors", &[], NO_SAMPLER),
+    refused(Both, "logit_processors", &[], NO_SAMPLER),
+    refused(Both, "embedding_bias", &[], NO_SAMPLER),
+    refused(Both, "no_repeat_ngram_size", &["0"], NO_SAMPLER),
+    refused(Both, "typical_p", &["1", "1.0"], NO_SAMPLER),
+    refused(Both, "mirostat", &["0"], NO_SAMPLER),
+    refused(Both, "do_sample", &["true"], NO_SAMPLER),
+    refused(Chat, "chat_template", &[], NO_TEMPLATE),
+    refused(Chat, "documents", &[], NO_DOCUMENTS),
+    refused(Chat, "reasoning", &[], NO_THINKING),
+    refused(Chat, "thinking", &["{\"type\":\"disabled\"}"], NO_THINKING),
+    refused(Chat, "enable_thinking", &[], NO_THINKING),
+    refused(Both, "truncate_prompt_tokens", &[], NO_SUCH),
+    refused(Both, "include_stop_str_in_output", &["false"], NO_SUCH),
+    refused(Both, "detokenize", &["true"], NO_SUCH),
+    refused(Both, "spaces_between_special_tokens", &["true"], NO_SUCH),
+    refused(Both, "prompt_logprobs", &[], NO_SUCH),
+    refused(Both, "return_token_ids", &["false"], NO_SUCH),
+    refused(Both, "return_tokens_as_token_ids", &["false"], NO_SUCH),
+    refused(Both, "return_context_logits", &["false"], NO_SUCH),
+    refused(Both, "return_generation_logits", &["false"], NO_SUCH),
+    refused(Both, "return_encoder_output", &["false"], NO_SUCH),
+    refused(Both, "return_perf_metrics", &["false"], NO_SUCH),
+    refused(Both, "lora_request", &[], NO_SUCH),
+    refused(Both, "lora_path", &[], NO_SUCH),
+    refused(Both, "disaggregated_params", &[], NO_SUCH),
+    refused(Both, "kv_transfer_params", &[], NO_SUCH),
+    refused(Both, "cache_salt", &[], NO_SUCH),
+    refused(Both, "extra_args", &[], NO_SUCH),
+    refused(Both, "vllm_xargs", &[], NO_SUCH),
+    refused(Both, "mm_processor_kwargs", &[], NO_SUCH),
+    refused(Chat, "echo", &["false"], NO_SUCH),
+    // Other names of fields that are supported.
+    refused(Both, "stop_words", &[], "Send `stop` instead."),
+    refused(Both, "stop_sequences", &[], "Send `stop` instead."),
+    refused(Both, "max_new_tokens", &[], "Send `max_tokens` instead."),
+    refused(Both, "max_length", &[], "Send `max_tokens` instead."),
+    refused(Both, "max_output_tokens", &[], "Send `max_tokens` instead."),
+    refused(
+        Completions,
+        "max_completion_tokens",
+        &[],
+        "Send `max_tokens` instead.",
+    ),
+    refused(Both, "min_new_tokens", &[], "Send `min_tokens` instead."),
+    refused(Both, "num_return_sequences", &[], "Send `n` instead."),
+    refused(
+        Both,
+        "repeat_penalty",
+        &[],
+        "Send `repetition_penalty` instead.",
+    ),
+    refused(Both, "random_seed", &[], "Send `seed` instead."),
+    refused(Completions, "top_logprobs", &[], "Send `logprobs` instead."),
+    refused(Both, "eos_token_id", &[], "Send `stop_token_ids` instead."),
     ignored(Both, "metadata", &[]),
     ignored(Both, "store", &["false"]),
     ignored(Both, "service_tier", &["\"auto\"", "\"default\""]),
@@ -204,7 +292,9 @@ pub(crate) const FIELDS: &[Field] = &[
     ignored(Chat, "prediction", &[]),
     // True is OpenAI's default; without tools it says nothing either way.
     ignored(Chat, "parallel_tool_calls", &["true"]),
-    ignored(Chat, "chat_template_kwargs", &[]),
+    ignored(Chat, "include_reasoning", &["true"]),
+    ignored(Both, "priority", &["0"]),
+    ignored(Both, "request_id", &[]),
     // Padding against traffic analysis; we add none.
     ignored(Both, "stream_options.include_obfuscation", &["false"]),
     // Fields of a message, as `messages.NAME`. An audio answer of an earlier turn cannot be heard.
@@ -222,6 +312,45 @@ pub(crate) fn find(endpoint: Endpoint, name: &str) -> Option<&'static Field> {
     FIELDS
         .iter()
         .find(|field| field.name == name && field.endpoint.covers(endpoint))
+}
+
+/// The field that `name` is most likely meant to be, where it is nearly its name: `max_token`, `maxTokens`.
+/// Fields that are ignored anyway are no suggestion.
+pub(crate) fn meant(endpoint: Endpoint, name: &str) -> Option<&'static str> {
+    if name.len() > MAX_TYPED {
+        return None;
+    }
+    let typed = letters(name);
+    let candidates = FIELDS.iter().filter(|field| {
+        field.endpoint.covers(endpoint)
+            && !field.name.contains('.')
+            && matches!(
+                field.treatment,
+                Treatment::Applied | Treatment::Refused { .. }
+            )
+    });
+    let near = candidates.filter_map(|field| {
+        let known = letters(field.name);
+        let distance = strsim::osa_distance(&typed, &known);
+        // In a short name one letter makes another word: `top_a` is not `top_p`.
+        let allowed = match known.len() {
+            0..6 => 0,
+            6..12 => 1,
+            _ => 2,
+        };
+        (distance <= allowed).then_some((distance, field.name))
+    });
+    near.min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// No name is longer that could be meant as one of the table's.
+const MAX_TYPED: usize = 64;
+
+/// The letters and digits alone, in lower case.
+fn letters(name: &str) -> String {
+    let letters = name.chars().filter(char::is_ascii_alphanumeric);
+    letters.map(|letter| letter.to_ascii_lowercase()).collect()
 }
 
 /// The label of a counter of ignored fields: the name itself where it is one of the table's, else
@@ -280,6 +409,109 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_typing_error_is_told_from_a_field_of_tomorrow() {
+        for (endpoint, name, expected) in [
+            (Chat, "max_token", Some("max_tokens")),
+            (Chat, "maxTokens", Some("max_tokens")),
+            (Chat, "max-tokens", Some("max_tokens")),
+            (Chat, "temprature", Some("temperature")),
+            (Chat, "tempearture", Some("temperature")),
+            (Chat, "frequency_penality", Some("frequency_penalty")),
+            (Chat, "responseFormat", Some("response_format")),
+            (Completions, "log_probs", Some("logprobs")),
+            (Chat, "top_a", None),
+            (Chat, "stops", None),
+            (Chat, "metadatas", None),
+            (Chat, "web_fetch_options", None),
+            (Completions, "messages", None),
+            (Chat, "", None),
+        ] {
+            assert_eq!(meant(endpoint, name), expected, "{name}");
+        }
+        assert_eq!(meant(Chat, &"max_tokens".repeat(100)), None);
+    }
+
+    /// `docs/reference/fields.md` is this table; `UPDATE_SNAPSHOTS=1` rewrites it.
+    #[test]
+    fn the_reference_page_shows_the_table() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/fields.md"
+        );
+        let page = reference_page();
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        let found = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            found == page,
+            "run `UPDATE_SNAPSHOTS=1 cargo test -p inflight-openai reference_page` and review the difference"
+        );
+    }
+
+    fn reference_page() -> String {
+        let mut page = String::from(
+            "# Request fields\n\nEvery field of `/v1/chat/completions` (chat) and `/v1/completions` \
+             (completions) that the gateway\nknows, from `crates/openai/src/fields.rs`. `null`, `[]`, `{}` \
+             and the listed values ask for nothing and are\nalways accepted. An unknown field is ignored and \
+             reported in `x-inflight-ignored-fields`, unless it is nearly\nthe name of a supported or refused \
+             one: then it is refused, with the name that was probably meant.\n",
+        );
+        let values = |neutral: &[&str]| match neutral {
+            [] => "–".to_owned(),
+            some => {
+                let quoted: Vec<String> = some.iter().map(|value| format!("`{value}`")).collect();
+                quoted.join(", ")
+            }
+        };
+        let place = |endpoint| match endpoint {
+            Both => "both",
+            Chat => "chat",
+            Completions => "completions",
+        };
+        let mut section = |title: &str, head: &str, row: &dyn Fn(&Field) -> Option<String>| {
+            page.push_str(&format!("\n## {title}\n\n{head}\n"));
+            for line in FIELDS.iter().filter_map(row) {
+                page.push_str(&line);
+                page.push('\n');
+            }
+        };
+        section("Supported", "| field | endpoint |\n|---|---|", &|field| {
+            let supported = matches!(field.treatment, Treatment::Applied);
+            supported.then(|| format!("| `{}` | {} |", field.name, place(field.endpoint)))
+        });
+        let head = "Leaving these out would change what the answer means: 400 with the field in `param`.\n\n\
+             | field | endpoint | accepted values | instead |\n|---|---|---|---|";
+        section("Refused", head, &|field| match field.treatment {
+            Treatment::Refused {
+                neutral,
+                unless,
+                hint,
+            } => {
+                let mut accepted = values(neutral);
+                if let Some((other, value)) = unless {
+                    accepted = format!("any if `{other}` is `{value}`");
+                }
+                let (name, place) = (field.name, place(field.endpoint));
+                Some(format!("| `{name}` | {place} | {accepted} | {hint} |"))
+            }
+            _ => None,
+        });
+        let head = "Hints about storage, caching, billing and effort: named in `x-inflight-ignored-fields`.\n\n\
+             | field | endpoint | not reported |\n|---|---|---|";
+        section("Ignored", head, &|field| {
+            let neutral = match field.treatment {
+                Treatment::Ignored { neutral } => values(neutral),
+                Treatment::IgnoredUnlessString => "any string".to_owned(),
+                _ => return None,
+            };
+            let place = place(field.endpoint);
+            Some(format!("| `{}` | {place} | {neutral} |", field.name))
+        });
+        page
     }
 
     #[test]

@@ -16,7 +16,6 @@ pub(crate) const MAX_N: u32 = 128;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 const MAX_STOP_TOKEN_IDS: usize = 128;
-const MAX_USER_BYTES: usize = 1024;
 const MAX_MODEL_BYTES: usize = 256;
 /// Token ids are INT32 on the wire.
 pub(crate) const MAX_TOKEN_ID: u32 = i32::MAX as u32;
@@ -27,7 +26,8 @@ const MAX_MAX_TOKENS: u32 = i32::MAX as u32;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
     pub model: String,
-    /// `None`: the endpoint's default (chat: the rest of the context, completions: 16).
+    /// `None`: the endpoint's default (chat: the rest of the context, completions: 16). 0 only for completions
+    /// that echo their prompt.
     pub max_tokens: Option<u32>,
     /// Choices for each prompt, 1..=128.
     pub n: u32,
@@ -36,9 +36,10 @@ pub struct Generation {
     pub stream: bool,
     /// `stream_options.include_usage`.
     pub include_usage: bool,
-    pub user: Option<String>,
     /// Absent: true.
     pub skip_special_tokens: Option<bool>,
+    /// Absent: true for completions, false for chat, whose templates write them.
+    pub add_special_tokens: Option<bool>,
     pub sampling: Sampling,
 }
 
@@ -88,10 +89,6 @@ impl Generation {
         bounded("model", &model, MAX_MODEL_BYTES)?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = take_stream_options(fields, stream, endpoint, ignored)?;
-        let user = fields.string("user")?;
-        if let Some(user) = &user {
-            bounded("user", user, MAX_USER_BYTES)?;
-        }
         let max_tokens = take_max_tokens(fields, endpoint)?;
         Ok(Self {
             model,
@@ -100,8 +97,8 @@ impl Generation {
             stop: take_stop(fields)?,
             stream,
             include_usage,
-            user,
             skip_special_tokens: fields.boolean("skip_special_tokens")?,
+            add_special_tokens: fields.boolean("add_special_tokens")?,
             sampling: Sampling::take(fields, max_tokens)?,
         })
     }
@@ -174,8 +171,14 @@ fn bounded(param: &str, value: &str, most: usize) -> Result<(), ApiError> {
 
 /// `max_completion_tokens` is the newer name; both at once must agree.
 fn take_max_tokens(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<u32>, ApiError> {
-    let old = fields.count("max_tokens", 1..=MAX_MAX_TOKENS)?;
-    // Completions never had it, and there it is reported as ignored.
+    // Completions that echo may generate nothing; see `completions`.
+    let least = if endpoint == Endpoint::Completions {
+        0
+    } else {
+        1
+    };
+    let old = fields.count("max_tokens", least..=MAX_MAX_TOKENS)?;
+    // Completions never had it; the table refuses it there.
     let new = match endpoint {
         Endpoint::Chat => fields.count("max_completion_tokens", 1..=MAX_MAX_TOKENS)?,
         _ => None,

@@ -56,7 +56,6 @@ pub struct CompletionLogprobs {
     /// `None` for the first token of an echoed prompt, which nothing precedes.
     #[serde(serialize_with = "write_logprobs")]
     pub token_logprobs: Vec<Option<f32>>,
-    /// `None` as a whole where `logprobs` was 0.
     pub top_logprobs: Option<Vec<Option<TopLogprobs>>>,
     /// Where each token starts in the choice's text, in characters.
     pub text_offset: Vec<u32>,

@@ -172,6 +172,14 @@ impl<'a> Fields<'a> {
         self.typed(name, "a boolean")
     }
 
+    /// Takes an object of any values.
+    pub(crate) fn object(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<serde_json::Map<String, serde_json::Value>>, ApiError> {
+        self.typed(name, "an object")
+    }
+
     pub(crate) fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         self.typed(name, "a string")
     }
@@ -265,12 +273,28 @@ impl<'a> Fields<'a> {
                     );
                     return Err(ApiError::unsupported(param, message));
                 }
+                Some(Treatment::IgnoredUnlessString) => {
+                    if !raw.get().starts_with('"') && !is_neutral(raw, &[]) {
+                        ignored.push(&full);
+                    }
+                }
                 None if is_neutral(raw, &[]) => {}
-                None => ignored.push(&full),
+                None => match fields::meant(endpoint, &full).filter(|_| table_path.is_empty()) {
+                    Some(meant) => return Err(unknown(&self.param(name), meant)),
+                    None => ignored.push(&full),
+                },
             }
         }
         Ok(())
     }
+}
+
+/// The error of a field whose name is a typing error.
+fn unknown(param: &str, meant: &str) -> ApiError {
+    ApiError::unsupported(
+        param,
+        format!("Unknown parameter: `{param}`. Did you mean `{meant}`?"),
+    )
 }
 
 /// Whether the value asks for nothing: null, empty, or one of `neutral` (as JSON).

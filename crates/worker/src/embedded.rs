@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::executor::{ClientId, ModelInfo, Request, ResponseBatch};
 use crate::model;
 use crate::request::{self, Incoming, Limits, Plain, RequestError};
-use crate::respond::Responder;
+use crate::respond::{Asked, Responder};
 
 /// The input that says whether responses repeat the prompt.
 const EXCLUDE_INPUT: &str = "exclude_input_in_output";
@@ -123,8 +123,8 @@ impl CoreRequests {
         let mut live = self.live.lock();
         for (index, (request, prompt)) in requests.iter_mut().zip(prompts).enumerate() {
             request.client_id = ClientId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
-            let tokens = request.input_token_ids.len();
-            let responder = Responder::new(Arc::clone(&answer), index, tokens, prompt);
+            let asked = Asked::of(request);
+            let responder = Responder::new(Arc::clone(&answer), index, asked, prompt);
             live.insert(request.client_id, responder);
         }
         Ok(Parsed::Work {

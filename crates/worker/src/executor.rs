@@ -132,8 +132,9 @@ pub struct NamedTensor {
 ///
 /// A request with `num_return_sequences` n yields rows for sequences 0 to n − 1. The last row of each has
 /// a finish reason, and `finals` marks the request's last row of all. A request that does not stream
-/// yields all tokens of a sequence in one row. As in TensorRT-LLM, tokens do not contain the end token but
-/// do contain matched stop words.
+/// yields all tokens of a sequence in one row. An executor that knows the end token's log probability puts
+/// the end token last among the tokens of the row that ends with it; TensorRT-LLM's C++ runtime does not
+/// report it. Matched stop words are among the tokens. Answers to KServe clients leave the end token out.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseBatch {
     pub rows: StepBatch<ClientId>,

@@ -1,7 +1,8 @@
 //! Rows of a plain request to Triton responses: which tensors, in which shapes, and which is final.
 //!
 //! Follows Triton's `tensorrt_llm` backend: a streaming response carries only its step's new tokens;
-//! the others repeat the prompt unless it was excluded; the last token response is itself final.
+//! the others repeat the prompt unless it was excluded; the last token response is itself final. The end token is
+//! not among `output_ids` and has no log probability there, as in TensorRT-LLM's C++ runtime.
 
 use std::sync::Arc;
 
@@ -9,11 +10,11 @@ use inflight_kserve::inference::{
     InferParameter, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
 };
 use inflight_kserve::names;
-use inflight_kserve::step::{FinishReason, Row, RowError};
+use inflight_kserve::step::{FinishReason, Row, RowError, TopLogProbs};
 use inflight_kserve::tensor::{DataType, ResponseBuilder};
 use tonic::Code;
 
-use crate::executor::{ClientId, NamedTensor};
+use crate::executor::{ClientId, NamedTensor, Request};
 use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
 use crate::request::PlainRequest;
 
@@ -22,12 +23,31 @@ const PADDING: i32 = -1;
 /// What a `context_only` request is answered with: Triton's output, the executor's own bytes.
 const CONTEXT_PHASE_PARAMS: &str = "context_phase_params";
 
+/// What responses depend on of one executor request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    prompt_tokens: usize,
+    end_id: Option<i32>,
+    log_probs: bool,
+}
+
+impl Asked {
+    /// What `request` asks for.
+    pub(crate) fn of(request: &Request) -> Self {
+        Self {
+            prompt_tokens: request.input_token_ids.len(),
+            end_id: request.end_id,
+            log_probs: request.output_config.return_log_probs,
+        }
+    }
+}
+
 /// Answers one executor request: one row of a batch.
 #[derive(Debug)]
 pub(crate) struct Responder {
     request: Arc<PlainRequest>,
     batch_index: i32,
-    prompt_tokens: i32,
+    asked: Asked,
     /// What responses repeat; empty where they do not.
     prompt: Vec<i32>,
     /// Sum of the log probabilities so far, by sequence.
@@ -57,13 +77,13 @@ impl Responder {
     pub(crate) fn new(
         request: Arc<PlainRequest>,
         batch_index: usize,
-        prompt_tokens: usize,
+        asked: Asked,
         prompt: Vec<i32>,
     ) -> Self {
         Self {
             request,
             batch_index: batch_index as i32,
-            prompt_tokens: prompt_tokens as i32,
+            asked,
             prompt,
             cumulative: Vec::new(),
             beams: Vec::new(),
@@ -100,6 +120,7 @@ impl Responder {
                 response: empty(&self.request.id, is_final),
             }));
         }
+        let row = &without_end(row, self.asked.end_id);
         let beam = self.beam(row);
         if self.request.beam_width > 1 {
             self.beams.push(beam);
@@ -183,7 +204,8 @@ impl Responder {
             let lengths: Vec<i32> = beams.iter().map(|beam| beam.tokens.len() as i32).collect();
             out.push("sequence_length", &[1, width], &lengths);
         }
-        if beams.iter().any(|beam| beam.log_probs.is_some()) {
+        // On the last response too, which may have no tokens: NVIDIA's client reads them from every response.
+        if self.asked.log_probs || beams.iter().any(|beam| beam.log_probs.is_some()) {
             let given = tensors.iter().any(|tensor| tensor.name == "cum_log_probs");
             if wants("cum_log_probs") && !given {
                 let sums: Vec<f32> = beams.iter().map(|beam| beam.cumulative).collect();
@@ -212,7 +234,11 @@ impl Responder {
             out.push("sequence_index", &[1, 1], &[index]);
         }
         if request.return_num_input_tokens && wants("num_input_tokens") {
-            out.push("num_input_tokens", &[1, 1], &[self.prompt_tokens]);
+            out.push(
+                "num_input_tokens",
+                &[1, 1],
+                &[self.asked.prompt_tokens as i32],
+            );
         }
         if request.return_num_output_tokens && wants("num_output_tokens") {
             let repeated = self.prompt.len();
@@ -275,6 +301,28 @@ impl Responder {
             }
         }
     }
+}
+
+/// The row without the end token that ended its sequence, and without that token's values.
+fn without_end<'a>(row: &Row<'a, ClientId>, end_id: Option<i32>) -> Row<'a, ClientId> {
+    let mut row = *row;
+    if let Some((last, rest)) = row.tokens.split_last()
+        && row.finish_reason == FinishReason::EndId
+        && Some(*last) == end_id
+    {
+        row.tokens = rest;
+        row.log_probs = row.log_probs.map(|values| first(values, rest.len()));
+        row.top_log_probs = row.top_log_probs.map(|top| TopLogProbs {
+            width: top.width,
+            ids: first(top.ids, rest.len() * top.width),
+            values: first(top.values, rest.len() * top.width),
+        });
+    }
+    row
+}
+
+fn first<T>(values: &[T], count: usize) -> &[T] {
+    values.get(..count).unwrap_or(values)
 }
 
 /// Rows end to end, each filled up to `width`.

@@ -109,8 +109,10 @@ class ResponseBatch:
 
     Row r's tokens are ``token_ids[token_offsets[r]:token_offsets[r+1]]``.
 
-    Exactly one row of a request is final, also after a cancel or an error. The end token is not among
-    the tokens; matched stop words are. Columns marked sparse are empty when no row has them.
+    Exactly one row of a request is final, also after a cancel or an error. An executor that knows the end
+    token's log probability puts the end token last among the tokens of the row that ends with it; answers
+    to KServe clients leave it out. Matched stop words are among the tokens. Columns marked sparse are empty
+    when no row has them.
     """
 
     client_ids: bytes = b""  #: uint64 [rows]

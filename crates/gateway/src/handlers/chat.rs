@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::ApiError;
-use inflight_openai::chat::{self, Message, Role};
+use inflight_openai::chat::{self, Message, Role, TemplateOptions};
 use inflight_text::{TemplateInput, TextModel};
 
 use super::generate::{self, Prepared};
@@ -41,9 +41,10 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
              gateway with `--tokenizer`.",
         )
     })?;
-    let text = render(model, messages)?;
+    let text = render(model, messages, request.template.clone())?;
     let requested = Requested::chat(&request);
-    let prompt = prompt::text(&requested, &served, text, SpecialTokens::Written, false)?;
+    let special = SpecialTokens::of(&request.generation, SpecialTokens::Written);
+    let prompt = prompt::text(&requested, &served, text, special, false)?;
     state
         .metrics
         .tokenize_time
@@ -58,7 +59,11 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     })
 }
 
-fn render(model: &TextModel, mut messages: Vec<Message>) -> Result<String, ApiError> {
+fn render(
+    model: &TextModel,
+    mut messages: Vec<Message>,
+    options: TemplateOptions,
+) -> Result<String, ApiError> {
     let template = model.chat_template().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",
@@ -71,16 +76,18 @@ fn render(model: &TextModel, mut messages: Vec<Message>) -> Result<String, ApiEr
             message.role = Role::System;
         }
     }
+    let last = messages.last().map(|message| message.content.clone());
     let messages = serde_json::to_value(&messages).map_err(|error| {
         tracing::error!(%error, "cannot pass messages to the template");
         ApiError::internal()
     })?;
     let input = TemplateInput {
         messages,
-        add_generation_prompt: true,
+        add_generation_prompt: options.add_generation_prompt,
+        extra: options.kwargs,
         ..TemplateInput::default()
     };
-    template.render(&input).map_err(|error| {
+    let text = template.render(&input).map_err(|error| {
         if error.is_temporary() {
             tracing::error!(%error, "the model's chat template cannot be rendered");
             return ApiError::unavailable(
@@ -91,5 +98,51 @@ fn render(model: &TextModel, mut messages: Vec<Message>) -> Result<String, ApiEr
             tracing::error!(%error, "the model's chat template cannot be used");
         }
         ApiError::invalid_request("messages", format!("{error}."))
-    })
+    })?;
+    match last.filter(|_| options.continue_final_message) {
+        Some(last) => continued(text, &last),
+        None => Ok(text),
+    }
+}
+
+/// The rendering up to the end of the last message's own text, as in Hugging Face's `apply_chat_template`.
+fn continued(mut text: String, last: &str) -> Result<String, ApiError> {
+    // Templates often trim a message.
+    let last = if text.contains(last) {
+        last
+    } else {
+        last.trim()
+    };
+    let end = text.rfind(last).map(|start| start + last.len());
+    let end = end.filter(|_| !last.is_empty()).ok_or_else(|| {
+        ApiError::invalid_request(
+            "continue_final_message",
+            "The last message's text is empty or does not appear in the rendered prompt, so it cannot be \
+             continued. Leave out `continue_final_message`.",
+        )
+    })?;
+    text.truncate(end);
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_ends_with_the_text_that_is_continued() {
+        let rendered = || "<u>So?<e><a>So it is<e>".to_owned();
+        assert_eq!(
+            continued(rendered(), "So it is").unwrap(),
+            "<u>So?<e><a>So it is"
+        );
+        assert_eq!(
+            continued(rendered(), " So it ").unwrap(),
+            "<u>So?<e><a>So it"
+        );
+        for last in ["", "other"] {
+            let error = continued(rendered(), last).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("continue_final_message"));
+        }
+    }
 }

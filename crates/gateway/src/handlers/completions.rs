@@ -32,17 +32,12 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     let mut request = parsed.request;
     let (entry, served) = generate::locate(state, &request.generation.model)?;
     let requested = Requested::completion(&request);
+    let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);
     let started = Instant::now();
     let mut prompts = Vec::with_capacity(request.prompts.len());
     for prompt in std::mem::take(&mut request.prompts) {
         prompts.push(match prompt {
-            Prompt::Text(text) => prompt::text(
-                &requested,
-                &served,
-                text,
-                SpecialTokens::Added,
-                request.echo,
-            )?,
+            Prompt::Text(text) => prompt::text(&requested, &served, text, special, request.echo)?,
             Prompt::Tokens(tokens) => prompt::tokens(&requested, &served, &tokens, request.echo)?,
         });
     }

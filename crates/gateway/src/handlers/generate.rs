@@ -206,14 +206,19 @@ pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
                 .log_probs
                 .zip(decodes)
                 .map(|(top, tokenizer)| LogProbs::new(Arc::clone(tokenizer), top as usize));
-            choices.push(Choice::new(
+            let choice = Choice::new(
                 decodes,
                 skip_special,
                 stops.clone(),
                 Arc::clone(&end_ids),
+                prompt.params.end_id,
                 log_probs,
                 prompt.echo.clone(),
-            ));
+            );
+            choices.push(match prepared.generation.max_tokens {
+                Some(0) => choice.with_only_prompt(),
+                _ => choice,
+            });
         }
     }
     choices

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use inflight_openai::ApiError;
+use inflight_openai::{ApiError, Generation};
 use inflight_text::TextModel;
 
 use crate::error;
@@ -34,6 +34,17 @@ pub(super) enum SpecialTokens {
     /// A chat template writes them itself.
     Written,
     Added,
+}
+
+impl SpecialTokens {
+    /// What the request asks for, or the endpoint's `default`.
+    pub(super) fn of(generation: &Generation, default: Self) -> Self {
+        match generation.add_special_tokens {
+            Some(true) => Self::Added,
+            Some(false) => Self::Written,
+            None => default,
+        }
+    }
 }
 
 /// Settles a prompt of text.

@@ -27,6 +27,7 @@ pub(crate) enum Capability {
     StopTokenIds,
     IgnoreEos,
     ShowSpecialTokens,
+    AddSpecialTokens,
     Usage,
 }
 
@@ -52,6 +53,7 @@ impl Capability {
             | Self::StopTokenIds
             | Self::IgnoreEos
             | Self::ShowSpecialTokens
+            | Self::AddSpecialTokens
             | Self::Usage => None,
         }
     }
@@ -96,7 +98,10 @@ fn triton_lacks(
     match capability {
         // Each sequence is a request of its own; without a seed all would be the same.
         Capability::Sequences => input(Setting::Seed),
-        Capability::TokenPrompt | Capability::IgnoreEos | Capability::ShowSpecialTokens => tokens_only(),
+        Capability::TokenPrompt
+        | Capability::IgnoreEos
+        | Capability::ShowSpecialTokens
+        | Capability::AddSpecialTokens => tokens_only(),
         Capability::TopK => input(Setting::TopK),
         Capability::TopP => input(Setting::TopP),
         Capability::Temperature => input(Setting::Temperature),

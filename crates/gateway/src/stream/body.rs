@@ -1,9 +1,9 @@
 //! The event stream of a response, polled by the connection's own task. Owns the order of frames; the
 //! frames' bytes are inflight-openai's, and their content the request's.
 //!
-//! Everything ready at a poll becomes one HTTP frame: several tokens of one choice that are ready
-//! together become one event, which happens exactly when the connection is behind. Nothing ever waits
-//! for more. Dropping the body stops the request at its worker.
+//! Everything ready at a poll becomes one HTTP frame, with one event for each token and choice: clients count on
+//! it. Only a client that is hundreds of tokens behind gets the rest of them in one event. Nothing ever waits for
+//! more. Dropping the body stops the request at its worker.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,6 +15,7 @@ use inflight_openai::ApiError;
 use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameLogprobs};
 
 use super::active_request::ActiveRequest;
+use super::choice::Piece;
 
 /// Which of the two shapes the frames have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,27 +70,29 @@ impl EventBody {
                 continue;
             }
             let buffer = &mut self.buffer;
-            match choice
-                .log_probs
-                .as_mut()
-                .filter(|log_probs| log_probs.has_released())
-            {
-                None if choice.ready.is_empty() => {}
-                None => template.write_content(buffer, &choice.ready, None),
-                Some(log_probs) => match self.shape {
-                    Shape::Chat => {
-                        let values = log_probs.take_chat();
-                        let values = Some(FrameLogprobs::Chat(&values));
-                        template.write_content(buffer, &choice.ready, values);
-                    }
-                    Shape::Completion => {
-                        let values = log_probs.take_completion();
-                        let values = Some(FrameLogprobs::Completion(&values));
-                        template.write_content(buffer, &choice.ready, values);
-                    }
-                },
+            let mut from = Piece::default();
+            for piece in choice.pieces.iter().copied() {
+                let text = choice.ready.get(from.text_end..piece.text_end);
+                let text = text.unwrap_or_default();
+                let count = piece.log_probs_end - from.log_probs_end;
+                from = piece;
+                match choice.log_probs.as_mut().filter(|_| count > 0) {
+                    None => template.write_content(buffer, text, None),
+                    Some(log_probs) => match self.shape {
+                        Shape::Chat => {
+                            let values = log_probs.take_chat(count);
+                            let values = Some(FrameLogprobs::Chat(&values));
+                            template.write_content(buffer, text, values);
+                        }
+                        Shape::Completion => {
+                            let values = log_probs.take_completion(count);
+                            let values = Some(FrameLogprobs::Completion(&values));
+                            template.write_content(buffer, text, values);
+                        }
+                    },
+                }
             }
-            choice.ready.clear();
+            choice.clear_ready();
             if let Some(reason) = choice.finish {
                 template.write_finish(buffer, reason);
                 *ended = true;

@@ -16,7 +16,7 @@ const UNKNOWN: usize = usize::MAX;
 #[derive(Debug)]
 struct Entry {
     token: i32,
-    /// `None`: nothing precedes the token, so it has no probability.
+    /// `None`: nothing precedes the token, so it has no probability; or nobody reported that of an end token.
     value: Option<f32>,
     alternatives: Vec<(i32, f32)>,
     /// Where the token's text starts and ends in the choice's decoded bytes.
@@ -33,7 +33,7 @@ pub(crate) struct LogProbs {
     /// Alternatives asked for.
     top: usize,
     waiting: VecDeque<Entry>,
-    released: Vec<Entry>,
+    released: VecDeque<Entry>,
     decoded_bytes: usize,
     decoded_characters: u32,
     shown_bytes: usize,
@@ -46,7 +46,7 @@ impl LogProbs {
             tokenizer,
             top,
             waiting: VecDeque::new(),
-            released: Vec::new(),
+            released: VecDeque::new(),
             decoded_bytes: 0,
             decoded_characters: 0,
             shown_bytes: 0,
@@ -75,7 +75,7 @@ impl LogProbs {
                     .collect(),
                 None => Vec::new(),
             };
-            self.released.push(Entry {
+            self.released.push_back(Entry {
                 token,
                 value: if position == 0 { None } else { value },
                 alternatives,
@@ -119,16 +119,7 @@ impl LogProbs {
         details: Option<&DeltaDetails>,
         decoded: &str,
     ) {
-        let value = details.and_then(|details| details.log_probs.get(position).copied());
-        let mut alternatives = Vec::new();
-        if let Some(details) = details {
-            let width = details.top_width;
-            let range = position * width..(position + 1) * width;
-            let ids = details.top_ids.get(range.clone()).unwrap_or_default();
-            let values = details.top_values.get(range).unwrap_or_default();
-            let pairs = ids.iter().copied().zip(values.iter().copied());
-            alternatives.extend(pairs.take(self.top));
-        }
+        let (value, alternatives) = self.values(position, details);
         let start = self.decoded_bytes;
         let start_characters = self.decoded_characters;
         self.decoded_bytes += decoded.len();
@@ -152,6 +143,38 @@ impl LogProbs {
             end,
             start_characters,
         });
+    }
+
+    /// Takes the token that ended the sequence, which has no text. An executor that does not report it leaves
+    /// its value unknown.
+    pub(crate) fn push_end(&mut self, token: i32, position: usize, details: Option<&DeltaDetails>) {
+        let (value, alternatives) = self.values(position, details);
+        self.released.push_back(Entry {
+            token,
+            value,
+            alternatives,
+            start: self.decoded_bytes,
+            end: self.decoded_bytes,
+            start_characters: self.decoded_characters,
+        });
+    }
+
+    /// The log probability and the alternatives of a row's token.
+    fn values(
+        &self,
+        position: usize,
+        details: Option<&DeltaDetails>,
+    ) -> (Option<f32>, Vec<(i32, f32)>) {
+        let Some(details) = details else {
+            return (None, Vec::new());
+        };
+        let width = details.top_width;
+        let range = position * width..(position + 1) * width;
+        let ids = details.top_ids.get(range.clone()).unwrap_or_default();
+        let values = details.top_values.get(range).unwrap_or_default();
+        let pairs = ids.iter().copied().zip(values.iter().copied());
+        let value = details.log_probs.get(position).copied();
+        (value, pairs.take(self.top).collect())
     }
 
     /// So many more bytes of the text may be shown: releases the tokens that lie within.
@@ -183,16 +206,24 @@ impl LogProbs {
         self.released.extend(self.waiting.drain(..));
     }
 
-    /// Whether tokens wait to be written.
-    pub(crate) fn has_released(&self) -> bool {
-        !self.released.is_empty()
+    /// How many tokens wait to be written.
+    pub(crate) fn released(&self) -> usize {
+        self.released.len()
     }
 
-    /// What may be shown and has not been, in chat's shape.
-    pub(crate) fn take_chat(&mut self) -> ChatLogprobs {
-        let entries = std::mem::take(&mut self.released);
+    /// How many bytes of the text shown so far belong to the waiting token `index` and those after it.
+    pub(crate) fn shown_from(&self, index: usize) -> usize {
+        let entry = self.released.get(index);
+        entry.map_or(0, |entry| self.shown_bytes.saturating_sub(entry.start))
+    }
+
+    /// The next `count` tokens that may be shown, in chat's shape.
+    pub(crate) fn take_chat(&mut self, count: usize) -> ChatLogprobs {
+        let entries = self.take(count);
         let content = entries
             .into_iter()
+            // Chat's shape has no place for an unknown value, and it never echoes a prompt.
+            .filter(|entry| entry.value.is_some())
             .map(|entry| {
                 let (token, bytes) = self.text(entry.token);
                 let top_logprobs = entry
@@ -222,9 +253,14 @@ impl LogProbs {
         }
     }
 
-    /// What may be shown and has not been, in the completions' shape.
-    pub(crate) fn take_completion(&mut self) -> CompletionLogprobs {
-        let entries = std::mem::take(&mut self.released);
+    fn take(&mut self, count: usize) -> Vec<Entry> {
+        let count = count.min(self.released.len());
+        self.released.drain(..count).collect()
+    }
+
+    /// The next `count` tokens that may be shown, in the completions' shape.
+    pub(crate) fn take_completion(&mut self, count: usize) -> CompletionLogprobs {
+        let entries = self.take(count);
         let mut columns = CompletionLogprobs::default();
         let mut tops = Vec::new();
         for entry in entries {
@@ -240,7 +276,8 @@ impl LogProbs {
                 TopLogprobs(pairs.map(|(id, value)| (self.text(id).0, value)).collect())
             }));
         }
-        columns.top_logprobs = (self.top > 0).then_some(tops);
+        // With no alternatives asked for, each still lists the token itself, as OpenAI's "up to `logprobs` + 1".
+        columns.top_logprobs = Some(tops);
         columns
     }
 

@@ -19,7 +19,7 @@ pub(crate) fn chat(
             let log_probs = choice
                 .log_probs
                 .as_mut()
-                .map(|log_probs| log_probs.take_chat());
+                .map(|log_probs| log_probs.take_chat(usize::MAX));
             ChatChoice::text(
                 index,
                 text,
@@ -47,7 +47,7 @@ pub(crate) fn completion(
             logprobs: choice
                 .log_probs
                 .as_mut()
-                .map(|log_probs| log_probs.take_completion()),
+                .map(|log_probs| log_probs.take_completion(usize::MAX)),
             finish_reason: choice.finish.unwrap_or(FinishReason::Stop),
         })
         .collect();

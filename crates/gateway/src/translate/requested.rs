@@ -17,6 +17,8 @@ pub(crate) struct Requested {
     pub stream: bool,
     pub has_stop_strings: bool,
     pub shows_special_tokens: bool,
+    /// Whether the request says if special tokens are added to its text.
+    pub chooses_special_tokens: bool,
     /// Whether the answer reports the usage.
     pub reports_usage: bool,
     pub max_tokens: Option<u32>,
@@ -64,6 +66,7 @@ impl Requested {
             stream: generation.stream,
             has_stop_strings: !generation.stop.is_empty(),
             shows_special_tokens: generation.skip_special_tokens == Some(false),
+            chooses_special_tokens: generation.add_special_tokens.is_some(),
             reports_usage: !generation.stream || generation.include_usage,
             max_tokens: generation.max_tokens,
             default_max_tokens: None,

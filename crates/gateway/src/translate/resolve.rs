@@ -141,7 +141,8 @@ fn max_tokens(
     }
     let (Some(context), Some(prompt_tokens)) = (model.context(), prompt_tokens) else {
         // The server checks what the gateway cannot know.
-        return requested.max_tokens.or(requested.default_max_tokens).ok_or_else(|| {
+        let wanted = requested.max_tokens.or(requested.default_max_tokens);
+        return wanted.map(|wanted| wanted.max(1)).ok_or_else(|| {
             ApiError::invalid_request(
                 "max_tokens",
                 "`max_tokens` is required for this model, because the gateway was started without its \
@@ -152,7 +153,8 @@ fn max_tokens(
     let input = model.max_input().unwrap_or(context).min(context);
     let room = context.saturating_sub(prompt_tokens);
     let wanted = match requested.max_tokens {
-        Some(wanted) => wanted as usize,
+        // Executors generate at least one token; the gateway drops it.
+        Some(wanted) => wanted.max(1) as usize,
         None => requested
             .default_max_tokens
             .map_or(room, |default| room.min(default as usize)),
@@ -179,7 +181,7 @@ fn check_capabilities(requested: &Requested, model: &ServedModel) -> Result<(), 
     let frequency = !neutral(sampling.frequency_penalty, 0.0);
     let min_tokens = sampling.min_tokens.is_some_and(|count| count > 0);
     let top_log_probs = requested.log_probs.is_some_and(|count| count > 0);
-    let asked: [(bool, &'static str, Capability); 18] = [
+    let asked: [(bool, &'static str, Capability); 19] = [
         (requested.n > 1, "n", Capability::Sequences),
         (
             sampling.temperature.is_some(),
@@ -215,6 +217,11 @@ fn check_capabilities(requested: &Requested, model: &ServedModel) -> Result<(), 
             requested.shows_special_tokens,
             "skip_special_tokens",
             Capability::ShowSpecialTokens,
+        ),
+        (
+            requested.chooses_special_tokens,
+            "add_special_tokens",
+            Capability::AddSpecialTokens,
         ),
         (
             requested.log_probs.is_some(),

@@ -71,7 +71,7 @@ impl Deltas {
     ) {
         self.tokens.extend_from_slice(tokens);
         let tokens_end = self.tokens.len();
-        // A client that is behind gets one long delta instead of many short ones.
+        // Deltas that wait together become one; their tokens stay apart.
         if details.is_none()
             && let Some(last) = self.list.last_mut()
             && last.choice == choice

@@ -2,7 +2,7 @@
 
 use inflight_kserve::step::{FinishReason, PromptLogProbs};
 use inflight_kserve::tensor::Tensors;
-use inflight_testkit::model::tokens;
+use inflight_testkit::model::{END, tokens};
 use inflight_testkit::worker::{Received, row};
 use serde_json::{Value, json};
 
@@ -28,7 +28,8 @@ async fn a_stream_is_framed_to_the_letter() {
     assert_eq!(
         normalized(&answer.events()),
         [
-            format!(r#"{head}{{"index":0,"text":"cd","logprobs":null,"finish_reason":null}}]}}"#),
+            format!(r#"{head}{{"index":0,"text":"c","logprobs":null,"finish_reason":null}}]}}"#),
+            format!(r#"{head}{{"index":0,"text":"d","logprobs":null,"finish_reason":null}}]}}"#),
             format!(r#"{head}{{"index":0,"text":"","logprobs":null,"finish_reason":"length"}}]}}"#),
             "[DONE]".to_owned(),
         ]
@@ -69,7 +70,8 @@ async fn every_form_of_a_prompt_arrives_as_its_tokens() {
         assert_eq!(texts, expected);
         let count: usize = expected.iter().map(Vec::len).sum();
         assert_eq!(value["usage"]["prompt_tokens"], count);
-        assert_eq!(value["usage"]["completion_tokens"], count);
+        // The end tokens count.
+        assert_eq!(value["usage"]["completion_tokens"], count + expected.len());
     }
 }
 
@@ -136,14 +138,16 @@ async fn echo_puts_the_prompt_and_its_log_probabilities_first() {
             request.rows(rows).await;
         };
         let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
-        let value: Value = match stream {
-            false => answer.json(),
-            true => serde_json::from_str(&answer.events()[0]).unwrap(),
+        let (text, logprobs) = match stream {
+            false => {
+                let choice = &answer.json()["choices"][0];
+                (choice["text"].clone(), choice["logprobs"].clone())
+            }
+            true => joined(&answer.events()),
         };
-        let choice = &value["choices"][0];
-        assert_eq!(choice["text"], "abcd");
+        assert_eq!(text, "abcd");
         assert_eq!(
-            choice["logprobs"],
+            logprobs,
             json!({
                 "tokens": ["a", "b", "c", "d"],
                 "token_logprobs": [null, -2.0, -3.0, -4.0],
@@ -152,6 +156,110 @@ async fn echo_puts_the_prompt_and_its_log_probabilities_first() {
                 "text_offset": [0, 1, 2, 3],
             })
         );
+    }
+}
+
+/// The text and the log probabilities of a stream's events, put together. After the echo each event has the
+/// log probability of one token.
+fn joined(events: &[String]) -> (Value, Value) {
+    let mut text = String::new();
+    let mut columns = json!({});
+    for (place, event) in events.iter().filter(|event| *event != "[DONE]").enumerate() {
+        let event: Value = serde_json::from_str(event).unwrap();
+        let choice = &event["choices"][0];
+        text += choice["text"].as_str().unwrap();
+        let Some(logprobs) = choice["logprobs"].as_object() else {
+            continue;
+        };
+        for (name, values) in logprobs {
+            let values = values.as_array().unwrap();
+            assert!(place == 0 || values.len() == 1, "{event}");
+            let column = columns.as_object_mut().unwrap().entry(name.clone());
+            let column = column.or_insert_with(|| json!([]));
+            column
+                .as_array_mut()
+                .unwrap()
+                .extend(values.iter().cloned());
+        }
+    }
+    (text.into(), columns)
+}
+
+/// What lm-evaluation-harness sends to score a continuation: it drops the last entry, which belongs to the
+/// generated token, and sums those of the continuation.
+#[tokio::test]
+async fn a_score_is_right_when_the_generated_token_is_the_end_token() {
+    let (mut worker, gateway) = pair().await;
+    for reported in [true, false] {
+        let body = json!({"model": "m", "prompt": "ab", "echo": true, "logprobs": 1,
+                          "max_tokens": 1, "temperature": 0});
+        let serve = async {
+            let request = worker.next_request().await;
+            let end: &[i32] = if reported { &[END] } else { &[] };
+            let mut rows = row(request.handle, 0, end, FinishReason::EndId, true);
+            if reported {
+                rows.log_prob_rows = vec![0];
+                rows.log_probs = vec![-0.5];
+            }
+            rows.prompt_log_probs = vec![PromptLogProbs {
+                row: 0,
+                values: vec![f32::NAN, -2.0],
+                width: 1,
+                top_ids: vec![-1, 98],
+                top_values: vec![f32::NAN, -2.0],
+            }];
+            request.rows(rows).await;
+        };
+        let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
+        let answer = answer.json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"], "ab");
+        assert_eq!(choice["finish_reason"], "stop");
+        let generated = if reported { json!(-0.5) } else { json!(null) };
+        assert_eq!(
+            choice["logprobs"]["token_logprobs"],
+            json!([null, -2.0, generated])
+        );
+        assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), 3);
+        assert_eq!(answer["usage"]["completion_tokens"], 1);
+    }
+}
+
+#[tokio::test]
+async fn no_token_is_shown_or_counted_where_only_the_prompt_is_scored() {
+    let (mut worker, gateway) = pair().await;
+    for stream in [false, true] {
+        let body = json!({"model": "m", "prompt": "ab", "echo": true, "logprobs": 0,
+                          "max_tokens": 0, "stream": stream});
+        let serve = async {
+            let request = worker.next_request().await;
+            let inputs = Tensors::inputs(&request.message).unwrap();
+            let length = inputs.scalar::<i32>("request_output_len").unwrap();
+            assert_eq!(length, Some(1), "an executor generates at least one");
+            let mut rows = row(request.handle, 0, &tokens("c"), FinishReason::Length, true);
+            rows.log_prob_rows = vec![0];
+            rows.log_probs = vec![-3.0];
+            rows.prompt_log_probs = vec![PromptLogProbs {
+                row: 0,
+                values: vec![f32::NAN, -2.0],
+                ..PromptLogProbs::default()
+            }];
+            request.rows(rows).await;
+        };
+        let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
+        let (text, logprobs) = match stream {
+            true => joined(&answer.events()),
+            false => {
+                let answer = answer.json();
+                assert_eq!(answer["usage"]["completion_tokens"], 0);
+                let choice = &answer["choices"][0];
+                assert_eq!(choice["finish_reason"], "length");
+                (choice["text"].clone(), choice["logprobs"].clone())
+            }
+        };
+        assert_eq!(text, "ab");
+        assert_eq!(logprobs["token_logprobs"], json!([null, -2.0]));
+        assert_eq!(logprobs["top_logprobs"], json!([null, {"b": -2.0}]));
     }
 }
 

@@ -174,7 +174,8 @@ async fn all_prompts_and_choices_go_together() {
         .map(|index| answer["choices"][index]["text"].clone())
         .collect();
     assert_eq!(texts, ["x", "y", "x", "y"]);
-    assert_eq!(answer["usage"]["completion_tokens"], 4);
+    // Each with its end token, and none of the lost ones.
+    assert_eq!(answer["usage"]["completion_tokens"], 8);
 }
 
 #[tokio::test]

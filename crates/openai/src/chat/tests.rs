@@ -56,10 +56,17 @@ fn every_applied_field_reaches_the_request() {
         "logit_bias": {"7": 1.5, "3": -100}, "top_logprobs": 4, "stream": true,
         "stream_options": {"include_usage": true}, "user": "u", "top_k": 40, "min_p": 0.1,
         "repetition_penalty": 1.1, "min_tokens": 2, "ignore_eos": true, "stop_token_ids": [5, 6],
-        "skip_special_tokens": false
+        "skip_special_tokens": false, "add_special_tokens": true,
+        "chat_template_kwargs": {"enable_thinking": true}, "add_generation_prompt": false
     }));
     assert_eq!(parsed.ignored.header_value(), None);
     assert_eq!(parsed.request.logprobs, Some(4));
+    let template = parsed.request.template;
+    assert!(!template.add_generation_prompt && !template.continue_final_message);
+    assert_eq!(
+        Value::from(template.kwargs),
+        json!({"enable_thinking": true})
+    );
     assert_eq!(
         parsed.request.generation,
         Generation {
@@ -69,8 +76,8 @@ fn every_applied_field_reaches_the_request() {
             stop: vec!["a".into(), "b".into()],
             stream: true,
             include_usage: true,
-            user: Some("u".into()),
             skip_special_tokens: Some(false),
+            add_special_tokens: Some(true),
             sampling: Sampling {
                 temperature: Some(0.5),
                 top_p: Some(0.9),
@@ -95,7 +102,12 @@ fn every_applied_field_of_the_table_is_read() {
     for field in FIELDS {
         let chat = crate::fields::find(Endpoint::Chat, field.name).is_some();
         if chat && matches!(field.treatment, Treatment::Applied) {
-            let error = refuse(json!({field.name: {"no": ["such", "value"]}}));
+            let value = match field.name {
+                // Any object is one.
+                "chat_template_kwargs" => json!(["no such value"]),
+                _ => json!({"no": ["such", "value"]}),
+            };
+            let error = refuse(json!({field.name: value}));
             let param = error.param.unwrap();
             assert!(param.starts_with(field.name), "{} {param}", field.name);
             assert_eq!(error.kind.status(), 400);
@@ -256,7 +268,29 @@ fn bad_values_are_named_with_openai_words() {
             "stop_token_ids",
             "invalid_type",
         ),
-        (json!({"user": 5}), "user", "invalid_type"),
+        (json!({"top_logprobs": 0}), "top_logprobs", "invalid_value"),
+        (
+            json!({"chat_template_kwargs": [1]}),
+            "chat_template_kwargs",
+            "invalid_type",
+        ),
+        (
+            json!({"chat_template_kwargs": {"messages": []}}),
+            "chat_template_kwargs.messages",
+            "invalid_value",
+        ),
+        (
+            json!({"continue_final_message": true}),
+            "continue_final_message",
+            "invalid_value",
+        ),
+        (
+            json!({"continue_final_message": true, "add_generation_prompt": true, "messages": [
+                {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+            ]}),
+            "continue_final_message",
+            "invalid_value",
+        ),
         (
             json!({"messages": null}),
             "messages",
@@ -426,7 +460,8 @@ fn neutral_values_count_as_applied() {
         json!({"tool_choice": "auto", "function_call": "auto"}),
         json!({"response_format": {"type": "text"}, "modalities": ["text"], "store": false}),
         json!({"metadata": {}, "service_tier": "auto", "verbosity": "medium", "n": 1}),
-        json!({"logit_bias": {}, "stop": [], "stop_token_ids": [], "top_logprobs": 0}),
+        json!({"logit_bias": {}, "stop": [], "stop_token_ids": [], "user": "u"}),
+        json!({"detokenize": true, "num_beams": 1, "length_penalty": 1.0, "echo": false}),
         json!({"parallel_tool_calls": true, "reasoning_effort": "none", "top_k": -1}),
         json!({"stream": true, "stream_options": {"include_obfuscation": false}}),
     ] {
@@ -458,6 +493,15 @@ fn fields_that_would_change_the_answer_are_refused_by_name() {
         ),
         (json!({"moderation": {"model": "x"}}), "moderation"),
         (json!({"guided_json": {"type": "object"}}), "guided_json"),
+        (json!({"detokenize": false}), "detokenize"),
+        (json!({"cache_salt": ""}), "cache_salt"),
+        (json!({"thinking": {"type": "enabled"}}), "thinking"),
+        (json!({"lora_request": {"lora_name": "a"}}), "lora_request"),
+        (json!({"bad_words": ["x"]}), "bad_words"),
+        (json!({"num_beams": 2}), "num_beams"),
+        (json!({"stop_words": ["x"]}), "stop_words"),
+        (json!({"max_token": 5}), "max_token"),
+        (json!({"Temperature": 0.5}), "Temperature"),
     ] {
         let error = refuse(extra.clone());
         assert_eq!(error.param.as_deref(), Some(param), "{extra}");
@@ -483,7 +527,8 @@ fn hints_are_ignored_by_name_in_the_order_sent() {
             "prediction",
         ),
         (json!({"tomorrow's field": 1}), "tomorrow's_field"),
-        (json!({"prompt": "x", "echo": true}), "prompt, echo"),
+        (json!({"prompt": "x", "suffix": "y"}), "prompt, suffix"),
+        (json!({"user": {"id": 7}}), "user"),
         (
             json!({"stream": true, "stream_options": {"include_obfuscation": true, "new": 1}}),
             "stream_options.include_obfuscation, stream_options.new",

@@ -139,11 +139,27 @@ fn neutral_values_count_as_applied() {
 
 #[test]
 fn chat_fields_are_ignored_by_name() {
-    let parsed = accept(json!({"messages": [1], "max_completion_tokens": 5, "top_logprobs": 1}));
+    let parsed = accept(json!({"messages": [1], "chat_template_kwargs": {"a": 1}}));
     assert_eq!(
         parsed.ignored.header_value().unwrap(),
-        "messages, max_completion_tokens, top_logprobs"
+        "messages, chat_template_kwargs"
     );
+    for (field, meant) in [
+        ("max_completion_tokens", "max_tokens"),
+        ("top_logprobs", "logprobs"),
+    ] {
+        let error = refuse(json!({field: 5}));
+        assert_eq!(error.param.as_deref(), Some(field));
+        assert!(error.message.contains(&format!("`{meant}`")), "{error}");
+    }
+}
+
+#[test]
+fn nothing_is_generated_only_where_the_prompt_is_scored() {
+    let request = accept(json!({"echo": true, "max_tokens": 0, "logprobs": 1})).request;
+    assert_eq!(request.generation.max_tokens, Some(0));
+    let error = refuse(json!({"max_tokens": 0}));
+    assert!(error.message.contains("`echo`"), "{error}");
 }
 
 proptest! {

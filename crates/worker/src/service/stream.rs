@@ -24,7 +24,7 @@ use crate::executor::{ClientId, Request, ResponseBatch};
 use crate::model::CORE_MODEL;
 use crate::outbox::{Known, Outbox, Taken};
 use crate::request::{self, Incoming, Plain};
-use crate::respond::{self, FailedRow, Responder};
+use crate::respond::{self, Asked, FailedRow, Responder};
 
 /// The requests of one stream and the outbox for their rows. Dropping it cancels them.
 pub(super) struct Connection {
@@ -189,14 +189,11 @@ impl Shared {
         } = plain;
         let id = Some(answer.id.clone()).filter(|id| !id.is_empty());
         let answer = Arc::new(answer);
-        let lengths: Vec<usize> = requests
-            .iter()
-            .map(|request| request.input_token_ids.len())
-            .collect();
+        let asked: Vec<Asked> = requests.iter().map(Asked::of).collect();
         let prepare = |client_ids: &[ClientId]| {
-            let rows = client_ids.iter().zip(prompts).zip(lengths).enumerate();
-            for (row, ((client_id, prompt), length)) in rows {
-                let responder = Responder::new(Arc::clone(&answer), row, length, prompt);
+            let rows = client_ids.iter().zip(prompts).zip(asked).enumerate();
+            for (row, ((client_id, prompt), asked)) in rows {
+                let responder = Responder::new(Arc::clone(&answer), row, asked, prompt);
                 outbox.add_responder(*client_id, responder);
             }
         };

@@ -184,6 +184,40 @@ async fn beams_are_one_response() {
     assert_eq!(shape(&response, "output_log_probs"), Some(vec![1, 2, 3]));
 }
 
+/// NVIDIA's client reads the log probabilities of every response, the last one too.
+#[tokio::test]
+async fn the_end_token_is_left_out_and_the_last_response_has_log_probabilities() {
+    let (mut worker, script) = Worker::scripted(&["log_probs"]).await;
+    let mut stream = worker.stream().await;
+    let reported: (&[i32], Option<&[f32]>) = (&[2], Some(&[-0.25]));
+    for (end, value) in [reported, (&[], None)] {
+        let asked = request("a", &[1], 9)
+            .scalar("end_id", 2)
+            .scalar("streaming", true)
+            .scalar("return_log_probs", true)
+            .build();
+        stream.send(asked).await;
+        let id = script.request().await.client_id;
+        script.give([Row {
+            log_probs: Some(&[-0.5]),
+            ..Row::new(id, &[5])
+        }]);
+        let first = stream.response().await;
+        assert_eq!(output_ids(&first), [5]);
+        script.give([Row {
+            log_probs: value,
+            ..last(id, end, FinishReason::EndId)
+        }]);
+        let last = stream.response().await;
+        assert!(is_final(&last));
+        assert_eq!(shape(&last, "output_ids"), Some(vec![1, 1, 0]));
+        assert_eq!(shape(&last, "output_log_probs"), Some(vec![1, 1, 0]));
+        let outputs = Tensors::outputs(&last).unwrap();
+        let cumulative = outputs.values::<f32>("cum_log_probs").unwrap();
+        assert_eq!(cumulative, Some(vec![-0.5]));
+    }
+}
+
 #[tokio::test]
 async fn outputs_are_those_asked_for() {
     let (mut worker, script) = Worker::scripted(&["log_probs", "context_logits"]).await;

@@ -343,12 +343,10 @@ class Engine:
             sequence.sampler.parameters.min_tokens,
             sequence.owner.admitted.max_tokens,
         )
-        if reason == FinishReason.END_ID:
-            # The end token is not among a row's tokens, and neither are its log probabilities.
-            if sequence.record is not None:
-                sequence.record.pop()
-        else:
-            sequence.unsent.append(token)
+        sequence.unsent.append(token)
+        if reason == FinishReason.END_ID and sequence.record is not None and sequence.record.logits:
+            # Returned logits are those of the output tokens, which the end token is not.
+            sequence.record.logits.pop()
         if reason != FinishReason.NOT_FINISHED:
             self._finish(sequence, reason, iteration)
         elif request.streaming:

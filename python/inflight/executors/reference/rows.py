@@ -34,12 +34,6 @@ class TokenRecord:
         self.top_ids.append(top_ids)
         self.top_log_probs.append(top_log_probs)
 
-    def pop(self) -> None:
-        """Forgets the latest token."""
-        for values in (self.log_probs, self.top_ids, self.top_log_probs, self.logits):
-            if values:
-                values.pop()
-
 
 @dataclass(slots=True)
 class PromptRecord:

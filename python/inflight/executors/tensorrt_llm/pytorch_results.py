@@ -78,8 +78,6 @@ class Progress:
             return
         tokens = list(output.token_ids[sent:])
         self._sent[index] = sent + len(tokens)
-        if reason == FinishReason.END_ID and tokens and tokens[-1] == active.end_id:
-            tokens.pop()
         if not tokens and not reason:
             return
         context = result.context_logits if active.wants_prompt_logits else None

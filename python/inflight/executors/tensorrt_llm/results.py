@@ -109,13 +109,9 @@ class ResultReader:
             if not reason and ended:
                 # A context-only request stops before it is finished; a sequence's last row has a reason.
                 reason = int(FinishReason.LENGTH)
-            dropped = 0
-            if reason == FinishReason.END_ID and tokens and tokens[-1] == active.end_id:
-                # Some runtimes report the end token, rows never do.
-                tokens, dropped = tokens[:-1], 1
             log_probs, top = None, None
             if active.rich and tokens:
-                log_probs, top = self._log_probs(result, active, beam, tokens, dropped)
+                log_probs, top = self._log_probs(result, active, beam, tokens)
             row = rows.add(
                 active.client_id,
                 tokens,
@@ -132,14 +128,14 @@ class ResultReader:
         return final
 
     def _log_probs(
-        self, result: Any, active: Active, beam: int, tokens: Sequence[int], dropped: int
+        self, result: Any, active: Active, beam: int, tokens: Sequence[int]
     ) -> tuple[Sequence[float] | None, Top | None]:
         log_probs, top = None, None
         count = len(tokens)
         given = result.log_probs if active.log_probs else None
         if given is not None and beam < len(given):
             # Streaming repeats earlier tokens' values in some versions: the newest are the last.
-            newest = list(given[beam])[-(count + dropped) :][:count]
+            newest = list(given[beam])[-count:]
             log_probs = [float(value) for value in newest]
         if active.top_width and active.beams == 1 and result.generation_logits is not None:
             logits = as_float32(result.generation_logits)

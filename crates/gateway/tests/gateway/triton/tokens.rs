@@ -49,7 +49,7 @@ async fn a_streamed_answer_is_the_events_of_its_tokens() {
             &usage["completion_tokens"],
             &usage["total_tokens"]
         ],
-        [18, 4, 22]
+        [18, 5, 23]
     );
     assert_eq!(rest[1..], ["[DONE]"]);
 }
@@ -66,18 +66,18 @@ async fn why_an_answer_ended_is_told_by_its_last_token_or_by_their_number() {
         u64,
     );
     let cases: [Case; 10] = [
-        (9, &[&[97], &[98], &[END]], "ab", "stop", 2),
-        (9, &[&[97, 98, SECOND_END]], "ab", "stop", 2),
-        (3, &[&[97], &[98], &[END]], "ab", "stop", 2),
-        // The end token may be kept back.
-        (9, &[&[97], &[98]], "ab", "stop", 2),
+        (9, &[&[97], &[98], &[END]], "ab", "stop", 3),
+        (9, &[&[97, 98, SECOND_END]], "ab", "stop", 3),
+        (3, &[&[97], &[98], &[END]], "ab", "stop", 3),
+        // The end token may be kept back, and counts all the same.
+        (9, &[&[97], &[98]], "ab", "stop", 3),
         (2, &[&[97], &[98]], "ab", "length", 2),
         (2, &[&[97, 98]], "ab", "length", 2),
         // The last response may be only the mark.
         (2, &[&[97], &[98], &[]], "ab", "length", 2),
-        (9, &[&[97], &[98], &[]], "ab", "stop", 2),
-        (9, &[&[97], &[END], &[]], "a", "stop", 1),
-        (2, &[&[97, SECOND_END], &[]], "a", "stop", 1),
+        (9, &[&[97], &[98], &[]], "ab", "stop", 3),
+        (9, &[&[97], &[END], &[]], "a", "stop", 2),
+        (2, &[&[97, SECOND_END], &[]], "a", "stop", 2),
     ];
     for (max_tokens, responses, text, finish, count) in cases {
         for stream in [false, true] {
@@ -133,7 +133,7 @@ async fn what_lies_behind_the_sequence_length_is_no_token() {
     let answer = answer.json();
     assert_eq!(answer["choices"][0]["text"], "a");
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
-    assert_eq!(answer["usage"]["completion_tokens"], 1);
+    assert_eq!(answer["usage"]["completion_tokens"], 2);
 }
 
 #[tokio::test]
@@ -267,8 +267,15 @@ async fn log_probabilities_are_the_last_values_of_a_response() {
                 told.push((entry["token"].clone(), entry["logprob"].clone()));
             }
         }
-        let expected =
-            [("a", -0.5), ("b", -0.25)].map(|(token, value)| (json!(token), json!(value)));
+        let mut expected = vec![("a", -0.5), ("b", -0.25)];
+        // The end token has its entry where the server reports it.
+        if responses.iter().any(|(tokens, _)| tokens.contains(&END)) {
+            expected.push(("<|end|>", -1.0));
+        }
+        let expected = expected.into_iter();
+        let expected: Vec<_> = expected
+            .map(|(token, value)| (json!(token), json!(value)))
+            .collect();
         assert_eq!(told, expected, "{responses:?}");
     }
 }
@@ -347,7 +354,7 @@ async fn each_choice_is_a_request_of_its_own_with_its_own_seed() {
         } else {
             let answer = answer.json();
             assert_eq!(answer["usage"]["prompt_tokens"], 18);
-            assert_eq!(answer["usage"]["completion_tokens"], 24);
+            assert_eq!(answer["usage"]["completion_tokens"], 27);
             for choice in answer["choices"].as_array().unwrap() {
                 let text = choice["message"]["content"].as_str().unwrap();
                 texts.insert(choice["index"].as_u64().unwrap(), text.to_owned());
