@@ -22,7 +22,7 @@ const PATH: &str = "/v1/chat/completions";
 /// A long model, and a gateway that gives an unread response one second and two requests a place.
 async fn impatient() -> (FakeWorker, Gateway) {
     let mut model = byte_model();
-    model.description.max_seq_len = 10_000_000;
+    model.description.max_seq_len = 100_000_000;
     model.description.max_input_len = 1_000;
     let worker = FakeWorker::start(model).await;
     let limits = ["--slow-client-s", "1", "--max-concurrent-requests", "2"];
