@@ -43,8 +43,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "FILE", value_parser = KeyFile::read)]
     pub api_key_file: Option<KeyFile>,
 
-    /// Origin whose web pages may use the API, as SCHEME://HOST[:PORT], or `*`; repeat for several. By
-    /// default, none
+    /// Origin whose web pages may use the API, such as `https://chat.example.com`, or `*`; repeat for
+    /// several. By default, none
     #[arg(long = "allowed-origin", value_name = "ORIGIN", value_parser = origin)]
     pub allowed_origins: Vec<HeaderValue>,
 
