@@ -22,6 +22,7 @@ from support.fronted import (
     ask,
     names,
     served,
+    shown,
 )
 from support.http import get, post, stream
 from support.metrics import active_requests, total
@@ -56,9 +57,12 @@ def test_50_requests_at_once_in_all_dialects_are_exact(gateway: Server, server: 
         fields = questions[index % len(questions)]
         return ask(gateway, DIALECTS[index % len(DIALECTS)], index % 3 == 0, **fields)
 
+    def shown_of(index: int) -> Told:
+        return shown(DIALECTS[index % len(DIALECTS)], expected[index % len(questions)])
+
     with ThreadPoolExecutor(50) as pool:
         for index, told in enumerate(pool.map(asked, range(50))):
-            assert told == expected[index % len(questions)], index
+            assert told == shown_of(index), index
 
 
 def test_models_come_and_go(gateway: Server, triton: Hosted, server: Server) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,17 @@ def usage(answer: Any) -> tuple[int, int, int] | None:
 def served(server: Server, **fields: Any) -> Told:
     """What `inflight serve` answers."""
     return ask(server, server.model, False, **fields)
+
+
+def shown(model: str, told: Told) -> Told:
+    """What `model` can show of an answer of `inflight serve` to one prompt of `PROMPTS` or `CHATS`.
+
+    A text does not show the token that ended it, so a model that answers with text does not count it.
+    """
+    if model not in TAKE_TEXT or told.usage is None or told.choices[0][1] != "stop":
+        return told
+    prompt, completion, total = told.usage
+    return replace(told, usage=(prompt, completion - 1, total - 1))
 
 
 def names(gateway: Server) -> list[str]:
