@@ -91,7 +91,6 @@ def engine(
             None if chunked else max_num_tokens,
             policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
             max_beam_width=8,
-            gives_logits=True,
         ),
         lookup,
     )

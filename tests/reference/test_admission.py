@@ -97,12 +97,8 @@ def test_the_ending_tokens_are_the_end_and_single_stop_words() -> None:
         ({"sampling": {"presence_penalty": math.nan}}, StatusCode.INVALID_ARGUMENT, "presence_penalty"),
         ({"sampling": {"frequency_penalty": math.inf}}, StatusCode.INVALID_ARGUMENT, "frequency_penalty"),
         ({"sampling": {"num_return_sequences": 0}}, StatusCode.INVALID_ARGUMENT, "num_return_sequences"),
-        ({"sampling": {"beam_width": 2}}, StatusCode.UNIMPLEMENTED, "beam_width"),
+        ({"sampling": {"beam_width": 2}}, StatusCode.INVALID_ARGUMENT, "between 1 and 1"),
         ({"sampling": {"no_repeat_ngram_size": -1}}, StatusCode.INVALID_ARGUMENT, "no_repeat_ngram_size"),
-        ({"output": {"return_generation_logits": True}}, StatusCode.UNIMPLEMENTED, "generation_logits"),
-        ({"tensors": [DRAFT]}, StatusCode.UNIMPLEMENTED, "draft_input_ids"),
-        ({"sampling": {"top_p_decay": 0.5}}, StatusCode.UNIMPLEMENTED, "top_p_decay"),
-        ({"output": {"return_context_logits": True}}, StatusCode.UNIMPLEMENTED, "return_context_logits"),
         ({"output": {"num_top_log_probs": 65}}, StatusCode.INVALID_ARGUMENT, "65"),
         ({"output": {"num_prompt_log_probs": 65}}, StatusCode.INVALID_ARGUMENT, "65"),
         ({"bad_words": [[1]] * 1025}, StatusCode.INVALID_ARGUMENT, "1025 words"),
@@ -128,7 +124,7 @@ def test_refusals_say_what_was_wrong(fields: dict[str, Any], code: StatusCode, w
     assert words in caught.value.text
 
 
-LOGITS = replace(BOUNDS, max_beam_width=4, gives_logits=True)
+BEAMS = replace(BOUNDS, max_beam_width=4)
 DRAFT_LOGITS = NamedTensor("draft_logits", "FP32", (1, 3), bytes(12))
 
 
@@ -157,14 +153,14 @@ DRAFT_LOGITS = NamedTensor("draft_logits", "FP32", (1, 3), bytes(12))
         ({"tensors": [DRAFT_LOGITS]}, StatusCode.INVALID_ARGUMENT, "without draft_input_ids"),
     ],
 )
-def test_refusals_where_logits_are_given(fields: dict[str, Any], code: StatusCode, words: str) -> None:
+def test_refusals_of_beams_and_drafts(fields: dict[str, Any], code: StatusCode, words: str) -> None:
     with pytest.raises(Refused, match=words) as caught:
-        admit(request(1, [1, 2], fields.pop("max_tokens", 8), **fields), LOGITS)
+        admit(request(1, [1, 2], fields.pop("max_tokens", 8), **fields), BEAMS)
     assert caught.value.code == code
 
 
 def test_the_logits_of_a_request_are_bounded() -> None:
-    large = replace(LOGITS, vocab_size=10**6, max_seq_len=1000, num_blocks=999)
+    large = replace(BEAMS, vocab_size=10**6, max_seq_len=1000, num_blocks=999)
     asked = {"return_context_logits": True, "return_generation_logits": True}
     with pytest.raises(Refused, match="200 tokens take 762 MiB"):
         admit(request(1, [1] * 100, 100, output=asked), large)

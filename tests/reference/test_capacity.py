@@ -198,8 +198,6 @@ class CountingRunner:
     """Gives each row the token that follows from all tokens before it, so that none may be lost."""
 
     depth = 2
-    copies_blocks = True
-    gives_logits = False
 
     def launch(self, work: Work) -> Outcome:
         tokens = [sum(one.known) % 61 + 3 for one in work.choosing()]

@@ -22,6 +22,7 @@ from inflight.executors.reference.engine import Engine
 from .support import FIXTURES, AllTold, collect, read_config, request, unpack
 
 PROMPT = [3, 4, 5, 6]
+WITHOUT_GPU = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="the GPU can be used")
 
 
 @pytest.fixture
@@ -161,7 +162,11 @@ def test_info_tells_the_truth(executor: Executor) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"device": "cuda"}, "cuda"), ({"batch": 3}, "`batch`"), ({"tokens_per_block": 2**50}, "memory")],
+    [
+        pytest.param({"device": "cuda"}, "CUDA|cuda|GPU", marks=WITHOUT_GPU),
+        ({"batch": 3}, "`batch`"),
+        ({"tokens_per_block": 2**50}, "memory"),
+    ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserMistake, match=words):

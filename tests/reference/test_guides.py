@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -149,9 +150,13 @@ def tensors(kind: str, guide: str | None) -> list[NamedTensor]:
     return made
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    subject = create(DEMO, max_batch_size=8)
+@pytest.fixture(scope="module", params=["numpy", "pytorch"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    device = "cpu"
+    if request.param == "pytorch":
+        pytest.importorskip("torch", reason="pip install 'inflight-llm[torch]'")
+        device = os.environ.get("INFLIGHT_TEST_DEVICE", "cpu")
+    subject = create(DEMO, device, backend=request.param, max_batch_size=8)
     assert "guided_decoding" in subject.info().capabilities
     yield subject
     subject.shutdown()

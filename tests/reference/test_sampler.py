@@ -14,9 +14,7 @@ from inflight.executors.reference.sampler import SamplerState, draw, sample
 from .support import request
 
 VOCABULARY = 8
-BOUNDS = Bounds(
-    VOCABULARY, max_seq_len=64, num_blocks=99, tokens_per_block=4, max_queue_size=9, gives_logits=True
-)
+BOUNDS = Bounds(VOCABULARY, max_seq_len=64, num_blocks=99, tokens_per_block=4, max_queue_size=9)
 #: Token 0 is the likeliest, then 1, and so on.
 LOGITS = np.array([3.0, 2.5, 2.0, 1.5, 1.0, 0.5, 0.0, -0.5], dtype=np.float32)
 

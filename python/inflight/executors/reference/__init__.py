@@ -50,10 +50,12 @@ CAPABILITIES = (
     "cache_salt",
     "kv_cache_retention",
     "no_repeat_ngram_size",
+    "beam_search",
+    "context_logits",
+    "draft_tokens",
+    "generation_logits",
+    "top_p_decay",
 )
-
-#: What works besides where the runner gives its logits to the host.
-WITH_LOGITS = ("beam_search", "context_logits", "draft_tokens", "generation_logits", "top_p_decay")
 
 
 def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
@@ -97,11 +99,9 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     sizes, block, runner = built.sizes, values.tokens_per_block, built.runner
     index = None
     if values.enable_kv_cache_reuse:
-        partial = values.enable_partial_reuse and runner.copies_blocks
-        index = ReuseIndex(block, partial, values.event_buffer_max_size)
-    beam_width = values.max_beam_width if runner.gives_logits else 1
+        index = ReuseIndex(block, values.enable_partial_reuse, values.event_buffer_max_size)
     lookup = None
-    if values.max_draft_len and runner.gives_logits:
+    if values.max_draft_len:
         lookup = LookupConfig(values.max_draft_len, values.max_matching_ngram_size)
     policy = CapacitySchedulerPolicy(values.batch_scheduler_policy)
     engine = Engine(
@@ -116,12 +116,11 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             values.max_queue_size,
             None if values.enable_chunked_context else sizes.max_num_tokens,
             policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
-            beam_width,
-            runner.gives_logits,
+            values.max_beam_width,
         ),
         lookup,
     )
-    guides = _load_guides(model_dir, config.vocab_size) if runner.gives_logits else None
+    guides = _load_guides(model_dir, config.vocab_size)
     info = ModelInfo(
         executor="reference",
         vocab_size=config.vocab_size,
@@ -132,11 +131,9 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         ),
         max_batch_size=values.max_batch_size,
         max_num_tokens=sizes.max_num_tokens,
-        max_beam_width=beam_width,
+        max_beam_width=values.max_beam_width,
         tokens_per_block=block,
-        capabilities=CAPABILITIES
-        + (WITH_LOGITS if runner.gives_logits else ())
-        + (() if guides is None else ("guided_decoding",)),
+        capabilities=CAPABILITIES + (() if guides is None else ("guided_decoding",)),
     )
     return ReferenceExecutor(engine, info, built.memory_bytes, guides)
 

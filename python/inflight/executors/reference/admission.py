@@ -53,8 +53,6 @@ class Bounds:
     #: Whether a sequence may be paused: then its output is context too.
     may_pause: bool = False
     max_beam_width: int = 1
-    #: Whether the runner gives logits to the host, which beams, draft tokens and returned logits need.
-    gives_logits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
             "shorten the prompt"
         )
     _check_ids("input_ids", request.input_token_ids, bounds.vocab_size)
-    _check_supported(request, bounds)
+    _check_supported(request)
     max_tokens = min(request.max_tokens, bounds.max_seq_len - prompt)
     # The last token is never fed back, so that its keys and values need no slot.
     parameters, extras = _parameters(request, bounds), read_extras(request)
@@ -157,12 +155,6 @@ def _check_together(request: Request, parameters: Parameters, extras: Extras, bo
     """What can be asked one by one, but not together."""
     drafts = extras.drafts
     if drafts is not None:
-        if not bounds.gives_logits:
-            raise Refused(
-                StatusCode.UNIMPLEMENTED,
-                "the reference executor does not implement `draft_input_ids` on PyTorch; send the request "
-                "without it",
-            )
         _check_ids("draft_input_ids", drafts.tokens, bounds.vocab_size)
         if drafts.logits is not None and drafts.logits.shape != (len(drafts.tokens), bounds.vocab_size):
             raise invalid(
@@ -295,14 +287,10 @@ def _bias(request: Request, vocab_size: int) -> tuple[Int | None, Float32 | None
     return ids, total[ids]
 
 
-def _check_supported(request: Request, bounds: Bounds) -> None:
+def _check_supported(request: Request) -> None:
     """Defends against a caller that did not read ``info().capabilities``."""
     sampling, output = request.sampling_config, request.output_config
     asked = {
-        "beam_width": sampling.beam_width > 1 and not bounds.gives_logits,
-        "top_p_decay": sampling.top_p_decay not in (None, 1.0) and not bounds.gives_logits,
-        "return_context_logits": output.return_context_logits and not bounds.gives_logits,
-        "return_generation_logits": output.return_generation_logits and not bounds.gives_logits,
         "return_perf_metrics": output.return_perf_metrics,
     }
     names = [name for name, is_asked in asked.items() if is_asked]

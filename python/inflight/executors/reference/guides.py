@@ -62,8 +62,11 @@ class Guide:
 
     def mask(self) -> Mask:
         """Which tokens may come next ``[vocabulary]``."""
-        bits = np.frombuffer(self._mask.result(), dtype=np.uint8)
-        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        return np.unpackbits(self.bits(), count=self._vocab_size, bitorder="little").view(np.bool_)
+
+    def bits(self) -> npt.NDArray[np.uint8]:
+        """The mask as it comes: at least ``vocabulary`` bits, the lowest of each byte first."""
+        return np.frombuffer(self._mask.result(), dtype=np.uint8)
 
     def observe(self, token: int) -> None:
         """Goes on by a token, and begins with the next mask."""

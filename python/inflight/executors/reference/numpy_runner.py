@@ -31,9 +31,6 @@ _PROMPT_LOGIT_ROWS = 128
 class NumpyRunner:
     """Implements `runner.Runner`. ``depth`` 2 is for tests: planning as for a device."""
 
-    copies_blocks = True
-    gives_logits = True
-
     def __init__(self, model: LlamaModel, cache: PagedCache, depth: int = 1) -> None:
         self.depth = depth
         self._model = model

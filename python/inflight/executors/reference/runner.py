@@ -85,9 +85,9 @@ class Work:
     sources: Sequence[int] = ()
     chunks: Sequence[Chunk] = ()
     #: Blocks whose first tokens are another's: (from, to, tokens). Done before anything is computed, in
-    #: order; only where the runner `copies_blocks`.
+    #: order.
     copies: Sequence[tuple[int, int, int]] = ()
-    #: Branches of sequences that choose on the host; only where the runner `gives_logits`.
+    #: Branches of sequences that choose on the host.
     probes: Sequence[Probe] = ()
 
     def choosing(self) -> list[SequenceState]:
@@ -131,11 +131,6 @@ class Runner(Protocol):
 
     #: How many iterations may be launched before the first of them is collected: 1 or 2.
     depth: int
-    #: Whether it supports `Work.copies`; without them, only whole blocks are reused.
-    copies_blocks: bool
-    #: Whether it supports `Work.probes` and returns logits, without which there are no beams, draft tokens or
-    #: returned logits.
-    gives_logits: bool
 
     def launch(self, work: Work) -> Pending:
         """Starts an iteration; everything in ``work`` is read before the call returns.

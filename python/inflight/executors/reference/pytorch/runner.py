@@ -55,9 +55,6 @@ class _Launched:
 class TorchRunner:
     """Implements `runner.Runner`. Makes the model's cache, with one block more than is counted."""
 
-    copies_blocks = True
-    gives_logits = True
-
     def __init__(self, model: TorchModel, num_blocks: int, limits: Limits) -> None:
         self._model = model
         self._device = model.device

@@ -140,10 +140,17 @@ def _edit(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Non
         logits[rows, ids] = float(BANNED)
     guided = [(row, one.guide) for row, one in enumerate(states) if one.guide is not None]
     if guided:
-        allowed = upload(np.stack([guide.mask() for _, guide in guided]))
+        # The model's work is queued already: waiting here for a mask that is late costs the device nothing.
+        allowed = _unpacked(upload(np.stack([guide.bits() for _, guide in guided])), logits.shape[1])
         places = upload(np.array([row for row, _ in guided], dtype=np.int64))
         logits[places] = logits[places].masked_fill(~allowed, float(BANNED))
     logits.clamp_(min=float(BANNED))
+
+
+def _unpacked(packed: Tensor, vocab_size: int) -> Tensor:
+    """Bits ``[rows, bytes]`` as booleans ``[rows, vocab_size]``: an eighth of the bytes go to the device."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return ((packed[:, :, None] >> shifts) & 1).bool().flatten(1)[:, :vocab_size]
 
 
 def _flat(parts: Sequence[tuple[int, Any, Any]], upload: Upload) -> tuple[Tensor, Tensor, Tensor]:
