@@ -97,6 +97,7 @@ def worker(
     """
     from inflight import _native, executors
     from inflight.errors import raise_problems
+    from inflight.executors import ranks
     from inflight.launch.model import find_model
     from inflight.launch.ports import require_free
     from inflight.model.tokenizer import check_tokenizer
@@ -111,9 +112,10 @@ def worker(
     )
     assets = found.assets()
     options = _native.WorkerOptions(served_model_name=found.name_for_clients, assets=assets, **values)
-    # Loading a model takes minutes, a port in use is known at once.
-    require_free(options.host, options.grpc_port, "--grpc-port")
-    require_free(options.host, options.metrics_port, "--metrics-port")
+    if ranks.find().rank == 0:  # the others open none
+        # Loading a model takes minutes, a port in use is known at once.
+        require_free(options.host, options.grpc_port, "--grpc-port")
+        require_free(options.host, options.metrics_port, "--metrics-port")
     vocab_size = found.vocab_size()
     # Assets that no gateway can use would only make it retry.
     problem = check_tokenizer(found.directory)

@@ -1,7 +1,4 @@
-"""Which rank of an MPI job this process is, from what the launchers set, and what starts further ones.
-
-Imports no MPI.
-"""
+"""Whether the ranks of this job can run an engine, and what starts further ones. Imports no MPI."""
 
 from __future__ import annotations
 
@@ -10,22 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from inflight.errors import UserMistake
-
-#: Open MPI, MPICH and Intel MPI, Slurm under PMIx or PMI2.
-_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-
+from inflight.executors import ranks
 
 #: Below the package: the program that an orchestrator starts as each rank.
 _WORKER = Path("bin/executorWorker")
-
-
-def _first(names: tuple[str, ...], environment: Mapping[str, str]) -> int | None:
-    for name in names:
-        value = environment.get(name, "")
-        if value.isdecimal():
-            return int(value)
-    return None
 
 
 def check(
@@ -40,7 +25,8 @@ def check(
     they are the ranks of this job that run it. Raises `UserMistake` where the ranks of the job cannot run an
     engine of `world_size` ranks.
     """
-    size, rank = _first(_SIZE, environment) or 1, _first(_RANK, environment) or 0
+    job = ranks.find(environment)
+    size, rank = job.size, job.rank
     if not orchestrator:
         if world_size > 1 and size != world_size:
             raise UserMistake(
@@ -75,7 +61,7 @@ def require_leader(environment: Mapping[str, str] = os.environ) -> None:
 
     `trtllm-llmapi-launch` takes the launcher's variables away from the one process that serves.
     """
-    rank = _first(_RANK, environment) or 0
+    rank = ranks.find(environment).rank
     if rank > 0:
         raise UserMistake(
             f"this is rank `{rank}` of an MPI job, and the PyTorch runtime starts its ranks itself",

@@ -16,6 +16,7 @@ from inflight.executors.reference.config import ModelConfig
 from inflight.executors.reference.model import Weights, inverse_frequencies, load_layer
 
 from . import operations
+from .communicator import DeviceCommunicator, OneDevice
 from .operations import Context, Shape, Tensor
 
 #: Blocks copied at once: 32 of Llama-3.1-8B's hold 128 MiB.
@@ -48,8 +49,11 @@ class TorchModel:
         max_seq_len: int,
         tokens_per_block: int,
         kernels: ModuleType = operations,
+        communicator: DeviceCommunicator | None = None,
     ) -> None:
+        """``config`` and ``weights`` are this rank's part where a ``communicator`` joins it with others."""
         self.config = config
+        self.communicator: DeviceCommunicator = communicator or OneDevice()
         self.shape = Shape(
             config.num_heads, config.num_kv_heads, config.head_dim, tokens_per_block, max_seq_len
         )

@@ -118,6 +118,11 @@ class Packed:
     def shape(self) -> PackedShape:
         return PackedShape(self.generation.shape[1], len(self.ids), self.tiles.shape[1], len(self.choosing))
 
+    def moved_chunks(self, shape: PackedShape) -> tuple[tuple[int, int, int, int], ...]:
+        """``chunks`` as they are once `padded` to ``shape``."""
+        moved = shape.generation - self.shape.generation
+        return tuple((row + moved, *rest) for row, *rest in self.chunks)  # type: ignore[misc]
+
     def padded(self, shape: PackedShape, spare: Spare) -> Array:
         """All parts in one array of ``shape``; spare rows write to ``spare``, spare tiles are empty."""
         own = self.shape

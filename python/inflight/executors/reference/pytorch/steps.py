@@ -1,0 +1,277 @@
+"""The device's half of an iteration: from plain arrays to logits and chosen tokens, queued on its stream.
+
+Owns what lives on the device between iterations (the cache, block tables, the latest tokens) and the CUDA
+graphs. Where a model is split, every rank takes the same steps on its part: `LedSteps` of rank 0 tells the
+others. Knows nothing of sequences or sampling: that is the `runner`'s.
+
+An iteration is replayed from the graph of the next larger size, by generation rows or, with prompts, by
+their tokens; spare rows write to a slot and a block that nobody reads. One that no graph fits, or whose
+hidden states are asked for, is launched operation by operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from inflight.executors.reference.parallel.team import Leader
+from inflight.executors.reference.scheduler import Limits
+
+from . import operations
+from .model import Rows, TorchModel
+from .operations import CONTEXT_TILE, Context, Tensor
+from .packing import Array, Packed, PackedShape, Spare, padded_generation
+
+#: Prompt tokens of an iteration up to which launching its operations takes longer than spare rows do.
+_SMALL_PROMPTS = 512
+
+
+class DeviceSteps:
+    """One rank's part of a model and its cache, which has one block more than is counted.
+
+    The steps are taken inside of `queueing`.
+    """
+
+    def __init__(self, model: TorchModel, num_blocks: int, limits: Limits) -> None:
+        self._model = model
+        self.device = model.device
+        self.cuda = self.device.type == "cuda"
+        self._operations = model.operations
+        self._size = model.shape.tokens_per_block
+        self.spare = Spare(limits.max_batch_size, num_blocks, self._size)
+        model.allocate_cache(num_blocks + 1)
+        width = -(-model.shape.max_seq_len // self._size)
+        self._block_tables = self._zeros(limits.max_batch_size + 1, width)
+        #: The tokens of the latest choosing rows, where the next iteration finds them.
+        self.chosen = self._zeros(limits.max_batch_size)
+        self._inputs = self._zeros(5 * limits.max_batch_size)
+        # One for all graphs: an iteration's logits are read before the next one's are written.
+        self._logits = torch.empty(
+            (limits.max_batch_size, model.config.vocab_size), dtype=model.dtype, device=self.device
+        )
+        #: Of the latest iteration that no graph computed: ``[T, hidden]``.
+        self._hidden: Tensor = None
+        self.stream = torch.cuda.Stream(self.device) if self.cuda else None
+        self._graphs: dict[int, Any] = {}
+        self._prompt_graphs: dict[int, Any] = {}
+        self._pool: Any = None
+        # Plain operations look at values on the host, which no graph can.
+        if self.cuda and self._operations is not operations:
+            self._capture(limits)
+
+    @property
+    def table_width(self) -> int:
+        """Blocks of the longest sequence."""
+        return int(self._block_tables.shape[1])
+
+    @contextmanager
+    def queueing(self) -> Iterator[None]:
+        """What runs inside is queued on the stream."""
+        with torch.inference_mode(), torch.cuda.stream(self.stream):
+            yield
+
+    def copy_blocks(self, pairs: Array) -> None:
+        """Copies blocks, ``int64 [2, copies]``: sources and targets; no target is a source."""
+        places = self.upload(pairs)
+        self._model.copy_blocks(places[0], places[1])
+
+    def note_tables(self, places: Array) -> None:
+        """Writes into the block tables, ``int32 [3, entries]``: slots, columns and blocks."""
+        noted = self.upload(places)
+        self._block_tables[noted[0].long(), noted[1].long()] = noted[2]
+
+    def generate(self, inputs: Array) -> Tensor:
+        """Logits of generation rows, by `operations.prepare`'s inputs; the best tokens are in ``chosen``."""
+        count = inputs.shape[1]
+        bucket = next((one for one in self._graphs if one >= count), None)
+        if bucket is None:
+            self._inputs[: 5 * count] = self.upload(inputs.reshape(-1))
+            return self._generate(count)
+        padded = torch.from_numpy(self._pad(inputs, bucket)).pin_memory()
+        self._inputs[: 5 * bucket].copy_(padded, non_blocking=True)
+        self._graphs[bucket].replay()
+        return self._logits
+
+    def mix(self, packed: Packed, probe_tables: Array | None, keeps_hidden: bool) -> Tensor:
+        """Logits of an iteration with prompts; the best tokens of its choosing rows are in ``chosen``.
+
+        ``probe_tables`` are block tables that are no sequence's own. With ``keeps_hidden``, `hidden_logits`
+        of the packed rows can be asked for.
+        """
+        by_hand = keeps_hidden or probe_tables is not None
+        bucket = None if by_hand else self._prompt_bucket(packed.shape)
+        if bucket is not None:
+            buffer = packed.padded(self._prompt_shape(bucket), self.spare)
+            pinned = torch.from_numpy(buffer).pin_memory()
+            self._prompt_inputs[: len(buffer)].copy_(pinned, non_blocking=True)
+            self._prompt_graphs[bucket].replay()
+            return self._logits
+        shape = packed.shape.rounded()
+        chunks = packed.moved_chunks(shape)
+        tables = None if probe_tables is None else self.upload(probe_tables)
+        buffer = self.upload(packed.padded(shape, self.spare))
+        hidden, logits = self._prompts(buffer, shape, chunks, tables)
+        self._hidden = hidden if by_hand else None
+        return logits
+
+    def hidden_logits(self, start: int, stop: int) -> Tensor:
+        """Logits of rows of the latest `mix` that kept its hidden states, in its rounded shape."""
+        return self._model.logits(self._hidden[start:stop])
+
+    def take(self, tokens: Tensor) -> None:
+        """Tokens that rank 0 chose otherwise than by the best logit: int32 ``[rows]``."""
+        self.chosen[: len(tokens)] = tokens
+        self.share(len(tokens))
+
+    def share(self, count: int) -> None:
+        """Sends the first ``count`` of rank 0's ``chosen`` to all."""
+        if self._model.communicator.size > 1:
+            self._model.communicator.broadcast(self.chosen[:count])
+
+    def upload(self, array: Any) -> Tensor:
+        """An array on the device; the copy waits for nothing and nothing waits for it."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.cuda else tensor
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int32, device=self.device)
+
+    # Generation.
+
+    def _pad(self, inputs: Any, bucket: int) -> Any:
+        """`operations.prepare`'s inputs with spare rows, flat."""
+        return padded_generation(inputs, bucket, self.spare).reshape(-1)
+
+    def _generate(self, count: int) -> Tensor:
+        """One iteration of ``count`` generation rows, from ``_inputs`` to ``chosen``: what graphs hold."""
+        inputs = self._inputs[: 5 * count].view(5, count)
+        token_ids, cache_slots = self._operations.prepare(inputs, self.chosen, self._block_tables, self._size)
+        hidden = self._model.forward(Rows(token_ids, inputs[2], cache_slots, inputs[3], self._block_tables))
+        return self._choose(hidden)
+
+    def _choose(self, hidden: Tensor) -> Tensor:
+        """Logits of choosing rows, and their best tokens to ``chosen``."""
+        rows = len(hidden)
+        logits = self._model.logits(hidden, self._logits[:rows])
+        self.chosen[:rows] = logits.argmax(-1)
+        return logits
+
+    def _capture(self, limits: Limits) -> None:
+        """Captures the graphs of all batch sizes, largest first, since they share their memory."""
+        longest = limits.max_num_tokens
+        self._prompt_inputs = self._zeros(sum(self._prompt_shape(longest).sizes))
+        with torch.inference_mode(), torch.cuda.stream(self.stream):
+            for bucket in reversed(prompt_buckets(longest)):
+                shape = self._prompt_shape(bucket)
+                spare = Packed.empty().padded(shape, self.spare)
+                self._prompt_inputs[: len(spare)] = self.upload(spare)
+                buffer = self._prompt_inputs[: len(spare)]
+                self._prompt_graphs[bucket] = self._capture_one(partial(self._prompts, buffer, shape))
+            for bucket in reversed(buckets(limits.max_batch_size)):
+                spare = self._pad(np.zeros((5, 0), dtype=np.int32), bucket)
+                self._inputs[: 5 * bucket] = self.upload(spare)
+                self._graphs[bucket] = self._capture_one(partial(self._generate, bucket))
+            torch.cuda.synchronize(self.device)
+        self._graphs = dict(sorted(self._graphs.items()))
+        self._prompt_graphs = dict(sorted(self._prompt_graphs.items()))
+
+    def _capture_one(self, compute: Callable[[], Any]) -> Any:
+        compute()  # compiles kernels and picks algorithms, which a capture must not
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device meanwhile, as the one that watches over NCCL does.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
+            compute()
+        self._pool = graph.pool()
+        return graph
+
+    # Prompts.
+
+    def _prompts(
+        self,
+        buffer: Tensor,
+        shape: PackedShape,
+        chunks: tuple[tuple[int, ...], ...] = (),
+        probe_tables: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states and the logits of choosing rows, from a packed iteration: what graphs hold."""
+        generation, ids, positions, slots, tiles, choosing = buffer.split(shape.sizes)
+        inputs = generation.view(5, shape.generation)
+        if shape.generation:
+            token_ids, cache_slots = self._operations.prepare(
+                inputs, self.chosen, self._block_tables, self._size
+            )
+            ids = torch.cat((token_ids, ids))
+            positions = torch.cat((inputs[2], positions))
+            slots = torch.cat((cache_slots, slots))
+        tile_rows, tile_slots, firsts, counts = tiles.view(4, shape.tiles)
+        context = Context(tile_rows, tile_slots, firsts, counts, chunks)
+        tables = self._block_tables
+        if probe_tables is not None:
+            tables = torch.cat((tables, probe_tables))
+        hidden = self._model.forward(Rows(ids, positions, slots, inputs[3], tables, context))
+        return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])
+
+    def _prompt_bucket(self, shape: PackedShape) -> int | None:
+        """The graph for an iteration of that shape, where its spare rows cost less than launching by hand."""
+        bucket = next((one for one in self._prompt_graphs if one >= shape.tokens), None)
+        if bucket is None or (bucket > _SMALL_PROMPTS and bucket > 1.25 * shape.tokens):
+            return None
+        return bucket if shape.tiles <= self._prompt_shape(bucket).tiles else None
+
+    def _prompt_shape(self, bucket: int) -> PackedShape:
+        """What the graph of so many prompt tokens holds."""
+        batch = len(self.chosen)
+        tiles = bucket // CONTEXT_TILE + min(bucket, batch)
+        return PackedShape(batch, bucket, tiles, batch).rounded()
+
+
+class LedSteps(DeviceSteps):
+    """Rank 0's part of a model that is split: the other ranks are told of each step before it is taken."""
+
+    def __init__(self, model: TorchModel, num_blocks: int, limits: Limits, leader: Leader) -> None:
+        super().__init__(model, num_blocks, limits)
+        self._leader = leader
+
+    def copy_blocks(self, pairs: Array) -> None:
+        self._leader.call("copy_blocks", pairs)
+        super().copy_blocks(pairs)
+
+    def note_tables(self, places: Array) -> None:
+        self._leader.call("note_tables", places)
+        super().note_tables(places)
+
+    def generate(self, inputs: Array) -> Tensor:
+        self._leader.call("generate", inputs)
+        return super().generate(inputs)
+
+    def mix(self, packed: Packed, probe_tables: Array | None, keeps_hidden: bool) -> Tensor:
+        self._leader.call("mix", packed, probe_tables, keeps_hidden)
+        return super().mix(packed, probe_tables, keeps_hidden)
+
+    def hidden_logits(self, start: int, stop: int) -> Tensor:
+        self._leader.call("hidden_logits", start, stop)
+        return super().hidden_logits(start, stop)
+
+    def share(self, count: int) -> None:
+        self._leader.call("share", count)
+        super().share(count)
+
+
+def buckets(most: int) -> list[int]:
+    """Batch sizes that get a graph: at most an eighth of the rows of a large one are spare."""
+    sizes = [1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128]
+    sizes += range(160, 513, 32)
+    sizes += range(576, 1025, 64)
+    return [*(size for size in sizes if size < most), most]
+
+
+def prompt_buckets(most: int) -> list[int]:
+    """Prompt tokens of an iteration that get a graph."""
+    sizes = [64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
+    return [*(size for size in sizes if size < most), most]
