@@ -1,0 +1,98 @@
+"""Workers are killed, stopped and asked to end while two of them serve a load.
+
+Promised: an answer of which the client has seen nothing is never lost; a stream that has begun ends with its
+whole text or with an error, never cleanly with a part; SIGTERM loses nothing at all.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+
+from reliability.bystander import ERROR_EVENT, PROMPTS, Lost, body, streamed, whole
+from reliability.report import Report, Scale
+from reliability.site import PACE, Site, expect_all_free, site, starter
+from support.servers import Start, start_worker
+
+CLIENTS = 8
+#: 0.3 s an answer: long enough to be met in the middle.
+TOKENS = 60
+STOPPED_S = 3.0
+
+
+class Load:
+    """Clients that ask without a pause; what becomes of their answers depends on `phase`."""
+
+    def __init__(self, site: Site, report: Report) -> None:
+        self._site = site
+        self._report = report
+        self._bodies = [body(site.model, prompt, TOKENS) for prompt in PROMPTS]
+        self._expected = [whole(site.address, asked) for asked in self._bodies]
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
+        #: Whether a stream that has begun may be lost.
+        self.may_lose_streams = False
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        ask, kind = (streamed, "streams") if number % 2 else (whole, "whole answers")
+        turn = number
+        while not self._stop.is_set():
+            turn += 1
+            place = turn % len(self._bodies)
+            self._report.attempt(kind)
+            could_lose = self.may_lose_streams
+            try:
+                text = ask(self._site.address, self._bodies[place])
+            except Lost as error:
+                if error.how == ERROR_EVENT and (could_lose or self.may_lose_streams):
+                    self._report.lose("streams that had begun, ended with an error event")
+                else:
+                    self._report.breaks(f"{kind}: {error}")
+                continue
+            self._report.expect("an answer is whole and right", text == self._expected[place], text)
+
+
+def run(scale: Scale, report: Report) -> None:
+    """Rounds of one signal each, to one of the two workers in turn."""
+    signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP]
+    rounds = signals * scale.of(1, 8)
+    rng = random.Random(scale.seed)
+    if not scale.is_short:
+        rng.shuffle(rounds)
+    with starter() as start, site(2) as made:
+        with Load(made, report) as load:
+            for number, what in enumerate(rounds):
+                time.sleep(rng.uniform(0.1, 0.6))
+                report.attempt(f"{what.name} to a worker")
+                strike(what, number % 2, made, load, start, report)
+                made.gateway.wait_until("both workers are up", lambda: made.workers_up() == 2)
+                load.may_lose_streams = False
+        expect_all_free(report, made)
+
+
+def strike(what: signal.Signals, place: int, made: Site, load: Load, start: Start, report: Report) -> None:
+    """Sends the signal and brings a worker back."""
+    worker = made.workers[place]
+    load.may_lose_streams = what != signal.SIGTERM
+    worker.send(what)
+    if what == signal.SIGSTOP:
+        time.sleep(STOPPED_S)
+        worker.send(signal.SIGCONT)
+        return
+    code = worker.wait()
+    expected = {signal.SIGTERM: (0, -signal.SIGTERM, 128 + signal.SIGTERM), signal.SIGKILL: (-9,)}
+    report.expect(f"exit status after {what.name}", code in expected[what], code)
+    port = worker.address("grpc").rpartition(":")[2]
+    made.workers[place] = start_worker(start, *PACE, f"--grpc-port={port}")
