@@ -15,7 +15,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -name '*.rs' -o 
 # The other folders start servers for real clients, build models or need a Triton server.
 FAST_TESTS := tests/python tests/reference
 
-.PHONY: help install serve check test test-rust test-python lint deny format bench fuzz wheel check-wheel gateway clean
+.PHONY: help install serve check test test-rust test-python soak lint deny format bench fuzz wheel check-wheel gateway clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -77,6 +77,10 @@ test-rust:
 
 test-python: install $(VENV)/.triton
 	$(BIN)/pytest
+
+# SOAK holds names of scenarios and options: `make soak SOAK="kills --seed 7"`.
+soak: install ## Kill, cut, flood and overload real servers, and say what was lost (minutes; SOAK="kills --seed 7")
+	PYTHONPATH=tests $(BIN)/python -m reliability $(SOAK)
 
 lint: install deny ## Formatting, clippy, rustdoc, dependencies, ruff, mypy, import layers
 	cargo fmt --all --check

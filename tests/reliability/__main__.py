@@ -57,12 +57,13 @@ def perform(scenario: Scenario, scale: Scale) -> tuple[Report, float]:
 
 def table(done: dict[str, tuple[Report, float]]) -> list[str]:
     """One row for each scenario."""
-    rows = [("scenario", "tried", "lost", "seconds", "promises")]
+    rows = [("scenario", "tried", "lost", "bystander s", "seconds", "promises")]
     for name, (report, seconds) in done.items():
         verdict = f"{len(report.broken)} BROKEN" if report.broken else "kept"
         tried, lost = report.tried.total(), report.lost.total()
-        rows.append((name, f"{tried:,}", f"{lost:,}", f"{seconds:.0f}", verdict))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        slowest = f"{report.slowest_s:.2f}" if report.slowest_s else "-"
+        rows.append((name, f"{tried:,}", f"{lost:,}", slowest, f"{seconds:.0f}", verdict))
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
     lines = []
     for name, *numbers, verdict in rows:
         cells = [f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:], strict=False)]

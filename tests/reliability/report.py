@@ -31,6 +31,8 @@ class Report:
         self.lost: Counter[str] = Counter()
         self.measured: dict[str, str] = {}
         self.broken: list[str] = []
+        #: Seconds of a bystander's slowest answer; 0 without a bystander.
+        self.slowest_s = 0.0
         self._lock = threading.Lock()
 
     def attempt(self, what: str, count: int = 1) -> None:
@@ -38,15 +40,20 @@ class Report:
         with self._lock:
             self.tried[what] += count
 
-    def lose(self, what: str) -> None:
+    def lose(self, what: str, count: int = 1) -> None:
         """Something was lost that the promises allow to be lost."""
         with self._lock:
-            self.lost[what] += 1
+            self.lost[what] += count
 
     def measure(self, what: str, value: str) -> None:
         """A figure for the end of the report."""
         with self._lock:
             self.measured[what] = value
+
+    def note_bystander(self, slowest_s: float) -> None:
+        """How long a bystander's slowest answer took."""
+        with self._lock:
+            self.slowest_s = max(self.slowest_s, slowest_s)
 
     def breaks(self, promise: str) -> None:
         """A promise did not hold."""
@@ -64,6 +71,8 @@ class Report:
         found = [f"  tried    {count:6d}  {what}" for what, count in self.tried.items()]
         found += [f"  lost     {count:6d}  {what}" for what, count in self.lost.items()]
         found += [f"  measured         {what}: {value}" for what, value in self.measured.items()]
+        if self.slowest_s:
+            found.append(f"  measured         a bystander's slowest answer: {self.slowest_s:.2f} s")
         found += [f"  BROKEN           {promise}" for promise in self.broken]
         return found
 
