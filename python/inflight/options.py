@@ -15,7 +15,18 @@ from typing import Any, Literal
 from inflight.errors import OptionError
 
 Kind = Literal[
-    "bool", "int", "float", "fraction", "text", "texts", "ints", "instances", "choice", "path", "token_paths"
+    "bool",
+    "int",
+    "float",
+    "fraction",
+    "text",
+    "texts",
+    "ints",
+    "instances",
+    "choice",
+    "path",
+    "token_paths",
+    "mapping",
 ]
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
@@ -137,6 +148,13 @@ def _token_paths(value: Any) -> list[list[int]]:
     return [[int(node) for node in path] for path in value]
 
 
+def _mapping(value: Any) -> dict[str, str]:
+    """Names and single values; true and false as other commands spell them."""
+    if not isinstance(value, Mapping) or any(isinstance(one, (dict, list)) for one in value.values()):
+        raise ValueError(value)
+    return {str(name): str(one).lower() if isinstance(one, bool) else str(one) for name, one in value.items()}
+
+
 _PARSERS: Mapping[Kind, Callable[[Any], Any]] = {
     "bool": _bool,
     "int": _int,
@@ -149,6 +167,7 @@ _PARSERS: Mapping[Kind, Callable[[Any], Any]] = {
     "choice": str,
     "path": str,
     "token_paths": _token_paths,
+    "mapping": _mapping,
 }
 _EXPECTED: Mapping[Kind, str] = {
     "bool": "true or false",
@@ -162,4 +181,5 @@ _EXPECTED: Mapping[Kind, str] = {
     "choice": "text",
     "path": "a path",
     "token_paths": "paths like `{{0}, {0, 0}, {1}}`",
+    "mapping": "names with one value each",
 }

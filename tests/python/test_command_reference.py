@@ -16,6 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 COMMANDS = (
     "",
     "serve",
+    "launch",
     "worker",
     "gateway",
     "chat",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
-from inflight.launch.plan import ProcessSpec, ServePlan
+from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.supervisor import Event, Exited, Line, StopRequested, Supervisor
+from inflight.launch.topology import Restart
 
 WORKER = ProcessSpec(
     name="worker",
@@ -22,7 +24,7 @@ GATEWAY = ProcessSpec(
     ready_path="/ready",
     stop_grace_s=10.0,
 )
-PLAN = ServePlan((WORKER, GATEWAY), ready_within_s=100.0)
+PLAN = LaunchPlan((WORKER, GATEWAY), ready_within_s=100.0)
 WORKER_UP = Line("worker", "inflight worker: listening on grpc://127.0.0.1:1")
 GATEWAY_UP = Line("gateway", "inflight gateway: listening on http://127.0.0.1:2")
 INTERRUPT, TERMINATE = StopRequested(2), StopRequested(15)
@@ -94,9 +96,9 @@ class World:
     def failed(self, sentence: str) -> None:
         self.log.append(sentence)
 
-    def run(self) -> int:
+    def run(self, plan: LaunchPlan = PLAN) -> int:
         return Supervisor(
-            PLAN,
+            plan,
             start=self.start,
             next_event=self.next_event,
             clock=lambda: self.now,
@@ -266,6 +268,48 @@ def test_what_never_becomes_ready_is_given_up() -> None:
 class DefectiveReport(World):
     def ready(self, addresses: Mapping[str, str]) -> None:
         raise ZeroDivisionError(addresses)
+
+
+def test_several_are_stopped_at_once_after_those_that_need_them() -> None:
+    other = replace(WORKER, name="other")
+    plan = replace(PLAN, processes=(WORKER, other, replace(GATEWAY, after=("worker", "other"))))
+    other_up = Line("other", "inflight worker: listening on grpc://127.0.0.1:3")
+    world = World((1, WORKER_UP), (1, other_up), (2, GATEWAY_UP), (5, TERMINATE), deaf=("other",))
+    assert world.run(plan) == 0
+    assert world.log[-5:] == [
+        "stopping",
+        "terminate gateway",
+        "terminate worker",
+        "terminate other",
+        "kill other",
+    ]
+    # The gateway's half second, 5 s of grace, and the kill: no drain waits for another.
+    assert abs(world.now - 10.6) < 1e-6
+
+
+def test_the_restart_policy_is_the_plans() -> None:
+    never = replace(PLAN, restart=Restart(most=0))
+    world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", 7)))
+    assert world.run(never) == 7
+    assert world.log[-2:] == ["the worker ended with code 7; see its last lines above", "terminate gateway"]
+    slow = replace(PLAN, restart=Restart(first_wait_s=2.5))
+    world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", 7)), (9, WORKER_UP), (20, INTERRUPT))
+    assert world.run(slow) == 0
+    assert "restarting it in 2.5 s (1 of 5) at 5.0" in "".join(world.log)
+
+
+def test_a_dead_gateway_is_restarted_where_it_listened_and_the_workers_stay() -> None:
+    gateway = replace(GATEWAY, restart_port="--port", arguments=("gateway", "--worker={worker}", "--port=0"))
+    plan = replace(PLAN, processes=(WORKER, gateway))
+    world = World(
+        (1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("gateway", -9)), (7, GATEWAY_UP), (20, TERMINATE)
+    )
+    assert world.run(plan) == 0
+    assert [line for line in world.log if line.startswith("start")] == [
+        "start worker --grpc-port=0",
+        "start gateway --worker=127.0.0.1:1 --port=0",
+        "start gateway --worker=127.0.0.1:1 --port=2",
+    ]
 
 
 def test_a_defect_in_here_leaves_no_child_behind() -> None:

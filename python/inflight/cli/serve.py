@@ -1,51 +1,25 @@
-"""`inflight serve`: a worker and a gateway in front of it, until Ctrl-C. Owns its options and what people
-see; the plan and the loop are `inflight.launch`'s.
+"""`inflight serve`: workers of one model and a gateway in front of them, until Ctrl-C. Owns its options;
+they stand for keys of a topology, and the plan and the loop are `inflight.launch`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
 from inflight.cli.options import PORT, model_options, named_options
-from inflight.cli.output import Output
 
-#: Colours of the log prefixes, by process.
-COLOURS = {"worker": "green", "gateway": "blue"}
-
-
-class TerminalReport:
-    """Writes to standard output; implements `inflight.launch.supervisor.Report`."""
-
-    def __init__(self, output: Output, model_name: str, *, key: bool) -> None:
-        self._say = output.put
-        self._model_name = model_name
-        self._key = key
-
-    def line(self, name: str, text: str) -> None:
-        """A child's line behind its name."""
-        self._say(f"{click.style(f'{name:<7} |', fg=COLOURS.get(name))} {text}")
-
-    def ready(self, addresses: Mapping[str, str]) -> None:
-        """The URL and a request to paste."""
-        from inflight.launch.plan import example
-
-        self._say("")
-        self._say(example(addresses["gateway"], self._model_name, key=self._key))
-        self._say("")
-
-    def stopping(self) -> None:
-        """Says that the signal was heard, and what the next one does."""
-        self._say("stopping: waiting for open requests; press Ctrl-C again to end them", err=True)
-
-    def restarting(self, sentence: str) -> None:
-        """One line."""
-        self._say(f"{click.style('warning:', fg='yellow', bold=True)} {sentence}", err=True)
-
-    def failed(self, sentence: str) -> None:
-        """One sentence."""
-        self._say(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
+#: Keys of the topology by the options that stand for them, for messages.
+SPELLED = (
+    ("gateways.port", "--port"),
+    *(
+        (f"models[0].{name}", f"--{name.replace('_', '-')}")
+        for name in ("grpc_port", "metrics_port", "gpus", "tp_size", "pp_size", "replicas", "executor")
+    ),
+    ("models[0].path", "MODEL"),
+    ("models[0].name", "--served-model-name"),
+)
 
 
 @click.command()
@@ -57,14 +31,16 @@ class TerminalReport:
     type=PORT,
     default=8001,
     show_default=True,
-    help="The worker's KServe gRPC port, on this machine only; 0 picks a free port",
+    help="The worker's KServe gRPC port, on this machine only, 2 more for each further worker; 0 picks a free"
+    " port",
 )
 @click.option(
     "--metrics-port",
     type=PORT,
     default=8002,
     show_default=True,
-    help="The worker's metrics port, on this machine only; 0 picks a free port",
+    help="The worker's metrics port, on this machine only, 2 more for each further worker; 0 picks a"
+    " free port",
 )
 @click.option(
     "--executor",
@@ -72,6 +48,29 @@ class TerminalReport:
     default="reference",
     show_default=True,
     help="What generates the tokens",
+)
+@click.option(
+    "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Workers of the model"
+)
+@click.option(
+    "--tp-size",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Tensor parallelism: GPUs that share every layer",
+)
+@click.option(
+    "--pp-size",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Pipeline parallelism: groups of GPUs with a share of the layers each",
+)
+@click.option(
+    "--gpus",
+    metavar="LIST",
+    help="GPUs of the workers, by index or UUID, MIG slices too: `0,1;2,3` is for two replicas of two"
+    "  [default: all are visible to every worker]",
 )
 @click.option(
     "--api-key",
@@ -92,44 +91,61 @@ def serve(
     metrics_port: int,
     executor: str,
     executor_options: tuple[str, ...],
+    replicas: int,
+    tp_size: int,
+    pp_size: int,
+    gpus: str | None,
     api_key: str | None,
 ) -> None:
-    """Serve a model: worker and gateway together.
+    """Serve a model: workers and a gateway together.
 
     Behind the OpenAI API, until Ctrl-C.
     MODEL is a Hugging Face checkpoint directory or a directory written by `inflight build`;
     without it, the embedded model is served as `inflight-demo`.
     """
     from inflight import executors
+    from inflight.cli.launch import run
     from inflight.launch.model import find_model
-    from inflight.launch.plan import ServeOptions, plan_serve
-    from inflight.launch.ports import require_free
-    from inflight.launch.run import supervise
+    from inflight.launch.topology import Gateways, GpuOption, Model, Topology, check
 
     # The worker takes them as they are; a mistake is reported before anything starts.
-    named_options(executor, executor_options)
+    named = named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(
         model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
     )
-    plan = plan_serve(
-        ServeOptions(
-            model=None if model is None else str(found.directory),
-            served_model_name=found.served_name,
+    topology = Topology(
+        models=(
+            Model(
+                name=found.served_name,
+                path=None if model is None else str(found.directory),
+                executor=executor,
+                device=device,
+                replicas=replicas,
+                tp_size=tp_size,
+                pp_size=pp_size,
+                mode=_mode(executor, found.directory, tp_size * pp_size),
+                gpus=None if gpus is None else GpuOption("--gpus", "text", "").parse(gpus),
+                grpc_port=grpc_port,
+                metrics_port=metrics_port,
+                executor_options=tuple(named.items()),
+            ),
+        ),
+        gateways=Gateways(
             host=host,
             port=port,
-            grpc_port=grpc_port,
-            metrics_port=metrics_port,
-            executor=executor,
-            executor_options=executor_options,
-            device=device,
-            api_key=api_key,
-        )
+            environment=() if api_key is None else (("INFLIGHT_API_KEY", api_key),),
+        ),
+        spelled=SPELLED,
     )
-    require_free(host, port, "--port")
-    require_free("127.0.0.1", grpc_port, "--grpc-port")
-    require_free("127.0.0.1", metrics_port, "--metrics-port")
-    output = Output()
-    code = supervise(plan, TerminalReport(output, found.name_for_clients, key=api_key is not None))
-    output.flush()
-    ctx.exit(code)
+    check(topology)
+    ctx.exit(run(topology, found.name_for_clients))
+
+
+def _mode(executor: str, directory: Path, world_size: int) -> str:
+    """Who starts the ranks, as the model needs it."""
+    if executor != "tensorrt_llm" or world_size == 1:
+        return "leader"
+    from inflight.executors.tensorrt_llm import find_runtime
+
+    return "pytorch" if find_runtime(directory) == "pytorch" else "leader"

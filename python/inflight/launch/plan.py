@@ -1,16 +1,17 @@
-"""What `inflight serve` starts, as data. Pure: options in, process descriptions out; nothing is run.
+"""What a topology starts, as data. Pure: a topology in, process descriptions out; nothing is run.
 
-Owns the order of start and stop and how an address found at run time reaches the next process's
-arguments. Knows no process and no clock.
+Owns the order of start and stop, arguments and environments, and how an address found at run time reaches
+the next process's arguments. Knows no process and no clock.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inflight.errors import UserMistake
+from inflight.launch.topology import LARGEST_PORT, Gateways, Model, Pairs, Restart, Topology, groups_of
 
 #: The line with which a child says where it listens; it holds the port that a 0 became.
 ANNOUNCEMENT = re.compile(r"listening on (?P<scheme>grpc|http)://(?P<address>\S+)")
@@ -18,24 +19,22 @@ ANNOUNCEMENT = re.compile(r"listening on (?P<scheme>grpc|http)://(?P<address>\S+
 #: Addresses that mean "every interface" to a server and cannot be connected to.
 UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
-#: The time that each drains by its own default (25 s and 10 s), and 5 s to close sockets, join threads
-#: and end an interpreter. Who is still there then is killed.
-GATEWAY_STOP_S = 30.0
-WORKER_STOP_S = 15.0
-#: A process that was ready and died is started again after 1 s, 2 s, 4 s, …: long enough for a port and a
-#: GPU's memory to be free, short enough for clients that retry.
-FIRST_RESTART_WAIT_S = 1.0
-#: Restarts until it has been ready for so long again. Five waits are half a minute: what has not passed by
-#: then needs a person.
-MOST_RESTARTS = 5
-FORGIVEN_AFTER_S = 600.0
+#: Seconds that each drains by its own default, where the topology does not say.
+GATEWAY_DRAIN_S = 25.0
+WORKER_DRAIN_S = 10.0
+#: To close sockets, join threads and end an interpreter. Who is still there then is killed.
+CLOSING_S = 5.0
 #: Reading and compiling the largest model that fits one machine, with room to spare.
 READY_WITHIN_S = 3600.0
+#: Where the numbers of ports begin that the topology leaves open; Triton's own.
+FIRST_PORT = 8001
+#: Never shown.
+SECRETS = frozenset({"INFLIGHT_API_KEY"})
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One child process."""
+    """One child process: ``LAUNCHER… inflight ARGUMENTS…``."""
 
     #: Whole word, shown before its log lines and in messages.
     name: str
@@ -48,10 +47,12 @@ class ProcessSpec:
     #: HTTP path that answers 200 once it is ready; ``None``: ready when it listens.
     ready_path: str | None = None
     #: Seconds from the request to end until it is killed.
-    stop_grace_s: float = WORKER_STOP_S
+    stop_grace_s: float = WORKER_DRAIN_S + CLOSING_S
     #: The option with its port, if it is started again when it dies. Others know where it listened, so
     #: that a port that was free to choose is fixed from then on. ``None``: its end is the end of all.
     restart_port: str | None = None
+    #: What starts it, such as mpirun and its arguments.
+    launcher: tuple[str, ...] = ()
 
     def resolve(self, addresses: Mapping[str, str]) -> tuple[str, ...]:
         """The arguments with every address put in."""
@@ -67,73 +68,210 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class ServePlan:
-    """Processes in the order in which they start; they stop in the reverse order, one by one."""
+class LaunchPlan:
+    """Processes in the order in which they start. They stop the other way round: nobody before those that
+    started after it."""
 
     processes: tuple[ProcessSpec, ...]
+    restart: Restart = field(default_factory=Restart)
     ready_within_s: float = READY_WITHIN_S
 
 
 @dataclass(frozen=True)
-class ServeOptions:
-    """The options of `inflight serve`, resolved."""
+class Placed:
+    """One replica of a model with what it gets."""
 
-    #: ``None``: the embedded model.
-    model: str | None
-    served_model_name: str
-    host: str
-    port: int
+    model: Model
+    #: Of the process; a DNS label, so that every plane can use it.
+    name: str
+    replica: int
     grpc_port: int
     metrics_port: int
-    executor: str
-    device: str
-    api_key: str | None = None
-    #: NAME=VALUE each, for the worker.
-    executor_options: tuple[str, ...] = ()
+    gpus: tuple[str, ...]
 
 
-def plan_serve(options: ServeOptions) -> ServePlan:
-    """A worker, and a gateway in front of it once it listens.
+def plan(topology: Topology, *, as_root: bool = False) -> LaunchPlan:
+    """Every worker, and the gateways in front of them once they listen.
 
-    The worker stays on the loopback interface whatever the host: it asks for no key. Raises
+    Workers stay on the loopback interface: they ask for no key. `as_root` lets Open MPI run as root. Raises
     `UserMistake` where two ports are the same.
     """
-    _distinct(
+    placed = place(topology)
+    workers = tuple(_worker(one, topology, as_root=as_root) for one in placed)
+    names = tuple(worker.name for worker in workers)
+    gateways = tuple(_gateway(topology, number, names) for number in range(topology.gateways.replicas))
+    return LaunchPlan(processes=(*workers, *gateways), restart=topology.restart)
+
+
+def place(topology: Topology) -> tuple[Placed, ...]:
+    """Names, ports and GPUs of every worker. Raises `UserMistake` where two ports are the same."""
+    ports = _Ports(topology)
+    gateways = topology.gateways
+    for number, port in enumerate(gateway_ports(gateways)):
+        ports.take(port, "gateways.port", number)
+    for index, model in enumerate(topology.models):
+        for replica in range(model.replicas):
+            for key, first in (("grpc_port", model.grpc_port), ("metrics_port", model.metrics_port)):
+                if first is not None:
+                    ports.take(first and first + 2 * replica, f"models[{index}].{key}", replica)
+    placed = []
+    for model, name in zip(topology.models, worker_names(topology), strict=True):
+        groups = groups_of(model) or ((),) * model.replicas
+        for replica in range(model.replicas):
+            first, metrics = model.grpc_port, model.metrics_port
+            placed.append(
+                Placed(
+                    model=model,
+                    name=name if model.replicas == 1 else f"{name}-{replica}",
+                    replica=replica,
+                    grpc_port=ports.free() if first is None else first and first + 2 * replica,
+                    metrics_port=ports.free() if metrics is None else metrics and metrics + 2 * replica,
+                    gpus=groups[replica],
+                )
+            )
+    return tuple(placed)
+
+
+def worker_names(topology: Topology) -> list[str]:
+    """`worker`, or `worker-MODEL` where there are several; distinct DNS labels."""
+    if len(topology.models) == 1:
+        return ["worker"]
+    names: list[str] = []
+    for model in topology.models:
+        label = re.sub(r"[^a-z0-9]+", "-", model.served_name.lower()).strip("-")[:30].strip("-")
+        name = wanted = f"worker-{label or 'model'}"
+        number = 2
+        while name in names:
+            name, number = f"{wanted}-{number}", number + 1
+        names.append(name)
+    return names
+
+
+def gateway_ports(gateways: Gateways) -> list[int]:
+    """Of each gateway, in order."""
+    return [gateways.port and gateways.port + number for number in range(gateways.replicas)]
+
+
+def worker_arguments(one: Placed, topology: Topology, *, host: str = "127.0.0.1") -> tuple[str, ...]:
+    """The arguments of `inflight` for a worker, on any plane."""
+    model = one.model
+    return (
+        "worker",
+        *([] if model.path is None else [model.path]),
+        f"--served-model-name={model.served_name}",
+        f"--executor={model.executor}",
+        *(
+            f"--executor-option={name}={value}"
+            for name, value in (*_parallel(model), *model.executor_options)
+        ),
+        f"--device={model.device}",
+        f"--host={host}",
+        f"--grpc-port={one.grpc_port}",
+        f"--metrics-port={one.metrics_port}",
+        *_drain("--drain-timeout-s", topology.drain.worker_s),
+        *_options(model.worker_options),
+    )
+
+
+def worker_environment(one: Placed) -> dict[str, str]:
+    """Environment variables of a worker."""
+    # As nvidia-smi counts, whatever is the fastest GPU.
+    visible = (
+        {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(one.gpus)} if one.gpus else {}
+    )
+    return visible | dict(one.model.environment)
+
+
+def gateway_arguments(
+    topology: Topology, workers: Sequence[str], *, host: str, port: int, api_key_file: str | None
+) -> tuple[str, ...]:
+    """The arguments of `inflight` for a gateway in front of `workers`, on any plane."""
+    return (
+        "gateway",
+        *(f"--worker={worker}" for worker in workers),
+        f"--host={host}",
+        f"--port={port}",
+        *([] if api_key_file is None else [f"--api-key-file={api_key_file}"]),
+        *_drain("--shutdown-grace-s", topology.drain.gateway_s),
+        *_options(topology.gateways.options),
+    )
+
+
+def worker_grace_s(topology: Topology) -> float:
+    """Seconds from the request to end until a worker is killed."""
+    drain = topology.drain.worker_s
+    return (WORKER_DRAIN_S if drain is None else drain) + CLOSING_S
+
+
+def gateway_grace_s(topology: Topology) -> float:
+    """The same for a gateway."""
+    drain = topology.drain.gateway_s
+    return (GATEWAY_DRAIN_S if drain is None else drain) + CLOSING_S
+
+
+def mpirun(model: Model, topology: Topology, environment: Iterable[str], *, as_root: bool) -> tuple[str, ...]:
+    """What starts the ranks of a worker; empty where the worker itself does, or is the only one."""
+    spans_machines = model.nodes > 1
+    if (
+        model.world_size == 1
+        or model.mode == "orchestrator"
+        or (model.mode == "pytorch" and not spans_machines)
+    ):
+        return ()
+    mpi, each = topology.mpi, model.world_size // model.nodes
+    if spans_machines and mpi.hostfile is None:
+        raise UserMistake(
+            f"`{model.served_name}` spans `{model.nodes}` machines, and `mpi.hostfile` is not set",
+            "set it to a file with a line for each machine, or render the topology for Slurm",
+        )
+    tail = ("trtllm-llmapi-launch",) if model.mode == "pytorch" else ()
+    if mpi.implementation == "mpich":
+        return (
+            "mpiexec.hydra",
+            "-n",
+            str(model.world_size),
+            *(["-f", mpi.hostfile, "-ppn", str(each)] if spans_machines and mpi.hostfile else []),
+            *mpi.arguments,
+        )
+    return (
+        "mpirun",
+        "-n",
+        str(model.world_size),
+        # A worker has many threads, and Open MPI would give two ranks a core each.
+        "--bind-to",
+        "none",
+        # Ranks get the time to drain that they would get alone; by default a second.
+        "--mca",
+        "odls_base_sigkill_timeout",
+        f"{worker_grace_s(topology):.0f}",
+        *(["--allow-run-as-root"] if as_root else []),
+        *(["--oversubscribe"] if mpi.oversubscribe else []),
+        *(
+            ["--hostfile", mpi.hostfile, "--map-by", f"ppr:{each}:node"]
+            if spans_machines and mpi.hostfile
+            else []
+        ),
+        *(argument for name in (environment if spans_machines else ()) for argument in ("-x", name)),
+        *mpi.arguments,
+        *tail,
+    )
+
+
+def describe(plan: LaunchPlan) -> list[dict[str, object]]:
+    """The plan as people and programs read it: `inflight launch --plan`."""
+    return [
         {
-            "--port": options.port,
-            "--grpc-port": options.grpc_port,
-            "--metrics-port": options.metrics_port,
+            "name": spec.name,
+            "after": list(spec.after),
+            "environment": {
+                name: "…" if name in SECRETS else value for name, value in sorted(spec.environment.items())
+            },
+            "command": [*spec.launcher, "inflight", *spec.arguments],
+            "ready": "listens" if spec.ready_path is None else f"GET {spec.ready_path} answers 200",
+            "stop_grace_s": spec.stop_grace_s,
         }
-    )
-    worker = ProcessSpec(
-        name="worker",
-        arguments=(
-            "worker",
-            *([] if options.model is None else [options.model]),
-            f"--served-model-name={options.served_model_name}",
-            f"--executor={options.executor}",
-            *(f"--executor-option={option}" for option in options.executor_options),
-            f"--device={options.device}",
-            "--host=127.0.0.1",
-            f"--grpc-port={options.grpc_port}",
-            f"--metrics-port={options.metrics_port}",
-        ),
-        restart_port="--grpc-port",
-    )
-    gateway = ProcessSpec(
-        name="gateway",
-        arguments=(
-            "gateway",
-            "--worker={worker}",
-            f"--host={options.host}",
-            f"--port={options.port}",
-        ),
-        environment={} if options.api_key is None else {"INFLIGHT_API_KEY": options.api_key},
-        after=("worker",),
-        ready_path="/health/ready",
-        stop_grace_s=GATEWAY_STOP_S,
-    )
-    return ServePlan(processes=(worker, gateway))
+        for spec in plan.processes
+    ]
 
 
 def announced_address(line: str) -> str | None:
@@ -162,19 +300,96 @@ def example(address: str, model: str, *, key: bool) -> str:
     )
 
 
+def _worker(one: Placed, topology: Topology, *, as_root: bool) -> ProcessSpec:
+    environment = worker_environment(one)
+    return ProcessSpec(
+        name=one.name,
+        arguments=worker_arguments(one, topology),
+        environment=environment,
+        stop_grace_s=worker_grace_s(topology),
+        restart_port="--grpc-port",
+        launcher=mpirun(one.model, topology, environment, as_root=as_root),
+    )
+
+
+def _gateway(topology: Topology, number: int, workers: tuple[str, ...]) -> ProcessSpec:
+    gateways = topology.gateways
+    return ProcessSpec(
+        name="gateway" if gateways.replicas == 1 else f"gateway-{number}",
+        arguments=gateway_arguments(
+            topology,
+            ["{" + name + "}" for name in workers],
+            host=gateways.host,
+            port=gateway_ports(gateways)[number],
+            api_key_file=gateways.api_key_file,
+        ),
+        environment=dict(gateways.environment),
+        after=workers,
+        ready_path="/health/ready",
+        stop_grace_s=gateway_grace_s(topology),
+        restart_port="--port",
+    )
+
+
+def _parallel(model: Model) -> Iterator[tuple[str, str]]:
+    if model.mode == "orchestrator":
+        yield "communication_mode", "orchestrator"
+    if model.mode == "pytorch":
+        if model.tp_size > 1:
+            yield "tensor_parallel_size", str(model.tp_size)
+        if model.pp_size > 1:
+            yield "pipeline_parallel_size", str(model.pp_size)
+
+
+def _drain(option: str, seconds: float | None) -> list[str]:
+    return [] if seconds is None else [f"{option}={seconds:g}"]
+
+
+def _options(pairs: Pairs) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in pairs]
+
+
+class _Ports:
+    """Numbers that are taken, by whom; free ones from `FIRST_PORT` on."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._owners: dict[int, tuple[str, int]] = {}
+        self._next = FIRST_PORT
+
+    def take(self, port: int, key: str, replica: int) -> None:
+        """Raises `UserMistake` where it has an owner already."""
+        key = self._topology.key(key)
+        if port > LARGEST_PORT:
+            raise UserMistake(
+                f"`{key}` leads to the port `{port}`",
+                f"choose a lower first port; the last is {LARGEST_PORT}",
+            )
+        if port in self._owners:
+            other, number = self._owners[port]
+            raise UserMistake(
+                f"`{other}`{_of(number)} and `{key}`{_of(replica)} are both `{port}`",
+                f"choose another port for `{key}`",
+            )
+        if port:
+            self._owners[port] = (key, replica)
+
+    def free(self) -> int:
+        """The next number that nobody has."""
+        while self._next in self._owners:
+            self._next += 1
+        self._next += 1
+        return self._next - 1
+
+
+def _of(replica: int) -> str:
+    return f" of replica {replica}" if replica else ""
+
+
 def _fill(argument: str, addresses: Mapping[str, str]) -> str:
-    # Not str.format: a path may hold braces.
+    # Not str.format, and only where an address belongs: a path or an option may hold braces.
+    if not argument.startswith("--worker="):
+        return argument
     for name, address in addresses.items():
         argument = argument.replace("{" + name + "}", address)
     return argument
-
-
-def _distinct(ports: Mapping[str, int]) -> None:
-    owners: dict[int, str] = {}
-    for option, port in ports.items():
-        if port in owners:
-            raise UserMistake(
-                f"`{owners[port]}` and `{option}` are both `{port}`", f"choose another port for `{option}`"
-            )
-        if port:
-            owners[port] = option

@@ -45,20 +45,29 @@ def command_line(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, *isolated, "-m", "inflight", *arguments]
 
 
+def command(launcher: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """The same behind a launcher such as mpirun, which ends with the supervisor as an `inflight` would."""
+    if not launcher:
+        return command_line(arguments)
+    isolated = ["-P"] if sys.version_info >= (3, 11) else []
+    guard = [sys.executable, *isolated, "-m", "inflight.launch.guard"]
+    return [*guard, *launcher, *command_line(arguments)]
+
+
 class ChildProcess:
     """A running child; implements `inflight.launch.supervisor.Child`."""
 
     def __init__(
         self,
         name: str,
-        arguments: Sequence[str],
+        command: Sequence[str],
         environment: Mapping[str, str],
         put: Callable[[Event], None],
     ) -> None:
         self.name = name
         self._put = put
         self._process = subprocess.Popen(
-            command_line(arguments),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from inflight.launch.plan import ProcessSpec, ServePlan
-from inflight.launch.process import ChildProcess
+from inflight.launch.plan import LaunchPlan, ProcessSpec
+from inflight.launch.process import ChildProcess, command
 from inflight.launch.supervisor import Child, Event, Line, Report, StopRequested, Supervisor
 
 #: A probe that hangs must not keep the supervisor from hearing its children for long.
@@ -51,12 +51,12 @@ class EventQueue:
             return None
 
 
-def supervise(plan: ServePlan, report: Report) -> int:
+def supervise(plan: LaunchPlan, report: Report) -> int:
     """Runs `plan` until a signal or a child's end; returns the exit code. Main thread only."""
     events = EventQueue()
 
     def start(spec: ProcessSpec, arguments: Sequence[str]) -> Child:
-        return ChildProcess(spec.name, arguments, spec.environment, events.put)
+        return ChildProcess(spec.name, command(spec.launcher, arguments), spec.environment, events.put)
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         events.put(StopRequested(number))

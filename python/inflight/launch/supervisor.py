@@ -6,8 +6,8 @@ that tests replay histories without any.
 
 A child's states: waiting (for those before it) -> starting (runs, silent) -> probing (has announced its
 address) -> ready -> gone. One that may be restarted and dies once all were ready goes from there through
-resting (until its wait is over) back to starting. Stopping is a state of the whole: the last one that still
-runs is asked to end, then the one before it.
+resting (until its wait is over) back to starting. Stopping is a state of the whole: those that no running
+one was started after are asked to end, then those before them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,7 @@ from enum import Enum
 from typing import Protocol
 
 from inflight.errors import UserMistake
-from inflight.launch.plan import (
-    FIRST_RESTART_WAIT_S,
-    FORGIVEN_AFTER_S,
-    MOST_RESTARTS,
-    ProcessSpec,
-    ServePlan,
-    announced_address,
-)
+from inflight.launch.plan import LaunchPlan, ProcessSpec, announced_address
 
 #: How often readiness is asked for; its cost is one local request.
 PROBE_EVERY_S = 0.1
@@ -108,7 +101,7 @@ class Supervisor:
 
     def __init__(
         self,
-        plan: ServePlan,
+        plan: LaunchPlan,
         *,
         start: Callable[[ProcessSpec, Sequence[str]], Child],
         next_event: Callable[[float], Event | None],
@@ -137,9 +130,8 @@ class Supervisor:
         self._restarts = dict.fromkeys(self._specs, 0)
         self._announced_ready = False
         self._stopping = False
-        #: The child that was asked to end, and when it is killed.
-        self._leaving: str | None = None
-        self._kill_at = 0.0
+        #: The children that were asked to end, and when each is killed.
+        self._leaving: dict[str, float] = {}
         self._exit_code = 0
 
     def run(self) -> int:
@@ -188,8 +180,7 @@ class Supervisor:
     def _gone(self, event: Exited) -> None:
         was_ready = self._states[event.name] is State.READY
         self._states[event.name] = State.GONE
-        if self._leaving == event.name:
-            self._leaving = None
+        self._leaving.pop(event.name, None)
         if self._stopping:
             return
         how = f"was ended by signal {-event.code}" if event.code < 0 else f"ended with code {event.code}"
@@ -206,22 +197,21 @@ class Supervisor:
         return permitted and self._announced_ready and event.code != UserMistake.exit_code
 
     def _rest(self, name: str, how: str, code: int) -> None:
+        policy = self._plan.restart
         ready_since = self._ready_since.pop(name, None)
-        if ready_since is not None and self._clock() - ready_since >= FORGIVEN_AFTER_S:
+        if ready_since is not None and self._clock() - ready_since >= policy.forgiven_after_s:
             self._restarts[name] = 0
-        if self._restarts[name] >= MOST_RESTARTS:
-            self._fail(
-                f"the {name} {how} after {MOST_RESTARTS} restarts; see its last lines above",
-                code,
-            )
+        if self._restarts[name] >= policy.most:
+            after = f" after {policy.most} restarts" if policy.most else ""
+            self._fail(f"the {name} {how}{after}; see its last lines above", code)
             return
-        wait_s = FIRST_RESTART_WAIT_S * 2 ** self._restarts[name]
+        wait_s = policy.first_wait_s * 2 ** self._restarts[name]
         self._restarts[name] += 1
         self._restart_at[name] = self._clock() + wait_s
         self._states[name] = State.RESTING
         self._report.restarting(
             f"the {name} {how}, last line `{_shortened(self._last_lines.get(name, ''))}`; restarting it in "
-            f"{wait_s:.0f} s ({self._restarts[name]} of {MOST_RESTARTS})"
+            f"{wait_s:g} s ({self._restarts[name]} of {policy.most})"
         )
 
     def _restart_rested(self) -> None:
@@ -265,17 +255,17 @@ class Supervisor:
             self._report.ready(dict(self._addresses))
 
     def _stop_next(self) -> None:
-        if self._leaving is not None:
-            if self._clock() >= self._kill_at:
-                self._children[self._leaving].kill()
-                # Killed once; what remains is to hear that it is gone.
-                self._kill_at = float("inf")
-            return
         running = self._running()
-        if running:
-            self._leaving = running[-1]
-            self._kill_at = self._clock() + self._specs[self._leaving].stop_grace_s
-            self._children[self._leaving].terminate()
+        needed = {before for name in running for before in self._specs[name].after}
+        for name in running:
+            if name in self._leaving:
+                if self._clock() >= self._leaving[name]:
+                    self._children[name].kill()
+                    # Killed once; what remains is to hear that it is gone.
+                    self._leaving[name] = float("inf")
+            elif name not in needed:
+                self._leaving[name] = self._clock() + self._specs[name].stop_grace_s
+                self._children[name].terminate()
 
     def _running(self) -> list[str]:
         without_process = (State.WAITING, State.RESTING, State.GONE)
@@ -284,7 +274,7 @@ class Supervisor:
     def _wait_s(self, give_up_at: float) -> float:
         now = self._clock()
         if self._stopping:
-            return min(max(self._kill_at - now, 0.0), LONGEST_WAIT_S)
+            return min([LONGEST_WAIT_S, *(max(at - now, 0.0) for at in self._leaving.values())])
         if State.PROBING in self._states.values():
             return PROBE_EVERY_S
         if not self._announced_ready:

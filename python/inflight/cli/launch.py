@@ -1,0 +1,110 @@
+"""`inflight launch`: everything that a topology file describes, here. Owns its options and what is checked
+before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from inflight.launch.plan import LaunchPlan
+    from inflight.launch.topology import Topology
+
+
+@click.command()
+@click.argument("topology", type=click.Path(path_type=Path))
+@click.option("--plan", "show_plan", is_flag=True, help="Print the processes, and start none")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON")
+@click.pass_context
+def launch(ctx: click.Context, topology: Path, show_plan: bool, as_json: bool) -> None:
+    """Run every worker and gateway of a topology.
+
+    On this machine, until Ctrl-C. TOPOLOGY is a YAML file; `docs/reference/topology.md` lists its keys.
+    """
+    from inflight.cli.worker import worker
+    from inflight.errors import UserMistake
+    from inflight.launch.plan import plan
+    from inflight.launch.topology_file import check_names, read
+
+    if as_json and not show_plan:
+        raise UserMistake("`--json` has no effect without `--plan`", "add `--plan`")
+    described = read(topology)
+    check_names(described, [str(parameter.name) for parameter in worker.params])
+    if show_plan:
+        _show(plan(described, as_root=os.geteuid() == 0), as_json=as_json)
+        return
+    ctx.exit(run(described, _require_models(described)))
+
+
+def run(topology: Topology, model_name: str) -> int:
+    """Starts and supervises it; returns the exit code. `model_name` is for the request to paste."""
+    from inflight.cli.output import Output
+    from inflight.cli.report import TerminalReport
+    from inflight.launch.plan import gateway_ports, place, plan
+    from inflight.launch.ports import require_free
+    from inflight.launch.run import supervise
+
+    processes = plan(topology, as_root=os.geteuid() == 0)
+    for port in gateway_ports(topology.gateways):
+        require_free(topology.gateways.host, port, topology.key("gateways.port"))
+    indices = {id(model): index for index, model in enumerate(topology.models)}
+    for worker in place(topology):
+        where = f"models[{indices[id(worker.model)]}]"
+        require_free("127.0.0.1", worker.grpc_port, topology.key(f"{where}.grpc_port"))
+        require_free("127.0.0.1", worker.metrics_port, topology.key(f"{where}.metrics_port"))
+    output = Output()
+    key = topology.gateways.api_key_file is not None or "INFLIGHT_API_KEY" in (
+        *os.environ,
+        *dict(topology.gateways.environment),
+    )
+    names = [spec.name for spec in processes.processes]
+    code = supervise(processes, TerminalReport(output, names, model_name, key=key))
+    output.flush()
+    return code
+
+
+def _require_models(topology: Topology) -> str:
+    """Refuses models that no worker could serve, before any starts; the first one's name."""
+    from inflight import executors
+    from inflight.errors import UserMistake
+    from inflight.launch.model import find_model
+
+    for index, model in enumerate(topology.models):
+        try:
+            executors.require(model.executor)
+            find_model(
+                model.path,
+                model.name,
+                weights=model.executor in executors.NEED_WEIGHTS,
+                executor=model.executor,
+            )
+        except UserMistake as error:
+            raise UserMistake(f"`models[{index}]`: {error.what}", error.remedy) from error
+    return topology.models[0].served_name
+
+
+def _show(processes: LaunchPlan, *, as_json: bool) -> None:
+    import json
+
+    from inflight.cli.terminal import printable
+    from inflight.launch.plan import describe
+
+    described = describe(processes)
+    if as_json:
+        click.echo(json.dumps(described, indent=2))
+        return
+    for number, process in enumerate(processes.processes, 1):
+        shown = described[number - 1]
+        click.echo(f"{number}. {click.style(process.name, bold=True)}")
+        if process.after:
+            click.echo(f"   after    {', '.join(process.after)}")
+        for name, value in shown["environment"].items():  # type: ignore[attr-defined]
+            click.echo(f"   env      {printable(f'{name}={value}')}")
+        click.echo(f"   command  {printable(shlex.join(shown['command']))}")  # type: ignore[arg-type]
+        click.echo(f"   ready    {shown['ready']}")
+        click.echo(f"   stop     SIGTERM, killed after {process.stop_grace_s:g} s")

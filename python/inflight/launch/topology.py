@@ -1,0 +1,328 @@
+"""What is served and on what, as data: models, replicas, GPUs, ports, gateways, limits. The one declaration
+of every key of a topology file and of the options of `inflight serve` that mean the same.
+
+Owns the keys, their types, defaults and reasons, and what must fit together. Reads no file, and knows
+nothing of processes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+from inflight.errors import OptionError, UserMistake
+from inflight.launch.gpus import Groups, parse_groups
+from inflight.launch.model import DEMO_NAME
+from inflight.options import Option, option
+
+#: Names with a value each; a dataclass takes no dict as default.
+Pairs = tuple[tuple[str, str], ...]
+LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True)
+class PortOption(Option):
+    """A TCP port."""
+
+    def parse(self, value: Any) -> int:
+        """Raises `OptionError` unless it is from 0 to 65535."""
+        port: int = super().parse(value)
+        if port > LARGEST_PORT:
+            raise OptionError(
+                f"option `{self.name}` must be a port, got `{value}`", f"pass a port from 0 to {LARGEST_PORT}"
+            )
+        return port
+
+
+@dataclass(frozen=True)
+class GpuOption(Option):
+    """GPUs for each replica."""
+
+    def parse(self, value: Any) -> Groups:
+        """Raises `OptionError`."""
+        try:
+            return parse_groups(value)
+        except ValueError as error:
+            raise OptionError(
+                f"option `{self.name}` must be GPUs, got `{value}`: {error}",
+                "pass indices, or UUIDs of GPUs or MIG slices, separated by commas, with `;` between"
+                " replicas: `0,1;2,3`",
+            ) from None
+
+
+_port = partial(option, "int", of=PortOption, minimum=0)
+_pairs = partial(option, "mapping", default=())
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and the workers that serve it."""
+
+    name: str | None = option(
+        "text", f"The name that clients use; by default the directory's, `{DEMO_NAME}` without `path`"
+    )
+    path: str | None = option(
+        "path",
+        "A Hugging Face checkpoint or what `inflight build` wrote; relative to the topology file. Without it,"
+        " the embedded model",
+    )
+    executor: str = option(
+        "choice",
+        "What generates the tokens; `reference` runs everywhere",
+        default="reference",
+        choices=("reference", "simulated", "tensorrt_llm"),
+    )
+    device: str = option(
+        "choice",
+        "Where the reference executor computes",
+        default="auto",
+        choices=("auto", "cpu", "cuda"),
+    )
+    tp_size: int = option(
+        "int",
+        "Tensor parallelism: GPUs that share every layer; as the engine was built",
+        default=1,
+        minimum=1,
+    )
+    pp_size: int = option(
+        "int",
+        "Pipeline parallelism: groups of GPUs with a share of the layers each; as the engine was built",
+        default=1,
+        minimum=1,
+    )
+    mode: str = option(
+        "choice",
+        "Who starts the ranks of a worker with several: `leader`: mpirun or srun, one process each;"
+        " `orchestrator`: a worker with a TensorRT engine; `pytorch`: TensorRT-LLM's PyTorch runtime",
+        default="leader",
+        choices=("leader", "orchestrator", "pytorch"),
+    )
+    replicas: int = option("int", "Workers that serve this model", default=1, minimum=1)
+    nodes: int = option("int", "Machines that one replica spans", default=1, minimum=1)
+    gpus: tuple[tuple[str, ...], ...] | None = option(
+        "text",
+        "GPUs on each machine: indices, or UUIDs of GPUs or MIG slices; `0,1;2,3` is for two replicas of two."
+        " By default, all are visible to every worker",
+        of=GpuOption,
+    )
+    grpc_port: int | None = _port(
+        "The first replica's KServe port, the next one's is 2 higher; 0 lets each pick one. By default, free"
+        " numbers of the topology from 8001 on"
+    )
+    metrics_port: int | None = _port("The same for metrics")
+    executor_options: tuple[tuple[str, str], ...] = _pairs(
+        "Options by TensorRT-LLM's or Triton's names, as `--executor-option`"
+    )
+    worker_options: tuple[tuple[str, str], ...] = _pairs(
+        "Further options of `inflight worker`, without the dashes: `max_queued_requests: 100`"
+    )
+    environment: tuple[tuple[str, str], ...] = _pairs("Environment variables of its workers")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of one replica."""
+        return self.tp_size * self.pp_size
+
+    @property
+    def served_name(self) -> str:
+        """What clients call it."""
+        return self.name or (DEMO_NAME if self.path is None else PurePosixPath(self.path).name)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that a replica needs on each of its machines; 0 where none was asked for."""
+        wants = self.gpus is not None or self.executor == "tensorrt_llm" or self.device == "cuda"
+        return self.world_size // self.nodes if wants else 0
+
+
+@dataclass(frozen=True)
+class Gateways:
+    """The gateways: all in front of all workers."""
+
+    replicas: int = option("int", "How many; each further one has the next port", default=1, minimum=0)
+    host: str = option(
+        "text",
+        "Address to listen on; only this machine by default, because no key is asked for",
+        default="127.0.0.1",
+    )
+    port: int = _port("HTTP port of the first; 0 picks a free one", default=8000)
+    api_key_file: str | None = option("path", "File of accepted keys, one on each line")
+    options: tuple[tuple[str, str], ...] = _pairs(
+        "Further options of `inflight gateway`, without the dashes: `max_body_bytes: 1048576`"
+    )
+    environment: tuple[tuple[str, str], ...] = _pairs("Environment variables of the gateways")
+
+
+@dataclass(frozen=True)
+class Restart:
+    """When a process that died is started again."""
+
+    most: int = option(
+        "int",
+        "Restarts of a process until it has been ready for `forgiven_after_s`; then everything ends. 0: none."
+        " Five waits are half a minute: what has not passed by then needs a person",
+        default=5,
+        minimum=0,
+    )
+    first_wait_s: float = option(
+        "float",
+        "Seconds before the first restart, doubled each time: long enough for a port and a GPU's memory to be"
+        " free, short enough for clients that retry",
+        default=1.0,
+        minimum=0,
+    )
+    forgiven_after_s: float = option(
+        "float",
+        "Seconds of being ready after which earlier restarts no longer count",
+        default=600.0,
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
+class Drain:
+    """How long requests get when a process is asked to end."""
+
+    gateway_s: float | None = option("float", "Seconds for open requests; 25 by default", minimum=0)
+    worker_s: float | None = option("float", "Seconds for running sequences; 10 by default", minimum=0)
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """How mpirun starts the ranks of a leader-mode worker."""
+
+    implementation: str = option(
+        "choice", "Whose arguments to use", default="openmpi", choices=("openmpi", "mpich")
+    )
+    hostfile: str | None = option("path", "Machines for replicas that span several")
+    oversubscribe: bool = option("bool", "Allow more ranks than cores (Open MPI)", default=False)
+    arguments: tuple[str, ...] = option("texts", "Further arguments of mpirun", default=())
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """What only `--render` needs."""
+
+    image: str = option("text", "Container image of workers and gateways", default="inflight:latest")
+    gateway_image: str | None = option("text", "Image of the gateways; by default `image`")
+    executable: str = option(
+        "path", "The `inflight` command on the target machine", default="/opt/inflight/bin/inflight"
+    )
+    user: str = option("text", "Account of the systemd units", default="inflight")
+    namespace: str | None = option("text", "Kubernetes namespace; by default kubectl's")
+    model_volume: str | None = option(
+        "text", "Kubernetes PersistentVolumeClaim with the models, mounted at `model_mount`"
+    )
+    model_mount: str = option(
+        "path", "Directory that holds the models, in containers and on Slurm's machines", default="/models"
+    )
+    api_key_secret: str | None = option(
+        "text", "Kubernetes Secret with the key `api-keys`: the accepted keys, one on each line"
+    )
+    gpu_resource: str = option(
+        "text",
+        "Kubernetes resource of a GPU; `nvidia.com/mig-3g.40gb` is a MIG slice",
+        default="nvidia.com/gpu",
+    )
+    partition: str | None = option("text", "Slurm partition; by default the cluster's")
+    time_limit: str | None = option("text", "Slurm time limit such as `24:00:00`; by default the partition's")
+    gateway_inside: bool = option("bool", "Whether Slurm's job runs the gateways too", default=True)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Everything that one `inflight launch` runs. `check` has been called on what a reader returns."""
+
+    models: tuple[Model, ...] = (Model(),)
+    gateways: Gateways = field(default_factory=Gateways)
+    restart: Restart = field(default_factory=Restart)
+    drain: Drain = field(default_factory=Drain)
+    mpi: Mpi = field(default_factory=Mpi)
+    deploy: Deploy = field(default_factory=Deploy)
+    #: What the user typed in place of a key: `models[0].gpus` is `--gpus` on a command line.
+    spelled: Pairs = ()
+
+    def key(self, path: str) -> str:
+        """The key as messages show it."""
+        return dict(self.spelled).get(path, path)
+
+
+def check(topology: Topology) -> None:
+    """Raises `UserMistake` with the key's path where keys do not fit together."""
+    if not topology.models:
+        raise UserMistake("the topology has no `models`", "add one; `- {}` serves the embedded model")
+    names: dict[str, int] = {}
+    for index, model in enumerate(topology.models):
+        _check_model(model, topology, index)
+        if model.served_name in names:
+            raise UserMistake(
+                f"`models[{names[model.served_name]}]` and `models[{index}]` are both named"
+                f" `{model.served_name}`",
+                "name one differently, or set `replicas` for several workers of one model",
+            )
+        names[model.served_name] = index
+
+
+def _check_model(model: Model, topology: Topology, index: int) -> None:
+    def key(name: str) -> str:
+        return f"`{topology.key(f'models[{index}].{name}')}`"
+
+    def not_so(mode: str, why: str) -> UserMistake:
+        return UserMistake(f"{key('mode')} `{mode}` {why}", "use `leader`")
+
+    if not re.search(r"[^./]", model.served_name):
+        raise UserMistake(f"{key('path')} is `{model.path}`, which names no model", f"set {key('name')}")
+    if model.executor == "simulated" and model.world_size > 1:
+        raise UserMistake(
+            f"{key('tp_size')} and {key('pp_size')} have no effect with the executor `simulated`",
+            "leave them out",
+        )
+    if model.world_size % model.nodes:
+        raise UserMistake(
+            f"{key('nodes')} is `{model.nodes}`, and {key('tp_size')} times {key('pp_size')} is"
+            f" `{model.world_size}`",
+            "choose a number of machines that divides the ranks evenly",
+        )
+    if model.mode != "leader" and model.executor != "tensorrt_llm":
+        raise not_so(model.mode, f"needs the executor `tensorrt_llm`, not `{model.executor}`")
+    if model.mode == "orchestrator" and model.nodes > 1:
+        raise not_so(model.mode, f"starts its ranks on one machine, and {key('nodes')} is `{model.nodes}`")
+    if model.mode == "pytorch" and model.nodes > 1 and topology.mpi.implementation == "mpich":
+        raise UserMistake(
+            f"{key('mode')} `pytorch` needs Open MPI across machines", "set `mpi.implementation` to `openmpi`"
+        )
+    groups_of(model, key("gpus"))
+
+
+def groups_of(model: Model, key: str = "`gpus`") -> Groups:
+    """GPUs of every replica; empty without `gpus`. Raises `UserMistake` where their number does not fit."""
+    if model.gpus is None:
+        return ()
+    each = model.world_size // model.nodes
+    groups = model.gpus
+    if len(groups) == 1 and len(groups[0]) == each * model.replicas:
+        groups = tuple(groups[0][start : start + each] for start in range(0, len(groups[0]), each))
+    if len(groups) != model.replicas or any(len(group) != each for group in groups):
+        shown = ";".join(",".join(group) for group in model.gpus)
+        raise UserMistake(
+            f"{key} is `{shown}`, and {_count(model.replicas, 'replica')} of {_count(each, 'GPU')} need"
+            f" {_count(model.replicas * each, 'GPU')}",
+            f"list {_count(each, 'GPU')} for each replica, with `;` between them; repeat a GPU to share it",
+        )
+    for group in groups:
+        shown = ",".join(group)
+        if len(set(group)) != len(group):
+            raise UserMistake(f"{key} lists a GPU twice in `{shown}`", "give every rank a GPU of its own")
+        if len(group) > 1 and any(gpu.startswith("MIG-") for gpu in group):
+            raise UserMistake(
+                f"{key} joins MIG slices in `{shown}`, and a process sees only one",
+                "use one slice for each replica, or whole GPUs",
+            )
+    return groups
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

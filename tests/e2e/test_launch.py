@@ -1,0 +1,64 @@
+"""`inflight launch` with a real topology file: what it describes runs, answers, and ends together."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from functools import partial
+from pathlib import Path
+
+from support.http import get, post
+from support.metrics import total
+from support.processes import INFLIGHT, START_S, exists
+from support.servers import Start
+
+TWO_MODELS = """
+models:
+  - {executor: simulated, replicas: 2, grpc_port: 0, metrics_port: 0}
+  - {name: other, executor: simulated, grpc_port: 0, metrics_port: 0, worker_options: {step_us: 1000}}
+gateways: {replicas: 2, port: 0}
+drain: {gateway_s: 3, worker_s: 3}
+"""
+
+
+def has_all_workers(gateway: str) -> bool:
+    return total(gateway, "inflight_gateway_worker_up") == 3
+
+
+def test_two_models_three_workers_and_two_gateways(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text(TWO_MODELS)
+    launched = start("launch", str(path))
+    launched.wait_until("all are ready", lambda: "Press Ctrl-C" in launched.log, START_S)
+    gateways = re.findall(r"gateway-\d .*listening on http://(\S+)", launched.log)
+    assert len(gateways) == 2
+    for gateway in gateways:
+        launched.wait_until("it has all workers", partial(has_all_workers, gateway))
+        models = get(gateway, "/v1/models").json()["data"]
+        assert sorted(model["id"] for model in models) == ["inflight-demo", "other"]
+        body = {"model": "other", "prompt": "Hi", "max_tokens": 2}
+        assert post(gateway, "/v1/completions", body).status == 200
+    children = launched.descendants()
+    launched.send(signal.SIGTERM)
+    assert launched.wait() == 0, launched.log
+    assert not any(exists(pid) for pid in children)
+
+
+def test_the_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text(TWO_MODELS)
+    done = subprocess.run(
+        [str(INFLIGHT), "launch", str(path), "--plan", "--json"], capture_output=True, text=True, check=True
+    )
+    plan = json.loads(done.stdout)
+    assert [process["name"] for process in plan] == [
+        "worker-inflight-demo-0",
+        "worker-inflight-demo-1",
+        "worker-other",
+        "gateway-0",
+        "gateway-1",
+    ]
+    assert plan[3]["after"] == [process["name"] for process in plan[:3]]
+    assert "--step-us=1000" in plan[2]["command"]
