@@ -16,10 +16,12 @@ import numpy.typing as npt
 from inflight.executors.base import FinishReason, OutputConfig, Request, ResponseBatch, SamplingConfig
 from inflight.executors.reference.admission import Bounds
 from inflight.executors.reference.cache import BlockPool, PagedCache
+from inflight.executors.reference.config import ModelConfig, load_config
 from inflight.executors.reference.drafts import LookupConfig
 from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.model import LlamaModel, load_model
 from inflight.executors.reference.numpy_runner import NumpyRunner
+from inflight.executors.reference.options import cache_window, limit_windows, parse_options
 from inflight.executors.reference.reuse import ReuseIndex
 from inflight.executors.reference.rows import Row
 from inflight.executors.reference.runner import Runner
@@ -58,29 +60,45 @@ def engine(
     policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT,
     chunked: bool = True,
     lookup: LookupConfig | None = None,
+    attention: dict[str, Any] | None = None,
+    num_host_blocks: int = 0,
     torch: TorchSettings | None = None,
 ) -> Engine:
-    """An engine over a fixture, small enough to reach its limits.
+    """An engine over a fixture, small enough to reach its limits. ``attention`` holds the options that limit
+    its windows.
 
     With `INFLIGHT_TEST_DEVICE` `cpu` or `cuda` in the environment it computes on PyTorch there, so that
     every test of the engine can be run on both implementations.
     """
-    loaded = model(name)
-    config = loaded.config
+    config = limit_windows(load_config(FIXTURES / name), parse_options(attention or {}))
+    window = cache_window(config, max_num_tokens)
     limits = Limits(max_batch_size, max_num_tokens, policy, chunked)
     if torch is None and "INFLIGHT_TEST_DEVICE" in os.environ:
         torch = TorchSettings(os.environ["INFLIGHT_TEST_DEVICE"])
     runner: Runner
     if torch is not None:
-        runner = torch_runner(name, torch, limits, num_blocks, tokens_per_block, max_seq_len)
+        runner = torch_runner(
+            name, config, torch, limits, num_blocks, tokens_per_block, max_seq_len, num_host_blocks
+        )
     else:
         cache = PagedCache(
-            config.num_layers, num_blocks, tokens_per_block, config.num_kv_heads, config.head_dim
+            config.num_layers,
+            num_blocks + num_host_blocks,
+            tokens_per_block,
+            config.num_kv_heads,
+            config.head_dim,
         )
+        loaded = load_model(FIXTURES / name, None, config) if attention else model(name)
         runner = NumpyRunner(loaded, cache, depth)
     return Engine(
         runner,
-        BlockPool(num_blocks, tokens_per_block, ReuseIndex(tokens_per_block, True, 1000) if reuse else None),
+        BlockPool(
+            num_blocks,
+            tokens_per_block,
+            ReuseIndex(tokens_per_block, True, 1000) if reuse else None,
+            window=window,
+            num_host_blocks=num_host_blocks,
+        ),
         limits,
         Bounds(
             config.vocab_size,
@@ -91,6 +109,7 @@ def engine(
             None if chunked else max_num_tokens,
             policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
             max_beam_width=8,
+            window=window,
         ),
         lookup,
     )
@@ -118,12 +137,18 @@ class TorchSettings:
 
 
 def torch_runner(
-    name: str, settings: TorchSettings, limits: Limits, num_blocks: int, size: int, max_seq_len: int
+    name: str,
+    config: ModelConfig,
+    settings: TorchSettings,
+    limits: Limits,
+    num_blocks: int,
+    size: int,
+    max_seq_len: int,
+    num_host_blocks: int,
 ) -> Runner:
     """A runner on PyTorch over a fixture."""
     import torch
 
-    from inflight.executors.reference.config import load_config
     from inflight.executors.reference.pytorch import operations
     from inflight.executors.reference.pytorch.model import TorchModel
     from inflight.executors.reference.pytorch.runner import TorchRunner
@@ -135,11 +160,13 @@ def torch_runner(
     if settings.device == "cuda" and kernels is None:
         from inflight.executors.reference.pytorch import kernels
     torch.set_num_threads(1)  # the models are tiny
-    config = load_config(FIXTURES / name)
     checkpoint = CheckpointWeights(find_weights(FIXTURES / name), required_tensors(config))
     weights = DeviceWeights(checkpoint, torch.device(settings.device), getattr(torch, settings.dtype))
     return TorchRunner(
-        TorchModel(config, weights, max_seq_len, size, kernels or operations), num_blocks, limits
+        TorchModel(config, weights, max_seq_len, size, kernels or operations),
+        num_blocks,
+        limits,
+        num_host_blocks=num_host_blocks,
     )
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.executors.reference.cache import (
+    GONE,
     BlockAccountingError,
     BlockPool,
     BlockTable,
@@ -14,6 +15,7 @@ from inflight.executors.reference.cache import (
     blocks_for,
 )
 from inflight.executors.reference.reuse import NO_MATCH, ReuseIndex, chain, root
+from inflight.executors.reference.window import CacheWindow
 
 SIZE = 4
 ROOT = root()
@@ -112,12 +114,12 @@ def test_a_fork_shares_full_blocks_and_copies_the_last() -> None:
     pool = BlockPool(8, SIZE)
     table = pool.hold(NO_MATCH)
     pool.grow(table, 6)
-    twin, copy = pool.fork(table, 6)
+    twin = pool.fork(table, 6)
     assert twin.blocks[0] == table.blocks[0]
-    assert copy == (table.blocks[1], twin.blocks[1])
+    assert pool.take_copies() == [(table.blocks[1], twin.blocks[1], 2)]
     assert (pool.used, pool.owned(table), pool.owned(twin)) == (3, 1, 1)
-    even, copy = pool.fork(table, 4)
-    assert (even.blocks, copy) == (table.blocks[:1], None)
+    even = pool.fork(table, 4)
+    assert (even.blocks, pool.take_copies()) == (table.blocks[:1], [])
     for one in (table, twin, even):
         pool.release(one)
     assert pool.used == 0
@@ -142,12 +144,20 @@ def test_copying_takes_the_first_tokens_of_a_block() -> None:
         max_size=60,
     ),
     reuse=st.booleans(),
+    window=st.none() | st.builds(CacheWindow, st.integers(1, 12), st.integers(0, 6)),
+    num_host_blocks=st.integers(0, 5),
 )
 def test_no_sequence_of_actions_leaks_or_mixes_blocks(
-    num_blocks: int, actions: list[tuple[str, int, list[int]]], reuse: bool
+    num_blocks: int,
+    actions: list[tuple[str, int, list[int]]],
+    reuse: bool,
+    window: CacheWindow | None,
+    num_host_blocks: int,
 ) -> None:
     """Against a cache that remembers what was written to each token of each block."""
-    pool = BlockPool(num_blocks, SIZE, ReuseIndex(SIZE) if reuse else None)
+    pool = BlockPool(
+        num_blocks, SIZE, ReuseIndex(SIZE) if reuse else None, window=window, num_host_blocks=num_host_blocks
+    )
     written: dict[int, list[tuple[int, ...]]] = {}
     tables: list[tuple[BlockTable, list[int]]] = []
 
@@ -156,8 +166,16 @@ def test_no_sequence_of_actions_leaks_or_mixes_blocks(
             block = written.setdefault(table.blocks[position // SIZE], [()] * SIZE)
             block[position % SIZE] = tuple(tokens[: position + 1])
 
-    def copy(source: int, target: int, count: int) -> None:
-        written[target] = [*written[source][:count], *[()] * (SIZE - count)]
+    def copy_due() -> None:
+        for source, target, count in pool.take_copies():
+            written[target] = [*written[source][:count], *[()] * (SIZE - count)]
+
+    def seen(held: list[int]) -> list[int]:
+        """The positions that the next query sees."""
+        if window is None:
+            return list(range(len(held)))
+        latest = len(held) + 1 - window.tokens
+        return [one for one in range(len(held)) if one < window.sink_tokens or one >= latest]
 
     for action, number, tokens in actions:
         if action == "open":
@@ -165,9 +183,8 @@ def test_no_sequence_of_actions_leaks_or_mixes_blocks(
             if pool.cost(match, blocks_for(len(tokens), SIZE)) > pool.available:
                 continue
             table = pool.hold(match)
-            due = pool.fill(table, match, len(tokens))
-            if due is not None:
-                copy(*due)
+            pool.fill(table, match, len(tokens))
+            copy_due()
             write(table, tokens, match.tokens(SIZE))
             tables.append((table, tokens))
         elif tables:
@@ -175,12 +192,13 @@ def test_no_sequence_of_actions_leaks_or_mixes_blocks(
             table, held = tables[place]
             if action == "grow" and pool.available:
                 tables[place] = (table, [*held, number % 2])
+                pool.trim(table, len(held))
                 pool.grow(table, len(held) + 1)
+                copy_due()
                 write(table, tables[place][1], len(held))
             elif action == "fork" and pool.available:
-                twin, forked = pool.fork(table, len(held))
-                if forked is not None:
-                    copy(*forked, len(held) % SIZE)
+                twin = pool.fork(table, len(held))
+                copy_due()
                 tables.append((twin, list(held)))
             elif action in ("keep", "release"):
                 tables.pop(place)
@@ -188,11 +206,12 @@ def test_no_sequence_of_actions_leaks_or_mixes_blocks(
                     pool.store(table, held, chain(ROOT, held, SIZE), ROOT, ended=True)
                 pool.release(table)
         for table, held in tables:
-            # Every position holds what was computed for exactly these tokens.
-            for position in range(len(held)):
+            # Every position that is still seen holds what was computed for exactly these tokens.
+            for position in seen(held):
                 assert written[table.blocks[position // SIZE]][position % SIZE] == tuple(held[: position + 1])
-        assert pool.used == len({block for table, _ in tables for block in table.blocks})
+        assert pool.used == len({block for table, _ in tables for block in table.blocks} - {GONE})
         assert pool.used + pool.available == num_blocks
+        assert 0 <= pool.used_host <= num_host_blocks
     for table, _ in tables:
         pool.release(table)
     assert (pool.used, pool.available) == (0, num_blocks)

@@ -8,7 +8,8 @@ import pytest
 
 from inflight.executors.reference.config import parse_config
 from inflight.executors.reference.errors import OptionError
-from inflight.executors.reference.options import Sizes, parse_options, plan_sizes
+from inflight.executors.reference.options import Sizes, limit_windows, parse_options, plan_sizes
+from inflight.executors.reference.window import CacheWindow
 
 from .support import read_config
 
@@ -63,11 +64,36 @@ def test_a_block_beyond_the_memory_is_still_one_block() -> None:
         ({"enable_kv_cache_reuse": "maybe"}, "true or false"),
         ({"max_batch_size": 9, "max_num_tokens": 8}, "max_num_tokens"),
         ({"max_tokens_in_paged_kv_cache": 31}, "block of 32"),
+        ({"max_attention_window_size": "0"}, "max_attention_window_size"),
+        ({"max_attention_window_size": "all"}, "max_attention_window_size"),
+        ({"max_attention_window_size": "9,4", "sink_token_length": 4}, "`4` in a window of `4`"),
+        ({"kv_cache_host_memory_bytes": 8191}, "block of 8192 bytes"),
+        ({"kv_cache_host_memory_bytes": 8192, "enable_kv_cache_reuse": False}, "enable_kv_cache_reuse"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
+    def plan() -> None:
+        parsed = parse_options(options)
+        plan_sizes(parsed, limit_windows(CONFIG, parsed))
+
     with pytest.raises(OptionError, match=words):
-        plan_sizes(parse_options(options), CONFIG)
+        plan()
+
+
+def test_a_window_bounds_what_a_sequence_holds_and_not_its_length() -> None:
+    options = parse_options(
+        {"max_attention_window_size": "40,20", "sink_token_length": 5, "max_tokens_in_paged_kv_cache": 128}
+        | {"tokens_per_block": 4, "max_num_tokens": 64, "kv_cache_host_memory_bytes": 10_000}
+    )
+    config = limit_windows(CONFIG, options)
+    assert (config.windows, config.sink_tokens) == ((35, 15), 5)
+    window = CacheWindow(35, 5, 64)
+    assert plan_sizes(options, config) == Sizes(64, 256, 32, 32 * 4 * 256, 9, window)
+    # Two blocks of sinks; 98 consecutive tokens touch 26 blocks.
+    assert window.most_blocks(4) == 2 + 26
+    # With a layer that sees everything, every block stays.
+    half = limit_windows(CONFIG, parse_options({"max_attention_window_size": "40,256"}))
+    assert (half.windows, plan_sizes(options, half).window) == ((40, None), None)
 
 
 def test_text_is_read_as_a_command_line_has_it() -> None:

@@ -14,6 +14,7 @@ This file puts the parts together:
     arrays   every operation that costs       stop       whether a sequence ends
     cache    blocks and their storage         reuse      what cached blocks hold
     sequence a request in flight
+    window   what of a cache is still read    eviction   which block goes first
     batch    the ragged rows of an iteration  engine     one iteration
     model    the forward pass                 rows       columns of a response
     runner   what the engine asks to run      numpy_runner  an iteration on NumPy
@@ -65,7 +66,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     `CheckpointError`, `UnsupportedModelError` or `OptionError`.
     """
     from .config import load_config
-    from .options import CUDA_DEFAULTS, parse_options
+    from .options import CUDA_DEFAULTS, limit_windows, parse_options
     from .pytorch.device import find_device
     from .threads import import_numpy_for
 
@@ -80,6 +81,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     import_numpy_for(config.hidden_size)
     device = find_device(device)
     values = parse_options(options, CUDA_DEFAULTS if device == "cuda" else None)
+    config = limit_windows(config, values)
     if values.backend == "pytorch" or (values.backend == "auto" and device == "cuda"):
         from .pytorch.build import build
     else:
@@ -106,7 +108,14 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     policy = CapacitySchedulerPolicy(values.batch_scheduler_policy)
     engine = Engine(
         runner,
-        BlockPool(sizes.num_blocks, block, index),
+        BlockPool(
+            sizes.num_blocks,
+            block,
+            index,
+            window=sizes.window,
+            num_host_blocks=sizes.num_host_blocks,
+            offload_min_priority=values.secondary_offload_min_priority,
+        ),
         Limits(values.max_batch_size, sizes.max_num_tokens, policy, values.enable_chunked_context),
         Bounds(
             config.vocab_size,
@@ -117,6 +126,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             None if values.enable_chunked_context else sizes.max_num_tokens,
             policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
             values.max_beam_width,
+            sizes.window,
         ),
         lookup,
     )

@@ -19,6 +19,7 @@ from .beams import BeamConfig
 from .cache import blocks_for
 from .extras import Extras, read_extras
 from .refusal import Refused, invalid
+from .window import CacheWindow
 
 #: What top_p decays to at the least, where a request does not say.
 DEFAULT_TOP_P_MIN = 1e-6
@@ -53,6 +54,8 @@ class Bounds:
     #: Whether a sequence may be paused: then its output is context too.
     may_pause: bool = False
     max_beam_width: int = 1
+    #: What blocks a sequence keeps; None: all.
+    window: CacheWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +120,13 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
     # The last token is never fed back, so that its keys and values need no slot.
     parameters, extras = _parameters(request, bounds), read_extras(request)
     blocks = blocks_for(prompt + max(max_tokens, 1) - 1, bounds.tokens_per_block)
+    width = 1
     if parameters.beams is not None:
         # Full blocks of the prompt are shared, all others are each beam's own.
-        shared = prompt // bounds.tokens_per_block
-        blocks = shared + parameters.beams.width * (blocks - shared)
+        shared, width = prompt // bounds.tokens_per_block, parameters.beams.width
+        blocks = shared + width * (blocks - shared)
+    if bounds.window is not None:
+        blocks = min(blocks, width * bounds.window.most_blocks(bounds.tokens_per_block))
     if blocks > bounds.num_blocks:
         raise Refused(
             StatusCode.RESOURCE_EXHAUSTED,

@@ -88,14 +88,20 @@ def gather(cache: Float32, tokens_per_block: int, block_table: Int) -> Float32:
     return gathered.reshape(block_table.shape[0], -1, *cache.shape[1:])
 
 
-def generation_mask(lengths: Int, padded: int, window: int | None) -> Float32 | None:
-    """What to add to scores ``[R, 1, 1, padded]`` of one new token per sequence; None: nothing."""
-    if window is None and bool((lengths == padded).all()):
+def generation_mask(
+    lengths: Int, padded: int, window: int | None, places: Int | None = None, sink_tokens: int = 0
+) -> Float32 | None:
+    """What to add to scores ``[R, 1, 1, padded]`` of one new token per sequence; None: nothing.
+
+    ``places [R, padded]`` are the positions of the keys, if they are not in order from 0. Positions below
+    ``sink_tokens`` are seen beyond the window.
+    """
+    if window is None and places is None and bool((lengths == padded).all()):
         return None
-    keys = np.arange(padded)
+    keys = np.arange(padded) if places is None else places
     hidden = keys >= lengths[:, None]
     if window is not None:
-        hidden |= keys < lengths[:, None] - window
+        hidden |= (keys < lengths[:, None] - window) & (keys >= sink_tokens)
     mask: Float32 = np.where(hidden, _MASKED, np.float32(0.0))
     return mask[:, None, None, :]
 
@@ -117,10 +123,21 @@ def generation_attention(
 
 
 def context_attention(
-    queries: Float32, keys: Float32, values: Float32, first_position: int, window: int | None, scale: float
+    queries: Float32,
+    keys: Float32,
+    values: Float32,
+    first_position: int,
+    window: int | None,
+    scale: float,
+    places: Int | None = None,
+    sink_tokens: int = 0,
 ) -> Float32:
     """A chunk of one prompt: ``queries [T, heads, head_dim]`` at ``first_position`` on, causal, over all
-    ``[first_position + T, kv_heads, head_dim]`` keys so far."""
+    ``[first_position + T, kv_heads, head_dim]`` keys so far.
+
+    With ``places [keys]`` over keys at these positions; those below ``sink_tokens`` are seen beyond the
+    window.
+    """
     count, heads, head_dim = queries.shape
     kv_heads = keys.shape[1]
     shared = heads // kv_heads
@@ -130,19 +147,19 @@ def context_attention(
         stop = min(count, start + step)
         rows = stop - start
         # Only keys that some query of the slice sees.
-        end = first_position + stop
-        begin = 0 if window is None else max(0, first_position + start + 1 - window)
+        end = first_position + stop if places is None else len(keys)
+        begin = 0 if window is None or places is not None else max(0, first_position + start + 1 - window)
         grouped = (queries[start:stop] * np.float32(scale)).reshape(rows, kv_heads, shared, head_dim)
         grouped = grouped.transpose(1, 2, 0, 3).reshape(kv_heads, shared * rows, head_dim)
         scores = grouped @ keys[begin:end].transpose(1, 2, 0)
         by_row = scores.reshape(kv_heads * shared, rows, end - begin)
         # Without a window every query sees all before the slice: only its own square is masked.
-        masked = end - rows if window is None else begin
-        positions = np.arange(masked, end)
-        own = np.arange(end - rows, end)[:, None]
+        masked = end - rows if window is None and places is None else begin
+        positions = np.arange(masked, end) if places is None else places
+        own = np.arange(first_position + start, first_position + stop)[:, None]
         hidden = positions > own
         if window is not None:
-            hidden |= positions <= own - window
+            hidden |= (positions <= own - window) & (positions >= sink_tokens)
         by_row[:, :, masked - begin :] += np.where(hidden, _MASKED, np.float32(0.0))
         mixed = softmax(scores) @ values[begin:end].transpose(1, 0, 2)
         mixed = mixed.reshape(heads, rows, head_dim)

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import arrays
 from .arrays import Float32, Int
+from .cache import GONE
 
 #: Cached tokens that one group of generation rows gathers: two mebibytes of keys in the demo model.
 _GROUP_TOKENS = 4096
@@ -20,7 +21,8 @@ _GROUP_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive tokens of one sequence; ``blocks`` hold its tokens up to and with these."""
+    """Consecutive tokens of one sequence; ``blocks`` hold its tokens up to and with these, but for those that
+    are `GONE`."""
 
     tokens: Sequence[int]
     first_position: int
@@ -35,12 +37,17 @@ class GenerationGroup:
     lengths: Int
     block_table: Int
     padded: int
+    #: The position of each key ``[rows, padded]``, where it is not its place.
+    places: Int | None = None
+    sink_tokens: int = 0
     _masks: dict[int | None, Float32 | None] = field(default_factory=dict)
 
     def mask(self, window: int | None) -> Float32 | None:
         """What hides the padding and all before the window; made once per window."""
         if window not in self._masks:
-            self._masks[window] = arrays.generation_mask(self.lengths, self.padded, window)
+            self._masks[window] = arrays.generation_mask(
+                self.lengths, self.padded, window, self.places, self.sink_tokens
+            )
         return self._masks[window]
 
 
@@ -52,6 +59,10 @@ class ContextSpan:
     stop: int
     first_position: int
     block_table: Int
+    #: Keys that the table holds, and the position of each where it is not its place.
+    keys: int
+    places: Int | None = None
+    sink_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +76,16 @@ class Batch:
     context: tuple[ContextSpan, ...]
 
 
-def build_batch(generation: Sequence[Span], context: Sequence[Span], tokens_per_block: int) -> Batch:
-    """Lays out spans of one token each, then spans of prompts."""
+def build_batch(
+    generation: Sequence[Span],
+    context: Sequence[Span],
+    tokens_per_block: int,
+    *,
+    windowed: bool = False,
+    sink_tokens: int = 0,
+) -> Batch:
+    """Lays out spans of one token each, then spans of prompts. ``windowed``: some blocks may be `GONE`; the
+    first ``sink_tokens`` are seen beyond any window."""
     token_ids: list[int] = [span.tokens[0] for span in generation]
     positions: list[int] = [span.first_position for span in generation]
     slots: list[int] = [
@@ -85,29 +104,76 @@ def build_batch(generation: Sequence[Span], context: Sequence[Span], tokens_per_
         id_parts.append(np.array(span.tokens, dtype=np.int64))
         position_parts.append(own)
         slot_parts.append(table[own // tokens_per_block] * tokens_per_block + own % tokens_per_block)
-        chunks.append(ContextSpan(start, start + len(own), span.first_position, table[None, :]))
+        keys, places = span.first_position + len(own), None
+        if windowed or sink_tokens:
+            kept = np.flatnonzero(table[: -(-keys // tokens_per_block)] != GONE)
+            table, places = table[kept], _positions(kept, tokens_per_block)
+            places = places[places < keys]
+            keys = len(places)
+        chunks.append(
+            ContextSpan(
+                start, start + len(own), span.first_position, table[None, :], keys, places, sink_tokens
+            )
+        )
         start += len(own)
     return Batch(
         np.concatenate(id_parts),
         np.concatenate(position_parts),
         np.concatenate(slot_parts),
-        _group(generation, tokens_per_block),
+        _group(generation, tokens_per_block, windowed, sink_tokens),
         tuple(chunks),
     )
 
 
-def _group(generation: Sequence[Span], tokens_per_block: int) -> tuple[GenerationGroup, ...]:
+def _positions(blocks: Int, tokens_per_block: int) -> Int:
+    """The positions of the tokens in blocks, given by their places in the sequence."""
+    positions: Int = (blocks[:, None] * tokens_per_block + np.arange(tokens_per_block)).reshape(-1)
+    return positions
+
+
+def _group(
+    generation: Sequence[Span], tokens_per_block: int, windowed: bool, sink_tokens: int
+) -> tuple[GenerationGroup, ...]:
     """Groups by the magnitude of the number of blocks, so that padding at most doubles the work, and cuts
     the groups so that what is gathered is still in the processor's cache when it is used."""
     by_magnitude: dict[int, list[int]] = {}
     for row, span in enumerate(generation):
-        by_magnitude.setdefault((span.first_position // tokens_per_block + 1).bit_length(), []).append(row)
+        count = span.first_position // tokens_per_block + 1
+        if windowed:
+            count -= span.blocks.count(GONE)
+        by_magnitude.setdefault(count.bit_length(), []).append(row)
     groups = []
     for magnitude, rows in by_magnitude.items():
         most = max(1, _GROUP_TOKENS // (tokens_per_block << magnitude))
         for start in range(0, len(rows), most):
-            groups.append(_padded(generation, rows[start : start + most], tokens_per_block))
+            part = rows[start : start + most]
+            if windowed or sink_tokens:
+                groups.append(_padded_places(generation, part, tokens_per_block, sink_tokens))
+            else:
+                groups.append(_padded(generation, part, tokens_per_block))
     return tuple(groups)
+
+
+def _padded_places(
+    generation: Sequence[Span], rows: list[int], tokens_per_block: int, sink_tokens: int
+) -> GenerationGroup:
+    """One group of the given rows, of the blocks that each still has."""
+    lengths = np.array([generation[row].first_position + 1 for row in rows], dtype=np.int64)
+    kept = []
+    for row, length in zip(rows, lengths.tolist(), strict=True):
+        table = np.asarray(generation[row].blocks[: -(-length // tokens_per_block)], dtype=np.int64)
+        blocks = np.flatnonzero(table != GONE)
+        kept.append((table[blocks], _positions(blocks, tokens_per_block)))
+    width = max(len(table) for table, _ in kept)
+    tables = np.zeros((len(rows), width), dtype=np.int64)
+    # Padding is after the end of its row, where the mask hides it.
+    places = np.repeat(lengths[:, None], width * tokens_per_block, axis=1)
+    for index, (table, positions) in enumerate(kept):
+        tables[index, : len(table)] = table
+        places[index, : len(positions)] = positions
+    return GenerationGroup(
+        np.array(rows, dtype=np.int64), lengths, tables, width * tokens_per_block, places, sink_tokens
+    )
 
 
 def _padded(generation: Sequence[Span], rows: list[int], tokens_per_block: int) -> GenerationGroup:

@@ -64,6 +64,8 @@ class ModelConfig:
     qk_norm: bool
     #: Per layer: how many of the latest positions a query sees, itself included; None: all.
     windows: tuple[int | None, ...]
+    #: First positions that every query of a layer with a window sees besides.
+    sink_tokens: int = 0
 
 
 #: Sliding windows by layer, from the config's values and the number of layers.

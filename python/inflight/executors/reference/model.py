@@ -126,21 +126,25 @@ class LlamaModel:
                 scale,
             )
         for span in batch.context:
-            length = span.first_position + span.stop - span.start
             mixed[span.start : span.stop] = arrays.context_attention(
                 queries[span.start : span.stop],
-                arrays.gather(keys, size, span.block_table)[0, :length],
-                arrays.gather(values, size, span.block_table)[0, :length],
+                arrays.gather(keys, size, span.block_table)[0, : span.keys],
+                arrays.gather(values, size, span.block_table)[0, : span.keys],
                 span.first_position,
                 window,
                 scale,
+                span.places,
+                span.sink_tokens,
             )
         return mixed
 
 
-def load_model(model_dir: Path, max_seq_len: int | None = None) -> LlamaModel:
-    """Loads a Hugging Face checkpoint directory. Raises `CheckpointError`, `UnsupportedModelError`."""
-    config = load_config(model_dir)
+def load_model(
+    model_dir: Path, max_seq_len: int | None = None, config: ModelConfig | None = None
+) -> LlamaModel:
+    """Loads a Hugging Face checkpoint directory, as it is or with another ``config``. Raises
+    `CheckpointError`, `UnsupportedModelError`."""
+    config = config or load_config(model_dir)
     weights = CheckpointWeights(find_weights(model_dir), required_tensors(config))
     return LlamaModel(config, weights, max_seq_len or config.max_position_embeddings)
 

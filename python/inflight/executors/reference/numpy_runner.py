@@ -35,6 +35,7 @@ class NumpyRunner:
         self.depth = depth
         self._model = model
         self._cache = cache
+        self._windowed = None not in model.config.windows
         self._last_tokens: Sequence[int] = ()
 
     def launch(self, work: Work) -> Pending:
@@ -56,6 +57,8 @@ class NumpyRunner:
             [Span(chunk.tokens, chunk.first, chunk.sequence.blocks) for chunk in work.chunks]
             + [Span(probe.tokens, probe.first, probe.blocks) for probe in longer],
             self._cache.tokens_per_block,
+            windowed=self._windowed,
+            sink_tokens=self._model.config.sink_tokens,
         )
         # Rows that choose a token come first, then those that only tell of a prompt, then those whose
         # logits the host wants.
@@ -148,10 +151,10 @@ def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -
             raise OptionError(f"{name} `{value}` needs PyTorch", "set the option `backend` to `pytorch`")
     sizes = plan_sizes(options, config)
     try:
-        model = load_model(model_dir, sizes.max_seq_len)
+        model = load_model(model_dir, sizes.max_seq_len, config)
         cache = PagedCache(
             config.num_layers,
-            sizes.num_blocks,
+            sizes.num_blocks + sizes.num_host_blocks,
             options.tokens_per_block,
             config.num_kv_heads,
             config.head_dim,

@@ -3,16 +3,19 @@
 Owns every option's name (TensorRT-LLM's), default and reason. Pure; knows nothing of files or arrays.
 """
 
+# ruff: noqa: RUF009 -- options are fields
+
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inflight.options import declared, option, parse_values
 
 from .config import ModelConfig
 from .errors import OptionError
+from .window import CacheWindow
 
 #: Memory that the default number of cache blocks may take on a CPU.
 _DEFAULT_CACHE_BYTES = 2 * 1024**3
@@ -92,6 +95,30 @@ class Options:
     max_matching_ngram_size: int = option(
         "int", "Tokens that prompt lookup compares to find what to guess", default=3, minimum=1
     )
+    max_attention_window_size: list[int] | None = option(
+        "ints",
+        "Tokens that attention sees, for each layer in turn, where the model itself sees more; blocks that no"
+        " layer sees are given back",
+    )
+    sink_token_length: int = option(
+        "int",
+        "First tokens of a sequence that a sliding window keeps, as part of its size",
+        default=0,
+        minimum=0,
+    )
+    kv_cache_host_memory_bytes: int = option(
+        "int",
+        "Main memory for blocks that would be forgotten; they come back when they are found. None by default,"
+        " since on a CPU a larger cache is simpler",
+        default=0,
+        minimum=0,
+    )
+    secondary_offload_min_priority: int = option(
+        "int",
+        "Retention priority from which on a block moves to main memory; by default, that of most blocks",
+        default=35,
+        minimum=0,
+    )
     event_buffer_max_size: int = option(
         "int", "Stored and removed blocks that are kept until they are asked for", default=0, minimum=0
     )
@@ -109,6 +136,9 @@ class Sizes:
     num_blocks: int
     #: Memory of the cache when every block is in use.
     cache_bytes: int
+    num_host_blocks: int = 0
+    #: What blocks a sequence keeps; None: all.
+    window: CacheWindow | None = None
 
 
 def parse_options(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
@@ -142,11 +172,16 @@ def plan_sizes(
     longest = config.max_position_embeddings
     max_seq_len = min(options.max_seq_len or longest, longest)
     size = options.tokens_per_block
+    max_num_tokens = options.max_num_tokens or max(_DEFAULT_NUM_TOKENS, 2 * options.max_batch_size)
+    window = cache_window(config, max_num_tokens)
     # Keys and values, over all layers.
     token_bytes = 2 * element_bytes * config.num_layers * config.num_kv_heads * config.head_dim
     tokens = options.max_tokens_in_paged_kv_cache
     if tokens is None:
-        wanted = options.max_batch_size * blocks_for(max_seq_len, size) * size
+        held = blocks_for(max_seq_len, size)
+        if window is not None:
+            held = min(held, window.most_blocks(size))
+        wanted = options.max_batch_size * held * size
         tokens = max(size, min(wanted, default_cache_bytes // token_bytes))
     num_blocks = tokens // size
     if num_blocks == 0:
@@ -155,6 +190,55 @@ def plan_sizes(
             f" `{tokens}`",
             "raise it, or lower `tokens_per_block`",
         )
-    max_seq_len = min(max_seq_len, num_blocks * size)
-    max_num_tokens = options.max_num_tokens or max(_DEFAULT_NUM_TOKENS, 2 * options.max_batch_size)
-    return Sizes(max_num_tokens, max_seq_len, num_blocks, num_blocks * size * token_bytes)
+    if window is None or window.most_blocks(size) > num_blocks:
+        max_seq_len = min(max_seq_len, num_blocks * size)
+    host_bytes = options.kv_cache_host_memory_bytes
+    if host_bytes and not options.enable_kv_cache_reuse:
+        raise OptionError(
+            f"option `kv_cache_host_memory_bytes` is `{host_bytes}` without `enable_kv_cache_reuse`",
+            "leave it out: only blocks that can be found again move to main memory",
+        )
+    num_host_blocks = host_bytes // (size * token_bytes)
+    if host_bytes and not num_host_blocks:
+        raise OptionError(
+            f"option `kv_cache_host_memory_bytes` must hold at least one block of {size * token_bytes} bytes,"
+            f" got `{host_bytes}`",
+            "raise it, or leave it out",
+        )
+    return Sizes(
+        max_num_tokens, max_seq_len, num_blocks, num_blocks * size * token_bytes, num_host_blocks, window
+    )
+
+
+def limit_windows(config: ModelConfig, options: Options) -> ModelConfig:
+    """The model with the windows that the options allow: the smaller of its own and theirs, layer by layer.
+    Errors: `OptionError` for sinks that fill a window."""
+    sizes, sinks = options.max_attention_window_size, options.sink_token_length
+    if sizes is None and not sinks:
+        return config
+    if sizes is not None and (not sizes or min(sizes) < 1):
+        raise OptionError(
+            f"option `max_attention_window_size` must hold sizes of at least 1, got `{sizes}`",
+            "pass the tokens that attention sees, or a list with those of each layer in turn",
+        )
+    windows: list[int | None] = []
+    for layer, own in enumerate(config.windows):
+        asked = sizes[layer % len(sizes)] if sizes else config.max_position_embeddings
+        window = min(asked, own or asked)
+        # A window as long as any sequence hides nothing.
+        windows.append(None if window >= config.max_position_embeddings else window - sinks)
+    smallest = min((window for window in windows if window is not None), default=1)
+    if smallest < 1:
+        raise OptionError(
+            f"option `sink_token_length` is `{sinks}` in a window of `{smallest + sinks}`",
+            "lower it: the window holds the latest tokens as well",
+        )
+    return replace(config, windows=tuple(windows), sink_tokens=sinks)
+
+
+def cache_window(config: ModelConfig, max_num_tokens: int) -> CacheWindow | None:
+    """What blocks a sequence keeps; None where some layer sees everything."""
+    widths = [window for window in config.windows if window is not None]
+    if len(widths) < config.num_layers:
+        return None
+    return CacheWindow(max(widths), config.sink_tokens, max_num_tokens)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from . import reuse, scheduler
-from .cache import BlockPool, BlockTable, blocks_for
+from .cache import GONE, BlockPool, BlockTable, blocks_for
 from .queue import WaitingQueue
 from .reuse import NO_MATCH
 from .runner import KNOWN, Chunk, Probe, Work
@@ -49,10 +49,13 @@ class Planner:
 
     def plan(self) -> Plan:
         """What the scheduler makes of the sequences; nothing changes yet."""
-        active = [
-            self._plain_demand(one) if one.drafts is None and one.beams is None else self._demand(one)
-            for one in self.active.values()
-        ]
+        if self.pool.window is not None:
+            active = [self._windowed_demand(one) for one in self.active.values()]
+        else:
+            active = [
+                self._plain_demand(one) if one.drafts is None and one.beams is None else self._demand(one)
+                for one in self.active.values()
+            ]
         may_pause = self.limits.policy is scheduler.CapacitySchedulerPolicy.MAX_UTILIZATION
         if may_pause and sum(one.blocks_next for one in active) > self.pool.available:
             # Somebody will have to go: only then it matters what each shares.
@@ -71,7 +74,7 @@ class Planner:
         schedule = plan.schedule
         for key in schedule.paused:
             self._pause(self.active[key])
-        copies = self._admit([plan.candidates[key] for key in schedule.admitted])
+        self._admit([plan.candidates[key] for key in schedule.admitted])
         if not schedule.generation and not schedule.context:
             return None
         granted = dict(schedule.drafts)
@@ -80,7 +83,7 @@ class Planner:
         for key in schedule.generation:
             one = self.active[key]
             if one.beams is not None:
-                probes += self._probe_beams(one, copies)
+                probes += self._probe_beams(one)
             elif one.drafts is not None:
                 probes.append(self._probe_drafts(one, granted.get(key, 0)))
             else:
@@ -92,7 +95,7 @@ class Planner:
             if sequence.table is not None and position >= len(sequence.table.blocks) * size:
                 self.pool.grow(sequence.table, position + 1)
         chunks = [self._chunk(self.active[key], tokens) for key, tokens in schedule.context]
-        work = Work(generating, positions, sources, chunks, copies, probes)
+        work = Work(generating, positions, sources, chunks, self.pool.take_copies(), probes)
         for row, sequence in enumerate(work.choosing()):
             sequence.row = row
             sequence.launched += 1
@@ -127,6 +130,21 @@ class Planner:
         demand.blocks_left = one.owner.admitted.blocks - held
         return demand
 
+    def _windowed_demand(self, one: SequenceState) -> scheduler.Active:
+        """Of a sequence whose blocks leave the window as it goes: it holds so many at once and no more."""
+        position = one.context_done if one.context_left else one.position
+        if one.beams is not None and not one.context_left:
+            position = len(one.prompt) + len(one.beams.beams[0].tokens) - 1
+        for table in one.all_tables:
+            self.pool.trim(table, position)
+        demand = self._demand(one)
+        held = sum(block != GONE for block in one.blocks)
+        if one.context_left:
+            demand.blocks_next = min(demand.blocks_next, one.owner.admitted.blocks - held)
+        owned = sum(self.pool.owned(table) for table in one.all_tables)
+        demand.blocks_left = one.owner.admitted.blocks - owned
+        return demand
+
     def _candidates(self, looked_at: dict[int, SequenceState]) -> Iterator[scheduler.Waiting]:
         """The queue in order, with what each finds in the cache; made as far as it is asked for."""
         size = self.pool.tokens_per_block
@@ -145,7 +163,7 @@ class Planner:
                 one.match = self.pool.match(one.context, one.hashes, one.owner.cache_root)
                 found = len(one.match.blocks)
                 deferred = found < (len(one.context) - 1) // size and one.hashes[found] in computing
-            blocks = blocks_for(len(one.context), size)
+            blocks = min(blocks_for(len(one.context), size), one.owner.admitted.blocks)
             if self.pool.cost(one.match, one.owner.admitted.blocks) > self.pool.num_blocks:
                 one.match = one.match.whole()
             looked_at[one.key] = one
@@ -162,15 +180,14 @@ class Planner:
 
     # Coming and going.
 
-    def _admit(self, admitted: Sequence[SequenceState]) -> list[tuple[int, int, int]]:
-        """Gives sequences their blocks and slots; the copies that are due before they run."""
+    def _admit(self, admitted: Sequence[SequenceState]) -> None:
+        """Gives sequences their blocks and slots. Where blocks leave a window, those of a long context are
+        taken chunk by chunk."""
         # All that was found is held before the first takes new blocks, which evicts what nobody holds.
         tables = [self.pool.hold(sequence.match) for sequence in admitted]
-        copies = []
+        now = None if self.pool.window is None else 0
         for sequence, table in zip(admitted, tables, strict=True):
-            copy = self.pool.fill(table, sequence.match, len(sequence.context))
-            if copy is not None:
-                copies.append(copy)
+            self.pool.fill(table, sequence.match, len(sequence.context), now)
             self.waiting.remove(sequence)
             sequence.table = table
             sequence.slot = self._free_slots.pop()
@@ -179,7 +196,6 @@ class Planner:
                 sequence.cached_tokens = sequence.context_done
             sequence.paused = False
             self.active[sequence.key] = sequence
-        return copies
 
     def _pause(self, sequence: SequenceState) -> None:
         """Takes a sequence's blocks; it waits to compute prompt and output again, or what was evicted of
@@ -239,6 +255,8 @@ class Planner:
         """The next ``tokens`` of a context, which counts as processed from here on."""
         first = sequence.context_done
         sequence.context_done += tokens
+        if sequence.table is not None:
+            self.pool.grow(sequence.table, sequence.context_done)
         if self.pool.reuses:
             # Whoever runs later, runs after this chunk: it may find its blocks from now on.
             self._store(sequence, sequence.context[: sequence.context_done], sequence.hashes, ended=False)
@@ -266,7 +284,7 @@ class Planner:
         self.pool.grow(sequence.table, sequence.position + len(tokens))
         return Probe(sequence, tokens, sequence.position, list(sequence.table.blocks))
 
-    def _probe_beams(self, sequence: SequenceState, copies: list[tuple[int, int, int]]) -> list[Probe]:
+    def _probe_beams(self, sequence: SequenceState) -> list[Probe]:
         """The last token of each beam, in blocks that follow the beams' branching."""
         beams = sequence.beams
         if beams is None:
@@ -283,10 +301,7 @@ class Planner:
         tables: list[BlockTable] = []
         for place, parent in enumerate(parents):
             if parent in parents[:place]:
-                twin, copy = self.pool.fork(before[parent], position)
-                if copy is not None:
-                    copies.append((*copy, position % self.pool.tokens_per_block))
-                tables.append(twin)
+                tables.append(self.pool.fork(before[parent], position))
             else:
                 tables.append(before[parent])
         for table in tables:

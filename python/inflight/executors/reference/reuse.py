@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import OrderedDict, deque
+import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from .eviction import EvictionOrder
 
 #: TensorRT-LLM's ``KvCacheRetentionConfig.kDefaultRetentionPriority``: 0 goes first, 100 last.
 DEFAULT_PRIORITY = 35
@@ -116,18 +119,23 @@ NO_MATCH = Match()
 
 @dataclass(slots=True)
 class ReuseIndex:
-    """Content by hash, and the blocks that may be evicted, in order."""
+    """Content by hash, and the blocks that may be evicted, in order.
+
+    Blocks from ``first_host_block`` on are in the host's memory: the secondary level of the cache.
+    """
 
     tokens_per_block: int
     enable_partial_reuse: bool = True
     event_buffer_max_size: int = 0
+    first_host_block: int = sys.maxsize
     _content: dict[int, Content] = field(default_factory=dict)
     _by_hash: dict[bytes, int] = field(default_factory=dict)
     #: By (parent, first token): the blocks that may begin like a prompt, latest last.
     _beginnings: dict[tuple[bytes, int], dict[int, None]] = field(default_factory=dict)
-    #: By priority, least recently used first.
-    _evictable: dict[int, OrderedDict[int, None]] = field(default_factory=dict)
-    _num_evictable: int = 0
+    #: By level: the cache that attention reads, and the host's.
+    _evictable: tuple[EvictionOrder, EvictionOrder] = field(
+        default_factory=lambda: (EvictionOrder(), EvictionOrder())
+    )
     _expiring: list[tuple[float, int]] = field(default_factory=list)
     _now_s: float = 0.0
     _events: deque[dict[str, Any]] = field(default_factory=deque)
@@ -135,8 +143,8 @@ class ReuseIndex:
 
     @property
     def num_evictable(self) -> int:
-        """Stored blocks that nobody uses."""
-        return self._num_evictable
+        """Stored blocks of the primary level that nobody uses."""
+        return len(self._evictable[0])
 
     def holds(self, block: int) -> bool:
         """Whether the block's content can be found again."""
@@ -219,27 +227,39 @@ class ReuseIndex:
 
     def unuse(self, block: int) -> None:
         """The block's last user is gone: it may be evicted, after all of its priority."""
-        self._evictable.setdefault(self._content[block].priority, OrderedDict())[block] = None
-        self._num_evictable += 1
+        self._evictable[self._level(block)].add(block, self._content[block].priority)
 
     def use(self, block: int) -> bool:
         """The block has a user and stays; whether it was evictable."""
-        priority = self._content[block].priority
-        waiting = self._evictable.get(priority)
-        if waiting is None or block not in waiting:
-            return False
-        del waiting[block]
-        if not waiting:
-            del self._evictable[priority]
-        self._num_evictable -= 1
-        return True
+        return self._evictable[self._level(block)].discard(block, self._content[block].priority)
 
-    def evict(self) -> int:
-        """Forgets the block that is worth least and gives it out."""
-        block = next(iter(self._evictable[min(self._evictable)]))
-        self.use(block)
-        self.forget(block)
-        return block
+    def worst(self, level: int = 0) -> int | None:
+        """The unused block of a level that is worth least; None where all are in use."""
+        return self._evictable[level].first()
+
+    def priority(self, block: int) -> int:
+        """What a stored block is worth."""
+        return self._content[block].priority
+
+    def move(self, block: int, target: int) -> None:
+        """A stored, used block's content is in ``target`` from now on, on the other level."""
+        content = self._content.pop(block)
+        self._content[target] = content
+        self._by_hash[content.hash] = target
+        beginnings = self._beginnings[content.parent, content.tokens[0]]
+        del beginnings[block]
+        beginnings[target] = None
+        if content.expires_s is not None:
+            heapq.heappush(self._expiring, (content.expires_s, target))
+        old, new = self._level(block), self._level(target)
+        self._note(
+            "updated",
+            block_hash=_short(content.hash),
+            cache_level={"type": "event_diff", "old_value": old, "new_value": new},
+        )
+
+    def _level(self, block: int) -> int:
+        return int(block >= self.first_host_block)
 
     def forget(self, block: int) -> None:
         """The block's content is gone."""

@@ -48,7 +48,10 @@ def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -
             model = _load(model_dir, config, options, place)
             sizes = _sizes(options, config, model)
             runner = TorchRunner(
-                model, sizes.num_blocks, Limits(options.max_batch_size, sizes.max_num_tokens)
+                model,
+                sizes.num_blocks,
+                Limits(options.max_batch_size, sizes.max_num_tokens),
+                num_host_blocks=sizes.num_host_blocks,
             )
     except torch.OutOfMemoryError as error:
         total = torch.cuda.get_device_properties(place).total_memory

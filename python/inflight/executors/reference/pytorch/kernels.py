@@ -306,6 +306,7 @@ def _generation_attention(
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
     WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """A share of one sequence's keys, for the queries that read one key head. Scores are in base 2."""
@@ -316,7 +317,8 @@ def _generation_attention(
     table = block_tables + tl.load(slots + row).to(tl.int64) * table_width
     lowest = 0
     if WINDOW > 0:
-        lowest = tl.maximum(length - WINDOW, 0)
+        # Sinks are counted as if they lay right before the window.
+        lowest = tl.maximum(length - WINDOW - SINKS, 0)
     share = tl.cdiv(tl.cdiv(length - lowest, SPLITS), TILE) * TILE
     begin = lowest + split * share
     end = tl.minimum(begin + share, length)
@@ -333,6 +335,8 @@ def _generation_attention(
     for start in range(begin, end, TILE):
         place = start + tl.arange(0, TILE)
         inside = place < end
+        if SINKS > 0:
+            place = tl.where(place < lowest + SINKS, place - lowest, place)
         block = tl.load(table + place // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
         base = ((block * KV_HEADS + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE) * HEAD_DIM
         reach = base[:, None] + columns[None, :]
@@ -438,6 +442,7 @@ def generation_attention(
         TILE=tile,
         SPLITS=splits,
         WINDOW=window or 0,
+        SINKS=shape.sink_tokens if window else 0,
         PRECISION=_precision(queries),
         num_warps=warps,
         num_stages=stages,
@@ -470,6 +475,7 @@ def _context_attention(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One tile of a chunk's rows, for one query head. Scores are in base 2."""
@@ -490,7 +496,9 @@ def _context_attention(
 
     begin = 0
     if WINDOW > 0:
-        begin = tl.maximum(position + 1 - WINDOW, 0) // TILE * TILE
+        begin = tl.maximum(position + 1 - WINDOW - SINKS, 0)
+        if SINKS == 0:
+            begin = begin // TILE * TILE
     end = position + count
     maximum = tl.full((ROWS,), -1e30, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -498,14 +506,19 @@ def _context_attention(
     for start in range(begin, end, TILE):
         place = start + tl.arange(0, TILE)
         inside = place < end
+        if SINKS > 0:
+            # As if the sinks lay right before what the tile's first row sees.
+            place = tl.where(place < begin + SINKS, place - begin, place)
         block = tl.load(table + place // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
         base = ((block * KV_HEADS + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE) * HEAD_DIM
         reach = base[:, None] + columns[None, :]
         loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
         key = tl.load(keys + reach, mask=loaded, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        seen = place[None, :] <= own[:, None]
-        if WINDOW > 0:
+        seen = (place[None, :] <= own[:, None]) & inside[None, :]
+        if SINKS > 0:
+            seen &= (place[None, :] > own[:, None] - WINDOW) | (place[None, :] < SINKS)
+        elif WINDOW > 0:
             seen &= place[None, :] > own[:, None] - WINDOW
         scores = tl.where(seen, scores, -1e30)
         higher = tl.maximum(maximum, tl.max(scores, axis=1))
@@ -552,6 +565,7 @@ def context_attention(
         ROWS=CONTEXT_TILE,
         TILE=64,
         WINDOW=window or 0,
+        SINKS=shape.sink_tokens if window else 0,
         PRECISION=_precision(queries),
         num_warps=4,
         num_stages=2,

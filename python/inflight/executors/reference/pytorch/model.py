@@ -55,7 +55,12 @@ class TorchModel:
         self.config = config
         self.communicator: DeviceCommunicator = communicator or OneDevice()
         self.shape = Shape(
-            config.num_heads, config.num_kv_heads, config.head_dim, tokens_per_block, max_seq_len
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            tokens_per_block,
+            max_seq_len,
+            config.sink_tokens,
         )
         self.operations = kernels
         self._embedding = weights.tensor("model.embed_tokens.weight")
@@ -87,8 +92,9 @@ class TorchModel:
                     tensors[id(value)] = value
         return sum(one.numel() * one.element_size() for one in tensors.values())
 
-    def allocate_cache(self, num_blocks: int) -> None:
-        """Makes room for keys and values of ``num_blocks`` blocks, of all layers in one tensor."""
+    def allocate_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
+        """Makes room for keys and values of ``num_blocks`` blocks, of all layers in one tensor, and for
+        others in the host's memory."""
         layers, shape = self.config.num_layers, self.shape
         self._cache = torch.zeros(
             (2 * layers, num_blocks, shape.kv_heads, shape.tokens_per_block, shape.head_dim),
@@ -96,6 +102,12 @@ class TorchModel:
             device=self.device,
         )
         self._keys, self._values = list(self._cache[:layers]), list(self._cache[layers:])
+        self._host = torch.empty(
+            (num_host_blocks, *self._cache[:, 0].shape),
+            dtype=self.dtype,
+            # So that copies need not wait for one another.
+            pin_memory=self.device.type == "cuda" and num_host_blocks > 0,
+        )
 
     def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
         """The keys and values of whole blocks, to other blocks; ``int64 [blocks]``, no target is a source.
@@ -105,6 +117,14 @@ class TorchModel:
         for start in range(0, len(sources), _COPIED_BLOCKS):
             part = slice(start, start + _COPIED_BLOCKS)
             self._cache[:, targets[part]] = self._cache[:, sources[part]]
+
+    def offload_block(self, source: int, target: int) -> None:
+        """A block's keys and values, to a host block."""
+        self._host[target].copy_(self._cache[:, source], non_blocking=True)
+
+    def onboard_block(self, source: int, target: int) -> None:
+        """A host block's keys and values, to a block."""
+        self._cache[:, target] = self._host[source].to(self.device, non_blocking=True)
 
     def forward(self, rows: Rows) -> Tensor:
         """Runs all rows, writes keys and values to the cache; final hidden states ``[T, hidden]``."""

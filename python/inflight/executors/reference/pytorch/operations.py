@@ -27,6 +27,8 @@ class Shape:
     head_dim: int
     tokens_per_block: int
     max_seq_len: int
+    #: First positions that every query sees beyond its window.
+    sink_tokens: int = 0
 
     @property
     def scale(self) -> float:
@@ -164,20 +166,27 @@ def context_attention(
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, first: int, window: int | None, shape: Shape
 ) -> Tensor:
-    """Consecutive rows of one sequence from position ``first`` on."""
-    count = queries.shape[0]
+    """Consecutive rows of one sequence from position ``first`` on. Blocks that none of them sees are not
+    read: they may be another sequence's by now."""
+    count, size = queries.shape[0], shape.tokens_per_block
     length = first + count
-    blocks = table[: -(-length // shape.tokens_per_block)]
+    begin = 0 if window is None else max(0, first + 1 - window) // size
+    read = torch.arange(begin, -(-length // size), device=queries.device)
+    if shape.sink_tokens and begin:
+        sinks = torch.arange(min(begin, -(-shape.sink_tokens // size)), device=queries.device)
+        read = torch.cat((sinks, read))
+    blocks = table[read]
+    keys_read = len(read) * size - (-length % size)
 
     def gathered(cache: Tensor) -> Tensor:
-        flat = cache[blocks].transpose(0, 1).reshape(shape.kv_heads, -1, shape.head_dim)[:, :length]
+        flat = cache[blocks].transpose(0, 1).reshape(shape.kv_heads, -1, shape.head_dim)[:, :keys_read]
         return flat.repeat_interleave(shape.heads // shape.kv_heads, dim=0)
 
     own = torch.arange(first, length, device=queries.device)[:, None]
-    other = torch.arange(length, device=queries.device)
+    other = (read[:, None] * size + torch.arange(size, device=queries.device)).flatten()[:keys_read]
     seen = other <= own
     if window is not None:
-        seen &= other > own - window
+        seen &= (other > own - window) | (other < shape.sink_tokens)
     mixed = functional.scaled_dot_product_attention(
         queries.transpose(0, 1), gathered(keys), gathered(values), attn_mask=seen, scale=shape.scale
     )

@@ -51,12 +51,17 @@ class TorchRunner:
     """Implements `runner.Runner`. Makes the model's cache; with a ``leader``, others hold parts of both."""
 
     def __init__(
-        self, model: TorchModel, num_blocks: int, limits: Limits, leader: Leader | None = None
+        self,
+        model: TorchModel,
+        num_blocks: int,
+        limits: Limits,
+        leader: Leader | None = None,
+        num_host_blocks: int = 0,
     ) -> None:
         self._steps = (
-            DeviceSteps(model, num_blocks, limits)
+            DeviceSteps(model, num_blocks, limits, num_host_blocks)
             if leader is None
-            else LedSteps(model, num_blocks, limits, leader)
+            else LedSteps(model, num_blocks, limits, leader, num_host_blocks)
         )
         self._cuda = self._steps.cuda
         self.depth = 2 if self._cuda else 1
@@ -132,9 +137,12 @@ class TorchRunner:
     # The way in.
 
     def _copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Copies blocks in order; those that do not follow from one another at once."""
+        """Copies blocks in order; those that do not follow from one another at once, and those from and to
+        the host apart from the others."""
         sources: list[int] = []
         targets: list[int] = []
+        first_host = self._steps.spare.block
+        with_host = False
 
         def flush() -> None:
             if sources:
@@ -143,7 +151,9 @@ class TorchRunner:
                 targets.clear()
 
         for source, target, _ in copies:
-            if source in targets or target in targets or target in sources:
+            was_with_host, with_host = with_host, max(source, target) >= first_host
+            follows = source in targets or target in targets or target in sources
+            if with_host != was_with_host or follows:
                 flush()
             sources.append(source)
             targets.append(target)
@@ -189,7 +199,8 @@ class TorchRunner:
         for chunk in work.chunks:
             note(chunk.sequence.slot, chunk.sequence.table, len(chunk.sequence.blocks))
         if rows:
-            self._steps.note_tables(np.array([rows, columns, blocks], dtype=np.int32))
+            # What has left a window is not read, but a kernel may look where it was.
+            self._steps.note_tables(np.maximum(np.array([rows, columns, blocks], dtype=np.int32), 0))
 
     def _download(self, tensor: Tensor) -> Tensor:
         """A tensor's values on the host, there once the iteration is done."""
@@ -217,7 +228,7 @@ class TorchRunner:
             return None
         tables = np.zeros((len(work.probes), self._steps.table_width), dtype=np.int32)
         for table, probe in zip(tables, work.probes, strict=True):
-            table[: len(probe.blocks)] = probe.blocks
+            table[: len(probe.blocks)] = np.maximum(probe.blocks, 0)
         return tables
 
     def _give_logits(self, work: Work, chunks: Sequence[tuple[int, ...]], launched: _Launched) -> None:

@@ -37,14 +37,14 @@ class DeviceSteps:
     The steps are taken inside of `queueing`.
     """
 
-    def __init__(self, model: TorchModel, num_blocks: int, limits: Limits) -> None:
+    def __init__(self, model: TorchModel, num_blocks: int, limits: Limits, num_host_blocks: int = 0) -> None:
         self._model = model
         self.device = model.device
         self.cuda = self.device.type == "cuda"
         self._operations = model.operations
         self._size = model.shape.tokens_per_block
         self.spare = Spare(limits.max_batch_size, num_blocks, self._size)
-        model.allocate_cache(num_blocks + 1)
+        model.allocate_cache(num_blocks + 1, num_host_blocks)
         width = -(-model.shape.max_seq_len // self._size)
         self._block_tables = self._zeros(limits.max_batch_size + 1, width)
         #: The tokens of the latest choosing rows, where the next iteration finds them.
@@ -76,7 +76,16 @@ class DeviceSteps:
             yield
 
     def copy_blocks(self, pairs: Array) -> None:
-        """Copies blocks, ``int64 [2, copies]``: sources and targets; no target is a source."""
+        """Copies blocks, ``int64 [2, copies]``: sources and targets; no target is a source. Host blocks have
+        the numbers after those of the cache."""
+        first_host = self.spare.block
+        if (pairs >= first_host).any():
+            for source, target in pairs.T.tolist():
+                if source >= first_host:
+                    self._model.onboard_block(source - first_host, target)
+                else:
+                    self._model.offload_block(source, target - first_host)
+            return
         places = self.upload(pairs)
         self._model.copy_blocks(places[0], places[1])
 
@@ -234,8 +243,10 @@ class DeviceSteps:
 class LedSteps(DeviceSteps):
     """Rank 0's part of a model that is split: the other ranks are told of each step before it is taken."""
 
-    def __init__(self, model: TorchModel, num_blocks: int, limits: Limits, leader: Leader) -> None:
-        super().__init__(model, num_blocks, limits)
+    def __init__(
+        self, model: TorchModel, num_blocks: int, limits: Limits, leader: Leader, num_host_blocks: int = 0
+    ) -> None:
+        super().__init__(model, num_blocks, limits, num_host_blocks)
         self._leader = leader
 
     def copy_blocks(self, pairs: Array) -> None:
