@@ -21,6 +21,7 @@ COMMANDS = (
     "gateway",
     "chat",
     "inspect",
+    "doctor",
     "repository",
     "repository create",
     "repository check",

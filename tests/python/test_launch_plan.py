@@ -165,22 +165,21 @@ SPLIT = {"executor": "tensorrt_llm", "tp_size": 2, "pp_size": 2}
             SPLIT,
             Mpi(),
             False,
-            "mpirun -n 4 --bind-to none --mca odls_base_sigkill_timeout 15",
+            "mpirun -n 4 --bind-to none",
             [],
         ),
         (
             SPLIT,
             Mpi(oversubscribe=True, arguments=("--display-map",)),
             True,
-            "mpirun -n 4 --bind-to none --mca odls_base_sigkill_timeout 15 --allow-run-as-root"
-            " --oversubscribe --display-map",
+            "mpirun -n 4 --bind-to none --allow-run-as-root --oversubscribe --display-map",
             [],
         ),
         (
             SPLIT | {"nodes": 2, "gpus": (("0", "1"),)},
             Mpi(hostfile="/hosts"),
             False,
-            "mpirun -n 4 --bind-to none --mca odls_base_sigkill_timeout 15 --hostfile /hosts"
+            "mpirun -n 4 --bind-to none --hostfile /hosts"
             " --map-by ppr:2:node -x CUDA_DEVICE_ORDER -x CUDA_VISIBLE_DEVICES",
             [],
         ),
@@ -203,8 +202,7 @@ SPLIT = {"executor": "tensorrt_llm", "tp_size": 2, "pp_size": 2}
             SPLIT | {"mode": "pytorch", "nodes": 2},
             Mpi(hostfile="/hosts"),
             False,
-            "mpirun -n 4 --bind-to none --mca odls_base_sigkill_timeout 15 --hostfile /hosts"
-            " --map-by ppr:2:node trtllm-llmapi-launch",
+            "mpirun -n 4 --bind-to none --hostfile /hosts --map-by ppr:2:node trtllm-llmapi-launch",
             ["tensor_parallel_size=2", "pipeline_parallel_size=2"],
         ),
         ({"executor": "reference"}, Mpi(), True, "", []),

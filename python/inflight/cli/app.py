@@ -16,7 +16,18 @@ from inflight.errors import InflightError, UserMistake
 #: Command name -> module of `inflight.cli` that defines it under the same name. Listed in this order.
 COMMANDS = {
     name: f"inflight.cli.{name}"
-    for name in ("serve", "launch", "worker", "gateway", "chat", "build", "inspect", "repository", "bench")
+    for name in (
+        "serve",
+        "launch",
+        "worker",
+        "gateway",
+        "chat",
+        "build",
+        "inspect",
+        "doctor",
+        "repository",
+        "bench",
+    )
 }
 
 #: 128 + SIGINT, as shells report it.

@@ -20,7 +20,9 @@ def main(command: list[str]) -> int:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        print(f"`{command[0]}` cannot be started: {error.strerror}; is it installed?", file=sys.stderr)
+        print(
+            f"`{command[0]}` cannot be started: {error.strerror}; install it or correct PATH", file=sys.stderr
+        )
     return UserMistake.exit_code
 
 

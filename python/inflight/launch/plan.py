@@ -240,10 +240,6 @@ def mpirun(model: Model, topology: Topology, environment: Iterable[str], *, as_r
         # A worker has many threads, and Open MPI would give two ranks a core each.
         "--bind-to",
         "none",
-        # Ranks get the time to drain that they would get alone; by default a second.
-        "--mca",
-        "odls_base_sigkill_timeout",
-        f"{worker_grace_s(topology):.0f}",
         *(["--allow-run-as-root"] if as_root else []),
         *(["--oversubscribe"] if mpi.oversubscribe else []),
         *(

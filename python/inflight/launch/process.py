@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from inflight.launch.supervisor import Event, Exited, Line
@@ -24,6 +25,10 @@ LONGEST_LINE = 64 * 1024
 #: After a child has ended, its pipe may still be held open by a process that it left behind.
 LAST_LINES_S = 1.0
 PR_SET_PDEATHSIG = 1
+#: The module that a launcher such as mpirun is started by.
+GUARD = "inflight.launch.guard"
+#: What Open MPI, PMIx and MPICH tell a process of its rank.
+RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"PMI_RANK=")
 
 
 def die_with_parent() -> None:
@@ -50,8 +55,22 @@ def command(launcher: Sequence[str], arguments: Sequence[str]) -> list[str]:
     if not launcher:
         return command_line(arguments)
     isolated = ["-P"] if sys.version_info >= (3, 11) else []
-    guard = [sys.executable, *isolated, "-m", "inflight.launch.guard"]
+    guard = [sys.executable, *isolated, "-m", GUARD]
     return [*guard, *launcher, *command_line(arguments)]
+
+
+def find_leader(launcher: int) -> int | None:
+    """The process of rank 0 below `launcher` on this machine, where there is one."""
+    todo = [launcher]
+    while todo:
+        for task in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                for child in map(int, task.read_text().split()):
+                    variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+                    if any(name + b"0" in variables for name in RANK_VARIABLES):
+                        return child
+                    todo.append(child)
+    return None
 
 
 class ChildProcess:
@@ -66,6 +85,7 @@ class ChildProcess:
     ) -> None:
         self.name = name
         self._put = put
+        self._is_launched = GUARD in command
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -89,8 +109,15 @@ class ChildProcess:
         threading.Thread(target=self._wait, args=(reader,), name=f"{name}-exit", daemon=True).start()
 
     def terminate(self) -> None:
-        """Asks it to end (SIGTERM)."""
-        self._process.terminate()
+        """Asks it to end (SIGTERM). Behind a launcher, rank 0, which drains and then ends the others: mpirun
+        would give them a second.
+        """
+        leader = find_leader(self._process.pid) if self._is_launched else None
+        if leader is None:
+            self._process.terminate()
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(leader, signal.SIGTERM)
 
     def kill(self) -> None:
         """Ends it and what it started (SIGKILL to its session's group)."""
