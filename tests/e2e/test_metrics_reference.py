@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from support.http import get, post
 from support.servers import Server
@@ -52,3 +56,48 @@ def test_the_page_lists_every_metric(server: Server) -> None:
         else:
             command = "UPDATE_SNAPSHOTS=1 pytest tests/e2e/test_metrics_reference.py"
             assert found[2] == made, f"run `{command}` and review the difference"
+
+
+def complaints(page: str) -> list[str]:
+    """What `promtool check metrics` would say of a page in Prometheus' text format: its rules for names."""
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+    helps = dict(re.findall(r"^# HELP (\S+) (.+)$", page, re.MULTILINE))
+    found = []
+    for name, kind in kinds.items():
+        ending = name.rpartition("_")[2]
+        if name not in helps:
+            found.append(f"{name} has no help")
+        if (kind == "counter") != (ending == "total"):
+            found.append(f"{name}: `_total` is for counters, and all of them")
+        if kind in ("counter", "gauge") and ending in ("count", "sum", "bucket"):
+            found.append(f"{name}: `_{ending}` is for histograms")
+        if {"ms", "us", "ns", "s", "mb", "kb"} & set(name.split("_")):
+            found.append(f"{name}: units are whole words")
+        if {"counter", "gauge", "histogram", "summary"} & set(name.split("_")):
+            found.append(f"{name}: names do not have types")
+    for line in page.splitlines():
+        if not line.startswith("#") and not any(line.startswith(name) for name in kinds):
+            found.append(f"no family for {line}")
+    return found
+
+
+def test_our_names_are_as_prometheus_wants_them(server: Server) -> None:
+    body = {"model": server.model, "prompt": "Hello", "max_tokens": 2, "unknown_field": 1}
+    assert post(server.http, "/v1/completions", body).status == 200
+    assert complaints(get(server.http, "/metrics").body.decode()) == []
+    # Those of Triton are Triton's.
+    assert [
+        one for one in complaints(get(server.metrics, "/metrics").body.decode()) if not one.startswith("nv_")
+    ] == []
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool, of the Debian package prometheus, is missing"
+)
+def test_promtool_finds_nothing_but_tritons_names(server: Server) -> None:
+    found = {}
+    for name, address in {"gateway": server.http, "worker": server.metrics}.items():
+        page = get(address, "/metrics").body
+        done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=60)
+        found[name] = [line for line in done.stderr.decode().splitlines() if not line.startswith("nv_")]
+    assert found == {"gateway": [], "worker": []}

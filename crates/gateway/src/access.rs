@@ -17,7 +17,11 @@ use self::browser::Browsers;
 use self::throttle::Throttle;
 use crate::api_key::{ApiKeys, Key};
 use crate::client::Client;
+use crate::error;
 use crate::options::GatewayOptions;
+
+/// What is answered even when there are too many connections.
+const PROBES: [&str; 3] = ["/health", "/ping", "/v2/health"];
 
 /// In a request's extensions: its client may see what only holders of a key may.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +74,8 @@ impl Access {
         let is_surplus = client
             .as_ref()
             .is_some_and(|it| it.connection().is_surplus());
-        if is_surplus && !request.uri().path().starts_with("/health") {
+        let path = request.uri().path();
+        if is_surplus && !PROBES.iter().any(|probe| path.starts_with(probe)) {
             return Err(ApiError::unavailable(
                 "The server has too many open connections. Retry later.",
             ));
@@ -81,7 +86,8 @@ impl Access {
         if self.authorize(client.as_deref(), request.headers(), is_api)? {
             request.extensions_mut().insert(Trusted);
         }
-        if request.method() == Method::POST {
+        // KServe's bodies are of other types, and nobody reads them here.
+        if request.method() == Method::POST && !error::is_kserve(request.uri().path()) {
             message::json_body(request.headers())?;
         }
         Ok(())

@@ -41,7 +41,7 @@ where
             return error.exit_code();
         }
     };
-    if let Err(error) = start_log(&options.log) {
+    if let Err(error) = start_log(&options.log, options.log_format) {
         report(&format!(
             "error: `--log {}` is not a valid filter: {error}",
             options.log

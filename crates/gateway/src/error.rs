@@ -13,6 +13,10 @@ pub(crate) struct Failure {
     pub param: Option<String>,
 }
 
+/// Marks a response whose request is logged when its last byte is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoggedAtEnd;
+
 /// The error of a handler.
 #[derive(Debug)]
 pub(crate) struct HttpError(ApiError);
@@ -29,9 +33,24 @@ impl IntoResponse for HttpError {
     }
 }
 
+/// Whether `path` is part of KServe's HTTP API; its clients read errors as [`flat_response`] writes them.
+pub(crate) fn is_kserve(path: &str) -> bool {
+    path == "/v2" || path.starts_with("/v2/")
+}
+
 /// The error as an HTTP response.
 pub(crate) fn response(error: &ApiError) -> Response {
-    let mut response = Response::new(axum::body::Body::from(error.to_json()));
+    with_body(error, error.to_json().into())
+}
+
+/// The error as an HTTP response in Triton's form; KServe's clients fail on OpenAI's.
+pub(crate) fn flat_response(error: &ApiError) -> Response {
+    let body = serde_json::json!({ "error": error.message });
+    with_body(error, body.to_string().into())
+}
+
+fn with_body(error: &ApiError, body: axum::body::Body) -> Response {
+    let mut response = Response::new(body);
     *response.status_mut() =
         StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();

@@ -7,6 +7,7 @@ mod deadline;
 pub(crate) mod fallback;
 mod generate;
 pub(crate) mod health;
+pub(crate) mod kserve;
 pub(crate) mod metrics;
 pub(crate) mod models;
 mod prompt;

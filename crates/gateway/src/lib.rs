@@ -40,6 +40,7 @@ mod log;
 mod metrics;
 mod middleware;
 mod model;
+mod option_list;
 mod options;
 mod request_body;
 mod router;
@@ -51,6 +52,7 @@ mod translate;
 mod upstream;
 
 pub use cli::{main, main_with_args};
-pub use log::{flush_log, start_log};
+pub use log::{LogFormat, flush_log, start_log};
+pub use option_list::{OptionInfo, check_arguments, option_list};
 pub use options::GatewayOptions;
 pub use run::{ServeError, serve};

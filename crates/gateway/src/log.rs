@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use self::writer::LogWriter;
 
@@ -15,6 +16,29 @@ use self::writer::LogWriter;
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
+
+/// How a log line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    // For people: a line of text, in color on a terminal.
+    #[default]
+    Text,
+    // For collectors: one JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// The format that `INFLIGHT_LOG_FORMAT` names, for processes whose command has no option for it; else text.
+    pub fn from_environment() -> Self {
+        let name = std::env::var("INFLIGHT_LOG_FORMAT").unwrap_or_default();
+        <Self as clap::ValueEnum>::from_str(&name, true).unwrap_or_default()
+    }
+}
+
+/// Milliseconds as log lines show them: to a tenth.
+pub(crate) fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e4).round() / 10.0
+}
 
 /// Logs to standard error what `filter` selects, in the syntax of `tracing`'s environment filter. A
 /// subscriber that the process already has stays.
@@ -24,24 +48,39 @@ static WRITER: OnceLock<LogWriter> = OnceLock::new();
 ///
 /// # Errors
 /// `filter` is not valid; nothing has changed.
-pub fn start_log(filter: &str) -> Result<(), ParseError> {
+pub fn start_log(filter: &str, format: LogFormat) -> Result<(), ParseError> {
     let filter = EnvFilter::try_new(filter)?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-        // Reporting a failed write on standard error, which is the default, would panic in whatever task
-        // has just logged.
-        .log_internal_errors(false);
     if WRITER.get().is_none()
         && let Ok(writer) = standard_error().and_then(LogWriter::start)
     {
         let _ = WRITER.set(writer);
     }
-    let _ = match WRITER.get() {
-        Some(writer) => log.with_writer(writer.clone()).try_init(),
-        None => log.with_writer(io::stderr).try_init(),
+    let writer = match WRITER.get() {
+        Some(writer) => BoxMakeWriter::new(writer.clone()),
+        None => BoxMakeWriter::new(io::stderr),
+    };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        // Reporting a failed write on standard error, which is the default, would panic in whatever task
+        // has just logged.
+        .log_internal_errors(false);
+    let _ = match format {
+        LogFormat::Text => {
+            let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
+            log.with_ansi(is_terminal).try_init()
+        }
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
     };
     Ok(())
+}
+
+/// Checks a filter.
+///
+/// # Errors
+/// What [`start_log`] would say.
+pub(crate) fn check_filter(filter: &str) -> Result<(), ParseError> {
+    EnvFilter::try_new(filter).map(drop)
 }
 
 /// Writes one line as it is, whatever the filter says: after the lines logged before, and without waiting.

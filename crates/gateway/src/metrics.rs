@@ -1,5 +1,7 @@
 //! The gateway's Prometheus metrics. Owns names and labels; knows nothing of where they are measured.
-//! Counters on the hot path are plain atomics, moved per message or per frame.
+//! What moves on the hot path are plain atomics, moved once for several messages or frames.
+
+mod intervals;
 
 use std::sync::Arc;
 
@@ -9,6 +11,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+
+pub(crate) use self::intervals::IntervalBatch;
+use self::intervals::Intervals;
 
 /// Route template and status of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -23,10 +28,46 @@ pub(crate) struct FieldLabels {
     pub field: &'static str,
 }
 
+/// The model of a request. Only the names of served models become labels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelLabels {
+    model: Arc<str>,
+}
+
 /// How a streamed or complete generation ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct EndLabels {
-    pub end: &'static str,
+struct EndLabels {
+    model: Arc<str>,
+    end: &'static str,
+}
+
+type PerModel<M> = Family<ModelLabels, M>;
+type Histograms = Family<ModelLabels, Histogram, fn() -> Histogram>;
+
+/// What is measured of one model's requests; looked up once a request.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelMetrics {
+    model: Arc<str>,
+    generations: Family<EndLabels, Counter>,
+    pub tokens_in: Counter,
+    pub time_to_first_token: Histogram,
+    pub inter_token_time: Intervals,
+    pub request_time: Histogram,
+}
+
+impl ModelMetrics {
+    /// The model's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.model
+    }
+
+    /// Counts a request that ended like this.
+    pub(crate) fn ended(&self, end: &'static str) {
+        let model = Arc::clone(&self.model);
+        self.generations
+            .get_or_create(&EndLabels { model, end })
+            .inc();
+    }
 }
 
 /// Why another worker may do what one did not.
@@ -89,12 +130,14 @@ pub(crate) struct Metrics {
     registry: Registry,
     pub requests: Family<RequestLabels, Counter>,
     pub active_requests: Gauge,
-    pub generations: Family<EndLabels, Counter>,
+    generations: Family<EndLabels, Counter>,
     pub retries: Family<RetryLabels, Counter>,
-    pub tokens_in: Counter,
-    pub tokens_out: Counter,
+    tokens_in: PerModel<Counter>,
+    tokens_out: PerModel<Counter>,
     pub ignored_fields: Family<FieldLabels, Counter>,
-    pub time_to_first_token: Histogram,
+    time_to_first_token: Histograms,
+    inter_token_time: PerModel<Intervals>,
+    request_time: Histograms,
     pub tokenize_time: Histogram,
 }
 
@@ -130,13 +173,13 @@ impl Metrics {
             // So that a rate can be taken from the first one on.
             drop(retries.get_or_create(&reason.into()));
         }
-        let tokens_in = Counter::default();
+        let tokens_in = PerModel::<Counter>::default();
         registry.register(
             "prompt_tokens",
             "Prompt tokens sent to workers",
             tokens_in.clone(),
         );
-        let tokens_out = Counter::default();
+        let tokens_out = PerModel::<Counter>::default();
         registry.register(
             "generated_tokens",
             "Tokens received from workers for open requests",
@@ -149,12 +192,30 @@ impl Metrics {
             ignored_fields.clone(),
         );
         // 1 ms to 65 s.
-        let time_to_first_token = Histogram::new(exponential_buckets(0.001, 2.0, 17));
+        let time_to_first_token = Histograms::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(0.001, 2.0, 17))
+        });
         registry.register_with_unit(
             "time_to_first_token",
             "Time from a request's arrival to its first token",
             Unit::Seconds,
             time_to_first_token.clone(),
+        );
+        let inter_token_time = PerModel::<Intervals>::default();
+        registry.register_with_unit(
+            "inter_token_time",
+            "Time between the tokens of a choice, as they arrive at the gateway",
+            Unit::Seconds,
+            inter_token_time.clone(),
+        );
+        // 10 ms to 11 minutes.
+        let request_time =
+            Histograms::new_with_constructor(|| Histogram::new(exponential_buckets(0.01, 2.0, 17)));
+        registry.register_with_unit(
+            "request_time",
+            "Time from a request's arrival to its last token, of those that were answered whole",
+            Unit::Seconds,
+            request_time.clone(),
         );
         // 50 µs to 26 s.
         let tokenize_time = Histogram::new(exponential_buckets(0.00005, 2.0, 20));
@@ -174,8 +235,34 @@ impl Metrics {
             tokens_out,
             ignored_fields,
             time_to_first_token,
+            inter_token_time,
+            request_time,
             tokenize_time,
         })
+    }
+
+    /// What is measured of requests for `model`.
+    pub(crate) fn for_model(&self, model: &str) -> ModelMetrics {
+        let model: Arc<str> = Arc::from(model);
+        let labels = ModelLabels {
+            model: Arc::clone(&model),
+        };
+        ModelMetrics {
+            model,
+            generations: self.generations.clone(),
+            tokens_in: self.tokens_in.get_or_create(&labels).clone(),
+            time_to_first_token: self.time_to_first_token.get_or_create(&labels).clone(),
+            inter_token_time: self.inter_token_time.get_or_create(&labels).clone(),
+            request_time: self.request_time.get_or_create(&labels).clone(),
+        }
+    }
+
+    /// The counter of tokens that workers generated for `model`.
+    pub(crate) fn tokens_out(&self, model: &str) -> Counter {
+        let labels = ModelLabels {
+            model: Arc::from(model),
+        };
+        self.tokens_out.get_or_create(&labels).clone()
     }
 
     /// The OpenMetrics text, with the workers' state at this moment.
@@ -200,5 +287,75 @@ impl Metrics {
         text::encode_registry(&mut page, &registry)?;
         text::encode_eof(&mut page)?;
         Ok(page)
+    }
+}
+
+/// An OpenMetrics page in Prometheus' older text format, in which a counter's family has the name of its samples.
+pub(crate) fn classic(page: &str) -> String {
+    let mut text = String::with_capacity(page.len());
+    let mut counters: Vec<&str> = Vec::new();
+    for line in page.lines() {
+        let mut words = line.splitn(4, ' ');
+        let (mark, kind) = (words.next(), words.next());
+        if let (Some("#"), Some("TYPE"), Some(name), Some("counter")) =
+            (mark, kind, words.next(), words.next())
+        {
+            counters.push(name);
+        }
+    }
+    for line in page.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("EOF" | "UNIT"), ..) => continue,
+            (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(&name) => {
+                text.push_str(&format!("# {kind} {name}_total {rest}"));
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn both_formats_name_the_families_as_their_parsers_expect() {
+        let metrics = Metrics::new();
+        let model = metrics.for_model("m");
+        model.tokens_in.inc_by(3);
+        let mut intervals = IntervalBatch::default();
+        intervals.observe(2, Duration::from_millis(3));
+        intervals.flush(&model.inter_token_time);
+        intervals.flush(&model.inter_token_time);
+        metrics.tokens_out("m").inc();
+        let page = metrics.encode(&[]).unwrap();
+        for line in [
+            "# TYPE inflight_gateway_prompt_tokens counter",
+            "inflight_gateway_prompt_tokens_total{model=\"m\"} 3",
+            "inflight_gateway_inter_token_time_seconds_bucket{le=\"0.002\",model=\"m\"} 0",
+            "inflight_gateway_inter_token_time_seconds_bucket{le=\"0.004\",model=\"m\"} 2",
+            "inflight_gateway_inter_token_time_seconds_bucket{le=\"+Inf\",model=\"m\"} 2",
+            "inflight_gateway_inter_token_time_seconds_count{model=\"m\"} 2",
+            "inflight_gateway_inter_token_time_seconds_sum{model=\"m\"} 0.006",
+        ] {
+            assert!(page.contains(&format!("{line}\n")), "{line} in\n{page}");
+        }
+        let classic = classic(&page);
+        for line in [
+            "# TYPE inflight_gateway_prompt_tokens_total counter",
+            "# HELP inflight_gateway_prompt_tokens_total Prompt tokens sent to workers.",
+            "inflight_gateway_prompt_tokens_total{model=\"m\"} 3",
+        ] {
+            assert!(
+                classic.contains(&format!("{line}\n")),
+                "{line} in\n{classic}"
+            );
+        }
+        assert!(!classic.contains("# EOF") && !classic.contains("# UNIT"));
     }
 }

@@ -48,7 +48,10 @@ pub(crate) async fn around(
 /// find a reset in place of the answer.
 async fn refuse(refused: &ApiError, request: Request, max_body_bytes: usize) -> Response {
     let (parts, body) = request.into_parts();
-    let mut response = error::response(refused);
+    let mut response = match error::is_kserve(parts.uri.path()) {
+        true => error::flat_response(refused),
+        false => error::response(refused),
+    };
     if parts.version < Version::HTTP_2 {
         request_body::discard_rest(&parts.headers, body, max_body_bytes).await;
         let close = HeaderValue::from_static("close");

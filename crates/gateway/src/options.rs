@@ -6,6 +6,7 @@ use clap::Parser;
 use http::{HeaderValue, Uri};
 
 use crate::api_key::{ApiKey, KeyFile};
+use crate::log::LogFormat;
 use crate::model::for_model::ForModel;
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
@@ -107,6 +108,16 @@ pub struct GatewayOptions {
         default_value = "info"
     )]
     pub log: String,
+
+    /// How to write log lines: text for people, or one JSON object a line
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "INFLIGHT_LOG_FORMAT",
+        value_enum,
+        default_value_t
+    )]
+    pub log_format: LogFormat,
 }
 
 fn worker_address(text: &str) -> Result<String, String> {

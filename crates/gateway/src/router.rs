@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 
-use crate::handlers::{chat, completions, fallback, health, metrics, models};
+use crate::handlers::{chat, completions, fallback, health, kserve, metrics, models};
 use crate::middleware;
 use crate::state::AppState;
 
@@ -19,6 +19,14 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
         .route("/v1/models/{*model}", get(models::retrieve_model))
         .route("/health/live", get(health::live))
         .route("/health/ready", get(health::ready))
+        // The names that load balancers, SageMaker and other servers' clients use.
+        .route("/health", get(health::ready))
+        .route("/ping", get(health::ready).post(health::ready))
+        .route("/version", get(health::version))
+        .route("/v2/health/live", get(kserve::live))
+        .route("/v2/health/ready", get(kserve::ready))
+        .route("/v2", any(kserve::not_served))
+        .route("/v2/{*rest}", any(kserve::not_served))
         .route("/metrics", get(metrics::metrics))
         .fallback(fallback::unknown_route)
         .method_not_allowed_fallback(fallback::wrong_method)

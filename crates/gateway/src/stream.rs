@@ -5,4 +5,5 @@ pub(crate) mod active_request;
 pub(crate) mod body;
 pub(crate) mod choice;
 pub(crate) mod logprobs;
+pub(crate) mod record;
 pub(crate) mod whole;

@@ -74,11 +74,12 @@ pub(crate) fn stop_signals() -> std::io::Result<impl Future<Output = ()> + Send>
     })
 }
 
-/// Logs to standard error, filtered by `INFLIGHT_LOG`; `info` where that is absent or not a filter. A
-/// subscriber that is there already stays.
+/// Logs to standard error in the format of `INFLIGHT_LOG_FORMAT`, filtered by `INFLIGHT_LOG`; `info` where that is
+/// absent or not a filter. A subscriber that is there already stays.
 pub(crate) fn start_log() {
     let filter = std::env::var("INFLIGHT_LOG").unwrap_or_else(|_| "info".to_owned());
-    if inflight_gateway::start_log(&filter).is_err() {
-        let _ = inflight_gateway::start_log("info");
+    let format = inflight_gateway::LogFormat::from_environment();
+    if inflight_gateway::start_log(&filter, format).is_err() {
+        let _ = inflight_gateway::start_log("info", format);
     }
 }

@@ -18,9 +18,10 @@ use crate::middleware::RequestContext;
 use crate::model::served::ServedModel;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
-use crate::stream::active_request::{ActiveRequest, RequestRecord};
+use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
+use crate::stream::record::RequestRecord;
 use crate::upstream::dispatch::{Dispatched, NotDispatched, Route, dispatch};
 use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::table::{ModelEntry, NoModel};
@@ -158,11 +159,12 @@ pub(super) fn start<'a>(
     })?;
     let counts = prepared.prompts.iter().map(|prompt| prompt.count);
     let prompt_tokens = counts.sum::<Option<u64>>();
-    state.metrics.tokens_in.inc_by(prompt_tokens.unwrap_or(0));
     let metrics = Arc::clone(&state.metrics);
     let id = Arc::clone(&context.id);
-    let record = RequestRecord::new(metrics, id, context.started, admitted);
-    let active = ActiveRequest::new(dispatched, choices(prepared), prompt_tokens, record);
+    let model = &prepared.entry.name;
+    let started = context.started;
+    let record = RequestRecord::new(metrics, model, id, started, prompt_tokens, admitted);
+    let active = ActiveRequest::new(dispatched, choices(prepared), record);
     Ok(Unanswered::new(state, prepared, context, route, active))
 }
 

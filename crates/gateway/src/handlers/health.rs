@@ -38,6 +38,17 @@ pub(crate) async fn live() -> Response {
     .into_response()
 }
 
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
+}
+
+/// The gateway's version.
+pub(crate) async fn version() -> Response {
+    let version = env!("CARGO_PKG_VERSION");
+    Json(Version { version }).into_response()
+}
+
 /// 200 when some worker can take a request, else 503 and why not. Where keys are required, the workers are
 /// named to clients that have one.
 pub(crate) async fn ready(

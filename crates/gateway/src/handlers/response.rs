@@ -11,6 +11,7 @@ use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
 
 use super::generate::Prepared;
 use super::unanswered::Unanswered;
+use crate::error::LoggedAtEnd;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, Shape};
 use crate::stream::whole;
@@ -30,10 +31,12 @@ pub(super) async fn answer(
 ) -> Result<Response, ApiError> {
     let mut request = unanswered.wait().await?;
     let mut response = if prepared.generation.stream {
+        request.begin_answer();
         streamed(request, prepared, shape)
     } else {
         complete(&mut request, prepared, shape)?
     };
+    response.extensions_mut().insert(LoggedAtEnd);
     if let Some(value) = prepared.ignored.header_value()
         && let Ok(value) = HeaderValue::from_str(&value)
     {

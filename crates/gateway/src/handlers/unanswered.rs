@@ -86,6 +86,7 @@ impl<'a> Unanswered<'a> {
                 // Without another worker, this one may yet go on.
                 Waited::Silence => heeds_silence = self.send_elsewhere(RetryReason::Silent),
                 Waited::Timeout(limit) => {
+                    self.active.give_up();
                     return Err(ApiError::timeout(format!(
                         "The model generated nothing within {} s. Retry later.",
                         limit.as_secs()

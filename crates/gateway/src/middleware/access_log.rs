@@ -4,7 +4,8 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue, Method};
 
 use super::request_id::{REQUEST_ID, RequestContext};
-use crate::error::Failure;
+use crate::error::{Failure, LoggedAtEnd};
+use crate::log::millis;
 use crate::metrics::{Metrics, RequestLabels};
 
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
@@ -50,14 +51,15 @@ pub(super) fn record(
         .get_or_create(&RequestLabels { route, status })
         .inc();
     let failure = response.extensions_mut().remove::<Failure>();
-    let head_ms = elapsed.as_secs_f64() * 1e3;
+    let logged_at_end = response.extensions_mut().remove::<LoggedAtEnd>().is_some();
+    let head_ms = millis(elapsed);
     match failure {
         // Never the path itself nor the message: both may quote the client.
         Some(failure) => tracing::info!(
             request_id = %id, %method, route, status, head_ms,
             code = failure.code, param = failure.param, "request failed"
         ),
-        None if *is_api => {
+        None if *is_api && !logged_at_end => {
             tracing::info!(request_id = %id, %method, route, status, head_ms, "request");
         }
         None => tracing::debug!(request_id = %id, %method, route, status, head_ms, "request"),
@@ -73,6 +75,11 @@ pub(super) fn route_label(matched: Option<&str>) -> &'static str {
         Some("/v1/models/{*model}") => "/v1/models/{model}",
         Some("/health/live") => "/health/live",
         Some("/health/ready") => "/health/ready",
+        Some("/health") => "/health",
+        Some("/ping") => "/ping",
+        Some("/version") => "/version",
+        Some("/v2/health/live" | "/v2/health/ready") => "/v2/health",
+        Some("/v2" | "/v2/{*rest}") => "/v2",
         Some("/metrics") => "/metrics",
         _ => "other",
     }

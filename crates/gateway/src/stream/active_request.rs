@@ -4,61 +4,18 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::Code;
 
 use super::choice::Choice;
+use super::record::RequestRecord;
 use crate::error;
-use crate::metrics::{EndLabels, Metrics, RetryReason};
+use crate::metrics::RetryReason;
 use crate::upstream::connection::Connection;
 use crate::upstream::dispatch::{Dispatched, OpenHandles};
 use crate::upstream::inbox::{Deltas, Inbox};
-
-/// Counts a request while it lives, and how it ended; holds its place among the admitted ones.
-#[derive(Debug)]
-pub(crate) struct RequestRecord {
-    metrics: Arc<Metrics>,
-    request_id: Arc<str>,
-    started: Instant,
-    end: &'static str,
-    /// Whether the time to the first token is measured.
-    first_output_seen: bool,
-    _admitted: OwnedSemaphorePermit,
-}
-
-impl RequestRecord {
-    /// A request that arrived at `started` and was admitted.
-    pub(crate) fn new(
-        metrics: Arc<Metrics>,
-        request_id: Arc<str>,
-        started: Instant,
-        admitted: OwnedSemaphorePermit,
-    ) -> Self {
-        metrics.active_requests.inc();
-        Self {
-            metrics,
-            request_id,
-            started,
-            end: "cancelled",
-            first_output_seen: false,
-            _admitted: admitted,
-        }
-    }
-}
-
-impl Drop for RequestRecord {
-    fn drop(&mut self) {
-        self.metrics.active_requests.dec();
-        self.metrics
-            .generations
-            .get_or_create(&EndLabels { end: self.end })
-            .inc();
-    }
-}
 
 /// A request being answered.
 #[derive(Debug)]
@@ -70,9 +27,7 @@ pub(crate) struct ActiveRequest {
     unfinished: usize,
     /// Per handle, once it has come.
     prompt_log_probs: Vec<Option<PromptLogProbs>>,
-    /// `None`: neither the gateway nor, so far, the server has counted them.
-    prompt_tokens: Option<u64>,
-    /// Whether the gateway counted them.
+    /// Whether the gateway counted the prompt's tokens.
     prompt_is_counted: bool,
     cached_tokens: u64,
     has_started: bool,
@@ -91,12 +46,7 @@ fn retry_reason(code: Code) -> Option<RetryReason> {
 
 impl ActiveRequest {
     /// Nothing has been generated yet.
-    pub(crate) fn new(
-        dispatched: Dispatched,
-        choices: Vec<Choice>,
-        prompt_tokens: Option<u64>,
-        record: RequestRecord,
-    ) -> Self {
+    pub(crate) fn new(dispatched: Dispatched, choices: Vec<Choice>, record: RequestRecord) -> Self {
         let Dispatched { inbox, handles } = dispatched;
         Self {
             inbox,
@@ -105,8 +55,7 @@ impl ActiveRequest {
             choices,
             prompt_log_probs: vec![None; handles.count()],
             handles,
-            prompt_is_counted: prompt_tokens.is_some(),
-            prompt_tokens,
+            prompt_is_counted: record.prompt_tokens.is_some(),
             cached_tokens: 0,
             has_started: false,
             retry: None,
@@ -127,11 +76,11 @@ impl ActiveRequest {
         self.choices = choices;
         self.cached_tokens = 0;
         if !self.prompt_is_counted {
-            self.prompt_tokens = None;
+            self.record.prompt_tokens = None;
         }
         self.has_started = false;
         self.retry = None;
-        self.record.end = "cancelled";
+        self.record.restart();
     }
 
     /// Why the request may go to another worker, once it has failed.
@@ -182,20 +131,16 @@ impl ActiveRequest {
         self.deltas = deltas;
         if result.is_ok() {
             self.has_started = true;
-            if !self.record.first_output_seen {
-                self.record.first_output_seen = true;
-                let waited = self.record.started.elapsed().as_secs_f64();
-                self.record.metrics.time_to_first_token.observe(waited);
-            }
+            self.record.output(self.generated(), self.choices.len());
         }
         if result.is_err() {
-            self.record.end = "error";
+            self.record.failed();
         } else if self.is_done() {
             let all_stopped = self
                 .choices
                 .iter()
                 .all(|choice| choice.finish == Some(FinishReason::Stop));
-            self.record.end = if all_stopped { "stop" } else { "length" };
+            self.record.finished(all_stopped);
         }
         Poll::Ready(result)
     }
@@ -228,7 +173,7 @@ impl ActiveRequest {
                 }
                 self.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
                 if let Some(count) = details.prompt_tokens {
-                    *self.prompt_tokens.get_or_insert(0) += u64::from(count);
+                    *self.record.prompt_tokens.get_or_insert(0) += u64::from(count);
                 }
                 if let Some(values) = &details.prompt_log_probs
                     && let Some(slot) = self.prompt_log_probs.get_mut(group)
@@ -281,12 +226,25 @@ impl ActiveRequest {
         self.unfinished == 0
     }
 
+    /// Says that the answer begins: what fails from here on has no response of its own.
+    pub(crate) fn begin_answer(&mut self) {
+        self.record.answered();
+    }
+
+    /// Says that the request is given up, and that its client hears why.
+    pub(crate) fn give_up(&mut self) {
+        self.record.failed();
+    }
+
+    fn generated(&self) -> u64 {
+        self.choices.iter().map(|choice| choice.tokens).sum()
+    }
+
     /// The usage so far; `None` where nobody counts the prompt's tokens.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        let generated = self.choices.iter().map(|choice| choice.tokens).sum();
         Some(Usage::new(
-            self.prompt_tokens?,
-            generated,
+            self.record.prompt_tokens?,
+            self.generated(),
             self.cached_tokens,
         ))
     }

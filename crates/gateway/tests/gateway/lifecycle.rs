@@ -110,7 +110,7 @@ async fn every_handle_of_several_prompts_is_stopped() {
     // Its row must have arrived before the client leaves.
     loop {
         let text = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
-        if text.contains("inflight_gateway_generated_tokens_total 1\n") {
+        if text.contains("inflight_gateway_generated_tokens_total{model=\"m\"} 1\n") {
             break;
         }
         tokio::task::yield_now().await;
@@ -156,22 +156,31 @@ async fn metrics_move_while_a_stream_is_open() {
     let text = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
     for line in [
         "inflight_gateway_active_requests 1",
-        "inflight_gateway_prompt_tokens_total 18",
-        "inflight_gateway_generated_tokens_total 3",
+        "inflight_gateway_prompt_tokens_total{model=\"m\"} 18",
+        "inflight_gateway_generated_tokens_total{model=\"m\"} 3",
         "inflight_gateway_ignored_fields_total{field=\"metadata\"} 1",
-        "inflight_gateway_time_to_first_token_seconds_count 1",
+        "inflight_gateway_time_to_first_token_seconds_count{model=\"m\"} 1",
         "inflight_gateway_tokenize_time_seconds_count 1",
     ] {
         assert!(text.contains(line), "{line} in\n{text}");
     }
     assert!(text.contains(&format!("worker_up{{worker=\"{}\"}} 1", worker.address)));
     assert!(text.contains(&format!("worker_active{{worker=\"{}\"}} 1", worker.address)));
-    assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
+    request.tokens(&tokens("de")).await;
     request.finish(&[], FinishReason::EndId).await;
     stream.rest().await;
     drop(client);
     let text = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
-    assert!(text.contains("generations_total{end=\"stop\"} 1"), "{text}");
+    assert!(
+        text.contains("generations_total{model=\"m\",end=\"stop\"} 1"),
+        "{text}"
+    );
+    for line in [
+        "inflight_gateway_inter_token_time_seconds_count{model=\"m\"} 3",
+        "inflight_gateway_request_time_seconds_count{model=\"m\"} 1",
+    ] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
     assert!(text.contains("requests_total{route=\"/v1/chat/completions\",status=\"200\"} 1"));
 }
 

@@ -90,6 +90,8 @@ impl StepStream {
     /// Reads until the stream ends; returns why it did. The gateway always reads, so that a client that
     /// does not read never holds up the others.
     pub(super) async fn read(mut self, limits: Limits, metrics: &Metrics) -> String {
+        let model = &self.connection.served.description.served_model_name;
+        let tokens_out = metrics.tokens_out(model);
         loop {
             let message = match self.stream.message().await {
                 Ok(Some(message)) => message,
@@ -109,7 +111,7 @@ impl StepStream {
             let now = Instant::now();
             self.connection.pulse.hear();
             let distributed = self.registry.distribute(&batch, now);
-            metrics.tokens_out.inc_by(distributed.tokens);
+            tokens_out.inc_by(distributed.tokens);
             for handle in distributed.overrun {
                 self.connection.stop(handle);
             }

@@ -10,6 +10,7 @@ use inflight_kserve::client::{self, ConnectError, TransportOptions};
 use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
@@ -73,7 +74,7 @@ pub(super) struct Exchanges {
     served: Arc<ServedModel>,
     pool: Arc<Pool>,
     registry: Arc<Registry>,
-    metrics: Arc<Metrics>,
+    tokens_out: Counter,
     /// By handle; dropping a sender ends its stream.
     open: Arc<Mutex<HashMap<Handle, oneshot::Sender<()>>>>,
 }
@@ -85,14 +86,15 @@ impl Exchanges {
         served: Arc<ServedModel>,
         pool: Arc<Pool>,
         registry: Arc<Registry>,
-        metrics: Arc<Metrics>,
+        metrics: &Metrics,
     ) -> Self {
+        let tokens_out = metrics.tokens_out(&served.description.served_model_name);
         Self {
             model,
             served,
             pool,
             registry,
-            metrics,
+            tokens_out,
             open: Arc::default(),
         }
     }
@@ -102,13 +104,13 @@ impl Exchanges {
         let (stop, stopped) = oneshot::channel();
         self.open.lock().insert(handle, stop);
         let registry = Arc::clone(&self.registry);
-        let metrics = Arc::clone(&self.metrics);
+        let tokens_out = self.tokens_out.clone();
         let open = Arc::clone(&self.open);
         tokio::spawn(async move {
             let exchange = Exchange {
                 handle,
                 registry: &registry,
-                metrics: &metrics,
+                tokens_out,
                 reader,
             };
             tokio::select! {
@@ -158,7 +160,7 @@ impl Transport for Exchanges {
 struct Exchange<'a> {
     handle: Handle,
     registry: &'a Registry,
-    metrics: &'a Metrics,
+    tokens_out: Counter,
     reader: Reader,
 }
 
@@ -213,7 +215,7 @@ impl Exchange<'_> {
         };
         let last = answer.last;
         let delivered = self.registry.deliver(self.handle, answer, Instant::now());
-        self.metrics.tokens_out.inc_by(delivered);
+        self.tokens_out.inc_by(delivered);
         last
     }
 

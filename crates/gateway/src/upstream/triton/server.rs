@@ -153,7 +153,7 @@ impl Server {
                         Arc::clone(&served),
                         Arc::clone(&self.pool),
                         Arc::clone(&registry),
-                        Arc::clone(&context.metrics),
+                        &context.metrics,
                     );
                     let address = Arc::clone(&slot.address);
                     let transport = Box::new(exchanges);

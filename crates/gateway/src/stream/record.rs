@@ -1,0 +1,129 @@
+//! What is measured and logged of one request. Owns its times, its token counts and its line in the log; knows
+//! nothing of its content.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::log::millis;
+use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
+
+/// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
+#[derive(Debug)]
+pub(crate) struct RequestRecord {
+    metrics: Arc<Metrics>,
+    of_model: ModelMetrics,
+    pub(super) request_id: Arc<str>,
+    started: Instant,
+    first_output: Option<Instant>,
+    /// `None`: the next output says nothing about the time between tokens.
+    last_output: Option<Instant>,
+    intervals: IntervalBatch,
+    pub(super) prompt_tokens: Option<u64>,
+    completion_tokens: u64,
+    end: &'static str,
+    /// Whether an answer has begun. A failure before that has a response, and a log line, of its own.
+    is_answered: bool,
+    _admitted: OwnedSemaphorePermit,
+}
+
+impl RequestRecord {
+    /// A request for the served `model` that arrived at `started` and was admitted. `prompt_tokens` are `None` where
+    /// the gateway does not count them.
+    pub(crate) fn new(
+        metrics: Arc<Metrics>,
+        model: &str,
+        request_id: Arc<str>,
+        started: Instant,
+        prompt_tokens: Option<u64>,
+        admitted: OwnedSemaphorePermit,
+    ) -> Self {
+        metrics.active_requests.inc();
+        let of_model = metrics.for_model(model);
+        of_model.tokens_in.inc_by(prompt_tokens.unwrap_or(0));
+        Self {
+            of_model,
+            metrics,
+            request_id,
+            started,
+            first_output: None,
+            last_output: None,
+            intervals: IntervalBatch::default(),
+            prompt_tokens,
+            completion_tokens: 0,
+            end: "cancelled",
+            is_answered: false,
+            _admitted: admitted,
+        }
+    }
+
+    /// Notes output: `choices` choices have `generated` tokens in all by now.
+    pub(super) fn output(&mut self, generated: u64, choices: usize) {
+        let now = Instant::now();
+        let new = generated.saturating_sub(self.completion_tokens);
+        self.completion_tokens = generated;
+        if self.first_output.is_none() {
+            self.first_output = Some(now);
+            let waited = (now - self.started).as_secs_f64();
+            self.of_model.time_to_first_token.observe(waited);
+        }
+        if let Some(last) = self.last_output.replace(now)
+            && new > 0
+        {
+            let each = u32::try_from(new.div_ceil(choices.max(1) as u64)).unwrap_or(u32::MAX);
+            self.intervals.observe(new, (now - last) / each);
+            if self.intervals.is_full() {
+                self.intervals.flush(&self.of_model.inter_token_time);
+            }
+        }
+    }
+
+    /// Notes that every choice has finished.
+    pub(super) fn finished(&mut self, all_stopped: bool) {
+        self.end = if all_stopped { "stop" } else { "length" };
+    }
+
+    /// Notes a failure.
+    pub(super) fn failed(&mut self) {
+        self.end = "error";
+    }
+
+    /// Notes that the client will see this answer: what fails from here on has no response of its own.
+    pub(super) fn answered(&mut self) {
+        self.is_answered = true;
+    }
+
+    /// Begins anew, at another worker. The time to the first token is that of the first output anywhere.
+    pub(super) fn restart(&mut self) {
+        self.end = "cancelled";
+        self.completion_tokens = 0;
+        self.last_output = None;
+    }
+}
+
+impl Drop for RequestRecord {
+    fn drop(&mut self) {
+        self.metrics.active_requests.dec();
+        self.intervals.flush(&self.of_model.inter_token_time);
+        self.of_model.ended(self.end);
+        let total = self.started.elapsed();
+        if matches!(self.end, "stop" | "length") {
+            self.of_model.request_time.observe(total.as_secs_f64());
+        }
+        if self.end == "error" && !self.is_answered {
+            return;
+        }
+        let first = self.first_output.map(|first| millis(first - self.started));
+        tracing::info!(
+            request_id = %self.request_id,
+            model = %self.of_model.name(),
+            prompt_tokens = self.prompt_tokens,
+            completion_tokens = self.completion_tokens,
+            first_token_ms = first,
+            total_ms = millis(total),
+            finish = self.end,
+            "request ended"
+        );
+    }
+}
