@@ -1,5 +1,5 @@
 """Makes the beam fixtures of `tests/reference/fixtures`: what Hugging Face transformers finds by beam search
-and by constrained greedy search on the tiny random checkpoints that are there.
+and by greedy search, constrained or not, on the tiny random checkpoints that are there.
 
 Owns the cases. It needs torch and transformers, which no test does: run it where they are installed, and
 commit what it writes.
@@ -14,7 +14,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("llama", "mistral_window", "qwen2_tied", "qwen3")
+FAMILIES = (
+    "llama",
+    "mistral_window",
+    "qwen2_tied",
+    "qwen3",
+    "gpt2",
+    "mixtral",
+    "phi3_window",
+    "gemma",
+    "baichuan2_rotary",
+    "baichuan2_alibi",
+)
 PROMPTS = ([3, 4, 5, 6], [(7 * token) % 61 + 3 for token in range(18)])
 #: Tokens of the output, the longest.
 MAX_TOKENS = 14
@@ -26,6 +37,8 @@ SEARCHES: tuple[dict[str, Any], ...] = (
     {"num_beams": 2, "length_penalty": 1.0, "early_stopping": True},
     {"num_beams": 1, "no_repeat_ngram_size": 2},
     {"num_beams": 1, "no_repeat_ngram_size": 3},
+    {"num_beams": 1},
+    {"num_beams": 1, "repetition_penalty": 1.7},
 )
 
 
@@ -61,13 +74,18 @@ def main() -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from make_logit_fixtures import load_baichuan
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the fixtures lie")
     folder = parser.parse_args().folder
     for family in FAMILIES:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder / family, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        if family.startswith("baichuan"):
+            model = load_baichuan(folder / family)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder / family, dtype=torch.float32, attn_implementation="eager"
+            ).eval()
         model.generation_config.eos_token_id = None
         cases = []
         for prompt in PROMPTS:

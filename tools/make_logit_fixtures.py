@@ -15,6 +15,7 @@ All parameters are drawn anew, biases and norms included, so that no mistake hid
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ class Fixture:
     config: dict[str, Any] = field(default_factory=dict)
     rope_theta: float = 10000.0
     rope_scaling: dict[str, Any] | None = None
+    #: What follows the prefix in the name of the class.
+    suffix: str = "ForCausalLM"
 
 
 FIXTURES = (
@@ -80,6 +83,36 @@ FIXTURES = (
         config={"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
     ),
     Fixture("qwen3", "Qwen3", 24, config={"head_dim": 16}),
+    Fixture(
+        "gpt2",
+        "GPT2",
+        24,
+        storage="float32",
+        config={"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
+        suffix="LMHeadModel",
+    ),
+    Fixture("mixtral", "Mixtral", 24, config={"num_local_experts": 4, "num_experts_per_tok": 2}),
+    Fixture("phi3_window", "Phi3", 40, config={"sliding_window": 8, "pad_token_id": 0}),
+    Fixture("gemma", "Gemma", 24, config={"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
+    Fixture("baichuan2_rotary", "Baichuan", 24, config={"num_key_value_heads": 4}),
+    Fixture(
+        "baichuan2_alibi",
+        "Baichuan",
+        40,
+        config={"num_key_value_heads": 6, "num_attention_heads": 6, "hidden_size": 48},
+    ),
+)
+
+#: Keys of the configuration that Baichuan's own code reads, beside `model_max_length` or, of the rotary
+#: models, `max_position_embeddings`.
+_BAICHUAN_KEYS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "bos_token_id",
+    "eos_token_id",
 )
 
 
@@ -88,7 +121,12 @@ def make_config(fixture: Fixture) -> Any:
     import transformers
 
     values = {**_SHAPE, **fixture.config}
-    if int(transformers.__version__.split(".")[0]) >= 5:
+    if fixture.family == "GPT2":
+        shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+        values = {key: value for key, value in values.items() if key not in shape}
+        values |= {"n_inner": values.pop("intermediate_size")}
+        del values["num_key_value_heads"]
+    elif int(transformers.__version__.split(".")[0]) >= 5:
         values["rope_parameters"] = {
             "rope_type": "default",
             "rope_theta": fixture.rope_theta,
@@ -97,32 +135,126 @@ def make_config(fixture: Fixture) -> Any:
     else:
         values["rope_theta"] = fixture.rope_theta
         values["rope_scaling"] = fixture.rope_scaling
-    config = getattr(transformers, f"{fixture.family}Config")(**values)
-    config.architectures = [f"{fixture.family}ForCausalLM"]
+    # transformers has no Baichuan: see `write_baichuan`.
+    family = "Llama" if fixture.family == "Baichuan" else fixture.family
+    config = getattr(transformers, f"{family}Config")(**values)
+    config.architectures = [f"{fixture.family}{fixture.suffix}"]
     return config
+
+
+def make_model(fixture: Fixture, config: Any) -> Any:
+    """The model of transformers that computes what the fixture's family does, with its initial weights."""
+    import transformers
+
+    config._attn_implementation = "alibi" if fixture.name.endswith("alibi") else "eager"
+    if fixture.name.endswith("alibi"):
+        register_alibi()
+    family = "Llama" if fixture.family == "Baichuan" else fixture.family
+    return getattr(transformers, f"{family}{fixture.suffix}")(config).float().eval()
+
+
+def register_alibi() -> None:
+    """Makes `alibi` a way to attend: eager attention with BLOOM's linear biases and without rotation."""
+    import torch
+    from transformers import AttentionInterface
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+    from transformers.models.llama import modeling_llama
+
+    def attend(
+        _module: Any, query: Any, key: Any, value: Any, _mask: Any, scaling: float, **_options: Any
+    ) -> tuple[Any, None]:
+        heads, queries, keys = query.shape[1], query.shape[2], key.shape[2]
+        scores = query @ key.transpose(2, 3) * scaling
+        scores = scores + build_alibi_tensor(torch.ones(1, keys), heads, torch.float32).view(
+            1, heads, 1, keys
+        )
+        own = torch.arange(keys - queries, keys)[:, None]
+        scores = scores.masked_fill(torch.arange(keys) > own, float("-inf"))
+        return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("alibi", attend)
+    modeling_llama.apply_rotary_pos_emb = lambda query, key, *_: (query, key)
+
+
+def save_baichuan(fixture: Fixture, model: Any, storage: Any, folder: Path) -> None:
+    """Saves a Llama as the Baichuan2 that computes the same.
+
+    transformers has no Baichuan; what its own code computes is Llama's, with queries, keys and values in one
+    matrix, a head whose rows have unit length and, where the config has no `max_position_embeddings`, linear
+    biases instead of rotation.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Any] = {}
+    for name, tensor in model.state_dict().items():
+        if "self_attn.q_proj" in name:
+            parts = [
+                model.state_dict()[name.replace("q_proj", part)] for part in ("q_proj", "k_proj", "v_proj")
+            ]
+            tensors[name.replace("q_proj", "W_pack")] = torch.cat(parts).to(storage)
+        elif "self_attn.k_proj" not in name and "self_attn.v_proj" not in name:
+            tensors[name] = tensor.to(storage)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    values = {key: getattr(model.config, key) for key in _BAICHUAN_KEYS}
+    alibi = fixture.name.endswith("alibi")
+    values |= {
+        "architectures": ["BaichuanForCausalLM"],
+        "model_type": "baichuan",
+        "hidden_act": "silu",
+        "rms_norm_eps": model.config.rms_norm_eps,
+        "tie_word_embeddings": False,
+        "torch_dtype": fixture.storage,
+        "model_max_length" if alibi else "max_position_embeddings": 256,
+    }
+    (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def load_baichuan(folder: Path) -> Any:
+    """The Llama that computes what a fixture of Baichuan2 does."""
+    import torch
+    from safetensors.torch import load_file
+
+    fixture = next(one for one in FIXTURES if one.name == folder.name)
+    model = make_model(fixture, make_config(fixture))
+    tensors: dict[str, Any] = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if "W_pack" in name:
+            for part, values in zip(("q_proj", "k_proj", "v_proj"), tensor.float().chunk(3), strict=True):
+                tensors[name.replace("W_pack", part)] = values
+        else:
+            tensors[name] = tensor.float()
+    tensors["lm_head.weight"] = torch.nn.functional.normalize(tensors["lm_head.weight"])
+    model.load_state_dict(tensors)
+    return model
 
 
 def write_fixture(fixture: Fixture, folder: Path, seed: int) -> None:
     """Draws the parameters, rounds them to the stored type, and records the float32 logits."""
     import numpy as np
     import torch
-    import transformers
 
     generator = torch.Generator().manual_seed(seed)
     config = make_config(fixture)
-    config._attn_implementation = "eager"
-    model = getattr(transformers, f"{fixture.family}ForCausalLM")(config).float().eval()
+    model = make_model(fixture, config)
     storage = getattr(torch, fixture.storage)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            center = 1.0 if "norm" in name else 0.0
+            is_norm = "norm" in name or ".ln_" in name
+            center = 1.0 if is_norm and name.endswith("weight") and fixture.family != "Gemma" else 0.0
             drawn = center + 0.2 * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(drawn.to(storage).float())
         token_ids = torch.randint(3, _SHAPE["vocab_size"], (fixture.tokens,), generator=generator)
-        logits = model(token_ids[None]).logits[0]
     folder.mkdir(parents=True, exist_ok=True)
-    shards = {"max_shard_size": fixture.shard_bytes} if fixture.shard_bytes else {}
-    model.to(storage).save_pretrained(folder, **shards)
+    if fixture.family == "Baichuan":
+        save_baichuan(fixture, model, storage, folder)
+        with torch.no_grad():
+            model.lm_head.weight.copy_(torch.nn.functional.normalize(model.lm_head.weight))
+    with torch.no_grad():
+        logits = model(token_ids[None]).logits[0]
+    if fixture.family != "Baichuan":
+        shards = {"max_shard_size": fixture.shard_bytes} if fixture.shard_bytes else {}
+        model.to(storage).save_pretrained(folder, **shards)
     (folder / "generation_config.json").unlink(missing_ok=True)
     np.savez_compressed(
         folder / "expected.npz", token_ids=token_ids.numpy().astype(np.int32), logits=logits.float().numpy()
@@ -148,6 +280,7 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="where the fixtures lie, e.g. tests/reference/fixtures")
     parser.add_argument("--configs", action="store_true", help="write only config-4.json (transformers 4)")
+    parser.add_argument("names", nargs="*", help="which fixtures; all, if none is named")
     arguments = parser.parse_args()
     import transformers
 
@@ -158,6 +291,10 @@ def main() -> None:
         )
     for seed, fixture in enumerate(FIXTURES, start=1):
         folder = arguments.folder / fixture.name
+        if arguments.names and fixture.name not in arguments.names:
+            continue
+        if arguments.configs and fixture.family == "Baichuan":
+            continue  # its own code has one spelling
         if arguments.configs:
             write_old_config(fixture, folder)
         else:

@@ -222,7 +222,7 @@ def test_auto_chooses_and_says_why(installed: Installed, model: str, runtime: st
 
 
 @pytest.mark.parametrize(
-    ("installed", "model"), [(NOTHING, "t5-small"), (replace(RELEASE, tensorrt_llm="1.3.0"), "baichuan2-13b")]
+    ("installed", "model"), [(NOTHING, "t5-small"), (replace(RELEASE, tensorrt_llm="1.3.0"), "t5-small")]
 )
 def test_auto_without_a_choice_says_what_is_missing(installed: Installed, model: str) -> None:
     with pytest.raises(UserMistake) as refusal:

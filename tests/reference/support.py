@@ -19,7 +19,7 @@ from inflight.executors.reference.cache import BlockPool, PagedCache
 from inflight.executors.reference.config import ModelConfig, load_config
 from inflight.executors.reference.drafts import LookupConfig
 from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.model import LlamaModel, load_model
+from inflight.executors.reference.model import NumpyModel, load_model
 from inflight.executors.reference.numpy_runner import NumpyRunner
 from inflight.executors.reference.options import cache_window, limit_windows, parse_options
 from inflight.executors.reference.reuse import ReuseIndex
@@ -30,7 +30,7 @@ from inflight.executors.reference.scheduler import CapacitySchedulerPolicy, Limi
 FIXTURES = Path(__file__).parent / "fixtures"
 VOCAB_SIZE = 64
 
-_models: dict[str, LlamaModel] = {}
+_models: dict[str, NumpyModel] = {}
 
 
 def expected(name: str) -> tuple[list[int], npt.NDArray[np.float32]]:
@@ -39,7 +39,7 @@ def expected(name: str) -> tuple[list[int], npt.NDArray[np.float32]]:
         return file["token_ids"].tolist(), file["logits"]
 
 
-def model(name: str = "llama") -> LlamaModel:
+def model(name: str = "llama") -> NumpyModel:
     """A fixture's model, loaded once; it is immutable."""
     if name not in _models:
         _models[name] = load_model(FIXTURES / name)
@@ -153,14 +153,13 @@ def torch_runner(
     from inflight.executors.reference.pytorch.model import TorchModel
     from inflight.executors.reference.pytorch.runner import TorchRunner
     from inflight.executors.reference.pytorch.weights import DeviceWeights
-    from inflight.executors.reference.tensors import required_tensors
     from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
     kernels = settings.kernels
     if settings.device == "cuda" and kernels is None:
         from inflight.executors.reference.pytorch import kernels
     torch.set_num_threads(1)  # the models are tiny
-    checkpoint = CheckpointWeights(find_weights(FIXTURES / name), required_tensors(config))
+    checkpoint = CheckpointWeights.of(config, find_weights(FIXTURES / name))
     weights = DeviceWeights(checkpoint, torch.device(settings.device), getattr(torch, settings.dtype))
     return TorchRunner(
         TorchModel(config, weights, max_seq_len, size, kernels or operations),

@@ -34,7 +34,7 @@ def test_absent_keys_take_the_defaults_of_transformers() -> None:
     config = parse_config(LLAMA)
     assert (config.num_kv_heads, config.head_dim, config.max_position_embeddings) == (4, 8, 2048)
     assert config.rope == RopeConfig(theta=10000.0)
-    assert config.rms_norm_eps == 1e-6
+    assert config.norm_epsilon == 1e-6
     assert config.windows == (None, None, None)
     assert not config.tie_word_embeddings
     assert (config.qkv_bias, config.output_bias, config.mlp_bias) == (False, False, False)
@@ -113,9 +113,9 @@ def test_the_architecture_may_come_from_the_model_type() -> None:
     ("keys", "kind", "words"),
     [
         (
-            {"architectures": ["GPT2LMHeadModel"]},
+            {"architectures": ["FalconForCausalLM"]},
             UnsupportedModelError,
-            ["GPT2LMHeadModel", "Qwen3ForCausalLM"],
+            ["FalconForCausalLM", "Qwen3ForCausalLM"],
         ),
         ({"architectures": [], "model_type": "mamba"}, UnsupportedModelError, ["mamba"]),
         ({"quantization_config": {"quant_method": "gptq"}}, UnsupportedModelError, ["quantization_config"]),

@@ -20,7 +20,18 @@ from .support import FIXTURES, Told, collect, engine, expected, request, run
 from .test_sampler import state_parameters
 
 PROMPT = [(7 * token) % 61 + 3 for token in range(18)]
-FAMILIES = ["llama", "mistral_window", "qwen2_tied", "qwen3"]
+FAMILIES = [
+    "llama",
+    "mistral_window",
+    "qwen2_tied",
+    "qwen3",
+    "gpt2",
+    "mixtral",
+    "phi3_window",
+    "gemma",
+    "baichuan2_rotary",
+    "baichuan2_alibi",
+]
 EARLY_STOPPING = {True: 1, False: 0, "never": -1}
 
 
@@ -69,9 +80,10 @@ def test_beams_are_those_of_transformers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_ngrams_are_kept_from_repeating_as_in_transformers(name: str) -> None:
+def test_greedy_search_with_penalties_and_bans_is_that_of_transformers(name: str) -> None:
     for case in searches(name, beams=False):
-        sampling = {"no_repeat_ngram_size": case["no_repeat_ngram_size"]}
+        keys = ("no_repeat_ngram_size", "repetition_penalty")
+        sampling = {key: case[key] for key in keys if key in case}
         [told] = run(
             engine(name), [request(1, case["prompt"], 14, sampling=sampling, end_id=case["end_id"])]
         ).values()

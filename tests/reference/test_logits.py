@@ -15,7 +15,7 @@ from inflight.executors.reference import arrays
 from inflight.executors.reference.batch import Span, build_batch
 from inflight.executors.reference.cache import PagedCache
 from inflight.executors.reference.config import load_config, parse_config
-from inflight.executors.reference.model import LlamaModel, load_model
+from inflight.executors.reference.model import NumpyModel, load_model
 
 from .support import FIXTURES, expected
 
@@ -24,7 +24,7 @@ TOLERANCE = 1e-4
 TOKENS_PER_BLOCK = 4
 
 
-def make_cache(model: LlamaModel, num_blocks: int) -> PagedCache:
+def make_cache(model: NumpyModel, num_blocks: int) -> PagedCache:
     config = model.config
     return PagedCache(config.num_layers, num_blocks, TOKENS_PER_BLOCK, config.num_kv_heads, config.head_dim)
 
@@ -38,6 +38,12 @@ def test_there_is_a_fixture_for_every_promise() -> None:
         "qwen2_tied",
         "qwen2_window",
         "qwen3",
+        "gpt2",
+        "mixtral",
+        "phi3_window",
+        "gemma",
+        "baichuan2_rotary",
+        "baichuan2_alibi",
     } == set(NAMES)
 
 
@@ -94,11 +100,15 @@ def test_generation_beside_others_equals_transformers(name: str) -> None:
         np.testing.assert_allclose(found[0], logits[position], atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+#: transformers has no Baichuan, whose own code has one spelling.
+IN_TRANSFORMERS = [name for name in NAMES if not name.startswith("baichuan")]
+
+
+@pytest.mark.parametrize("name", IN_TRANSFORMERS)
 def test_configurations_of_transformers_4_and_5_mean_the_same(name: str) -> None:
     old = json.loads((FIXTURES / name / "config-4.json").read_text())
     assert old["transformers_version"].startswith("4.")
     assert "rope_parameters" not in old
     new = json.loads((FIXTURES / name / "config.json").read_text())
-    assert "rope_parameters" in new
+    assert ("rope_parameters" in new) == (name != "gpt2")
     assert parse_config(old) == load_config(FIXTURES / name)

@@ -160,7 +160,9 @@ def test_sequences_that_end_early_leave_nothing_behind(device: str) -> None:
 @pytest.mark.skipif(
     "TRITON_INTERPRET" not in os.environ, reason="run with TRITON_INTERPRET=1 for the kernels"
 )
-@pytest.mark.parametrize("name", ["llama", "mistral_window", "qwen3"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral_window", "qwen3", "gpt2", "mixtral", "gemma", "baichuan2_alibi"]
+)
 def test_the_kernels_compute_what_the_operations_do(name: str) -> None:
     from inflight.executors.reference.pytorch import kernels
 

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from inflight.errors import UserMistake
-from inflight.executors.reference.config import ModelConfig, parse_config
+from inflight.executors.reference.config import ModelConfig, load_config, parse_config
 from inflight.executors.reference.errors import CheckpointError, UnsupportedModelError
-from inflight.executors.reference.model import LlamaModel
+from inflight.executors.reference.model import NumpyModel
 from inflight.executors.reference.tensors import required_tensors
 from inflight.executors.reference.weights import CheckpointWeights, find_weights
+
+from .support import FIXTURES
 
 
 def write(path: Path, header: Any, data: bytes = b"") -> None:
@@ -147,6 +150,11 @@ SIZES = {
         ("MistralForCausalLM", {}),
         ("Qwen2ForCausalLM", {}),
         ("Qwen3ForCausalLM", {"attention_bias": True}),
+        ("GPT2LMHeadModel", {"n_positions": 20}),
+        ("MixtralForCausalLM", {"num_local_experts": 3, "num_experts_per_tok": 2}),
+        ("Phi3ForCausalLM", {}),
+        ("GemmaForCausalLM", {}),
+        ("BaichuanForCausalLM", {"num_key_value_heads": 3, "head_dim": 4}),
     ],
 )
 def test_the_loader_reads_every_tensor_of_the_table(architecture: str, more: dict[str, Any]) -> None:
@@ -159,5 +167,16 @@ def test_the_loader_reads_every_tensor_of_the_table(architecture: str, more: dic
             asked.add(name)
             return np.zeros(table[name], np.float32)
 
-    LlamaModel(config, Recorder(), 1)
+    NumpyModel(config, Recorder(), 1)
     assert asked == table.keys()
+
+
+def test_a_prefix_that_a_checkpoint_leaves_out_is_understood(tmp_path: Path) -> None:
+    """OpenAI's own GPT-2 has `wte.weight` where transformers writes `transformer.wte.weight`."""
+    name = FIXTURES / "gpt2"
+    with safe_open(name / "model.safetensors", "np") as file:
+        tensors = {key.removeprefix("transformer."): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((name / "config.json").read_bytes())
+    weights = CheckpointWeights.of(load_config(tmp_path), find_weights(tmp_path))
+    np.testing.assert_array_equal(weights.tensor("transformer.wte.weight"), tensors["wte.weight"])

@@ -33,6 +33,7 @@ class Family:
 
 #: Architecture -> its peculiarities. One that is not listed gets the defaults of `Family`.
 FAMILIES: Mapping[str, Family] = {
+    "BaiChuanForCausalLM": Family(),
     "BaichuanForCausalLM": Family("baichuan"),
     "BartForConditionalGeneration": Family("bart", gated_mlp=False, learned_positions=True),
     "FalconForCausalLM": Family(gated_mlp=False),

@@ -9,7 +9,6 @@ from typing import Any
 
 from inflight.errors import Problem, UserMistake
 from inflight.executors.reference.config import parse_config
-from inflight.executors.reference.tensors import required_tensors
 from inflight.executors.reference.weights import CheckpointWeights
 from inflight.model.checkpoint import Checkpoint
 
@@ -38,7 +37,7 @@ def check_config(config: Mapping[str, Any]) -> list[Problem]:
 def check_tensors(checkpoint: Checkpoint) -> list[Problem]:
     """The first tensor that is missing or unusable. The config must be sound."""
     try:
-        CheckpointWeights(checkpoint.shards, required_tensors(parse_config(checkpoint.config)))
+        CheckpointWeights.of(parse_config(checkpoint.config), checkpoint.shards)
     except UserMistake as error:
         return [Problem.of(error)]
     return []

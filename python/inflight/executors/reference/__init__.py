@@ -1,10 +1,12 @@
-"""The reference executor: Llama-family models on NumPy or PyTorch, with the semantics of TensorRT-LLM.
+"""The reference executor: decoder models on NumPy or PyTorch, with the semantics of TensorRT-LLM.
 
 Everything around it can be run and tested without a GPU, and with one it is fast. In-flight batching can be
 read here from end to end.
 This file puts the parts together:
 
     config   config.json to values            scheduler  which sequences run next
+    families what each model family differs in
+    tensors  names and shapes of weights      layers     weights, gathered for the forward pass
     weights  safetensors to float32           admission  one request's check
     extras   what a request's tensors ask     queue      who waits, in order
     beams    a search with several beams      planner    who runs next, and where

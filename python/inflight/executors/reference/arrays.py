@@ -7,10 +7,13 @@ requests or block accounting. All floats are float32; `T` is rows of the iterati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from .families.family import Activation
 
 Float32 = npt.NDArray[np.float32]
 Int = npt.NDArray[np.int64]
@@ -22,6 +25,34 @@ _MAX_SCORES = 1 << 19
 
 #: What a masked score becomes; finite, so that a fully masked padding row stays free of NaN.
 _MASKED = np.float32(-1e30)
+
+
+def joined(parts: Sequence[Float32]) -> Float32:
+    """One array of all rows."""
+    return np.concatenate(parts)
+
+
+def stacked(parts: Sequence[Float32]) -> Float32:
+    """One array with a new first axis."""
+    return np.stack(parts)
+
+
+def turned(matrix: Float32) -> Float32:
+    """The transposed matrix, in memory of its own."""
+    return np.array(matrix.T, order="C")
+
+
+def unit_rows(matrix: Float32) -> Float32:
+    """Each row divided by its length."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", matrix, matrix))[:, None]
+    normed: Float32 = matrix / np.maximum(lengths, np.float32(1e-12))
+    return normed
+
+
+def added(weight: Float32, offset: float) -> Float32:
+    """``weight + offset``."""
+    total: Float32 = weight + np.float32(offset)
+    return total
 
 
 def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
@@ -43,6 +74,65 @@ def rms_norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
     normed: Float32 = x / np.sqrt(mean_square + np.float32(epsilon))
     normed *= weight
     return normed
+
+
+def layer_norm(x: Float32, weight: Float32, bias: Float32, epsilon: float) -> Float32:
+    """Moves the last axis to mean 0 and scales it to variance 1, then by ``weight``, plus ``bias``."""
+    centered: Float32 = x - x.mean(axis=-1, keepdims=True)
+    variance = np.einsum("...i,...i->...", centered, centered)[..., None] * np.float32(1.0 / x.shape[-1])
+    centered /= np.sqrt(variance + np.float32(epsilon))
+    centered *= weight
+    centered += bias
+    return centered
+
+
+def activate(x: Float32, activation: Activation, gated: bool) -> Float32:
+    """The activation of ``x``, or that of its first half times its second where the MLP is ``gated``."""
+    if activation == "silu" and gated:
+        return silu_gate(x)
+    half = x.shape[-1] // 2 if gated else x.shape[-1]
+    active = gelu_tanh(x[..., :half]) if activation == "gelu_tanh" else silu(x[..., :half])
+    if gated:
+        active *= x[..., half:]
+    return active
+
+
+def gelu_tanh(x: Float32) -> Float32:
+    """The approximation of GELU by tanh, as GPT-2 has it."""
+    inner: Float32 = x * x * x
+    inner *= np.float32(0.044715)
+    inner += x
+    inner *= np.float32(np.sqrt(2.0 / np.pi))
+    active: Float32 = np.tanh(inner, out=inner)
+    active += np.float32(1.0)
+    active *= x
+    active *= np.float32(0.5)
+    return active
+
+
+def silu(x: Float32) -> Float32:
+    """``x * sigmoid(x)``. By tanh, which cannot overflow as exp does."""
+    active: Float32 = np.tanh(x * np.float32(0.5))
+    active += np.float32(1.0)
+    active *= x
+    active *= np.float32(0.5)
+    return active
+
+
+def experts(
+    x: Float32, router: Float32, gate_up: Float32, down: Float32, chosen: int, activation: Activation
+) -> Float32:
+    """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
+    scores. Matrices are ``[experts, out, in]``."""
+    scores = linear(x, router)
+    best = best_ids(scores, chosen)
+    shares = softmax(np.take_along_axis(scores, best, axis=1))
+    mixed = np.zeros_like(x)
+    for expert in np.unique(best):
+        rows, places = np.nonzero(best == expert)
+        inner = activate(linear(x[rows], gate_up[expert]), activation, True)
+        mixed[rows] += linear(inner, down[expert]) * shares[rows, places][:, None]
+    return mixed
 
 
 def silu_gate(gate_up: Float32) -> Float32:
@@ -107,14 +197,23 @@ def generation_mask(
 
 
 def generation_attention(
-    queries: Float32, keys: Float32, values: Float32, mask: Float32 | None, scale: float
+    queries: Float32,
+    keys: Float32,
+    values: Float32,
+    mask: Float32 | None,
+    scale: float,
+    slopes: Float32 | None = None,
+    distances: Float32 | None = None,
 ) -> Float32:
-    """One new token a sequence: ``queries [R, heads, head_dim]`` over ``[R, padded, kv_heads, head_dim]``."""
+    """One new token a sequence: ``queries [R, heads, head_dim]`` over ``[R, padded, kv_heads, head_dim]``.
+    With ``slopes [heads]`` scores fall with the ``distances [R, padded]`` of the keys (ALiBi)."""
     rows, heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     # Queries that share a key head form one small matrix; the transposes below are views that BLAS reads.
     grouped = (queries * np.float32(scale)).reshape(rows, kv_heads, heads // kv_heads, head_dim)
     scores = grouped @ keys.transpose(0, 2, 3, 1)
+    if slopes is not None and distances is not None:
+        scores += slopes.reshape(kv_heads, -1, 1) * distances[:, None, None, :]
     if mask is not None:
         scores += mask
     weights = softmax(scores)
@@ -131,12 +230,13 @@ def context_attention(
     scale: float,
     places: Int | None = None,
     sink_tokens: int = 0,
+    slopes: Float32 | None = None,
 ) -> Float32:
     """A chunk of one prompt: ``queries [T, heads, head_dim]`` at ``first_position`` on, causal, over all
     ``[first_position + T, kv_heads, head_dim]`` keys so far.
 
     With ``places [keys]`` over keys at these positions; those below ``sink_tokens`` are seen beyond the
-    window.
+    window. With ``slopes [heads]`` scores fall with the distance (ALiBi).
     """
     count, heads, head_dim = queries.shape
     kv_heads = keys.shape[1]
@@ -157,6 +257,9 @@ def context_attention(
         masked = end - rows if window is None and places is None else begin
         positions = np.arange(masked, end) if places is None else places
         own = np.arange(first_position + start, first_position + stop)[:, None]
+        if slopes is not None:
+            seen = np.arange(begin, end) if places is None else places
+            by_row += slopes[:, None, None] * (seen - own).astype(np.float32)
         hidden = positions > own
         if window is not None:
             hidden |= (positions <= own - window) & (positions >= sink_tokens)

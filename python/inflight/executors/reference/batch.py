@@ -50,6 +50,12 @@ class GenerationGroup:
             )
         return self._masks[window]
 
+    @property
+    def distances(self) -> Float32:
+        """How far each key ``[rows, padded]`` is from its query: 0 or less."""
+        places = np.arange(self.padded) if self.places is None else self.places
+        return (places + 1 - self.lengths[:, None]).astype(np.float32)
+
 
 @dataclass(frozen=True, slots=True)
 class ContextSpan:

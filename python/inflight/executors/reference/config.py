@@ -1,13 +1,13 @@
 """What the forward pass needs of a model, over the facts that `inflight.model.config` reads.
 
-Owns the keys of transformers 4.x and 5.x that change the arithmetic: rotary embedding, biases, norms, sliding
-windows. To add a family, add a row to `FAMILIES`. Whatever would change the logits and is not implemented is
-refused by name. Knows nothing of weights or arrays.
+Owns the keys of transformers 4.x and 5.x that change the arithmetic and are common to families; what is one
+family's own is in its file in `families`. Whatever would change the logits and is not implemented is refused
+by name. Knows nothing of weights or arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from inflight.model.files import read_json
 from inflight.model.values import bad_value, flag, integer, missing_key, number
 
 from .errors import UnsupportedModelError
+from .families import FAMILIES
+from .families.family import Activation, Family, Names, Norm, Positions
 
 #: Rotary scaling by name; the others (dynamic, yarn, longrope, ...) are refused.
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
@@ -43,7 +45,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Everything the forward pass needs to know of a Llama-family model."""
+    """Everything the forward pass needs to know of a model."""
 
     architecture: str
     vocab_size: int
@@ -54,8 +56,24 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     max_position_embeddings: int
-    rms_norm_eps: float
-    rope: RopeConfig
+    norm: Norm
+    norm_epsilon: float
+    #: What is added to the stored weights of a norm.
+    norm_offset: float
+    positions: Positions
+    #: None: heads are not rotated.
+    rope: RopeConfig | None
+    #: By head, how much scores fall per position of distance (ALiBi); None: they do not.
+    alibi_slopes: tuple[float, ...] | None
+    activation: Activation
+    gated_mlp: bool
+    #: 0: every layer has one MLP.
+    num_experts: int
+    experts_per_token: int
+    #: What embeddings are multiplied with.
+    embedding_scale: float
+    #: Whether each row of the head has unit length.
+    unit_head: bool
     tie_word_embeddings: bool
     qkv_bias: bool
     output_bias: bool
@@ -64,68 +82,11 @@ class ModelConfig:
     qk_norm: bool
     #: Per layer: how many of the latest positions a query sees, itself included; None: all.
     windows: tuple[int | None, ...]
+    names: Names
     #: First positions that every query of a layer with a window sees besides.
     sink_tokens: int = 0
 
 
-#: Sliding windows by layer, from the config's values and the number of layers.
-Windows = Callable[[Mapping[str, Any], int], tuple[int | None, ...]]
-
-
-def _no_windows(_values: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
-    return (None,) * num_layers
-
-
-def _one_window(values: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
-    """Mistral slides on every layer."""
-    if values.get("sliding_window") is None:
-        return (None,) * num_layers
-    if values.get("layer_types") is not None:
-        raise UnsupportedModelError(
-            "`layer_types` in `config.json` is not supported for this architecture",
-            "use a checkpoint without it: the reference executor applies the window to every layer",
-        )
-    return (integer(values, "sliding_window"),) * num_layers
-
-
-def _chosen_windows(values: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
-    """Qwen slides on the layers that the config names."""
-    if values.get("sliding_window") is None or not flag(values, "use_sliding_window", False):
-        return (None,) * num_layers
-    window = integer(values, "sliding_window")
-    layer_types = values.get("layer_types")
-    if layer_types is None:
-        first = integer(values, "max_window_layers", 28, minimum=0)
-        return tuple(window if layer >= first else None for layer in range(num_layers))
-    if not isinstance(layer_types, list) or len(layer_types) != num_layers:
-        raise bad_value("layer_types", layer_types, f"a list of {num_layers} names")
-    for layer_type in layer_types:
-        if layer_type not in ("full_attention", "sliding_attention"):
-            raise UnsupportedModelError(
-                f"layer type `{layer_type}` is not supported by the reference executor",
-                "use a checkpoint whose layers are `full_attention` or `sliding_attention`",
-            )
-    return tuple(window if layer_type == "sliding_attention" else None for layer_type in layer_types)
-
-
-@dataclass(frozen=True)
-class Family:
-    """How an architecture differs from Llama; of a bias, None: the config's own key decides."""
-
-    qkv_bias: bool | None = False
-    output_bias: bool | None = False
-    mlp_bias: bool | None = False
-    qk_norm: bool = False
-    windows: Windows = _no_windows
-
-
-#: The architectures that the forward pass implements.
-FAMILIES: Mapping[str, Family] = {
-    "LlamaForCausalLM": Family(qkv_bias=None, output_bias=None, mlp_bias=None),
-    "MistralForCausalLM": Family(windows=_one_window),
-    "Qwen2ForCausalLM": Family(qkv_bias=True, windows=_chosen_windows),
-    "Qwen3ForCausalLM": Family(qkv_bias=None, output_bias=None, qk_norm=True, windows=_chosen_windows),
-}
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
 
 
@@ -144,9 +105,9 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
             f"use one of {', '.join(SUPPORTED_ARCHITECTURES)}, or the tensorrt_llm executor",
         )
     facts, values = parse_facts(config), text_values(config)
-    _require_supported(facts, values)
+    activation = _require_supported(facts, values, family)
     positions = facts.max_position_embeddings or _DEFAULT_POSITIONS
-    return ModelConfig(
+    parsed = ModelConfig(
         architecture=architecture,
         vocab_size=facts.vocab_size,
         hidden_size=facts.hidden_size,
@@ -156,40 +117,62 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         num_kv_heads=facts.num_kv_heads,
         head_dim=facts.head_dim,
         max_position_embeddings=positions,
-        rms_norm_eps=number(values, "rms_norm_eps", 1e-6),
-        rope=_rope(values, positions),
+        norm=family.norm,
+        norm_epsilon=number(values, family.epsilon_key, family.epsilon),
+        norm_offset=family.norm_offset,
+        positions=family.positions,
+        rope=_rope(values, positions) if family.positions == "rotary" else None,
+        alibi_slopes=None,
+        activation=activation,
+        gated_mlp=family.gated_mlp,
+        num_experts=facts.num_experts if family.names.router else 0,
+        experts_per_token=facts.experts_per_token if family.names.router else 0,
+        embedding_scale=facts.hidden_size**0.5 if family.scaled_embedding else 1.0,
+        unit_head=False,
         tie_word_embeddings=facts.tie_word_embeddings,
         qkv_bias=_bias(values, "attention_bias", family.qkv_bias),
         output_bias=_bias(values, "attention_bias", family.output_bias),
         mlp_bias=_bias(values, "mlp_bias", family.mlp_bias),
         qk_norm=family.qk_norm,
         windows=family.windows(values, facts.num_layers),
+        names=family.names,
     )
+    return family.adjust(parsed, values)
 
 
 def _bias(values: Mapping[str, Any], key: str, fixed: bool | None) -> bool:
     return flag(values, key, False) if fixed is None else fixed
 
 
-def _require_supported(facts: ModelFacts, values: Mapping[str, Any]) -> None:
+def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Family) -> Activation:
+    """Refuses what is not implemented; the activation is."""
     if facts.quantized:
         raise UnsupportedModelError(
             f"the checkpoint is quantized (`{facts.quantized}`, in `quantization_config`)",
             "use the unquantized checkpoint with the reference executor",
         )
-    activation = values.get("hidden_act", "silu")
-    if activation != "silu":
+    key = family.activation_key
+    activation = values.get(key) or family.activation
+    if activation not in family.activations:
         raise UnsupportedModelError(
-            f"`hidden_act` in `config.json` must be `silu` for the reference executor, got `{activation}`",
+            f"`{key}` in `config.json` must be `{'` or `'.join(family.activations)}` for the reference"
+            f" executor, got `{activation}`",
             "use another checkpoint, or the tensorrt_llm executor",
         )
-    if values.get("intermediate_size") is None:
+    for key, accepted in family.required.items():
+        if values.get(key, accepted[0]) not in accepted:
+            raise UnsupportedModelError(
+                f"`{key}` in `config.json` is `{values[key]}`, which the reference executor does not support",
+                "use another checkpoint, or the tensorrt_llm executor",
+            )
+    if family.gated_mlp and values.get("intermediate_size") is None:
         # Not to be guessed from the hidden size, as it is where the MLP has no gate.
         raise missing_key("intermediate_size")
     if facts.num_layers > _MOST_LAYERS:
         raise bad_value("num_hidden_layers", facts.num_layers, f"at most {_MOST_LAYERS}")
     if facts.head_dim % 2:
         raise bad_value("head_dim", facts.head_dim, "an even number")
+    return family.activations[activation]
 
 
 def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:

@@ -18,7 +18,7 @@ from .batch import Span, build_batch
 from .cache import PagedCache
 from .config import ModelConfig
 from .errors import OptionError
-from .model import LlamaModel, load_model
+from .model import NumpyModel, load_model
 from .options import Options, plan_sizes
 from .runner import KNOWN, Built, Chunk, Outcome, Pending, Told, Work
 from .sampler import sample
@@ -31,7 +31,7 @@ _PROMPT_LOGIT_ROWS = 128
 class NumpyRunner:
     """Implements `runner.Runner`. ``depth`` 2 is for tests: planning as for a device."""
 
-    def __init__(self, model: LlamaModel, cache: PagedCache, depth: int = 1) -> None:
+    def __init__(self, model: NumpyModel, cache: PagedCache, depth: int = 1) -> None:
         self.depth = depth
         self._model = model
         self._cache = cache

@@ -5,35 +5,64 @@ Pure; knows neither files nor arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .config import ModelConfig
 
+Shape = tuple[int, ...]
 
-def required_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of each tensor; matrices are `[out, in]`."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    yield "model.embed_tokens.weight", (config.vocab_size, hidden)
-    yield "model.norm.weight", (hidden,)
+
+def required_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of each tensor; matrices are `[out, in]` unless the family stores them transposed."""
+    names, hidden = config.names, config.hidden_size
+    yield f"{names.embedding}.weight", (config.vocab_size, hidden)
+    if config.positions == "learned":
+        yield f"{names.positions}.weight", (config.max_position_embeddings, hidden)
+    yield from _norm(config, names.final_norm)
     if not config.tie_word_embeddings:
-        yield "lm_head.weight", (config.vocab_size, hidden)
+        yield f"{names.head}.weight", (config.vocab_size, hidden)
     for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}"
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            yield f"{prefix}.{norm}.weight", (hidden,)
-        if config.qk_norm:
-            for norm in ("q_norm", "k_norm"):
-                yield f"{prefix}.self_attn.{norm}.weight", (config.head_dim,)
-        for part, has_bias, outputs, inputs in (
-            ("self_attn.q_proj", config.qkv_bias, queries, hidden),
-            ("self_attn.k_proj", config.qkv_bias, keys, hidden),
-            ("self_attn.v_proj", config.qkv_bias, keys, hidden),
-            ("self_attn.o_proj", config.output_bias, hidden, queries),
-            ("mlp.gate_proj", config.mlp_bias, inner, hidden),
-            ("mlp.up_proj", config.mlp_bias, inner, hidden),
-            ("mlp.down_proj", config.mlp_bias, hidden, inner),
-        ):
-            yield f"{prefix}.{part}.weight", (outputs, inputs)
-            if has_bias:
-                yield f"{prefix}.{part}.bias", (outputs,)
+        yield from _layer(config, names.layer.format(layer))
+
+
+def _layer(config: ModelConfig, prefix: str) -> Iterator[tuple[str, Shape]]:
+    names, hidden, inner = config.names, config.hidden_size, config.intermediate_size
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    for norm in (names.input_norm, names.post_norm):
+        yield from _norm(config, f"{prefix}.{norm}")
+    if config.qk_norm:
+        for norm in (names.query_norm, names.key_norm):
+            yield f"{prefix}.{norm}.weight", (config.head_dim,)
+    yield from _linear(config, prefix, names.qkv, config.qkv_bias, (queries, keys, keys), hidden)
+    yield from _linear(config, prefix, (names.output,), config.output_bias, (hidden,), queries)
+    widths = (inner, inner) if config.gated_mlp else (inner,)
+    prefixes = [prefix]
+    if config.num_experts:
+        yield from _linear(config, prefix, (names.router,), False, (config.num_experts,), hidden)
+        prefixes = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
+    for place in prefixes:
+        yield from _linear(config, place, names.gate_up, config.mlp_bias, widths, hidden)
+        yield from _linear(config, place, (names.down,), config.mlp_bias, (hidden,), inner)
+
+
+def _norm(config: ModelConfig, name: str) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", (config.hidden_size,)
+    if config.norm == "layer":
+        yield f"{name}.bias", (config.hidden_size,)
+
+
+def _linear(
+    config: ModelConfig,
+    prefix: str,
+    parts: Sequence[str],
+    has_bias: bool,
+    outputs: Sequence[int],
+    inputs: int,
+) -> Iterator[tuple[str, Shape]]:
+    """Modules of the same input; one name holds all outputs."""
+    widths = outputs if len(parts) == len(outputs) else (sum(outputs),)
+    for part, width in zip(parts, widths, strict=True):
+        shape = (inputs, width) if config.names.transposed else (width, inputs)
+        yield f"{prefix}.{part}.weight", shape
+        if has_bias:
+            yield f"{prefix}.{part}.bias", (width,)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.model.shards import FETCH_AGAIN, INDEX, SINGLE, Shard, Tensor, find_shards
 
+from .config import ModelConfig
 from .errors import CheckpointError, UnsupportedModelError
+from .tensors import required_tensors
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,11 +31,23 @@ _OTHER_WEIGHTS = "check that `config.json` belongs to these weights"
 class CheckpointWeights:
     """The tensors that a model needs, checked against the headers of its shards and read on demand."""
 
-    def __init__(self, shards: Iterable[Shard], required: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+    @classmethod
+    def of(cls, config: ModelConfig, shards: Iterable[Shard]) -> CheckpointWeights:
+        """The tensors of a configuration. Errors as the constructor's."""
+        return cls(shards, required_tensors(config), config.names.optional_prefix)
+
+    def __init__(
+        self,
+        shards: Iterable[Shard],
+        required: Iterable[tuple[str, tuple[int, ...]]],
+        optional_prefix: str = "",
+    ) -> None:
         """Raises `CheckpointError` for a tensor that is missing or has another shape, and
-        `UnsupportedModelError` for one of another type than a float.
+        `UnsupportedModelError` for one of another type than a float. Names may lack ``optional_prefix``.
         """
         found = {tensor.name: (shard.path, tensor) for shard in shards for tensor in shard.tensors}
+        if optional_prefix and not any(name.startswith(optional_prefix) for name in found):
+            found |= {optional_prefix + name: place for name, place in found.items()}
         self._where: dict[str, tuple[Path, Tensor]] = {}
         for name, shape in required:
             if name not in found:

@@ -18,7 +18,6 @@ from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.options import Options, Sizes, plan_sizes
 from inflight.executors.reference.runner import Built
 from inflight.executors.reference.scheduler import Limits
-from inflight.executors.reference.tensors import required_tensors
 from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
 from . import operations
@@ -77,8 +76,8 @@ def _load(model_dir: Path, config: ModelConfig, options: Options, device: Any) -
     if options.load_format == "dummy":
         weights = RandomWeights(config, device, choose_dtype(options.dtype, "bfloat16", device))
         return TorchModel(config, weights, longest, options.tokens_per_block, kernels)
-    checkpoint = CheckpointWeights(find_weights(model_dir), required_tensors(config))
-    dtype = choose_dtype(options.dtype, stored_dtype(checkpoint), device)
+    checkpoint = CheckpointWeights.of(config, find_weights(model_dir))
+    dtype = choose_dtype(options.dtype, stored_dtype(checkpoint, config), device)
     loaded = DeviceWeights(checkpoint, device, dtype)
     return TorchModel(config, loaded, longest, options.tokens_per_block, kernels)
 

@@ -11,17 +11,22 @@ import torch
 import triton
 import triton.language as tl
 
-from .operations import CONTEXT_TILE, Context, Shape, Tensor
+from inflight.executors.reference.families.family import Activation
+
+from .operations import CONTEXT_TILE, Context, Shape, Tensor, add_layer_norm, choose_experts
+from .operations import activate as _activate
 from .operations import linear as _library_linear
 
 __all__ = [
+    "activate",
+    "add_layer_norm",
     "add_rms_norm",
     "context_attention",
+    "experts",
     "generation_attention",
     "linear",
     "prepare",
     "rotate_and_store",
-    "silu_gate",
 ]
 
 #: Shares of a context that are attended at once, where there are too few sequences to fill the device.
@@ -175,11 +180,29 @@ def _silu_gate(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * WIDTH + columns, gated.to(gate.dtype), mask=inside)
 
 
-def silu_gate(gate_up: Tensor) -> Tensor:
-    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
-    _silu_gate[(rows, triton.cdiv(width, 1024))](gate_up, out, WIDTH=width, BLOCK=1024)
+def activate(x: Tensor, activation: Activation, gated: bool) -> Tensor:
+    """Other activations than Llama's are PyTorch's own operations."""
+    if activation != "silu" or not gated:
+        return _activate(x, activation, gated)
+    rows, width = x.shape[0], x.shape[1] // 2
+    out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    _silu_gate[(rows, triton.cdiv(width, 1024))](x, out, WIDTH=width, BLOCK=1024)
     return out
+
+
+def experts(
+    x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, chosen: int, activation: Activation
+) -> Tensor:
+    """Every expert computes every row, since a graph cannot choose: a batch of some rows reads all experts'
+    weights anyway, which is what its time goes to."""
+    best, shares = choose_experts(x, router, chosen)
+    by_expert = torch.zeros((x.shape[0], len(router)), dtype=torch.float32, device=x.device)
+    by_expert.scatter_(1, best, shares)
+    mixed = torch.zeros_like(x, dtype=torch.float32)
+    for expert in range(len(router)):
+        inner = activate(_library_linear(x, gate_up[expert]), activation, True)
+        mixed += _library_linear(inner, down[expert]) * by_expert[:, expert, None]
+    return mixed.to(x.dtype)
 
 
 @triton.jit
@@ -295,6 +318,7 @@ def _generation_attention(
     out,
     maxima,
     sums,
+    slopes,
     scale,
     table_width,
     KV_HEADS: tl.constexpr,
@@ -307,6 +331,7 @@ def _generation_attention(
     SPLITS: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
+    ALIBI: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """A share of one sequence's keys, for the queries that read one key head. Scores are in base 2."""
@@ -343,6 +368,9 @@ def _generation_attention(
         loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
         key = tl.load(keys + reach, mask=loaded, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+        if ALIBI:
+            slope = tl.load(slopes + kv_head * SHARED + query_heads, mask=query_heads < SHARED, other=0.0)
+            scores += slope[:, None] * (place + 1 - length).to(tl.float32)[None, :] * 1.4426950408889634
         scores = tl.where(inside[None, :], scores, -1e30)
         higher = tl.maximum(maximum, tl.max(scores, axis=1))
         weights = tl.exp2(scores - higher[:, None])
@@ -431,6 +459,7 @@ def generation_attention(
         parts,
         maxima,
         sums,
+        queries if shape.slopes is None else shape.slopes,
         shape.scale * 1.4426950408889634,
         block_tables.stride(0),
         KV_HEADS=shape.kv_heads,
@@ -443,6 +472,7 @@ def generation_attention(
         SPLITS=splits,
         WINDOW=window or 0,
         SINKS=shape.sink_tokens if window else 0,
+        ALIBI=shape.slopes is not None,
         PRECISION=_precision(queries),
         num_warps=warps,
         num_stages=stages,
@@ -465,6 +495,7 @@ def _context_attention(
     tile_positions,
     tile_counts,
     out,
+    slopes,
     scale,
     table_width,
     HEADS: tl.constexpr,
@@ -476,6 +507,7 @@ def _context_attention(
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
+    ALIBI: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One tile of a chunk's rows, for one query head. Scores are in base 2."""
@@ -515,6 +547,9 @@ def _context_attention(
         loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
         key = tl.load(keys + reach, mask=loaded, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+        if ALIBI:
+            distance = (place[None, :] - own[:, None]).to(tl.float32)
+            scores += tl.load(slopes + head) * distance * 1.4426950408889634
         seen = (place[None, :] <= own[:, None]) & inside[None, :]
         if SINKS > 0:
             seen &= (place[None, :] > own[:, None] - WINDOW) | (place[None, :] < SINKS)
@@ -555,6 +590,7 @@ def context_attention(
         context.positions,
         context.counts,
         out,
+        queries if shape.slopes is None else shape.slopes,
         shape.scale * 1.4426950408889634,
         block_tables.stride(0),
         HEADS=shape.heads,
@@ -566,6 +602,7 @@ def context_attention(
         TILE=64,
         WINDOW=window or 0,
         SINKS=shape.sink_tokens if window else 0,
+        ALIBI=shape.slopes is not None,
         PRECISION=_precision(queries),
         num_warps=4,
         num_stages=2,

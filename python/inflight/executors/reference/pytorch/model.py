@@ -1,4 +1,4 @@
-"""The Llama family's forward pass on PyTorch: `reference.model`'s order of operations, on device tensors.
+"""A decoder's forward pass on PyTorch: `reference.model`'s order of operations, on device tensors.
 
 Owns that order and the cache's storage. Every operation is in `operations`, or in `kernels` where the
 device runs Triton. Knows nothing of requests, scheduling or sampling.
@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as functional
 
 from inflight.executors.reference.config import ModelConfig
-from inflight.executors.reference.model import Weights, inverse_frequencies, load_layer
+from inflight.executors.reference.layers import Layer, Loader, Weights, held
+from inflight.executors.reference.model import inverse_frequencies
 
 from . import operations
 from .communicator import DeviceCommunicator, OneDevice
@@ -54,6 +55,15 @@ class TorchModel:
         """``config`` and ``weights`` are this rank's part where a ``communicator`` joins it with others."""
         self.config = config
         self.communicator: DeviceCommunicator = communicator or OneDevice()
+        self.operations = kernels
+        loader = Loader(config, weights, operations)
+        self._ends = loader.ends()
+        self._layers = [loader.layer(index) for index in range(config.num_layers)]
+        scale = config.embedding_scale
+        self._scale = None if scale == 1.0 else torch.tensor(scale, dtype=self.dtype, device=self.device)
+        slopes = None
+        if config.alibi_slopes is not None:
+            slopes = torch.tensor(config.alibi_slopes, dtype=torch.float32, device=self.device)
         self.shape = Shape(
             config.num_heads,
             config.num_kv_heads,
@@ -61,12 +71,8 @@ class TorchModel:
             tokens_per_block,
             max_seq_len,
             config.sink_tokens,
+            slopes,
         )
-        self.operations = kernels
-        self._embedding = weights.tensor("model.embed_tokens.weight")
-        self._norm = weights.tensor("model.norm.weight")
-        self._head = self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight")
-        self._layers = [load_layer(config, weights, index, torch.cat) for index in range(config.num_layers)]
         frequencies = torch.from_numpy(inverse_frequencies(config.rope, config.head_dim))
         angles = torch.arange(max_seq_len, dtype=torch.float32)[:, None] * frequencies
         self._rope = (angles.cos().to(self.device), angles.sin().to(self.device))
@@ -75,22 +81,17 @@ class TorchModel:
 
     @property
     def device(self) -> Tensor:
-        return self._embedding.device
+        return self._ends.embedding.device
 
     @property
     def dtype(self) -> Tensor:
-        return self._embedding.dtype
+        return self._ends.embedding.dtype
 
     @property
     def memory_bytes(self) -> int:
         """What the weights take."""
-        tensors = {id(one): one for one in (self._embedding, self._norm, self._head, *self._rope)}
-        for layer in self._layers:
-            for name in layer.__slots__:
-                value = getattr(layer, name)
-                if isinstance(value, torch.Tensor):
-                    tensors[id(value)] = value
-        return sum(one.numel() * one.element_size() for one in tensors.values())
+        tables = sum(table.nbytes for table in self._rope)
+        return int(tables + sum(tensor.nbytes for tensor in held(self._ends, *self._layers).values()))
 
     def allocate_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Makes room for keys and values of ``num_blocks`` blocks, of all layers in one tensor, and for
@@ -129,12 +130,12 @@ class TorchModel:
     def forward(self, rows: Rows) -> Tensor:
         """Runs all rows, writes keys and values to the cache; final hidden states ``[T, hidden]``."""
         config, shape, ops = self.config, self.shape, self.operations
-        epsilon = config.rms_norm_eps
+        epsilon = config.norm_epsilon
         generating = rows.generation_slots.shape[0]
-        x = functional.embedding(rows.token_ids, self._embedding)
+        x = self._embed(rows)
         delta: Tensor | None = None
         for index, layer in enumerate(self._layers):
-            normed = ops.add_rms_norm(x, delta, layer.input_norm, epsilon)
+            normed = self._norm(x, delta, layer.input_norm, layer.input_norm_bias)
             norms = None
             if layer.query_norm is not None and layer.key_norm is not None:
                 norms = (layer.query_norm, layer.key_norm)
@@ -151,18 +152,42 @@ class TorchModel:
             )
             mixed = self._attend(queries, rows, index, generating, layer.window)
             delta = ops.linear(mixed.reshape(len(mixed), -1), layer.output, layer.output_bias)
-            normed = ops.add_rms_norm(x, delta, layer.post_norm, epsilon)
-            gated = ops.silu_gate(ops.linear(normed, layer.gate_up, layer.gate_up_bias))
-            delta = ops.linear(gated, layer.down, layer.down_bias)
-        return ops.add_rms_norm(x, delta, self._norm, epsilon)
+            normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias)
+            delta = self._mlp(normed, layer)
+        return self._norm(x, delta, self._ends.norm, self._ends.norm_bias)
+
+    def _embed(self, rows: Rows) -> Tensor:
+        x = functional.embedding(rows.token_ids, self._ends.embedding)
+        if self._scale is not None:
+            x *= self._scale
+        if self._ends.positions is not None:
+            x += functional.embedding(rows.positions, self._ends.positions)
+        return x
+
+    def _norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, bias: Tensor | None) -> Tensor:
+        epsilon = self.config.norm_epsilon
+        if bias is None:
+            return self.operations.add_rms_norm(x, delta, weight, epsilon)
+        return self.operations.add_layer_norm(x, delta, weight, bias, epsilon)
+
+    def _mlp(self, x: Tensor, layer: Layer[Tensor]) -> Tensor:
+        config, ops = self.config, self.operations
+        if layer.router is not None:
+            return ops.experts(
+                x, layer.router, layer.gate_up, layer.down, config.experts_per_token, config.activation
+            )
+        inner = ops.linear(x, layer.gate_up, layer.gate_up_bias)
+        return ops.linear(
+            ops.activate(inner, config.activation, config.gated_mlp), layer.down, layer.down_bias
+        )
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits ``[rows, vocab_size]`` of final hidden states, in the model's type; in ``out`` if given."""
         if out is None:
-            return self.operations.linear(hidden, self._head)
+            return self.operations.linear(hidden, self._ends.head)
         if len(hidden) == 1:  # the product with one row has a kernel of its own
-            return out.copy_(self.operations.linear(hidden, self._head))
-        return torch.matmul(hidden, self._head.t(), out=out)
+            return out.copy_(self.operations.linear(hidden, self._ends.head))
+        return torch.matmul(hidden, self._ends.head.t(), out=out)
 
     def _attend(self, queries: Tensor, rows: Rows, index: int, generating: int, window: int | None) -> Tensor:
         keys, values = self._keys[index], self._values[index]

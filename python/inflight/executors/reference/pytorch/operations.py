@@ -6,11 +6,14 @@ floats have the model's type, and sums are taken in float32. Knows nothing of re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
+
+from inflight.executors.reference.families.family import Activation
 
 #: Rows of a prompt that one tile of `Context` holds at most.
 CONTEXT_TILE = 64
@@ -29,6 +32,8 @@ class Shape:
     max_seq_len: int
     #: First positions that every query sees beyond its window.
     sink_tokens: int = 0
+    #: By head, float32, where biases are linear.
+    slopes: Tensor | None = None
 
     @property
     def scale(self) -> float:
@@ -63,6 +68,31 @@ def prepare(
     return token_ids, blocks * tokens_per_block + positions % tokens_per_block
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """One tensor of all rows."""
+    return torch.cat(tuple(parts))
+
+
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """One tensor with a new first axis."""
+    return torch.stack(tuple(parts))
+
+
+def turned(matrix: Tensor) -> Tensor:
+    """The transposed matrix, in memory of its own."""
+    return matrix.t().contiguous()
+
+
+def unit_rows(matrix: Tensor) -> Tensor:
+    """Each row divided by its length."""
+    return functional.normalize(matrix.float()).to(matrix.dtype)
+
+
+def added(weight: Tensor, offset: float) -> Tensor:
+    """``weight + offset``, in float32: in half precision the sum would lose what the weight says."""
+    return weight.float() + offset
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x [T, in]`` times ``weight [out, in]`` transposed, plus ``bias [out]``."""
     return functional.linear(x, weight, bias)
@@ -81,10 +111,40 @@ def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (normed * weight.float()).to(x.dtype)
 
 
-def silu_gate(gate_up: Tensor) -> Tensor:
-    """``silu(gate) * up`` of the halves of ``[T, 2 x n]``."""
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (functional.silu(gate) * up).to(gate_up.dtype)
+def add_layer_norm(x: Tensor, delta: Tensor | None, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    """Adds ``delta`` to ``x`` in place; the sum, moved to mean 0 and scaled to variance 1, times ``weight``,
+    plus ``bias``."""
+    if delta is not None:
+        x += delta
+    return functional.layer_norm(x, weight.shape, weight, bias, epsilon)
+
+
+def activate(x: Tensor, activation: Activation, gated: bool) -> Tensor:
+    """The activation of ``x``, or that of its first half times its second where the MLP is ``gated``."""
+    wide = x.float()
+    active, factor = wide.chunk(2, dim=-1) if gated else (wide, None)
+    active = functional.silu(active) if activation == "silu" else functional.gelu(active, approximate="tanh")
+    return (active if factor is None else active * factor).to(x.dtype)
+
+
+def experts(
+    x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, chosen: int, activation: Activation
+) -> Tensor:
+    """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
+    scores. Matrices are ``[experts, out, in]``."""
+    best, shares = choose_experts(x, router, chosen)
+    mixed = torch.zeros_like(x)
+    for expert in best.unique().tolist():
+        rows, places = torch.nonzero(best == expert, as_tuple=True)
+        inner = activate(linear(x[rows], gate_up[expert]), activation, True)
+        mixed[rows] += linear(inner, down[expert]) * shares[rows, places][:, None].to(x.dtype)
+    return mixed
+
+
+def choose_experts(x: Tensor, router: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
+    """The best experts of each row ``[T, chosen]`` and their shares, which sum to 1, in float32."""
+    scores, best = linear(x, router).float().topk(chosen, dim=-1)
+    return best, scores.softmax(-1)
 
 
 def rotate_and_store(
@@ -187,7 +247,11 @@ def _attend(
     seen = other <= own
     if window is not None:
         seen &= (other > own - window) | (other < shape.sink_tokens)
+    mask = seen
+    if shape.slopes is not None:
+        biases = shape.slopes[:, None, None] * (other - own).float()
+        mask = biases.masked_fill(~seen, float("-inf")).to(queries.dtype)
     mixed = functional.scaled_dot_product_attention(
-        queries.transpose(0, 1), gathered(keys), gathered(values), attn_mask=seen, scale=shape.scale
+        queries.transpose(0, 1), gathered(keys), gathered(values), attn_mask=mask, scale=shape.scale
     )
     return mixed.transpose(0, 1)

@@ -25,9 +25,9 @@ _TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F
 _REPORT_EVERY = 5.0
 
 
-def stored_dtype(checkpoint: CheckpointWeights) -> str:
+def stored_dtype(checkpoint: CheckpointWeights, config: ModelConfig) -> str:
     """PyTorch's name of the type that a checkpoint's weights are stored in: its final norm's."""
-    stored, _ = checkpoint.raw("model.norm.weight")
+    stored, _ = checkpoint.raw(f"{config.names.final_norm}.weight")
     return str(_TYPES[stored.dtype]).removeprefix("torch.")
 
 
@@ -61,6 +61,7 @@ class RandomWeights:
     def __init__(self, config: ModelConfig, device: Tensor, dtype: Tensor) -> None:
         self._shapes = dict(required_tensors(config))
         self._scale = config.hidden_size**-0.5
+        self._norm_weight = 1.0 - config.norm_offset
         self._device = device
         self._dtype = dtype
         self._generator = torch.Generator(device=device).manual_seed(0)
@@ -68,6 +69,7 @@ class RandomWeights:
     def tensor(self, name: str) -> Tensor:
         shape = self._shapes[name]
         if len(shape) == 1:
-            return torch.full(shape, 1.0 if "norm" in name else 0.0, dtype=self._dtype, device=self._device)
+            value = self._norm_weight if name.endswith(".weight") else 0.0
+            return torch.full(shape, value, dtype=self._dtype, device=self._device)
         drawn = torch.empty(shape, dtype=self._dtype, device=self._device)
         return drawn.normal_(0.0, self._scale, generator=self._generator)

@@ -1,0 +1,27 @@
+"""The model families that the reference executor serves, one file each.
+
+To add a family, write its file and list it here: what it accepts of a `config.json`, how its layers compute
+and where its tensors are. `inflight build`, its checks and the error texts follow from `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import baichuan, gemma, gpt2, llama, mistral, mixtral, phi3, qwen
+from .family import Family
+
+_LISTED = (
+    llama.LLAMA,
+    mistral.MISTRAL,
+    mixtral.MIXTRAL,
+    qwen.QWEN2,
+    qwen.QWEN3,
+    gpt2.GPT2,
+    phi3.PHI3,
+    gemma.GEMMA,
+    baichuan.BAICHUAN,
+)
+
+#: By the architecture that `config.json` names.
+FAMILIES: Mapping[str, Family] = {name: family for family in _LISTED for name in family.architectures}

@@ -1,0 +1,86 @@
+"""What a family file states: how its models differ from Llama, and where their tensors are.
+
+Owns the vocabulary of families. Pure data; knows neither files nor arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from .windows import Windows, no_windows
+
+if TYPE_CHECKING:
+    from inflight.executors.reference.config import ModelConfig
+
+Norm = Literal["rms", "layer"]
+Positions = Literal["rotary", "learned", "alibi"]
+Activation = Literal["silu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of modules in a checkpoint, without ``.weight`` and ``.bias``; those of a layer follow ``layer``,
+    whose ``{}`` is its number. Modules that share their input are listed in the order of their outputs; one
+    name stands for a checkpoint that stores them as one.
+    """
+
+    embedding: str = "model.embed_tokens"
+    #: Where positions are learned.
+    positions: str = ""
+    final_norm: str = "model.norm"
+    head: str = "lm_head"
+    layer: str = "model.layers.{}"
+    input_norm: str = "input_layernorm"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    query_norm: str = "self_attn.q_norm"
+    key_norm: str = "self_attn.k_norm"
+    output: str = "self_attn.o_proj"
+    post_norm: str = "post_attention_layernorm"
+    #: Gate before up; of a mixture, the names within an expert, as is ``down``.
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    #: Of a mixture of experts; the ``{}`` is the expert's number.
+    router: str = ""
+    expert: str = ""
+    #: Whether the layers' matrices are stored as ``[in, out]``.
+    transposed: bool = False
+    #: What some checkpoints leave out at the beginning of every name.
+    optional_prefix: str = ""
+
+
+def _as_parsed(config: ModelConfig, _values: Mapping[str, Any]) -> ModelConfig:
+    return config
+
+
+@dataclass(frozen=True)
+class Family:
+    """How an architecture differs from Llama; of a bias, None: the config's own key decides."""
+
+    architectures: tuple[str, ...]
+    names: Names = Names()
+    qkv_bias: bool | None = False
+    output_bias: bool | None = False
+    mlp_bias: bool | None = False
+    #: RMS norm of each query and key head before the rotary embedding.
+    qk_norm: bool = False
+    windows: Windows = no_windows
+    norm: Norm = "rms"
+    #: Where the config has a norm's epsilon, and what it is without.
+    epsilon_key: str = "rms_norm_eps"
+    epsilon: float = 1e-6
+    #: What is added to the stored weights of a norm.
+    norm_offset: float = 0.0
+    positions: Positions = "rotary"
+    #: Where the config has the activation, the name that holds without, and what each name means.
+    activation_key: str = "hidden_act"
+    activation: str = "silu"
+    activations: Mapping[str, Activation] = field(default_factory=lambda: {"silu": "silu"})
+    gated_mlp: bool = True
+    #: Whether embeddings are multiplied with the square root of their size.
+    scaled_embedding: bool = False
+    #: Keys of the config that change the arithmetic, with the only values that are implemented.
+    required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: What follows from the config's values and fits no field above.
+    adjust: Callable[[ModelConfig, Mapping[str, Any]], ModelConfig] = _as_parsed

@@ -1,0 +1,13 @@
+"""Phi-3: Llama with fewer, wider matrices."""
+
+from __future__ import annotations
+
+from .family import Family, Names
+from .windows import one_window
+
+PHI3 = Family(
+    ("Phi3ForCausalLM",),
+    Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",)),
+    windows=one_window,
+    epsilon=1e-5,
+)
