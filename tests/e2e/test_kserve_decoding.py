@@ -90,6 +90,21 @@ def test_a_hot_prompt_is_found_and_kept_by_its_retention(client: triton.Inferenc
         assert result.as_numpy("inflight_cached_tokens").reshape(-1).tolist() == [found]
 
 
+def test_a_request_is_told_what_it_took(client: triton.InferenceServerClient) -> None:
+    result = ask(client, runtime_top_k=1, return_perf_metrics=True)
+    times = [
+        int(result.as_numpy(f"{name}_time_ns").item())
+        for name in ("arrival", "first_scheduled", "first_token", "last_token")
+    ]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+    new, reused, total = (
+        int(result.as_numpy(f"kv_cache_{name}_blocks").item())
+        for name in ("alloc_new", "reused", "alloc_total")
+    )
+    assert total == new + reused > 0
+
+
 def test_a_priority_is_taken_and_a_bad_range_is_not(client: triton.InferenceServerClient) -> None:
     assert len(ids(ask(client, runtime_top_k=1, priority=1))[0]) == 8
     with pytest.raises(InferenceServerException, match="0 ends"):

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inflight.errors import UserMistake
-from inflight.executors.base import Executor, FinishReason
+from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
 from inflight.executors.reference.engine import Engine
 
@@ -149,6 +150,76 @@ def test_a_broken_engine_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(RuntimeError, match="no more"):
         subject.enqueue([request(2, PROMPT, 5)])
     subject.shutdown()
+
+
+#: `IterationStats.to_json_str` of TensorRT-LLM 1.2.
+ITERATION_KEYS = (
+    "timestamp iter iterLatencyMS newActiveRequestsQueueLatencyMS numNewActiveRequests numActiveRequests"
+    " numQueuedRequests numCompletedRequests maxNumActiveRequests maxBatchSizeStatic"
+    " maxBatchSizeTunerRecommended maxBatchSizeRuntime maxNumTokensStatic maxNumTokensTunerRecommended"
+    " maxNumTokensRuntime gpuMemUsage cpuMemUsage pinnedMemUsage kvCacheStats staticBatchingStats"
+    " inflightBatchingStats specDecodingStats"
+)
+
+
+def test_statistics_have_tensorrt_llms_names_and_waiting_times(executor: Executor) -> None:
+    # Eight sequences run and four wait until those are through.
+    executor.enqueue([request(key, PROMPT, 6) for key in range(12)])
+    drain(executor, 12)
+    stats = list(executor.stats())
+    assert {*ITERATION_KEYS.split()} <= stats[0].keys()
+    assert sum(one["newActiveRequestsQueueLatencyMS"] for one in stats) > stats[1]["iterLatencyMS"]
+    by_window = [one["kvCacheIterationStats"]["256"] for one in stats]
+    assert sum(one["iterAllocNewBlocks"] for one in by_window) == stats[-1]["kvCacheStats"]["allocNewBlocks"]
+    assert sum(one["iterReusedBlocks"] for one in by_window) == stats[-1]["kvCacheStats"]["reusedBlocks"]
+
+
+def metrics_of(subject: Executor, *requests: Any) -> dict[int, list[dict[str, float]]]:
+    """The metrics of each row that has some, by client id."""
+    subject.enqueue(requests)
+    told: dict[int, list[dict[str, float]]] = {one.client_id: [] for one in requests}
+    finals = 0
+    while finals < len(requests):
+        batch = subject.await_responses(5.0)
+        rows = unpack(batch)
+        finals += sum(row.final for row in rows)
+        for number, row in enumerate(rows):
+            values = {
+                tensor.name: np.frombuffer(
+                    tensor.data, {"INT64": "<i8", "INT32": "<i4", "FP32": "<f4"}[kind]
+                )[0]
+                for place, tensor in batch.tensors
+                if place == number and (kind := tensor.datatype)
+            }
+            if values:
+                told[row.client_id].append(values)
+    return told
+
+
+def test_a_request_is_told_what_it_took(executor: Executor) -> None:
+    asked = {"return_perf_metrics": True}
+    prompt = [3 + token % 50 for token in range(70)]
+    drafts = [NamedTensor("draft_input_ids", "INT32", (2,), np.array([9, 9], "<i4").tobytes())]
+    told = metrics_of(
+        executor,
+        request(1, prompt, 4, output=asked),
+        request(2, PROMPT, 4),
+        request(3, PROMPT, 6, output=asked, streaming=False, tensors=drafts),
+    )
+    assert (len(told[1]), len(told[2]), len(told[3])) == (4, 0, 1)
+    times = [
+        [row[f"{name}_time_ns"] for name in ("arrival", "first_scheduled", "first_token", "last_token")]
+        for row in told[1]
+    ]
+    assert all(row == sorted(row) for row in times)
+    assert len({row[2] for row in times}) == 1
+    assert len({row[3] for row in times}) == 4
+    blocks = [f"kv_cache_{name}_blocks" for name in ("alloc_total", "alloc_new", "reused")]
+    assert [told[1][-1][name] for name in blocks] == [3, 3, 0]
+    assert (told[3][0]["total_draft_tokens"], told[3][0]["acceptance_rate"]) == (1, 0.0)
+    # Two blocks of 32 are found, and what is left is copied into a new one.
+    again = metrics_of(executor, request(4, prompt, 4, output=asked))
+    assert [again[4][-1][name] for name in blocks] == [3, 1, 2]
 
 
 def test_info_tells_the_truth(executor: Executor) -> None:

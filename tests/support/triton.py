@@ -21,6 +21,7 @@ DATATYPES = {
     "return_log_probs": "BOOL",
     "return_context_logits": "BOOL",
     "return_generation_logits": "BOOL",
+    "return_perf_metrics": "BOOL",
     "exclude_input_in_output": "BOOL",
     "temperature": "FP32",
     "runtime_top_p": "FP32",

@@ -21,7 +21,8 @@ This file puts the parts together:
     model    the forward pass                 rows       columns of a response
     runner   what the engine asks to run      numpy_runner  an iteration on NumPy
     pytorch  an iteration on PyTorch, CPU or GPU
-    threads  how many NumPy uses              executor   threads, waiting, statistics
+    threads  how many NumPy uses              executor   threads, waiting, time
+    metrics  what a sequence took             statistics what an iteration did
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from inflight.executors.base import Executor
 
     from .guides import Guides
+    from .runner import Built
+    from .statistics import Memory
 
 __all__ = ["CheckpointError", "OptionError", "UnsupportedModelError", "create"]
 
@@ -58,6 +61,7 @@ CAPABILITIES = (
     "draft_tokens",
     "generation_logits",
     "top_p_decay",
+    "perf_metrics",
 )
 
 
@@ -147,7 +151,18 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         tokens_per_block=block,
         capabilities=CAPABILITIES + (() if guides is None else ("guided_decoding",)),
     )
-    return ReferenceExecutor(engine, info, built.memory_bytes, guides)
+    return ReferenceExecutor(engine, info, _memory(built, device), guides)
+
+
+def _memory(built: Built, device: str) -> Memory:
+    """Where the weights and the cache are; on a CPU host blocks are part of it."""
+    from .statistics import Memory
+
+    sizes = built.sizes
+    host = sizes.num_host_blocks * (sizes.cache_bytes // sizes.num_blocks)
+    if device == "cuda":
+        return Memory(gpu=built.memory_bytes, pinned=host)
+    return Memory(cpu=built.memory_bytes + host)
 
 
 def _load_guides(model_dir: Path, vocab_size: int) -> Guides | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,7 @@ from .cache import BlockPool
 from .drafts import Drafts, LookupConfig
 from .guides import Guide, unavailable
 from .log_probs import chosen_and_best
+from .metrics import SequenceMetrics
 from .planner import Planner
 from .refusal import Refused
 from .rows import PromptRecord, Row, TokenRecord
@@ -33,6 +34,11 @@ from .scheduler import Limits
 from .sequence import RequestState, SequenceState
 
 _NO_GUIDES: Mapping[int, Guide | Refused] = {}
+_NO_ARRIVALS: Mapping[int, float] = {}
+
+
+def _no_clock() -> float:
+    return 0.0
 
 
 @dataclass(slots=True)
@@ -52,8 +58,13 @@ class Iteration:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     requests_with_drafts: int = 0
-    #: By the executor's clock, which ends the priorities of cached blocks.
+    #: What the admitted waited, all together, and what a draft model took.
+    queue_latency_s: float = 0.0
+    draft_s: float = 0.0
+    #: When it began, by the executor's clock, which ends the priorities of cached blocks.
     now_s: float = 0.0
+    #: That clock, for the times of tokens.
+    clock: Callable[[], float] = _no_clock
 
 
 class Engine:
@@ -103,12 +114,15 @@ class Engine:
         requests: Iterable[Request],
         iteration: Iteration,
         guides: Mapping[int, Guide | Refused] = _NO_GUIDES,
+        arrivals: Mapping[int, float] = _NO_ARRIVALS,
     ) -> None:
         """Queues requests; what cannot be served becomes an errored, final row of ``iteration``. ``guides``
-        are those of the requests that ask for one, by client id."""
+        are those of the requests that ask for one, ``arrivals`` the times since when the requests wait, both
+        by client id."""
         for request in requests:
+            arrived_s = arrivals.get(request.client_id, iteration.now_s)
             try:
-                self._add(request, guides.get(request.client_id))
+                self._add(request, guides.get(request.client_id), arrived_s)
             except Refused as refusal:
                 iteration.rows.append(Row(request.client_id, final=True, error=(refusal.code, refusal.text)))
 
@@ -151,12 +165,20 @@ class Engine:
             plan = self._planner.plan()
         work = self._planner.carry_out(plan)
         schedule = plan.schedule
+        for key in schedule.admitted:
+            self._note_admitted(self._planner.active[key], iteration)
         iteration.admitted = len(schedule.admitted)
         iteration.paused = len(schedule.paused)
         iteration.context_requests = len(schedule.context)
         iteration.generation_requests = len(schedule.generation)
         iteration.context_tokens = sum(tokens for _, tokens in schedule.context)
         return work
+
+    def _note_admitted(self, sequence: SequenceState, iteration: Iteration) -> None:
+        iteration.queue_latency_s += iteration.now_s - sequence.owner.arrived_s
+        metrics = sequence.metrics
+        if metrics is not None and metrics.first_scheduled_s is None:
+            metrics.first_scheduled_s = iteration.now_s
 
     def _collect(self, iteration: Iteration) -> None:
         """Waits for the oldest iteration in flight and takes what it gave."""
@@ -257,6 +279,8 @@ class Engine:
             ),
         )
         iteration.generated_tokens += 1
+        if sequence.metrics is not None:
+            sequence.metrics.note_token(iteration.clock())
         if not beams.done:
             return
         answers = beams.answers()
@@ -272,7 +296,7 @@ class Engine:
             else:
                 self._finish(sequence, beam.reason, iteration)
 
-    def _add(self, request: Request, guide: Guide | Refused | None) -> None:
+    def _add(self, request: Request, guide: Guide | Refused | None, arrived_s: float) -> None:
         if request.client_id in self._requests:
             raise Refused(
                 StatusCode.INVALID_ARGUMENT, f"client id `{request.client_id}` is in use; choose another"
@@ -292,7 +316,8 @@ class Engine:
             )
         output = request.output_config
         width = output.num_prompt_log_probs
-        state = RequestState(request, admitted, cache_root=reuse.root(admitted.extras.cache_salt))
+        root = reuse.root(admitted.extras.cache_salt)
+        state = RequestState(request, admitted, cache_root=root, arrived_s=arrived_s)
         if width is not None:
             state.prompt_record = PromptRecord.empty(len(request.input_token_ids), width)
         if output.return_context_logits:
@@ -318,6 +343,8 @@ class Engine:
                 sequence.beams = BeamSearch(beams, admitted.max_tokens)
             elif external is not None or self._lookup is not None:
                 sequence.drafts = Drafts(self._lookup, external)
+            if output.return_perf_metrics:
+                sequence.metrics = SequenceMetrics(arrived_s)
             state.unfinished.append(sequence)
             if sequence.needs_history:
                 self._attentive[sequence.key] = sequence
@@ -326,6 +353,8 @@ class Engine:
     def _take(self, sequence: SequenceState, token: int, iteration: Iteration) -> None:
         """Adds a chosen token to its sequence and reports it, and its end when it is one."""
         request, guide = sequence.owner.request, sequence.sampler.guide
+        if sequence.metrics is not None:
+            sequence.metrics.note_token(iteration.clock())
         sequence.sampler.observe(token)
         end_id = request.end_id
         if guide is not None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
@@ -20,9 +18,7 @@ from .extras import read_extras
 from .guides import Guide, Guides
 from .refusal import Refused
 from .rows import Row, pack
-
-#: Iterations whose statistics are kept for the next `stats()`; TensorRT-LLM's default.
-_MAX_STATS = 1000
+from .statistics import Memory, Statistics
 
 #: How long `shutdown` waits for the iteration in progress.
 _SHUTDOWN_TIMEOUT_S = 60.0
@@ -31,35 +27,34 @@ _SHUTDOWN_TIMEOUT_S = 60.0
 class ReferenceExecutor:
     """Implements `inflight.executors.base.Executor`; made by `inflight.executors.reference.create`."""
 
-    def __init__(
-        self, engine: Engine, info: ModelInfo, memory_bytes: int, guides: Guides | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, info: ModelInfo, memory: Memory, guides: Guides | None = None) -> None:
         self._guides = guides
         self._engine = engine
         self._info = info
-        self._memory_bytes = memory_bytes
+        self._statistics = Statistics(engine.pool, engine.limits, memory, info.max_seq_len)
         # `_work` guards what callers hand in, `_ready` what the engine hands out; never held together.
         self._work = threading.Condition()
         self._incoming: list[Request] = []
         self._guides_of_incoming: dict[int, Guide | Refused] = {}
+        self._arrivals: dict[int, float] = {}
         self._cancelled: list[int] = []
         self._stopping = False
         self._ready = threading.Condition()
         self._rows: list[Row] = []
-        self._stats: deque[IterationStats] = deque(maxlen=_MAX_STATS)
         self._failure: BaseException | None = None
         self._ended = False
-        self._iterations = 0
         self._thread = threading.Thread(target=self._run, name="reference-engine", daemon=True)
         self._thread.start()
 
     def enqueue(self, requests: Sequence[Request]) -> None:
         """Takes requests; a refusal of one is its errored, final row."""
         guides = {one.client_id: guide for one in requests if (guide := self._guide(one)) is not None}
+        now_s = time.perf_counter()
         with self._work:
             stopping = self._stopping
             if not stopping:
                 self._incoming.extend(requests)
+                self._arrivals.update((one.client_id, now_s) for one in requests)
                 self._guides_of_incoming.update(guides)
                 self._work.notify()
         self._raise_failure()
@@ -88,9 +83,8 @@ class ReferenceExecutor:
     def stats(self) -> Sequence[IterationStats]:
         """Iterations since the last call, oldest first, at most a thousand."""
         with self._ready:
-            taken = list(self._stats)
-            self._stats.clear()
-        return taken
+            taken = self._statistics.take()
+        return [self._statistics.describe(one) for one in taken]
 
     def kv_cache_events(self) -> Sequence[Mapping[str, Any]]:
         """Blocks stored and removed since the last call, oldest first, as TensorRT-LLM tells them; at most
@@ -137,25 +131,29 @@ class ReferenceExecutor:
             )
             incoming, self._incoming = self._incoming, []
             guides, self._guides_of_incoming = self._guides_of_incoming, {}
+            arrivals, self._arrivals = self._arrivals, {}
             cancelled, self._cancelled = self._cancelled, []
             stopping = self._stopping
         started = time.perf_counter()
-        iteration = Iteration(now_s=started)
-        self._engine.add(incoming, iteration, guides)
+        iteration = Iteration(now_s=started, clock=time.perf_counter)
+        self._engine.add(incoming, iteration, guides, arrivals)
         self._engine.cancel(cancelled, iteration)
         if stopping:
             self._engine.cancel_all(iteration)
         else:
             self._engine.step(iteration)
-        self._iterations += 1
-        stats = self._describe(iteration, time.perf_counter() - started)
-        self._publish(iteration.rows, stats)
+        self._publish(iteration.rows, iteration)
         return not stopping
 
-    def _publish(self, rows: list[Row], stats: IterationStats | None = None) -> None:
+    def _publish(self, rows: list[Row], iteration: Iteration | None = None) -> None:
         with self._ready:
-            if stats is not None:
-                self._stats.append(stats)
+            if iteration is not None:
+                seconds = time.perf_counter() - iteration.now_s
+                iteration.rows = []
+                engine = self._engine
+                self._statistics.record(
+                    iteration, time.time(), seconds, engine.num_active, engine.num_waiting
+                )
             if rows:
                 self._rows.extend(rows)
                 self._ready.notify_all()
@@ -165,50 +163,3 @@ class ReferenceExecutor:
             failure = self._failure
         if failure is not None:
             raise RuntimeError(f"the reference executor's engine failed: {failure!r}") from failure
-
-    def _describe(self, iteration: Iteration, seconds: float) -> IterationStats:
-        """The iteration under the keys of TensorRT-LLM's ``IterationStats.to_json_str``."""
-        pool = self._engine.pool
-        scheduled = iteration.context_requests + iteration.generation_requests
-        return {
-            "timestamp": datetime.now(timezone.utc).strftime("%m-%d-%Y %H:%M:%S.%f"),
-            "iter": self._iterations,
-            "iterLatencyMS": seconds * 1000.0,
-            "numNewActiveRequests": iteration.admitted,
-            "numActiveRequests": self._engine.num_active,
-            "numQueuedRequests": self._engine.num_waiting,
-            "numCompletedRequests": iteration.completed,
-            "maxNumActiveRequests": self._engine.limits.max_batch_size,
-            "gpuMemUsage": 0,
-            "cpuMemUsage": self._memory_bytes,
-            "pinnedMemUsage": 0,
-            "kvCacheStats": {
-                "maxNumBlocks": pool.num_blocks,
-                "freeNumBlocks": pool.num_blocks - pool.used,
-                "usedNumBlocks": pool.used,
-                "tokensPerBlock": pool.tokens_per_block,
-                "allocTotalBlocks": pool.stats.alloc_total_blocks,
-                "allocNewBlocks": pool.stats.alloc_new_blocks,
-                "reusedBlocks": pool.stats.reused_blocks,
-                "missedBlocks": pool.stats.missed_blocks,
-                "cacheHitRate": pool.stats.hit_rate,
-            },
-            "inflightBatchingStats": {
-                "numScheduledRequests": scheduled,
-                "numContextRequests": iteration.context_requests,
-                "numGenRequests": iteration.generation_requests,
-                "numPausedRequests": iteration.paused,
-                "numCtxTokens": iteration.context_tokens,
-                "microBatchId": 0,
-                "avgNumDecodedTokensPerIter": iteration.generated_tokens / max(1, iteration.decoded_requests),
-            },
-            "specDecodingStats": {
-                "numDraftTokens": iteration.draft_tokens,
-                "numAcceptedTokens": iteration.accepted_tokens,
-                "numRequestsWithDraftTokens": iteration.requests_with_drafts,
-                # Tokens of a step, the one that the model chose itself included.
-                "acceptanceLength": 1.0 + iteration.accepted_tokens / max(1, iteration.requests_with_drafts),
-                "iterLatencyMS": seconds * 1000.0,
-                "draftOverhead": 0.0,
-            },
-        }

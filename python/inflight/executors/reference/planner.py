@@ -214,7 +214,7 @@ class Planner:
         if not sequence.all_tables:
             return
         for table in sequence.tables:
-            self.pool.release(table)
+            self._release(sequence, table)
         sequence.tables = []
         if sequence.table is not None:
             if self.pool.reuses:
@@ -225,9 +225,14 @@ class Planner:
                 parent = sequence.hashes[-1] if sequence.hashes else sequence.owner.cache_root
                 rest = tokens[len(sequence.hashes) * size :]
                 self._store(sequence, tokens, sequence.hashes + reuse.chain(parent, rest, size), ended=True)
-            self.pool.release(sequence.table)
+            self._release(sequence, sequence.table)
             sequence.table = None
         self._free_slots.append(sequence.slot)
+
+    def _release(self, sequence: SequenceState, table: BlockTable) -> None:
+        if sequence.metrics is not None:
+            sequence.metrics.note_blocks(table)
+        self.pool.release(table)
 
     def _hash(self, sequence: SequenceState) -> None:
         if self.pool.reuses:
@@ -297,7 +302,7 @@ class Planner:
         # Beams that nobody continues go first, so that branching takes no more blocks than it must.
         for place, table in enumerate(before):
             if place not in parents:
-                self.pool.release(table)
+                self._release(sequence, table)
         tables: list[BlockTable] = []
         for place, parent in enumerate(parents):
             if parent in parents[:place]:

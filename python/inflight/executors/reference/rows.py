@@ -72,6 +72,8 @@ class Row:
     cached_tokens: int | None = None
     #: ``[prompt, vocabulary]``, on the request's first row.
     context_logits: Float32 | None = None
+    #: Present when the request asked for what it took.
+    metrics: Sequence[NamedTensor] = ()
 
 
 def pack(rows: Sequence[Row]) -> ResponseBatch:
@@ -99,6 +101,8 @@ def pack(rows: Sequence[Row]) -> ResponseBatch:
             columns.tensor(number, _logits("context_logits", row.context_logits))
         if told is not None and told.logits:
             columns.tensor(number, _logits("generation_logits", np.stack(told.logits)[None]))
+        for tensor in row.metrics:
+            columns.tensor(number, tensor)
         if row.prompt is not None:
             prompt = row.prompt
             columns.prompt(number, prompt.values, prompt.top_ids.shape[1], prompt.top_ids, prompt.top_values)

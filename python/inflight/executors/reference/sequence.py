@@ -15,6 +15,7 @@ from .arrays import Float32
 from .beams import BeamSearch
 from .cache import BlockTable
 from .drafts import Drafts
+from .metrics import SequenceMetrics
 from .reuse import NO_MATCH, Match
 from .rows import PromptRecord, Row, TokenRecord
 from .sampler import SamplerState
@@ -34,6 +35,8 @@ class RequestState:
     cache_root: bytes = b""
     #: ``[prompt, vocabulary]``, filled like the record and given out with it.
     context_logits: Float32 | None = None
+    #: By the clock of `engine.Iteration`.
+    arrived_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +72,8 @@ class SequenceState:
     #: What a request that does not stream has not been told yet.
     unsent: list[int] = field(default_factory=list)
     record: TokenRecord | None = None
+    #: Kept where the request asks for them.
+    metrics: SequenceMetrics | None = None
 
     @property
     def prompt(self) -> Sequence[int]:
@@ -154,6 +159,8 @@ class SequenceState:
             wants_log_probs=output.return_log_probs,
             cached_tokens=self.cached_tokens,
         )
+        if self.metrics is not None:
+            row.metrics = self.metrics.tensors(self.all_tables, self.drafts)
         self.unsent = []
         self.cached_tokens = None
         if self.record is not None:
