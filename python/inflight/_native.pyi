@@ -307,6 +307,35 @@ def serve_simulated_worker(options: WorkerOptions, simulated: SimulatedOptions) 
 def gateway_main(argv: Sequence[str]) -> int:
     """Runs `inflight gateway`; `argv` starts with the program's name. Returns the exit code."""
 
+class GatewayOption:
+    """One option of `inflight gateway`, as Rust declares it."""
+
+    @property
+    def flag(self) -> str:
+        """Without the dashes: `max-body-bytes`."""
+
+    @property
+    def value_name(self) -> str: ...
+    @property
+    def help(self) -> str: ...
+    @property
+    def default(self) -> str | None: ...
+    @property
+    def environment(self) -> str | None:
+        """The environment variable that sets it as well."""
+
+    @property
+    def is_multiple(self) -> bool: ...
+    @property
+    def choices(self) -> list[str]:
+        """Empty: any value of its kind."""
+
+def gateway_options() -> list[GatewayOption]:
+    """Every option of `inflight gateway`, in the order of its help."""
+
+def check_gateway_arguments(argv: Sequence[str]) -> str | None:
+    """What is wrong with arguments for `inflight gateway`; `argv` starts with the program's name."""
+
 def template_helper_main() -> None:
     """Renders the chat templates of one model for the gateway that started this process."""
 

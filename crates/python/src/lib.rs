@@ -13,6 +13,7 @@ mod commands;
 mod core_model;
 mod error;
 mod executor;
+mod gateway_options;
 mod options;
 mod process;
 mod request;
@@ -37,6 +38,8 @@ mod _native {
         Answer, CoreInput, CoreModel, CoreOutput, CoreParameter, CoreRequests, ParsedRequest,
         Refusal, core_model, gauges,
     };
+    #[pymodule_export]
+    use super::gateway_options::{PyGatewayOption, check_gateway_arguments, gateway_options};
     #[pymodule_export]
     use super::options::{PySimulatedOptions, PyWorkerOptions};
     #[pymodule_export]

@@ -58,12 +58,20 @@ def run(topology: Topology, model_name: str) -> int:
         require_free("127.0.0.1", worker.grpc_port, topology.key(f"{where}.grpc_port"))
         require_free("127.0.0.1", worker.metrics_port, topology.key(f"{where}.metrics_port"))
     output = Output()
-    key = topology.gateways.api_key_file is not None or "INFLIGHT_API_KEY" in (
-        *os.environ,
-        *dict(topology.gateways.environment),
-    )
+    gateways = topology.gateways
+    environment = {**os.environ, **dict(gateways.environment)}
+    options = {name.replace("_", "-"): value for name, value in gateways.options}
+    key = bool({"api-key", "api-key-file"} & options.keys()) or gateways.api_key_file is not None
+    log_format = options.get("log-format", environment.get("INFLIGHT_LOG_FORMAT"))
     names = [spec.name for spec in processes.processes]
-    code = supervise(processes, TerminalReport(output, names, model_name, key=key))
+    report = TerminalReport(
+        output,
+        names,
+        model_name,
+        key=key or "INFLIGHT_API_KEY" in environment,
+        prefix=log_format != "json",
+    )
+    code = supervise(processes, report)
     output.flush()
     return code
 

@@ -15,14 +15,20 @@ COLORS = {"worker": "green", "gateway": "blue"}
 class TerminalReport:
     """Writes to standard output; implements `inflight.launch.supervisor.Report`."""
 
-    def __init__(self, output: Output, names: Sequence[str], model_name: str, *, key: bool) -> None:
+    def __init__(
+        self, output: Output, names: Sequence[str], model_name: str, *, key: bool, prefix: bool = True
+    ) -> None:
         self._say = output.put
+        self._prefix = prefix
         self._width = max(map(len, names))
         self._model_name = model_name
         self._key = key
 
     def line(self, name: str, text: str) -> None:
-        """A child's line behind its name."""
+        """A child's line behind its name, or alone for whatever collects logs."""
+        if not self._prefix:
+            self._say(text)
+            return
         color = COLORS.get(name.partition("-")[0])
         self._say(f"{click.style(f'{name:<{self._width}} |', fg=color)} {text}")
 

@@ -5,10 +5,14 @@ they stand for keys of a topology, and the plan and the loop are `inflight.launc
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from inflight.cli.options import PORT, model_options, named_options
+from inflight.cli.gateway_options import CommandWithGateway, pass_on
+from inflight.cli.options import PORT, named_options, native_options
+from inflight.cli.worker import BOUNDS, EXECUTOR_OPTIONS, refuse_foreign, worker_options
 
 #: Keys of the topology by the options that stand for them, for messages.
 SPELLED = (
@@ -20,34 +24,28 @@ SPELLED = (
     ("models[0].path", "MODEL"),
     ("models[0].name", "--served-model-name"),
 )
+#: Variables that a worker reads as well.
+OF_BOTH = ("INFLIGHT_LOG", "INFLIGHT_LOG_FORMAT")
+PUBLIC_KEY = (
+    "everyone on this machine can read the key of `--api-key`; use `INFLIGHT_API_KEY` or `--api-key-file`"
+)
 
 
-@click.command()
-@model_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the HTTP port")
-@click.option("--port", type=PORT, default=8000, show_default=True, help="HTTP port; 0 picks a free port")
-@click.option(
-    "--grpc-port",
-    type=PORT,
-    default=8001,
-    show_default=True,
-    help="The worker's KServe gRPC port, on this machine only, 2 more for each further worker; 0 picks a free"
-    " port",
-)
-@click.option(
-    "--metrics-port",
-    type=PORT,
-    default=8002,
-    show_default=True,
-    help="The worker's metrics port, on this machine only, 2 more for each further worker; 0 picks a"
-    " free port",
-)
-@click.option(
-    "--executor",
-    type=click.Choice(["reference", "simulated", "tensorrt_llm"]),
-    default="reference",
-    show_default=True,
-    help="What generates the tokens",
+@click.command(cls=CommandWithGateway)
+@worker_options
+@native_options(
+    "WorkerOptions",
+    {
+        "grpc_port": (
+            PORT,
+            "The worker's KServe gRPC port, on this machine only, 2 more for each further worker; 0 picks a free"
+            " port",
+        ),
+        "metrics_port": (
+            PORT,
+            "The worker's metrics port, on this machine only, 2 more for each further worker; 0 picks a free port",
+        ),
+    },
 )
 @click.option(
     "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Workers of the model"
@@ -72,30 +70,22 @@ SPELLED = (
     help="GPUs of the workers, by index or UUID, MIG slices too: `0,1;2,3` is for two replicas of two"
     "  [default: all are visible to every worker]",
 )
-@click.option(
-    "--api-key",
-    envvar="INFLIGHT_API_KEY",
-    show_envvar=True,
-    metavar="KEY",
-    help="Clients must send this key as a bearer token",
-)
 @click.pass_context
 def serve(
     ctx: click.Context,
+    /,
     model: str | None,
     served_model_name: str | None,
     device: str,
-    host: str,
-    port: int,
-    grpc_port: int,
-    metrics_port: int,
     executor: str,
     executor_options: tuple[str, ...],
     replicas: int,
     tp_size: int,
     pp_size: int,
     gpus: str | None,
-    api_key: str | None,
+    grpc_port: int | None,
+    metrics_port: int | None,
+    **values: Any,
 ) -> None:
     """Serve a model: workers and a gateway together.
 
@@ -103,17 +93,27 @@ def serve(
     MODEL is a Hugging Face checkpoint directory or a directory written by `inflight build`;
     without it, the embedded model is served as `inflight-demo`.
     """
-    from inflight import executors
+    from inflight import _native, executors
     from inflight.cli.launch import run
     from inflight.launch.model import find_model
-    from inflight.launch.topology import Gateways, GpuOption, Model, Topology, check
+    from inflight.launch.topology import Drain, Gateways, GpuOption, Model, Topology, check
 
+    assert isinstance(ctx.command, CommandWithGateway)
+    options = ctx.command.gateway_options()
+    given, environment = pass_on(options, values)
+    of_gateway = {option.name for option in options}
+    own = {name: value for name, value in values.items() if name not in of_gateway and value is not None}
     # The worker takes them as they are; a mistake is reported before anything starts.
+    refuse_foreign(executor, {name: own[name] for name in EXECUTOR_OPTIONS if name in own})
+    bounds = {name: value for name, value in own.items() if name in BOUNDS}
+    defaults = _native.WorkerOptions(grpc_port=grpc_port, metrics_port=metrics_port, **bounds)
     named = named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(
         model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
     )
+    drain = Drain(worker_s=own.pop("drain_timeout_s", None), gateway_s=_number(values["shutdown_grace_s"]))
+    placed = {"host", "port", "shutdown-grace-s"}
     topology = Topology(
         models=(
             Model(
@@ -126,20 +126,30 @@ def serve(
                 pp_size=pp_size,
                 mode=_mode(executor, found.directory, tp_size * pp_size),
                 gpus=None if gpus is None else GpuOption("--gpus", "text", "").parse(gpus),
-                grpc_port=grpc_port,
-                metrics_port=metrics_port,
+                grpc_port=defaults.grpc_port,
+                metrics_port=defaults.metrics_port,
                 executor_options=tuple(named.items()),
+                worker_options=tuple((name, str(value)) for name, value in own.items()),
+                environment=tuple((name, environment[name]) for name in OF_BOTH if name in environment),
             ),
         ),
         gateways=Gateways(
-            host=host,
-            port=port,
-            environment=() if api_key is None else (("INFLIGHT_API_KEY", api_key),),
+            host=values["host"] or Gateways.host,
+            port=Gateways.port if values["port"] is None else values["port"],
+            options=tuple((flag, value) for flag, value in given if flag not in placed),
+            environment=tuple(environment.items()),
         ),
+        drain=drain,
         spelled=SPELLED,
     )
     check(topology)
+    if ctx.get_parameter_source("api_key") is ParameterSource.COMMANDLINE:
+        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {PUBLIC_KEY}", err=True)
     ctx.exit(run(topology, found.name_for_clients))
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
 
 
 def _mode(executor: str, directory: Path, world_size: int) -> str:

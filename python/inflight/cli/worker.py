@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from inflight.cli.options import PORT, Finite, model_options, named_options, native_options
+from inflight.cli.options import (
+    PORT,
+    Command,
+    Finite,
+    model_options,
+    named_options,
+    native_options,
+)
 
 #: Option -> the executors that it means something to, its type and its help.
 EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
@@ -51,16 +58,35 @@ BOUNDS = {
 }
 
 
+def worker_options(command: Command) -> Command:
+    """A worker's options but for its address; the same for `serve` and `worker`."""
+    decorators = (
+        model_options,
+        click.option(
+            "--executor",
+            type=click.Choice(["reference", "simulated", "tensorrt_llm", "scripted"]),
+            default="reference",
+            show_default=True,
+            metavar="[reference|simulated|tensorrt_llm]",
+            help="What generates the tokens",
+        ),
+        native_options("WorkerOptions", BOUNDS),
+        native_options(
+            "SimulatedOptions",
+            {
+                name: (kind, f"{text}  ({', '.join(executors)})")
+                for name, (executors, kind, text) in EXECUTOR_OPTIONS.items()
+            },
+            note=" when simulated",
+        ),
+    )
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
 @click.command()
-@model_options
-@click.option(
-    "--executor",
-    type=click.Choice(["reference", "simulated", "tensorrt_llm", "scripted"]),
-    default="reference",
-    show_default=True,
-    metavar="[reference|simulated|tensorrt_llm]",
-    help="What generates the tokens",
-)
+@worker_options
 @native_options(
     "WorkerOptions",
     {
@@ -68,15 +94,6 @@ BOUNDS = {
         "grpc_port": (PORT, "KServe gRPC port; 0 picks a free port"),
         "metrics_port": (PORT, "Prometheus metrics port; 0 picks a free port"),
     },
-)
-@native_options("WorkerOptions", BOUNDS)
-@native_options(
-    "SimulatedOptions",
-    {
-        name: (kind, f"{text}  ({', '.join(executors)})")
-        for name, (executors, kind, text) in EXECUTOR_OPTIONS.items()
-    },
-    note=" when simulated",
 )
 @click.pass_context
 def worker(
@@ -91,7 +108,8 @@ def worker(
 ) -> None:
     """Run one worker: MODEL behind KServe gRPC.
 
-    MODEL is a Hugging Face checkpoint directory or a directory written by `inflight build`;
+    MODEL is the directory of a Hugging Face checkpoint, its name on the Hub (ORG/NAME or
+    ORG/NAME@REVISION), or a directory written by `inflight build`;
     without it, the embedded model is served.
     The simulated executor takes only the tokenizer from it.
     """
@@ -104,7 +122,7 @@ def worker(
 
     chosen = {name: values.pop(name) for name in EXECUTOR_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    _refuse_foreign(executor, chosen)
+    refuse_foreign(executor, chosen)
     chosen |= named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(
@@ -133,7 +151,7 @@ def worker(
     ctx.exit(_native.serve_worker(engine, options))
 
 
-def _refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:
+def refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:
     """Raises `UserMistake` for an option that the executor would ignore."""
     from inflight.errors import UserMistake
 

@@ -1,0 +1,59 @@
+//! The gateway's options as Python sees them: read from `inflight_gateway`, where each is declared.
+
+use inflight_gateway::OptionInfo;
+use pyo3::prelude::*;
+
+/// One option of `inflight gateway`.
+#[pyclass(frozen, name = "GatewayOption", module = "inflight._native")]
+pub(crate) struct PyGatewayOption(OptionInfo);
+
+#[pymethods]
+impl PyGatewayOption {
+    #[getter]
+    fn flag(&self) -> &str {
+        &self.0.flag
+    }
+
+    #[getter]
+    fn value_name(&self) -> &str {
+        &self.0.value_name
+    }
+
+    #[getter]
+    fn help(&self) -> &str {
+        &self.0.help
+    }
+
+    #[getter]
+    fn default(&self) -> Option<&str> {
+        self.0.default.as_deref()
+    }
+
+    #[getter]
+    fn environment(&self) -> Option<&str> {
+        self.0.environment.as_deref()
+    }
+
+    #[getter]
+    fn is_multiple(&self) -> bool {
+        self.0.is_multiple
+    }
+
+    #[getter]
+    fn choices(&self) -> Vec<String> {
+        self.0.choices.clone()
+    }
+}
+
+/// Every option of `inflight gateway`, in the order of its help.
+#[pyfunction]
+pub(crate) fn gateway_options() -> Vec<PyGatewayOption> {
+    let options = inflight_gateway::option_list();
+    options.into_iter().map(PyGatewayOption).collect()
+}
+
+/// What is wrong with arguments for `inflight gateway`, or `None`. `argv` starts with the program's name.
+#[pyfunction]
+pub(crate) fn check_gateway_arguments(argv: Vec<String>) -> Option<String> {
+    inflight_gateway::check_arguments(&argv).err()
+}

@@ -1,0 +1,110 @@
+"""The gateway's options on a command that starts a gateway. Rust declares them; none is repeated here.
+
+Owns which of them such a command does not take, and how given ones travel to the gateway: in the environment
+where they can, because arguments are public on a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from inflight.cli.options import PORT
+
+#: Not for a command that starts the worker as well, and why.
+NOT_TAKEN = {
+    "worker": "the worker is the one that is started",
+    "tokenizer": "for Triton servers; workers provide theirs",
+    "max-seq-len": "for Triton servers; workers report theirs",
+}
+
+
+class GatewayOption(click.Option):
+    """An option that the gateway declares and checks. Its value is text as given, or None."""
+
+    def __init__(self, declared: Any) -> None:
+        self.declared = declared
+        kind: Any = str
+        if declared.flag == "port":
+            kind = PORT
+        elif declared.choices:
+            kind = click.Choice(declared.choices)
+        super().__init__(
+            ["--" + declared.flag],
+            type=kind,
+            multiple=declared.is_multiple,
+            metavar=None if declared.choices else declared.value_name,
+            envvar=declared.environment,
+            show_envvar=True,
+            help=declared.help,
+        )
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Adds the default to what click shows in brackets."""
+        extra = super().get_help_extra(ctx)
+        if self.declared.default is not None:
+            extra["default"] = self.declared.default
+        return extra
+
+
+class CommandWithGateway(click.Command):
+    """A command that takes the gateway's options beside its own. They are read from the extension once the
+    command runs or shows its own help, so that other help stays quick.
+    """
+
+    _added: list[GatewayOption] | None = None
+
+    def gateway_options(self) -> list[GatewayOption]:
+        """All that the command takes."""
+        if self._added is None:
+            from inflight import _native
+
+            declared = _native.gateway_options()
+            self._added = [GatewayOption(one) for one in declared if one.flag not in NOT_TAKEN]
+        return self._added
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The command's own, then the gateway's, then `--help`."""
+        own = super().get_params(ctx)
+        helps = [one for one in own if one is not None and one.name == "help"]
+        return [*(one for one in own if one not in helps), *self.gateway_options(), *helps]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Two lists, since there are many."""
+        added: list[click.Parameter] = [*self.gateway_options()]
+        lists: tuple[tuple[str, Callable[[click.Parameter], bool]], ...] = (
+            ("Options", lambda one: one not in added),
+            ("Options of the gateway", lambda one: one in added),
+        )
+        for title, belongs in lists:
+            records = [one.get_help_record(ctx) for one in self.get_params(ctx) if belongs(one)]
+            with formatter.section(title):
+                formatter.write_dl([record for record in records if record is not None])
+
+
+def pass_on(
+    options: list[GatewayOption], values: Mapping[str, Any]
+) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """The given values as options (name and value) and as environment variables of a gateway.
+
+    Raises `click.UsageError` with what the gateway would say to them.
+    """
+    from inflight import _native
+
+    arguments: list[tuple[str, str]] = []
+    environment: dict[str, str] = {}
+    everything = ["inflight gateway", "--worker=127.0.0.1:1"]
+    for option in options:
+        value = values[str(option.name)]
+        given = [] if value is None else list(value) if option.multiple else [value]
+        everything += [f"--{option.declared.flag}={one}" for one in given]
+        if option.declared.environment is None:
+            arguments += [(option.declared.flag, str(one)) for one in given]
+        elif given:
+            environment[option.declared.environment] = str(given[-1])
+    problem = _native.check_gateway_arguments(everything)
+    if problem is not None:
+        raise click.UsageError(problem)
+    return arguments, environment

@@ -1,0 +1,124 @@
+"""`inflight serve` takes every option of the gateway and of the worker, and hands each to its owner."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from inflight import _native
+from inflight.cli.app import inflight
+from inflight.cli.gateway_options import NOT_TAKEN, GatewayOption, pass_on
+from inflight.cli.serve import serve
+from inflight.cli.worker import worker
+from inflight.launch import run
+from inflight.launch.plan import LaunchPlan
+from support.processes import InflightProcess
+
+#: Of the worker, and why `serve` does not take it.
+FIXED = {"host": "the worker asks for no key, so it is for this machine only; the gateway has its own"}
+
+
+def flags(command: click.Command) -> Counter[str]:
+    options = command.get_params(click.Context(command))
+    return Counter(flag for option in options for flag in option.opts if flag.startswith("--"))
+
+
+def test_serve_takes_every_option_once() -> None:
+    taken = flags(serve)
+    wanted = {"--" + option.flag for option in _native.gateway_options() if option.flag not in NOT_TAKEN}
+    wanted |= {flag for flag in flags(worker) if flag.removeprefix("--") not in FIXED}
+    assert wanted - taken.keys() == set()
+    assert [flag for flag, times in taken.items() if times > 1] == []
+
+
+def started(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> LaunchPlan:
+    """The plan with which `inflight serve ARGUMENTS` would start its processes."""
+    plans = []
+
+    def supervise(plan: LaunchPlan, _report: object) -> int:
+        plans.append(plan)
+        return 0
+
+    monkeypatch.setattr(run, "supervise", supervise)
+    ports = ("--port=0", "--grpc-port=0", "--metrics-port=0")
+    result = CliRunner().invoke(inflight, ["serve", *ports, *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return plans[0]
+
+
+#: One value for each kind of option.
+EXAMPLES = {
+    "HOST": "127.0.0.2",
+    "FILE": "keys",
+    "ORIGIN": "https://chat.example",
+    "KEY": "k",
+    "FILTER": "debug",
+    "FORMAT": "json",
+}
+
+
+def test_each_option_reaches_its_owner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("keys")
+    (directory / "keys").write_text("key\n")
+    monkeypatch.chdir(directory)
+    context = click.Context(serve)
+    gateway_flags = [one for one in serve.get_params(context) if isinstance(one, GatewayOption)]
+    for option in gateway_flags:
+        if option.name in ("port", "api_key"):
+            continue
+        declared = option.declared
+        value = EXAMPLES.get(declared.value_name, "7")
+        argument = f"--{declared.flag}={value}"
+        _, gateway = started(monkeypatch, argument).processes
+        if declared.environment:
+            assert gateway.environment[declared.environment] == value
+        else:
+            assert argument in gateway.arguments
+    own = [one for one in worker.get_params(click.Context(worker)) if isinstance(one, click.Option)]
+    skipped = {"--executor", "--device", "--executor-option", "--served-model-name", "--host", "--help"}
+    for flag in {one.opts[0] for one in own} - skipped - {"--grpc-port", "--metrics-port"}:
+        plan = started(monkeypatch, "--executor=simulated", f"{flag}=7")
+        assert any(one in (f"{flag}=7", f"{flag}=7.0") for one in plan.processes[0].arguments), flag
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--max-connections=x"], "invalid value 'x' for '--max-connections <N>'"),
+        (["--api-key="], "the key must not be empty"),
+        (["--api-key-file=missing"], "missing"),
+        (["--log=a=b=c"], "`--log a=b=c` is not a valid filter"),
+        (["--num-blocks=4"], "`--num-blocks` has no effect with the executor `reference`"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_starts(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(inflight, ["serve", *arguments])
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_a_key_is_in_the_environment_only() -> None:
+    options = serve.gateway_options()
+    values: dict[str, object] = {str(one.name): () if one.multiple else None for one in options}
+    values["api_key"] = "secret"
+    assert pass_on(options, values) == ([], {"INFLIGHT_API_KEY": "secret"})
+
+
+def test_no_child_shows_the_key(tmp_path_factory: pytest.TempPathFactory) -> None:
+    ports = ("--port=0", "--grpc-port=0", "--metrics-port=0")
+    process = InflightProcess("serve", *ports, "--executor=simulated", "--api-key=a-secret-key")
+    try:
+        process.address("http")
+        children = process.descendants()
+        assert len(children) >= 2
+        for pid in children:
+            with open(f"/proc/{pid}/cmdline", "rb") as command_line:
+                assert b"a-secret-key" not in command_line.read()
+        assert "everyone on this machine can read the key of `--api-key`" in process.log
+    finally:
+        process.stop()
