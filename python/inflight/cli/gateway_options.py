@@ -79,7 +79,8 @@ class CommandWithGateway(click.Command):
             ("Options of the gateway", lambda one: one in added),
         )
         for title, belongs in lists:
-            records = [one.get_help_record(ctx) for one in self.get_params(ctx) if belongs(one)]
+            shown = [one for one in self.get_params(ctx) if isinstance(one, click.Option) and belongs(one)]
+            records = [one.get_help_record(ctx) for one in shown]
             with formatter.section(title):
                 formatter.write_dl([record for record in records if record is not None])
 

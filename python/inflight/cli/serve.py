@@ -38,12 +38,13 @@ PUBLIC_KEY = (
     {
         "grpc_port": (
             PORT,
-            "The worker's KServe gRPC port, on this machine only, 2 more for each further worker; 0 picks a free"
-            " port",
+            "The worker's KServe gRPC port, on this machine only, 2 more for each further worker; 0 picks a"
+            " free port",
         ),
         "metrics_port": (
             PORT,
-            "The worker's metrics port, on this machine only, 2 more for each further worker; 0 picks a free port",
+            "The worker's metrics port, on this machine only, 2 more for each further worker; 0 picks a free"
+            " port",
         ),
     },
 )

@@ -1,4 +1,6 @@
-"""Resolves MODEL and reads the files that gateways fetch. Knows file names; reads no weights."""
+"""Resolves MODEL and reads the files that gateways fetch. Knows file names; reads no weights. Downloads are
+`inflight.launch.hub`'s.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from pathlib import Path
 
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.engine_directory import is_encoder_decoder
+from inflight.launch import hub
 from inflight.model import manifest
 from inflight.model.config import size, text_values
 from inflight.model.files import config_path, read_json
@@ -49,18 +52,24 @@ class Model:
 def find_model(
     model: str | None, served_name: str | None, *, weights: bool, executor: str | None = None
 ) -> Model:
-    """Resolves MODEL, the embedded one when it is `None`.
+    """Resolves MODEL, the embedded one when it is `None`; a name on the Hugging Face Hub is downloaded first.
 
     Raises `UserMistake` where no model can be there: a missing directory, no tokenizer, or, when
     `weights` are needed, no checkpoint; and where `inflight build` wrote it for something else than
     `executor` on this machine.
     """
-    directory = DEMO_DIRECTORY if model is None else Path(model).expanduser()
+    default_name = None
+    if model is None:
+        directory, default_name = DEMO_DIRECTORY, DEMO_NAME
+    elif hub.is_hub_id(model):
+        directory, default_name = hub.fetch(model, weights=weights), hub.repository_of(model)
+    else:
+        directory = Path(model).expanduser()
     if not directory.exists():
         raise UserMistake(
             f"the model directory `{directory}` does not exist",
-            "pass a Hugging Face checkpoint or a directory written by `inflight build`, or leave MODEL out"
-            " for the embedded model",
+            "pass a Hugging Face checkpoint, its name on the Hub (ORG/NAME) or a directory written by"
+            " `inflight build`, or leave MODEL out for the embedded model",
         )
     if not directory.is_dir():
         raise UserMistake(
@@ -93,5 +102,4 @@ def find_model(
             "pass a directory with `config.json`, `tokenizer.json` and safetensors weights, or one written by"
             " `inflight build`",
         )
-    default_name = DEMO_NAME if model is None else directory.resolve().name
-    return Model(directory, served_name or default_name)
+    return Model(directory, served_name or default_name or directory.resolve().name)
