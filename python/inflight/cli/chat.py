@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.terminal import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.console import Console
 
     from inflight.client.openai import OpenAIClient
 
@@ -67,6 +71,7 @@ def chat(
 ) -> None:
     """Chat with a model in the terminal.
 
+    In a terminal, pasted lines are one turn, and Alt-Enter begins a new line.
     Input that is not a terminal is read line by line, one turn each.
     """
     from inflight.client.openai import OpenAIClient
@@ -102,42 +107,58 @@ def _print_plain(pieces: Iterator[str]) -> None:
 
 def _talk(conversation: Conversation, model: str) -> None:
     """Turn by turn until /quit, end of input, or Ctrl-C at the prompt; Ctrl-C in an answer ends that."""
-    # readline gives `input` editing and history by being imported.
-    import readline  # noqa: F401
-
     from rich.console import Console
+    from rich.markup import escape
 
-    from inflight.errors import InflightError
+    from inflight.cli.prompt import Prompt
 
     console = Console(highlight=False)
-    console.print(f"[bold]{model}[/bold]  [dim]{COMMANDS}[/dim]")
+    console.print(f"[bold]{escape(printable(model))}[/bold]  [dim]{COMMANDS}[/dim]")
+    prompt = Prompt()
+    unanswered = ""
     while True:
         try:
-            text = console.input("\n[bold cyan]you[/bold cyan] ").strip()
+            text = prompt.ask(unanswered).strip()
         except (EOFError, KeyboardInterrupt):
-            console.print()
             return
+        unanswered = ""
         if text in ("/quit", "/exit"):
             return
         if text == "/reset":
             conversation.reset()
             console.print("[dim]forgotten[/dim]")
-            continue
-        if not text:
-            continue
-        if text.startswith("/"):
+        elif text.startswith("/") and "\n" not in text:
             console.print(f"[dim]no such command. {COMMANDS}[/dim]")
-            continue
-        console.print(f"[bold green]{model}[/bold green] ", end="")
-        pieces = conversation.ask(text)
-        try:
-            for piece in pieces:
-                # Not markup: a model may write brackets.
-                console.out(piece, end="", highlight=False)
-            console.print()
-        except KeyboardInterrupt:
-            pieces.close()  # type: ignore[attr-defined]
-            console.print(" [dim](stopped)[/dim]")
-        except InflightError as error:
-            # The conversation continues: the server may come back.
-            console.print(f"\n[red]error:[/red] {error.what}", highlight=False)
+        elif text and not _answer(conversation, model, text, console):
+            # To be sent again, or changed.
+            unanswered = text
+
+
+def _answer(conversation: Conversation, model: str, text: str, console: Console) -> bool:
+    """Prints the answer to `text` as it comes; false if nothing came."""
+    from rich.cells import cell_len
+    from rich.markup import escape
+
+    from inflight.cli.wrap import WordWrap
+    from inflight.errors import InflightError
+
+    name = printable(model)
+    console.print(f"[bold green]{escape(name)}[/bold green] ", end="")
+    wrap = WordWrap(lambda: console.width, column=cell_len(name) + 1)
+    has_come = False
+    pieces = conversation.ask(text)
+    try:
+        for piece in pieces:
+            has_come = True
+            # Not markup: a model may write brackets. Nor Rich's own lines: it sees pieces of them only.
+            print(wrap.feed(piece), end="", flush=True)
+        print(wrap.finish())
+    except KeyboardInterrupt:
+        pieces.close()  # type: ignore[attr-defined]
+        print(wrap.finish(), end="")
+        console.print(" [dim](stopped)[/dim]")
+    except InflightError as error:
+        # The conversation continues: the server may come back.
+        print(wrap.finish())
+        console.print(f"[red]error:[/red] {escape(printable(error.what))}")
+    return has_come

@@ -91,7 +91,8 @@ def serve(
     """Serve a model: workers and a gateway together.
 
     Behind the OpenAI API, until Ctrl-C.
-    MODEL is a Hugging Face checkpoint directory or a directory written by `inflight build`;
+    MODEL is the directory of a Hugging Face checkpoint, its name on the Hub (ORG/NAME or
+    ORG/NAME@REVISION), or a directory written by `inflight build`;
     without it, the embedded model is served as `inflight-demo`.
     """
     from inflight import _native, executors

@@ -36,7 +36,7 @@ def repository_of(model: str) -> str:
 def fetch(model: str, *, weights: bool) -> Path:
     """The directory of `model` in the Hub's cache, after downloading what is missing from it.
 
-    Without `weights`, those are left out. Progress goes to standard error. Raises `UserMistake` where this user
+    Without `weights`, those are left out. Progress goes to standard error. Raises `UserMistake` where a user
     can have no such model, else `InflightError`.
     """
     found = ID.fullmatch(model)
