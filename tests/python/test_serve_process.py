@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -186,3 +187,10 @@ def test_lines_beyond_the_bound_are_dropped_and_counted() -> None:
     assert events.next(0) == Line("worker", "(3 lines dropped: they came too fast)")
     assert events.next(0) == Line("worker", "5")
     assert events.next(0) is None
+
+
+def test_no_wait_is_so_long_that_a_signal_goes_unheard() -> None:
+    """A handler runs only once the wait has ended, if its signal comes just before that begins."""
+    began = time.monotonic()
+    assert EventQueue().next(3600) is None
+    assert time.monotonic() - began < 30

@@ -18,6 +18,8 @@ PROBE_TIMEOUT_S = 1.0
 #: Log lines that may wait for a terminal that does not keep up; more are dropped, because neither
 #: memory nor the servers' own writes may depend on it.
 MOST_WAITING_LINES = 10_000
+#: A signal that comes just before a wait begins does not end it; its handler runs after the wait.
+LONGEST_WAIT_S = 0.5
 #: Ctrl-C, a polite kill, and a terminal that was closed.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -44,9 +46,9 @@ class EventQueue:
         self._events.put(event)
 
     def next(self, timeout_s: float) -> Event | None:
-        """The next event, or `None` when that many seconds have passed."""
+        """The next event, or `None` when that many seconds have passed, or `LONGEST_WAIT_S`."""
         try:
-            return self._events.get(timeout=timeout_s)
+            return self._events.get(timeout=min(timeout_s, LONGEST_WAIT_S))
         except queue.Empty:
             return None
 
