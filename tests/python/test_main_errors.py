@@ -24,7 +24,7 @@ COMMANDS = (
     "launch missing.yaml",
     "worker missing",
     "worker --executor reference --num-blocks 4",
-    "worker --executor reference --executor-option a=b",
+    "worker --executor reference --executor-option a=b --grpc-port 0 --metrics-port 0",
     "worker --executor tensorrt_llm --executor-option beams",
     "worker --step-us nan",
     "build missing --output out",
