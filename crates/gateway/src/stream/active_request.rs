@@ -123,15 +123,16 @@ impl ActiveRequest {
     /// The request failed; nothing more follows.
     pub(crate) fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
         self.deltas.clear();
-        if self.inbox.poll_take(context, &mut self.deltas).is_pending() {
+        let Poll::Ready(arrived) = self.inbox.poll_take(context, &mut self.deltas) else {
             return Poll::Pending;
-        }
+        };
         let deltas = std::mem::take(&mut self.deltas);
         let result = self.take(&deltas);
         self.deltas = deltas;
         if result.is_ok() {
             self.has_started = true;
-            self.record.output(self.generated(), self.choices.len());
+            let (generated, choices) = (self.generated(), self.choices.len());
+            self.record.output(arrived, generated, choices);
         }
         if result.is_err() {
             self.record.failed();

@@ -58,21 +58,20 @@ impl RequestRecord {
         }
     }
 
-    /// Notes output: `choices` choices have `generated` tokens in all by now.
-    pub(super) fn output(&mut self, generated: u64, choices: usize) {
-        let now = Instant::now();
+    /// Notes output that `arrived` then: `choices` choices have `generated` tokens in all by now.
+    pub(super) fn output(&mut self, arrived: Instant, generated: u64, choices: usize) {
         let new = generated.saturating_sub(self.completion_tokens);
         self.completion_tokens = generated;
         if self.first_output.is_none() {
-            self.first_output = Some(now);
-            let waited = (now - self.started).as_secs_f64();
+            self.first_output = Some(arrived);
+            let waited = (arrived - self.started).as_secs_f64();
             self.of_model.time_to_first_token.observe(waited);
         }
-        if let Some(last) = self.last_output.replace(now)
+        if let Some(last) = self.last_output.replace(arrived)
             && new > 0
         {
             let each = u32::try_from(new.div_ceil(choices.max(1) as u64)).unwrap_or(u32::MAX);
-            self.intervals.observe(new, (now - last) / each);
+            self.intervals.observe(new, (arrived - last) / each);
             if self.intervals.is_full() {
                 self.intervals.flush(&self.of_model.inter_token_time);
             }

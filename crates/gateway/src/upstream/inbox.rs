@@ -127,8 +127,9 @@ impl Inbox {
         state.waker.take()
     }
 
-    /// Moves everything unread into `into`, which must be empty, or registers the task to be woken.
-    pub(crate) fn poll_take(&self, context: &mut Context<'_>, into: &mut Deltas) -> Poll<()> {
+    /// Moves everything unread into `into`, which must be empty, or registers the task to be woken. Ready with
+    /// when the oldest of it arrived.
+    pub(crate) fn poll_take(&self, context: &mut Context<'_>, into: &mut Deltas) -> Poll<Instant> {
         let mut state = self.state.lock();
         if state.deltas.list.is_empty() {
             match &mut state.waker {
@@ -137,9 +138,9 @@ impl Inbox {
             }
             return Poll::Pending;
         }
-        state.unread_since = None;
+        let arrived = state.unread_since.take();
         std::mem::swap(&mut state.deltas, into);
-        Poll::Ready(())
+        Poll::Ready(arrived.unwrap_or_else(Instant::now))
     }
 
     /// When the oldest unread delta arrived; `None` when all is read.
