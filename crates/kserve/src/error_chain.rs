@@ -2,8 +2,11 @@
 
 use std::error::Error;
 
+/// How tonic and hyper name their own layers; the cause below says what happened.
+const LAYERS: [&str; 2] = ["transport error", "tcp connect error"];
+
 /// An error and its causes in one line, outermost first: `a: b: c`. A cause whose text already ends the
-/// line is left out.
+/// line is left out, and so is one that only names a layer of the network client.
 ///
 /// ```
 /// let error = "x".parse::<u16>().unwrap_err();
@@ -14,7 +17,7 @@ pub fn error_chain(error: &dyn Error) -> String {
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
+        if !text.ends_with(&cause_text) && !LAYERS.contains(&cause_text.as_str()) {
             text.push_str(": ");
             text.push_str(&cause_text);
         }
@@ -40,6 +43,10 @@ mod tests {
             (&["a"][..], "a"),
             (&["a", "b", "c"], "a: b: c"),
             (&["a: b", "b", "c"], "a: b: c"),
+            (
+                &["a", "transport error", "tcp connect error", "refused"],
+                "a: refused",
+            ),
         ] {
             let nest = |source, text: &&'static str| {
                 let source: Option<Layer> = source;
