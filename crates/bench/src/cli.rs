@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::floor::{Floor, FloorOptions};
-use crate::load::{self, Target, Wire, Workload};
+use crate::load::{self, Target, Wire, Workload, first_model};
 use crate::process;
 use crate::suite::{self, SuiteOptions};
 
@@ -20,7 +20,7 @@ const EXIT_BROKEN: i32 = 1;
 /// The command line makes no sense.
 const EXIT_USAGE: i32 = 2;
 
-/// The OpenAI model name where none is given: that of the embedded model.
+/// The suite's OpenAI model where none is given: the embedded one.
 const DEFAULT_OPENAI_MODEL: &str = "inflight-demo";
 /// The KServe model that takes token ids.
 const DEFAULT_KSERVE_MODEL: &str = "tensorrt_llm";
@@ -74,7 +74,7 @@ struct LoadArgs {
     /// Stop the run after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
     timeout_s: Duration,
-    /// The model's name [default: inflight-demo; tensorrt_llm over KServe].
+    /// The model's name [default: the first that the server lists; tensorrt_llm over KServe].
     #[arg(long)]
     model: Option<String>,
     /// Sent as a bearer token to a gateway.
@@ -195,18 +195,24 @@ where
 }
 
 fn load_command(args: LoadArgs) -> i32 {
-    let default_model = match args.wire {
-        Wire::Openai => DEFAULT_OPENAI_MODEL,
-        Wire::Kserve | Wire::KserveStep => DEFAULT_KSERVE_MODEL,
-    };
     let address = args
         .address
         .strip_prefix("http://")
-        .unwrap_or(&args.address);
+        .unwrap_or(&args.address)
+        .trim_end_matches('/');
+    let model = match (args.model, args.wire) {
+        (Some(model), _) => Ok(model),
+        (None, Wire::Openai) => first_model(address, args.api_key.as_deref()),
+        (None, Wire::Kserve | Wire::KserveStep) => Ok(DEFAULT_KSERVE_MODEL.to_owned()),
+    };
+    let model = match model {
+        Ok(model) => model,
+        Err(error) => return fail(&error),
+    };
     let target = Target {
         wire: args.wire,
-        address: address.trim_end_matches('/').to_owned(),
-        model: args.model.unwrap_or_else(|| default_model.to_owned()),
+        address: address.to_owned(),
+        model,
         api_key: args.api_key,
         connections: args.connections as usize,
         pid: args.pid,

@@ -2,12 +2,15 @@
 //! Owns what both wires share: how many requests, for how long, and what is measured around them.
 
 mod kserve;
+mod models;
 mod openai;
 
 use std::time::{Duration, Instant};
 
 use crate::measure::{Recorder, Report, Surroundings};
 use crate::process;
+
+pub(crate) use self::models::first_model;
 
 /// Which protocol the target speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -59,13 +62,15 @@ pub(crate) struct Workload {
 pub(crate) enum LoadError {
     #[error("`{address}` is not an address; write it as HOST:PORT")]
     Address { address: String },
-    #[error("no connection to `{address}`: {source}; is the server running there?")]
+    #[error("no connection to `{address}`; is the server running there?")]
     Connect {
         address: String,
         source: std::io::Error,
     },
     #[error(transparent)]
     ConnectGrpc(#[from] inflight_kserve::client::ConnectError),
+    #[error("the server at `{address}` lists no model (`{answer}`); name one with `--model`")]
+    NoModel { address: String, answer: String },
     #[error("the client's own sockets failed")]
     Socket(#[from] std::io::Error),
     #[error("process `{pid}` cannot be read; is it running?")]

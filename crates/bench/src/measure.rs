@@ -176,6 +176,7 @@ pub(crate) struct Report {
     /// Events or messages that brought tokens: fewer than tokens where the server coalesces.
     pub(crate) events: u64,
     pub(crate) tokens_per_second: f64,
+    /// Of requests that were answered whole.
     pub(crate) requests_per_second: f64,
     pub(crate) whole: u64,
     pub(crate) short: u64,
@@ -214,7 +215,7 @@ impl Report {
             tokens: recorder.tokens,
             events: recorder.events,
             tokens_per_second: recorder.tokens as f64 / seconds,
-            requests_per_second: recorder.ended() as f64 / seconds,
+            requests_per_second: recorder.whole as f64 / seconds,
             whole: recorder.whole,
             short: recorder.short,
             truncated: recorder.truncated,
@@ -252,6 +253,11 @@ impl Report {
                 |q| format!("p50 {:.3}  p99 {:.3}", q.p50, q.p99),
             )
         };
+        // Refusals are fast; their rate would look like the server's.
+        let rate = |text: String| match self.whole {
+            0 => "-".to_owned(),
+            _ => text,
+        };
         let number = |value: Option<f64>, unit: &str| {
             value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}{unit}"))
         };
@@ -266,8 +272,11 @@ impl Report {
                 "tokens",
                 format!("{} in {} events", self.tokens, self.events),
             ),
-            ("tokens/s", format!("{:.0}", self.tokens_per_second)),
-            ("requests/s", format!("{:.1}", self.requests_per_second)),
+            ("tokens/s", rate(format!("{:.0}", self.tokens_per_second))),
+            (
+                "requests/s",
+                rate(format!("{:.1}", self.requests_per_second)),
+            ),
             (
                 "time to first token, ms",
                 quantiles(self.time_to_first_token_ms),
@@ -326,6 +335,12 @@ mod tests {
             );
             assert_eq!(report.is_clean(), ending == Ending::Whole);
             assert_eq!(report.first_problem.is_some(), ending != Ending::Whole);
+            let rate = ["tokens/s", "requests/s"].map(|name| {
+                let table = report.table();
+                let row = table.lines().find(|row| row.contains(name)).unwrap();
+                row.contains(" - ") || row.trim_end().ends_with('-')
+            });
+            assert_eq!(rate, [ending != Ending::Whole; 2], "{}", report.table());
             assert_eq!(report.tokens, 3);
         }
         let nothing = Report::new(1, &Recorder::default(), &Surroundings::default());

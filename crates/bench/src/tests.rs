@@ -184,6 +184,27 @@ fn broken_answers_are_counted_by_kind() {
 }
 
 #[test]
+fn the_model_is_the_first_that_the_server_lists() {
+    let list = b"HTTP/1.0 200 OK\r\n\r\n{\"data\":[{\"id\":\"a\"},{\"id\":\"b\"}]}";
+    let address = canned(list).to_string();
+    assert_eq!(load::first_model(&address, Some("key")).unwrap(), "a");
+    for answer in [
+        &b"HTTP/1.0 200 OK\r\n\r\n{\"data\":[]}"[..],
+        b"HTTP/1.0 401 Unauthorized\r\n\r\n{}",
+        b"nonsense",
+        b"",
+    ] {
+        let error = load::first_model(&canned(answer).to_string(), None).unwrap_err();
+        assert!(
+            error.to_string().contains("name one with `--model`"),
+            "{error}"
+        );
+    }
+    let error = load::first_model("127.0.0.1", None).unwrap_err();
+    assert!(error.to_string().contains("HOST:PORT"), "{error}");
+}
+
+#[test]
 fn nobody_there_is_an_error_not_a_report() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
