@@ -103,6 +103,19 @@ def test_what_the_hub_does_not_have_is_named(tmp_path: Path, hub: Hub) -> None:
     assert (code, f"`{NAME}` has no revision `v9`" in words) == (2, True), words
 
 
+def test_a_build_takes_a_name_too(tmp_path: Path) -> None:
+    fill_cache(tmp_path, NAME, files_of(DEMO_DIRECTORY))
+    built = tmp_path / "built"
+    done = subprocess.run(
+        [str(INFLIGHT), "build", NAME, "--runtime=reference", f"--output={built}"],
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path, HF_HUB_OFFLINE="1"),
+        timeout=100,
+    )
+    assert (done.returncode, (built / "inflight.json").is_file()) == (0, True), done
+
+
 def test_a_path_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "org" / "model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

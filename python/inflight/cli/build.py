@@ -8,7 +8,6 @@ import json as json_module
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,15 +76,17 @@ def _with_options(command: Callable[..., Any]) -> click.Command:
 def build(model_dir: str, **given: Any) -> None:
     """Build a directory that a worker can serve, from a checkpoint.
 
-    MODEL_DIR is a Hugging Face checkpoint directory. The output is an engine for TensorRT-LLM, a serving
-    configuration for its PyTorch runtime, or weights for the reference executor, with a manifest that the
-    worker checks before it loads anything. A build that failed resumes where it stopped.
+    MODEL_DIR is a Hugging Face checkpoint directory, or a checkpoint's name on the Hub (ORG/NAME). The
+    output is an engine for TensorRT-LLM, a serving configuration for its PyTorch runtime, or weights for the
+    reference executor, with a manifest that the worker checks before it loads anything. A build that failed
+    resumes where it stopped.
     """
     from inflight.build.options import Values
     from inflight.build.pipeline import carry_out, prepare, require_possible
+    from inflight.launch.hub import directory_of
 
     as_json = bool(given["json"])
-    prepared = prepare(Path(model_dir), Values(given))
+    prepared = prepare(directory_of(model_dir, weights=not given["dry_run"]), Values(given))
     if given["dry_run"]:
         _print_plan(prepared, as_json=as_json)
         return

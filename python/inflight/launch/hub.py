@@ -33,6 +33,11 @@ def repository_of(model: str) -> str:
     return model.partition("@")[0]
 
 
+def directory_of(model: str, *, weights: bool) -> Path:
+    """The directory that `model` is, or names on the Hub; raises as `fetch`."""
+    return fetch(model, weights=weights) if is_hub_id(model) else Path(model).expanduser()
+
+
 def fetch(model: str, *, weights: bool) -> Path:
     """The directory of `model` in the Hub's cache, after downloading what is missing from it.
 

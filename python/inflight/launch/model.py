@@ -62,7 +62,7 @@ def find_model(
     if model is None:
         directory, default_name = DEMO_DIRECTORY, DEMO_NAME
     elif hub.is_hub_id(model):
-        directory, default_name = hub.fetch(model, weights=weights), hub.repository_of(model)
+        directory, default_name = hub.directory_of(model, weights=weights), hub.repository_of(model)
     else:
         directory = Path(model).expanduser()
     if not directory.exists():
