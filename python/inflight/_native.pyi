@@ -23,6 +23,7 @@ class WorkerOptions:
         max_message_bytes: int | None = None,
         max_queue_wait_s: float | None = None,
         max_queued_requests: int | None = None,
+        max_grpc_connections: int | None = None,
         max_concurrent_streams: int | None = None,
         progress_timeout_s: float | None = None,
         drain_timeout_s: float | None = None,
@@ -43,6 +44,8 @@ class WorkerOptions:
     def max_queue_wait_s(self) -> float: ...
     @property
     def max_queued_requests(self) -> int: ...
+    @property
+    def max_grpc_connections(self) -> int: ...
     @property
     def max_concurrent_streams(self) -> int: ...
     @property

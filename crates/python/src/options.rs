@@ -19,6 +19,7 @@ impl PyWorkerOptions {
     #[pyo3(signature = (
         *, host=None, grpc_port=None, metrics_port=None, served_model_name=None, assets=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
+        max_grpc_connections=None,
         max_concurrent_streams=None,
         progress_timeout_s=None, drain_timeout_s=None, slow_reader_timeout_s=None,
         canary_timeout_s=None
@@ -36,6 +37,7 @@ impl PyWorkerOptions {
         max_message_bytes: Option<usize>,
         max_queue_wait_s: Option<f64>,
         max_queued_requests: Option<usize>,
+        max_grpc_connections: Option<usize>,
         max_concurrent_streams: Option<u32>,
         progress_timeout_s: Option<f64>,
         drain_timeout_s: Option<f64>,
@@ -56,6 +58,7 @@ impl PyWorkerOptions {
             max_message_bytes: max_message_bytes.unwrap_or(default.max_message_bytes),
             max_queue_wait: seconds("max_queue_wait_s", max_queue_wait_s, default.max_queue_wait)?,
             max_queued_requests: max_queued_requests.unwrap_or(default.max_queued_requests),
+            max_grpc_connections: max_grpc_connections.unwrap_or(default.max_grpc_connections),
             max_concurrent_streams: max_concurrent_streams
                 .unwrap_or(default.max_concurrent_streams),
             progress_timeout: seconds(
@@ -106,6 +109,11 @@ impl PyWorkerOptions {
     #[getter]
     fn max_queued_requests(&self) -> usize {
         self.0.max_queued_requests
+    }
+
+    #[getter]
+    fn max_grpc_connections(&self) -> usize {
+        self.0.max_grpc_connections
     }
 
     #[getter]

@@ -5,6 +5,7 @@
 
 mod assets;
 mod batch;
+mod connections;
 pub mod embedded;
 mod engine;
 pub mod executor;

@@ -34,6 +34,9 @@ pub struct WorkerOptions {
     /// Requests beyond the executor's `max_batch_size`; more get RESOURCE_EXHAUSTED. Default: 4096. It
     /// bounds memory; what bounds the wait is `max_queue_wait`.
     pub max_queued_requests: usize,
+    /// gRPC connections at once; one more is closed at once. Default: 1024. A gateway has one, a Triton client
+    /// one for several streams, and an idle connection costs memory and a file.
+    pub max_grpc_connections: usize,
     /// gRPC calls at once on one connection. Default: 8192. Triton's clients open one stream per
     /// request, so this must hold a large batch and its queue.
     pub max_concurrent_streams: u32,
@@ -61,6 +64,7 @@ impl Default for WorkerOptions {
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
             max_queue_wait: Duration::from_secs(2),
             max_queued_requests: 4096,
+            max_grpc_connections: 1024,
             max_concurrent_streams: 8192,
             progress_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(10),

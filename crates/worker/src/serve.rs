@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::Stream;
 use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::assets::Assets;
+use crate::connections;
 use crate::engine::{Engine, EngineLimits, Threads};
 use crate::executor::{Executor, ModelInfo};
 use crate::metrics::{self, Metrics};
@@ -33,8 +33,6 @@ const EXECUTOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of requests that one stream may send ahead of being read; a connection may send twice that. Much less
 /// than a gateway allows for step messages, because what is unread counts in no budget.
 const RECEIVE_WINDOW: u32 = 1 << 20;
-/// Accepting fails when file descriptors run out, and an immediate retry would only burn CPU.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves `executor` until `shutdown` resolves or the executor fails.
 ///
@@ -93,12 +91,14 @@ pub async fn serve(
         budget.clone(),
     ))
     .add_service(Budgeted::new(ModelAssetsServer::new(assets), budget));
-    let mut serving: JoinHandle<Result<(), tonic::transport::Error>> = tokio::spawn(
-        router.serve_with_incoming_shutdown(incoming(grpc.0), async {
-            // A dropped sender stops the server as well.
-            let _ = stopped.await;
-        }),
-    );
+    let mut serving: JoinHandle<Result<(), tonic::transport::Error>> =
+        tokio::spawn(router.serve_with_incoming_shutdown(
+            connections::accept(grpc.0, options.max_grpc_connections),
+            async {
+                // A dropped sender stops the server as well.
+                let _ = stopped.await;
+            },
+        ));
     let stop_metrics = Arc::new(Notify::new());
     let metrics_server = tokio::spawn(metrics::serve(
         metrics.0,
@@ -202,26 +202,6 @@ async fn bind(
     let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
-}
-
-/// Accepted connections, without Nagle's delay: each message is complete when it is written.
-fn incoming(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpStream>> {
-    futures_util::stream::unfold(listener, |listener| async move {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    if let Err(error) = stream.set_nodelay(true) {
-                        tracing::debug!(%error, "TCP_NODELAY not set");
-                    }
-                    return Some((Ok(stream), listener));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    sleep(ACCEPT_RETRY).await;
-                }
-            }
-        }
-    })
 }
 
 /// Asks the executor for one token; the worker is ready once it has come.

@@ -44,6 +44,7 @@ BOUNDS = {
         "Seconds that a request may wait for a place in the batch; others are refused at once",
     ),
     "max_queued_requests": (click.IntRange(min=0), "Live requests beyond what the executor runs at once"),
+    "max_grpc_connections": (click.IntRange(min=1), "gRPC connections at once; more are closed"),
     "max_concurrent_streams": (click.IntRange(min=1), "gRPC calls at once on one connection"),
     "progress_timeout_s": (
         Finite(min=0),

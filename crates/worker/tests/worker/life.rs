@@ -8,9 +8,13 @@ use inflight_kserve::client::{TransportOptions, assets_client, connect};
 use inflight_kserve::step::{FinishReason, Handle, StepBatch};
 use inflight_worker::executor::ResponseBatch;
 use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerExit, WorkerOptions};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tonic::Code;
 
-use super::harness::{LONG, Scripted, Worker, instant, last, options, request, slow, step_request};
+use super::harness::{
+    LONG, Scripted, Worker, instant, last, options, request, slow, step_request, until,
+};
 
 #[tokio::test]
 async fn the_worker_is_not_ready_before_its_first_token() {
@@ -135,6 +139,32 @@ async fn a_taken_port_is_named() {
         error.to_string().contains(&worker.grpc.port().to_string()),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_until_one_ends() {
+    let options = WorkerOptions {
+        max_grpc_connections: 2,
+        ..options()
+    };
+    let executor = Arc::new(SimulatedExecutor::new(instant()));
+    // The worker's own client has the first place.
+    let mut worker = Worker::start(executor, options).await;
+    let mut byte = [0];
+    let mut second = TcpStream::connect(worker.grpc).await.unwrap();
+    // The server's greeting shows that it was accepted.
+    second.read_exact(&mut byte).await.unwrap();
+    let is_closed = async || {
+        let mut third = TcpStream::connect(worker.grpc).await.unwrap();
+        let mut byte = [0];
+        !matches!(third.read(&mut byte).await, Ok(1))
+    };
+    for _ in 0..3 {
+        assert!(is_closed().await);
+    }
+    drop(second);
+    until(async || !is_closed().await).await;
+    assert!(worker.is_ready().await, "the first connection goes on");
 }
 
 #[tokio::test]
