@@ -86,6 +86,13 @@ impl WorkerSlot {
         "the server has not answered for too long".to_owned()
     }
 
+    /// Ends every request that it has with an error.
+    pub(crate) fn fail_all(&self, text: &str) {
+        for connection in self.connections.load().iter() {
+            connection.fail_all(text);
+        }
+    }
+
     /// Requests that wait for its output.
     pub(crate) fn active(&self) -> usize {
         let connections = self.connections.load();

@@ -22,6 +22,7 @@ use crate::model::dialect::TritonModel;
 use crate::model::served::ServedModel;
 use crate::upstream::connection::{NotSent, Transport};
 use crate::upstream::prompt_request::PromptRequest;
+use crate::upstream::pulse::Pulse;
 use crate::upstream::registry::{Handle, Registry};
 use crate::upstream::rpc;
 
@@ -74,18 +75,21 @@ pub(super) struct Exchanges {
     served: Arc<ServedModel>,
     pool: Arc<Pool>,
     registry: Arc<Registry>,
+    pulse: Arc<Pulse>,
     tokens_out: Counter,
     /// By handle; dropping a sender ends its stream.
     open: Arc<Mutex<HashMap<Handle, oneshot::Sender<()>>>>,
 }
 
 impl Exchanges {
-    /// No request is open yet. Answers go to `registry`'s handles. `served` describes the same `model`.
+    /// No request is open yet. Answers go to `registry`'s handles and are signs of life to `pulse`. `served`
+    /// describes the same `model`.
     pub(super) fn new(
         model: Arc<TritonModel>,
         served: Arc<ServedModel>,
         pool: Arc<Pool>,
         registry: Arc<Registry>,
+        pulse: Arc<Pulse>,
         metrics: &Metrics,
     ) -> Self {
         let tokens_out = metrics.tokens_out(&served.description.served_model_name);
@@ -94,6 +98,7 @@ impl Exchanges {
             served,
             pool,
             registry,
+            pulse,
             tokens_out,
             open: Arc::default(),
         }
@@ -104,12 +109,14 @@ impl Exchanges {
         let (stop, stopped) = oneshot::channel();
         self.open.lock().insert(handle, stop);
         let registry = Arc::clone(&self.registry);
+        let pulse = Arc::clone(&self.pulse);
         let tokens_out = self.tokens_out.clone();
         let open = Arc::clone(&self.open);
         tokio::spawn(async move {
             let exchange = Exchange {
                 handle,
                 registry: &registry,
+                pulse: &pulse,
                 tokens_out,
                 reader,
             };
@@ -160,6 +167,7 @@ impl Transport for Exchanges {
 struct Exchange<'a> {
     handle: Handle,
     registry: &'a Registry,
+    pulse: &'a Pulse,
     tokens_out: Counter,
     reader: Reader,
 }
@@ -178,6 +186,7 @@ impl Exchange<'_> {
         loop {
             match stream.message().await {
                 Ok(Some(message)) => {
+                    self.pulse.hear();
                     if self.take(message) {
                         break;
                     }

@@ -153,6 +153,7 @@ impl Server {
                         Arc::clone(&served),
                         Arc::clone(&self.pool),
                         Arc::clone(&registry),
+                        Arc::clone(&slot.pulse),
                         &context.metrics,
                     );
                     let address = Arc::clone(&slot.address);
@@ -175,6 +176,7 @@ impl Server {
 
     /// Serves until the server is lost. Returns why, and how many requests were open. These have streams
     /// of their own, which tell what becomes of them: the server may only have been slow to answer a call.
+    /// One that has been silent for too long fails them at once.
     pub(crate) async fn serve(
         self,
         slot: &WorkerSlot,
@@ -188,12 +190,15 @@ impl Server {
             Err(status) => !LOST.contains(&status.code()),
         };
         slot.pulse.reset();
-        let reason = tokio::select! {
+        let (reason, is_silent) = tokio::select! {
             biased;
-            reason = self.watch(slot, tokenizers, context) => reason,
-            reason = slot.watch_pulse(context.limits.worker_silence, probe) => reason,
+            reason = self.watch(slot, tokenizers, context) => (reason, false),
+            reason = slot.watch_pulse(context.limits.worker_silence, probe) => (reason, true),
         };
         let requests = slot.active();
+        if is_silent {
+            slot.fail_all("the worker was lost");
+        }
         context.table.set_lost(slot, &reason);
         (reason, requests)
     }

@@ -1,6 +1,6 @@
 //! Clients that leave, and servers that do.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inflight_testkit::model::{END, tokens};
 use inflight_testkit::proxy::HoldingProxy;
@@ -62,6 +62,45 @@ async fn a_client_that_leaves_mid_stream_cancels_all_its_choices_and_nothing_els
     assert!(!under_way.is_cancelled());
     under_way.finish(tokens_response(&[END])).await;
     assert_eq!(others.rest().await.last().unwrap(), "[DONE]");
+}
+
+#[tokio::test]
+async fn a_stream_of_a_server_that_stays_silent_ends_with_an_error_in_time() {
+    let directory = Directory::new();
+    let mut triton = FakeTriton::start([token_model("m")]).await;
+    let proxy = HoldingProxy::start(triton.address).await;
+    let options = [
+        ["--tokenizer", directory.path()],
+        ["--worker-silence-s", "0.2"],
+    ];
+    let gateway = Gateway::start(&[proxy.address], options.as_flattened()).await;
+    let gateway = gateway.ready().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = completion(json!({"stream": true, "max_tokens": 50}));
+    let begin = async |asked: &Asked| asked.respond(tokens_response(&tokens("a"))).await;
+    let (mut stream, asked) = open(&mut triton, &mut client, (COMPLETIONS, &body), begin).await;
+    assert_eq!(shown(&mut stream).await, "a");
+    proxy.hold();
+    let begun = Instant::now();
+    // Tokens are a sign of life, although nothing that the server is asked reaches it.
+    while begun.elapsed() < Duration::from_secs(2) {
+        asked.respond(tokens_response(&tokens("b"))).await;
+        assert_eq!(shown(&mut stream).await, "b");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let begun = Instant::now();
+    let rest = stream.rest().await;
+    assert!(
+        rest[rest.len() - 2].contains("service_unavailable"),
+        "{rest:?}"
+    );
+    assert_eq!(rest.last().unwrap(), "[DONE]");
+    // 1.2 s by the option; HTTP/2's own pings would take 20 s.
+    assert!(
+        begun.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 /// Bytes of an HTTP/2 frame that resets a stream.
