@@ -23,6 +23,9 @@ const INPUT_MEMORY: usize = 64 << 20;
 /// Large inputs waiting for a thread, beyond those being worked on: a burst of long chats passes in a
 /// second or two. How much they hold is bounded by the memory for bodies.
 const WAITING_INPUTS: usize = 1024;
+/// Small chats being rendered at once: their threads wait for the template's processes and use no CPU. More
+/// than one template can keep waiting before it counts as suspended, or one model's chats would hold up all.
+const RENDERINGS: usize = 128;
 /// How long a large input may wait for a thread.
 const INPUT_PATIENCE: Duration = Duration::from_secs(30);
 /// Bodies are counted in units of this size, so that a budget of gigabytes fits a semaphore.
@@ -65,6 +68,15 @@ impl Drop for BodyMemory {
     }
 }
 
+/// What the work on an input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// CPU time in proportion to the input.
+    Computes,
+    /// That, and waiting for a chat template, which may take until its limit whatever the input.
+    Renders,
+}
+
 /// All limits, shared by the handlers.
 #[derive(Debug)]
 pub(crate) struct Admission {
@@ -73,6 +85,7 @@ pub(crate) struct Admission {
     max_body_units: usize,
     large_inputs: Arc<Semaphore>,
     huge_inputs: Arc<Semaphore>,
+    renderings: Arc<Semaphore>,
     /// In kibibytes.
     input_memory: Arc<Semaphore>,
     waiting_inputs: Arc<Semaphore>,
@@ -91,6 +104,7 @@ impl Admission {
             max_body_units: body_units,
             large_inputs: Arc::new(Semaphore::new(threads.max(1))),
             huge_inputs: Arc::new(Semaphore::new((threads / 2).max(1))),
+            renderings: Arc::new(Semaphore::new(RENDERINGS)),
             input_memory: Arc::new(Semaphore::new(INPUT_MEMORY / 1024)),
             waiting_inputs: Arc::new(Semaphore::new(threads.max(1) + WAITING_INPUTS)),
             body_memory: Arc::new(Semaphore::new(body_units)),
@@ -160,17 +174,19 @@ impl Admission {
         Ok(())
     }
 
-    /// Does CPU work in proportion to an input of `bytes`: at once if it is small, else on the blocking
-    /// pool, so that no prompt delays another stream.
+    /// Does CPU work in proportion to an input of `bytes`: at once if it is small and only `Computes`, else
+    /// on the blocking pool, so that no prompt delays another stream.
     ///
     /// # Errors
-    /// What `work` returns; 503 when too many large inputs wait already; 500 when the work panicked.
+    /// What `work` returns; 503 when too many inputs wait already; 500 when the work panicked.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
         bytes: usize,
+        kind: Work,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        if bytes <= INLINE_BYTES {
+        let is_small = bytes <= INLINE_BYTES;
+        if is_small && kind == Work::Computes {
             return work();
         }
         let busy = || {
@@ -179,10 +195,10 @@ impl Admission {
         let waiting = Arc::clone(&self.waiting_inputs)
             .try_acquire_owned()
             .map_err(|_| busy())?;
-        let threads = if bytes < HUGE_BYTES {
-            &self.large_inputs
-        } else {
-            &self.huge_inputs
+        let threads = match bytes {
+            _ if is_small => &self.renderings,
+            ..HUGE_BYTES => &self.large_inputs,
+            _ => &self.huge_inputs,
         };
         // One input larger than everything takes everything.
         let memory = u32::try_from(bytes.min(INPUT_MEMORY) / 1024).unwrap_or(u32::MAX);
@@ -339,8 +355,14 @@ mod tests {
             .acquire_owned()
             .await
             .unwrap();
-        assert_eq!(admission.work(INLINE_BYTES + 1, || Ok(7)).await.unwrap(), 7);
-        let huge = admission.work(HUGE_BYTES, || Ok(7));
+        assert_eq!(
+            admission
+                .work(INLINE_BYTES + 1, Work::Computes, || Ok(7))
+                .await
+                .unwrap(),
+            7
+        );
+        let huge = admission.work(HUGE_BYTES, Work::Computes, || Ok(7));
         assert!(
             tokio::time::timeout(Duration::from_millis(20), huge)
                 .await
@@ -356,10 +378,16 @@ mod tests {
             .await
             .unwrap();
         let refused = admission
-            .work(INLINE_BYTES + 1, || Ok(()))
+            .work(INLINE_BYTES + 1, Work::Computes, || Ok(()))
             .await
             .unwrap_err();
         assert_eq!(refused.status(), 503);
-        assert_eq!(admission.work(INLINE_BYTES, || Ok(7)).await.unwrap(), 7);
+        assert_eq!(
+            admission
+                .work(INLINE_BYTES, Work::Computes, || Ok(7))
+                .await
+                .unwrap(),
+            7
+        );
     }
 }

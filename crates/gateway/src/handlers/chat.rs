@@ -12,6 +12,7 @@ use inflight_text::{TemplateInput, TextModel};
 use super::generate::{self, Prepared};
 use super::prompt::{self, SpecialTokens};
 use super::response;
+use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::body::Shape;
@@ -23,7 +24,7 @@ pub(crate) async fn create_chat_completion(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let (prepared, arrival) = received.prepare(&state, prepare).await?;
+    let (prepared, arrival) = received.prepare(&state, Work::Renders, prepare).await?;
     let active = generate::start(&state, &prepared, arrival)?;
     Ok(response::answer(active, &prepared, Shape::Chat).await?)
 }

@@ -11,6 +11,7 @@ use inflight_openai::completions::{self, Prompt};
 use super::generate::{self, Prepared};
 use super::prompt::{self, SpecialTokens};
 use super::response;
+use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::body::Shape;
@@ -22,7 +23,7 @@ pub(crate) async fn create_completion(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let (prepared, arrival) = received.prepare(&state, prepare).await?;
+    let (prepared, arrival) = received.prepare(&state, Work::Computes, prepare).await?;
     let active = generate::start(&state, &prepared, arrival)?;
     Ok(response::answer(active, &prepared, Shape::Completion).await?)
 }

@@ -12,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::deadline::deadline;
 use super::prompt::PreparedPrompt;
 use super::unanswered::Unanswered;
+use crate::admission::Work;
 use crate::client::Client;
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
@@ -75,14 +76,14 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
 }
 
 impl Received {
-    /// Prepares the request where a body of its size may be worked on. `prepare` is pure CPU work in
-    /// proportion to the body.
+    /// Prepares the request where a body of its size may be worked on; `kind` is what `prepare` does.
     ///
     /// # Errors
     /// What `prepare` returns; 503 when too many large bodies wait already.
     pub(super) async fn prepare(
         self,
         state: &Arc<AppState>,
+        kind: Work,
         prepare: impl FnOnce(&AppState, &[u8]) -> Result<Prepared, ApiError> + Send + 'static,
     ) -> Result<(Prepared, Arrival), ApiError> {
         let Self { arrival, body } = self;
@@ -95,7 +96,7 @@ impl Received {
             drop((bytes, held));
             prepared
         };
-        let mut prepared = state.admission.work(length, work).await?;
+        let mut prepared = state.admission.work(length, kind, work).await?;
         if state.first_token_timeout.is_some() && prepared.served.triton().is_none() {
             // Otherwise the first token of an answer in one piece arrives with its last.
             for prompt in &mut prepared.prompts {

@@ -12,6 +12,7 @@ mod deadlines;
 mod errors;
 mod failover;
 mod lifecycle;
+mod preparing;
 mod sharing;
 mod support;
 mod triton;
