@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from reliability import SCENARIOS
 from reliability.report import Report, Scale, Scenario
+from reliability.scenarios import SCENARIOS
 
 #: Between two lines of progress.
 PROGRESS_S = 10.0

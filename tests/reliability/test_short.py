@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reliability import SCENARIOS
 from reliability.report import Report, Scale
+from reliability.scenarios import SCENARIOS
 
 #: Another than the long form's default, so that the two try different things.
 SEED = 2

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.triton.repository.pbtxt import PbtxtError, parse
+from inflight.triton.repository.pbtxt import PbtxtError, parse, quote
 
+#: What `fuzz/pbtxt.py` starts from and adds to.
+CORPUS = sorted((Path(__file__).parents[2] / "fuzz/corpus/pbtxt").iterdir())
+#: Cuts of an entry that are tried as well.
+CUTS = 64
 #: What a file is made of, and what comes close to it.
 PIECES = [
     *("name", ":", "{", "}", "[", "]", ",", ";", '"', "'", "\\", "\n", " ", "#", "-", ".", "<", ">"),
@@ -35,6 +40,16 @@ PIECES = [
 def test_any_text_parses_or_is_refused(text: str) -> None:
     with contextlib.suppress(PbtxtError):
         parse(text)
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
+def test_every_entry_of_the_corpus_parses_or_is_refused(entry: Path) -> None:
+    text = entry.read_bytes().decode("utf-8", "replace")
+    for cut in range(CUTS + 1):
+        part = text[: len(text) * cut // CUTS]
+        with contextlib.suppress(PbtxtError):
+            parse(part)
+        assert parse(f"a: {quote(part)}") == {"a": [part]}
 
 
 @pytest.mark.parametrize("text", ["a {" * 100_000, "a: [" * 100_000, '"' * 100_001])

@@ -1,0 +1,26 @@
+"""Every scenario by its name; each module tries one kind of trouble on real processes."""
+
+from reliability import (
+    cuts,
+    holders,
+    hostile_grpc,
+    hostile_http1,
+    hostile_http2,
+    hostile_workers,
+    kills,
+    leavers,
+    overload,
+)
+from reliability.report import Scenario
+
+SCENARIOS: dict[str, Scenario] = {
+    "kills": kills.run,
+    "cuts": cuts.run,
+    "overload": overload.run,
+    "leavers": leavers.run,
+    "holders": holders.run,
+    "hostile-http1": hostile_http1.run,
+    "hostile-http2": hostile_http2.run,
+    "hostile-grpc": hostile_grpc.run,
+    "hostile-workers": hostile_workers.run,
+}
