@@ -106,9 +106,13 @@ format: install ## Rewrite the sources as the linters want them
 bench: $(VENV)/.installed-release ## Measure the gateway, the worker and the floor (about ten minutes)
 	$(BIN)/inflight bench suite
 
-# Finds new entries for the corpora, which `cargo test` replays. FUZZ holds libFuzzer's options.
-fuzz: ## Fuzz one parser until interrupted: TARGET=chat_body (needs nightly Rust and cargo-fuzz)
+# Finds new entries for the corpora, which the tests replay. FUZZ holds libFuzzer's options.
+fuzz: ## Fuzz one parser until interrupted: TARGET=chat_body (needs nightly Rust and cargo-fuzz; TARGET=pbtxt: atheris)
+ifeq ($(TARGET),pbtxt)
+	$(BIN)/python fuzz/pbtxt.py $(FUZZ) fuzz/corpus/pbtxt
+else
 	cargo +nightly fuzz run $(TARGET) -- $(FUZZ)
+endif
 
 wheel: $(VENV)/.created ## Build the wheel for this platform in dist/
 	$(BIN)/maturin build --release --locked --out dist
