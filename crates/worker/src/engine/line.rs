@@ -2,6 +2,10 @@
 //!
 //! Pure: time is a value. Knows no request, only tickets; the registry says whose they are. Assumes what
 //! every executor does unless priorities say otherwise: whoever came first starts first.
+//!
+//! An executor may run fewer sequences than it has places, because its KV cache holds no more of this length.
+//! It does not say so. It shows in requests that have a place and get no row while others end: then only those
+//! with rows count as running, until nobody waits any more.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,6 +18,11 @@ const RATE_MEMORY_S: f64 = 10.0;
 /// without it, half of the requests at the limit would be ended only after having waited.
 const ADMITTED_PART: f64 = 0.75;
 
+/// A request that has a place counts as held back by memory when it got no row for this part of the limit on
+/// the wait, while sequences ended in so many iterations.
+const HELD_BACK_PART: f64 = 0.25;
+const HELD_BACK_ENDS: u64 = 2;
+
 /// A request's position in the line, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
@@ -25,18 +34,36 @@ pub(super) struct TooLong {
     pub(super) wait: Duration,
 }
 
+/// A request that has a place and no row yet.
+#[derive(Clone, Copy, Debug)]
+struct Unstarted {
+    sequences: u32,
+    since: Instant,
+    /// [`Line::ends`] at that time.
+    ends: u64,
+}
+
 /// Sequences with a place and sequences that wait for one.
 #[derive(Debug)]
 pub(super) struct Line {
     /// Sequences that the executor runs at once.
     places: u32,
     limit: Duration,
+    /// Sequences that have shown to fit, where that is less than `places`.
+    fits: Option<u32>,
+    /// Sequences with a place.
     running: u32,
+    /// Those of `running` that have no row yet, and their sequences.
+    unstarted: BTreeMap<Ticket, Unstarted>,
+    unstarted_sequences: u32,
     /// Sequences of each request that waits.
     waiting: BTreeMap<Ticket, u32>,
     waiting_sequences: u32,
     next: u64,
     rate: ServiceRate,
+    /// Iterations in which sequences with rows ended, and the time of the latest.
+    ends: u64,
+    last_end: Option<Instant>,
     last_event: Option<Instant>,
     /// The latest event that found every place taken. The ends of one iteration carry one time, so all
     /// of them count when the first one does.
@@ -49,11 +76,16 @@ impl Line {
         Self {
             places: places.max(1),
             limit,
+            fits: None,
             running: 0,
+            unstarted: BTreeMap::new(),
+            unstarted_sequences: 0,
             waiting: BTreeMap::new(),
             waiting_sequences: 0,
             next: 0,
             rate: ServiceRate::new(limit),
+            ends: 0,
+            last_end: None,
             last_event: None,
             full_at: None,
         }
@@ -70,15 +102,16 @@ impl Line {
         patience: Option<Duration>,
     ) -> Result<(), TooLong> {
         self.pass(now);
+        let places = self.usable_places();
         let taken = self.running.saturating_add(self.waiting_sequences);
-        let needed = taken.saturating_add(sequences.clamp(1, self.places));
-        let ahead = needed.saturating_sub(self.places);
+        let needed = taken.saturating_add(sequences.clamp(1, places));
+        let ahead = needed.saturating_sub(places);
         if ahead == 0 {
             return Ok(());
         }
         let Some(rate) = self.rate.per_second() else {
             // Nothing has ended yet, so nothing is known: one more batch may wait.
-            return if ahead <= self.places {
+            return if ahead <= places {
                 Ok(())
             } else {
                 Err(TooLong { wait: self.limit })
@@ -99,62 +132,119 @@ impl Line {
         self.next += 1;
         self.waiting.insert(ticket, sequences.max(1));
         self.waiting_sequences += sequences.max(1);
-        self.move_up();
+        self.move_up(now);
         ticket
     }
 
     /// Its first row came, so it has a place, whatever its position.
     pub(super) fn start(&mut self, ticket: Ticket) {
-        if let Some(sequences) = self.waiting.remove(&ticket) {
+        if let Some(unstarted) = self.unstarted.remove(&ticket) {
+            self.unstarted_sequences -= unstarted.sequences;
+        } else if let Some(sequences) = self.waiting.remove(&ticket) {
             self.waiting_sequences -= sequences;
             self.running += sequences;
+            // More fit than was thought.
+            self.fits = self.fits.map(|fits| fits.max(self.running));
         }
     }
 
+    /// Whether it has no place for certain. One that waits for memory may have begun: its first row takes as
+    /// long as its prompt.
     pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
-        self.waiting.contains_key(&ticket)
+        self.waiting.contains_key(&ticket) && self.fits.is_none()
     }
 
     /// The executor is through with a request of `sequences`.
     pub(super) fn leave(&mut self, now: Instant, ticket: Ticket, sequences: u32) {
         self.pass(now);
-        match self.waiting.remove(&ticket) {
-            Some(sequences) => self.waiting_sequences -= sequences,
-            None => {
-                self.running = self.running.saturating_sub(sequences.max(1));
-                if self.full_at == Some(now) {
-                    self.rate.count(sequences.max(1));
-                }
+        if let Some(sequences) = self.waiting.remove(&ticket) {
+            self.waiting_sequences -= sequences;
+        } else {
+            let sequences = sequences.max(1);
+            self.running = self.running.saturating_sub(sequences);
+            if let Some(unstarted) = self.unstarted.remove(&ticket) {
+                self.unstarted_sequences -= unstarted.sequences;
+            } else if self.last_end != Some(now) {
+                self.ends += 1;
+                self.last_end = Some(now);
+            }
+            if self.full_at == Some(now) {
+                self.rate.count(sequences);
             }
         }
-        self.move_up();
+        self.move_up(now);
     }
 
     /// Everything is over at once.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.waiting_sequences = 0;
+        self.unstarted.clear();
+        self.unstarted_sequences = 0;
         self.running = 0;
+        self.fits = None;
+    }
+
+    /// Sequences that run at once, as far as is known.
+    fn usable_places(&self) -> u32 {
+        self.fits.unwrap_or(self.places)
     }
 
     /// Gives free places to those who have waited longest.
-    fn move_up(&mut self) {
+    fn move_up(&mut self, now: Instant) {
+        let places = self.usable_places();
         while let Some(first) = self.waiting.first_entry() {
             let sequences = *first.get();
-            if self.running > 0 && self.running.saturating_add(sequences) > self.places {
+            if self.running > 0 && self.running.saturating_add(sequences) > places {
                 break;
             }
-            first.remove();
+            let (ticket, _) = first.remove_entry();
             self.waiting_sequences -= sequences;
             self.running += sequences;
+            self.unstarted_sequences += sequences;
+            let unstarted = Unstarted {
+                sequences,
+                since: now,
+                ends: self.ends,
+            };
+            self.unstarted.insert(ticket, unstarted);
+        }
+        if self.waiting.is_empty() {
+            self.fits = None;
         }
     }
 
+    /// Puts those back into the line who have a place and are held back by memory. The first one keeps its
+    /// place: its prompt may be in work.
+    fn hold_back(&mut self, now: Instant) {
+        let has_started = self.running > self.unstarted_sequences;
+        let patience = self.limit.mul_f64(HELD_BACK_PART);
+        let is_held_back = |unstarted: &Unstarted| {
+            self.ends >= unstarted.ends + HELD_BACK_ENDS
+                && now.saturating_duration_since(unstarted.since) >= patience
+        };
+        let mut others = self.unstarted.iter().skip(1);
+        let Some((&second, _)) = others
+            .next()
+            .filter(|(_, unstarted)| has_started && is_held_back(unstarted))
+        else {
+            return;
+        };
+        for (ticket, unstarted) in self.unstarted.split_off(&second) {
+            self.unstarted_sequences -= unstarted.sequences;
+            self.running -= unstarted.sequences;
+            self.waiting.insert(ticket, unstarted.sequences);
+            self.waiting_sequences += unstarted.sequences;
+        }
+        self.fits = Some(self.running);
+    }
+
     fn pass(&mut self, now: Instant) {
+        self.hold_back(now);
         let elapsed = self
             .last_event
             .map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
-        if self.running >= self.places || !self.waiting.is_empty() {
+        if self.running >= self.usable_places() || !self.waiting.is_empty() {
             self.rate.pass(elapsed);
             self.full_at = Some(now);
         }
