@@ -35,6 +35,8 @@ PEAK_PER_S = PLACES / SERVICE_S
 PATIENCE_S = 5.0
 INTERVAL_S = 5.0
 LOADS = (1.0, 2.0, 10.0)
+#: Places for all, and cache blocks for as many sequences as `PLACES`: 3 for each.
+LITTLE_MEMORY = ["--max-batch-size=256", f"--num-blocks={3 * PLACES}"]
 
 
 @dataclass
@@ -190,24 +192,32 @@ def show(load: float, outcome: Outcome) -> None:
 
 
 def run(scale: Scale, report: Report) -> None:
-    """The suite's form: three loads, or twice the peak for some seconds."""
-    loads, seconds, interval_s = ((2.0,), 10.0, 2.5) if scale.is_short else (LOADS, 30.0, INTERVAL_S)
-    for load in loads:
-        with servers([]) as (address, pids):
-            outcome = asyncio.run(send(address, load, seconds, pids, interval_s))
-        inner = outcome.intervals[1:-1]
-        completed = sum(interval.completed for interval in inner) / (interval_s * len(inner))
-        report.attempt(f"requests at {load:g} times the peak", sum(map(ended, outcome.intervals)))
-        for interval in outcome.intervals:
-            report.lose("requests refused with 429 or 503", interval.refused)
-        report.measure(
-            f"completed at {load:g} times the peak", f"{completed:.1f}/s of {PEAK_PER_S:.1f}/s at the peak"
-        )
-        if outcome.refusals_s:
-            median = statistics.median(outcome.refusals_s)
-            report.measure(f"refused at {load:g} times the peak in", f"{median * 1e3:.1f} ms (median)")
-        for problem in judge(load, outcome):
-            report.breaks(f"{load:g} times the peak: {problem}")
+    """The suite's form: three loads and an executor that is limited by its memory, or 10 s of one load."""
+    if scale.is_short:
+        one(report, "twice the peak", 2.0, 10.0, 2.5, [])
+        return
+    for load in LOADS:
+        one(report, f"{load:g} times the peak", load, 30.0, INTERVAL_S, [])
+    one(report, "twice the peak, with memory for 16 of 256 places", 2.0, 30.0, INTERVAL_S, LITTLE_MEMORY)
+
+
+def one(
+    report: Report, name: str, load: float, seconds: float, interval_s: float, options: list[str]
+) -> None:
+    """One load of the suite."""
+    with servers(options) as (address, pids):
+        outcome = asyncio.run(send(address, load, seconds, pids, interval_s))
+    inner = outcome.intervals[1:-1]
+    completed = sum(interval.completed for interval in inner) / (interval_s * len(inner))
+    report.attempt(f"requests at {name}", sum(map(ended, outcome.intervals)))
+    for interval in outcome.intervals:
+        report.lose("requests refused with 429 or 503", interval.refused)
+    report.measure(f"completed at {name}", f"{completed:.1f}/s of {PEAK_PER_S:.1f}/s at the peak")
+    if outcome.refusals_s:
+        median = statistics.median(outcome.refusals_s)
+        report.measure(f"refused at {name} in", f"{median * 1e3:.1f} ms (median)")
+    for problem in judge(load, outcome):
+        report.breaks(f"{name}: {problem}")
 
 
 def ended(interval: Interval) -> int:
