@@ -23,6 +23,8 @@ SLOW_BODIES = 17
 SLOW_BODY_BYTES = 32 << 20
 UNREAD_CONNECTIONS = 5
 UNREAD_STREAMS = 1024
+#: What the gateway takes at once.
+CONNECTIONS = 64
 #: Long prompts of the bystander's kind; the model has to take them.
 PROMPT_BYTES = 200_000
 WORKER = (*PACE, "--max-seq-len=400000", "--max-num-tokens=400000", "--num-blocks=65536")
@@ -33,7 +35,7 @@ def run(scale: Scale, report: Report) -> None:
     with site(worker_options=WORKER) as made:
         slow_bodies(scale, report, made)
         unread_streams(scale, report, made)
-    with site(gateway_options=("--max-connections=64",)) as made:
+    with site(gateway_options=(f"--max-connections={CONNECTIONS}",)) as made:
         idle_connections(report, made)
 
 
@@ -99,14 +101,24 @@ def unread_streams(scale: Scale, report: Report, made: Site) -> None:
 
 
 def idle_connections(report: Report, made: Site) -> None:
-    """More connections than the gateway takes: idle ones make room."""
-    with ExitStack() as stack, Bystander(made.address, made.model, report):
-        for number in range(200):
+    """As many connections as the gateway takes, then more: those that are idle for longest make room."""
+    with ExitStack() as stack:
+
+        def connect(number: int) -> None:
             connection = stack.enter_context(socket.create_connection(endpoint(made.address), 10))
             if number % 2:
                 connection.sendall(http2.PREFACE + http2.settings())
             report.attempt("connections that do nothing")
-            if number % 20 == 0:
-                live = get(made.address, "/health/live").status
-                report.expect("health answers meanwhile", live == 200, live)
+
+        for number in range(CONNECTIONS):
+            connect(number)
+        # A connection is closed for another one only after a second: its request may be on the way.
+        time.sleep(1.5)
+        with Bystander(made.address, made.model, report):
+            for number in range(2 * CONNECTIONS):
+                connect(number)
+                time.sleep(2 / CONNECTIONS)
+                if number % 10 == 0:
+                    live = get(made.address, "/health/live").status
+                    report.expect("health answers meanwhile", live == 200, live)
     expect_all_free(report, made)

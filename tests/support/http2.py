@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -95,6 +94,8 @@ class Connection:
         self.is_closed = False
         self._unread = bytearray()
         self._head = b""
+        #: Bytes that `send_within_windows` has sent.
+        self.sent = 0
         self.send(PREFACE + (settings() if window is None else settings(window=window)))
 
     def __enter__(self) -> Connection:
@@ -141,15 +142,18 @@ class Connection:
         del self._unread[:count]
         return found
 
-    def send_within_windows(self, stream: int, count: int, deadline: float) -> int:
-        """Sends up to `count` zero bytes of a body as the server's windows allow; how many it took."""
+    def send_within_windows(self, stream: int, count: int, is_over: Callable[[], bool]) -> None:
+        """Sends up to `count` zero bytes of a body as the server's windows allow, until it is over.
+
+        `sent` counts them.
+        """
         connection = of_stream = 65_535
-        initial, sent = 65_535, 0
-        while sent < count and time.monotonic() < deadline and not self.is_closed:
-            part = min(connection, of_stream, count - sent, 16_384)
+        initial = 65_535
+        while self.sent < count and not is_over() and not self.is_closed:
+            part = min(connection, of_stream, count - self.sent, 16_384)
             if part > 0:
                 self.send(frame(DATA, 0, stream, bytes(part)))
-                sent, connection, of_stream = sent + part, connection - part, of_stream - part
+                self.sent, connection, of_stream = self.sent + part, connection - part, of_stream - part
             for found in self.frames(0.0001 if part > 0 else 0.2):
                 if found.kind == WINDOW_UPDATE and found.stream == 0:
                     connection += int.from_bytes(found.payload, "big")
@@ -162,8 +166,7 @@ class Connection:
                             of_stream, initial = of_stream + value - initial, value
                     self.send(frame(SETTINGS, ACK, 0))
                 elif found.kind in (RST_STREAM, GOAWAY):
-                    return sent
-        return sent
+                    return
 
     def until(self, kind: int, stream: int, for_s: float = 10.0) -> Frame | None:
         """The next frame of this kind on this stream, if it comes; answers SETTINGS and PING meanwhile."""
