@@ -76,6 +76,7 @@ test-rust:
 	cargo test --workspace --exclude inflight-python --locked --quiet
 
 test-python: install $(VENV)/.triton
+	PYTHON=$(PYTHON) tools/install-system-packages mpi
 	$(BIN)/pytest
 
 # SOAK holds names of scenarios and options: `make soak SOAK="kills --seed 7"`.

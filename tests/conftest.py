@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import openai
@@ -20,8 +20,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def _starter() -> Iterator[Start]:
     started: list[InflightProcess] = []
 
-    def start(*arguments: str, environment: dict[str, str] | None = None) -> InflightProcess:
-        process = InflightProcess(*arguments, environment=environment)
+    def start(
+        *arguments: str, environment: dict[str, str] | None = None, launcher: Sequence[str] = ()
+    ) -> InflightProcess:
+        process = InflightProcess(*arguments, environment=environment, launcher=launcher)
         started.append(process)
         return process
 

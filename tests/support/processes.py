@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 #: The command that a user types, of the environment that runs the tests.
@@ -45,13 +45,16 @@ def wait_until(what: str, is_so: Callable[[], bool], patience_s: float = PATIENC
 
 
 class InflightProcess:
-    """`inflight ARGUMENTS`, with all that it writes kept."""
+    """`inflight ARGUMENTS`, with all that it writes kept; a `launcher` is the command that starts it."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, environment: dict[str, str] | None = None, launcher: Sequence[str] = ()
+    ) -> None:
         self.arguments = arguments
+        self._command = " ".join([*launcher, "inflight", *arguments])
         self._lines: list[str] = []
         self._process = subprocess.Popen(
-            [str(INFLIGHT), *arguments],
+            [*launcher, str(INFLIGHT), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -77,7 +80,7 @@ class InflightProcess:
         """The command line, everything written so far, and the exit status once there is one."""
         code = self._process.poll()
         end = [] if code is None else [f"[exit status {code}]"]
-        return "\n".join([f"$ inflight {' '.join(self.arguments)}", *self._lines, *end])
+        return "\n".join([f"$ {self._command}", *self._lines, *end])
 
     @property
     def is_running(self) -> bool:

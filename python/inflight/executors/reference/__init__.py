@@ -23,6 +23,7 @@ This file puts the parts together:
     pytorch  an iteration on PyTorch, CPU or GPU
     threads  how many NumPy uses              executor   threads, waiting, time
     metrics  what a sequence took             statistics what an iteration did
+    parallel one model over several ranks
 """
 
 from __future__ import annotations
@@ -68,11 +69,15 @@ CAPABILITIES = (
 def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
     """Loads a Hugging Face checkpoint directory and starts its executor.
 
-    ``device`` is ``auto``, ``cpu`` or ``cuda``; ``options`` are the fields of `options.Options`. Raises
-    `CheckpointError`, `UnsupportedModelError` or `OptionError`.
+    ``device`` is ``auto``, ``cpu`` or ``cuda``; ``options`` are the fields of `options.Options`. On a rank
+    above 0 of several it stays inside until rank 0 ends, then raises `SystemExit`. Raises `CheckpointError`,
+    `UnsupportedModelError` or `OptionError`.
     """
+    from inflight.executors import ranks
+
     from .config import load_config
     from .options import CUDA_DEFAULTS, limit_windows, parse_options
+    from .parallel.team import assemble
     from .pytorch.device import find_device
     from .threads import import_numpy_for
 
@@ -83,6 +88,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             "pass the path of a Hugging Face checkpoint directory",
         )
     config = load_config(model_dir)
+    job = ranks.find()
     # NumPy takes its number of threads when it is first imported: below, not with this package.
     import_numpy_for(config.hidden_size)
     device = find_device(device)
@@ -92,6 +98,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         from .pytorch.build import build
     else:
         from .numpy_runner import build
+    team = assemble(job, values.tensor_parallel_size, config)
 
     from inflight.executors.base import ModelInfo
 
@@ -103,7 +110,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     from .reuse import ReuseIndex
     from .scheduler import CapacitySchedulerPolicy, Limits
 
-    built = build(model_dir, config, values, device)
+    built = build(model_dir, config, values, device, team)
     sizes, block, runner = built.sizes, values.tokens_per_block, built.runner
     index = None
     if values.enable_kv_cache_reuse:
@@ -151,7 +158,8 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         tokens_per_block=block,
         capabilities=CAPABILITIES + (() if guides is None else ("guided_decoding",)),
     )
-    return ReferenceExecutor(engine, info, _memory(built, device), guides)
+    leader = None if team is None else team.leader
+    return ReferenceExecutor(engine, info, _memory(built, device), guides, leader)
 
 
 def _memory(built: Built, device: str) -> Memory:

@@ -55,6 +55,13 @@ def added(weight: Float32, offset: float) -> Float32:
     return total
 
 
+def rows_of(matrix: Float32, first: int, count: int) -> Float32:
+    """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
+    rows: Float32 = matrix[first : first + count]
+    missing = count - len(rows)
+    return np.concatenate((rows, np.zeros((missing, matrix.shape[1]), np.float32))) if missing else rows
+
+
 def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
     """``x [T, in]`` times ``weight [out, in]`` transposed, plus ``bias [out]``."""
     product: Float32 = x @ weight.T

@@ -16,6 +16,7 @@ from inflight.executors.base import IterationStats, ModelInfo, Request, Response
 from .engine import Engine, Iteration
 from .extras import read_extras
 from .guides import Guide, Guides
+from .parallel.team import Leader, RanksLost
 from .refusal import Refused
 from .rows import Row, pack
 from .statistics import Memory, Statistics
@@ -23,11 +24,22 @@ from .statistics import Memory, Statistics
 #: How long `shutdown` waits for the iteration in progress.
 _SHUTDOWN_TIMEOUT_S = 60.0
 
+#: The same where other ranks take part: one of them may hang.
+_RANKS_SHUTDOWN_TIMEOUT_S = 5.0
+
 
 class ReferenceExecutor:
     """Implements `inflight.executors.base.Executor`; made by `inflight.executors.reference.create`."""
 
-    def __init__(self, engine: Engine, info: ModelInfo, memory: Memory, guides: Guides | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        info: ModelInfo,
+        memory: Memory,
+        guides: Guides | None = None,
+        leader: Leader | None = None,
+    ) -> None:
+        self._leader = leader
         self._guides = guides
         self._engine = engine
         self._info = info
@@ -45,6 +57,8 @@ class ReferenceExecutor:
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="reference-engine", daemon=True)
         self._thread.start()
+        if leader is not None:
+            leader.on_lost(self._fail)
 
     def enqueue(self, requests: Sequence[Request]) -> None:
         """Takes requests; a refusal of one is its errored, final row."""
@@ -96,11 +110,19 @@ class ReferenceExecutor:
         return self._info
 
     def shutdown(self) -> None:
-        """Ends the engine's thread; requests in flight get their final row as cancelled."""
+        """Ends the engine's thread, and then the other ranks; requests in flight get their final row as
+        cancelled."""
         with self._work:
             self._stopping = True
             self._work.notify()
-        self._thread.join(_SHUTDOWN_TIMEOUT_S)
+        if self._leader is None:
+            self._thread.join(_SHUTDOWN_TIMEOUT_S)
+        elif self._failure is None:
+            self._thread.join(_RANKS_SHUTDOWN_TIMEOUT_S)
+            if self._thread.is_alive():
+                self._leader.abandon("the ranks made no progress")
+            else:
+                self._leader.dismiss()
 
     def _guide(self, request: Request) -> Guide | Refused | None:
         """Compiles what a request is to be held to, here, where no stream waits for it."""
@@ -117,9 +139,15 @@ class ReferenceExecutor:
             while self._iterate():
                 pass
         except BaseException as error:  # whatever ends the thread must end the worker
-            with self._ready:
-                self._failure = error
+            self._fail(error if self._leader is None else self._leader.explain(error))
         with self._ready:
+            self._ended = True
+            self._ready.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends the executor for a reason; the first one counts."""
+        with self._ready:
+            self._failure = self._failure or error
             self._ended = True
             self._ready.notify_all()
 
@@ -162,4 +190,6 @@ class ReferenceExecutor:
         with self._ready:
             failure = self._failure
         if failure is not None:
+            if isinstance(failure, RanksLost):
+                raise failure
             raise RuntimeError(f"the reference executor's engine failed: {failure!r}") from failure

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from .config import ModelConfig
+from .parallel.communicator import Communicator
 
 ArrayT = TypeVar("ArrayT")
 ArrayT_co = TypeVar("ArrayT_co", covariant=True)
@@ -40,6 +41,9 @@ class Loading(Protocol[ArrayT]):
 
     def added(self, weight: ArrayT, offset: float) -> ArrayT:
         """``weight + offset``, in float32."""
+
+    def rows_of(self, matrix: ArrayT, first: int, count: int) -> ArrayT:
+        """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,22 @@ class Ends(Generic[ArrayT]):
     positions: ArrayT | None
     norm: ArrayT
     norm_bias: ArrayT | None
-    #: ``[vocabulary, hidden]``; the embedding itself where they are tied.
+    #: ``[vocabulary, hidden]``, of which a rank holds its rows; the embedding itself where they are tied.
     head: ArrayT
 
 
 class Loader(Generic[ArrayT]):
     """Reads a model's tensors."""
 
-    def __init__(self, config: ModelConfig, weights: Weights[ArrayT], loading: Loading[ArrayT]) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights[ArrayT],
+        loading: Loading[ArrayT],
+        communicator: Communicator[ArrayT],
+    ) -> None:
         self._config = config
+        self._communicator = communicator
         self._weights = weights
         self._loading = loading
 
@@ -92,7 +103,14 @@ class Loader(Generic[ArrayT]):
         """Embeddings, final norm and head."""
         config, names = self._config, self._config.names
         embedding = self._weights.tensor(f"{names.embedding}.weight")
-        head = embedding if config.tie_word_embeddings else self._weights.tensor(f"{names.head}.weight")
+        ranks = self._communicator
+        if not config.tie_word_embeddings:
+            head = self._weights.tensor(f"{names.head}.weight")
+        elif ranks.size == 1:
+            head = embedding
+        else:
+            count = -(-config.vocab_size // ranks.size)
+            head = self._loading.rows_of(embedding, ranks.rank * count, count)
         learned = config.positions == "learned"
         return Ends(
             embedding=embedding,

@@ -16,15 +16,25 @@ from .batch import Batch
 from .cache import PagedCache
 from .config import ModelConfig, RopeConfig, load_config
 from .layers import Layer, Loader, Weights, held
+from .parallel import split
+from .parallel.communicator import Alone, Communicator
 from .weights import CheckpointWeights, find_weights
 
 
 class NumpyModel:
     """A loaded model: weights and rotary tables, immutable after construction."""
 
-    def __init__(self, config: ModelConfig, weights: Weights[Float32], max_seq_len: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights[Float32],
+        max_seq_len: int,
+        communicator: Communicator[Float32] | None = None,
+    ) -> None:
+        """``config`` and ``weights`` are this rank's part where a ``communicator`` joins it with others."""
         self.config = config
-        loader = Loader(config, weights, arrays)
+        self._ranks: Communicator[Float32] = communicator or Alone()
+        loader = Loader(config, weights, arrays, self._ranks)
         self._ends = loader.ends()
         self._layers = tuple(loader.layer(index) for index in range(config.num_layers))
         frequencies = inverse_frequencies(config.rope, config.head_dim)
@@ -64,14 +74,16 @@ class NumpyModel:
             arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
             arrays.scatter(cache.values[index], batch.slots, values)
             mixed = self._attend(batch, rotated[:, :query_heads], cache, index, layer.window)
-            x += arrays.linear(mixed.reshape(rows, -1), layer.output, layer.output_bias)
+            mixed = mixed.reshape(rows, -1)
+            x += self._ranks.all_reduce(arrays.linear(mixed, layer.output, layer.output_bias))
             normed = self._norm(x, layer.post_norm, layer.post_norm_bias)
-            x += self._mlp(normed, layer)
+            x += self._ranks.all_reduce(self._mlp(normed, layer))
         return self._norm(x[output_rows], self._ends.norm, self._ends.norm_bias)
 
     def logits(self, hidden: Float32) -> Float32:
         """Logits ``[rows, vocab_size]`` of final hidden states."""
-        return arrays.linear(hidden, self._ends.head)
+        logits = self._ranks.all_gather(arrays.linear(hidden, self._ends.head))
+        return logits[:, : self.config.vocab_size]
 
     def _embed(self, batch: Batch) -> Float32:
         x = arrays.embed(self._ends.embedding, batch.token_ids)
@@ -129,13 +141,18 @@ class NumpyModel:
 
 
 def load_model(
-    model_dir: Path, max_seq_len: int | None = None, config: ModelConfig | None = None
+    model_dir: Path,
+    max_seq_len: int | None = None,
+    config: ModelConfig | None = None,
+    communicator: Communicator[Float32] | None = None,
 ) -> NumpyModel:
-    """Loads a Hugging Face checkpoint directory, as it is or with another ``config``. Raises
-    `CheckpointError`, `UnsupportedModelError`."""
+    """Loads a Hugging Face checkpoint directory, or this rank's part of it, as it is or with another
+    ``config`` of the whole model. Raises `CheckpointError`, `UnsupportedModelError`."""
     config = config or load_config(model_dir)
-    weights = CheckpointWeights.of(config, find_weights(model_dir))
-    return NumpyModel(config, weights, max_seq_len or config.max_position_embeddings)
+    rank, size = (communicator.rank, communicator.size) if communicator else (0, 1)
+    weights = CheckpointWeights.of(config, find_weights(model_dir), split.parts(config, rank, size))
+    longest = max_seq_len or config.max_position_embeddings
+    return NumpyModel(split.local_config(config, rank, size), weights, longest, communicator)
 
 
 def inverse_frequencies(rope: RopeConfig | None, head_dim: int) -> Float32:

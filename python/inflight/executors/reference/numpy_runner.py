@@ -13,13 +13,15 @@ from typing import cast
 import numpy as np
 
 from . import log_probs
-from .arrays import Float32
-from .batch import Span, build_batch
+from .arrays import Float32, Int
+from .batch import Batch, Span, build_batch
 from .cache import PagedCache
 from .config import ModelConfig
 from .errors import OptionError
 from .model import NumpyModel, load_model
 from .options import Options, plan_sizes
+from .parallel.split import local_config
+from .parallel.team import Leader, Team, mpi_communicator
 from .runner import KNOWN, Built, Chunk, Outcome, Pending, Told, Work
 from .sampler import sample
 from .sequence import SequenceState
@@ -28,19 +30,63 @@ from .sequence import SequenceState
 _PROMPT_LOGIT_ROWS = 128
 
 
+class NumpySteps:
+    """What an iteration asks of one rank's part of a model and its cache."""
+
+    def __init__(self, model: NumpyModel, cache: PagedCache) -> None:
+        self._model = model
+        self._cache = cache
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """As `PagedCache.copy`."""
+        self._cache.copy(source, target, tokens)
+
+    def forward(self, batch: Batch, output_rows: Int) -> Float32:
+        """As `NumpyModel.forward`."""
+        return self._model.forward(batch, self._cache, output_rows)
+
+    def logits(self, hidden: Float32) -> Float32:
+        """As `NumpyModel.logits`."""
+        return self._model.logits(hidden)
+
+
+class LedSteps(NumpySteps):
+    """Rank 0's part: the other ranks are told of each step before it is taken."""
+
+    def __init__(self, model: NumpyModel, cache: PagedCache, leader: Leader) -> None:
+        super().__init__(model, cache)
+        self._leader = leader
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        self._leader.call("copy", source, target, tokens)
+        super().copy(source, target, tokens)
+
+    def forward(self, batch: Batch, output_rows: Int) -> Float32:
+        self._leader.call("forward", batch, output_rows)
+        return super().forward(batch, output_rows)
+
+    def logits(self, hidden: Float32) -> Float32:
+        self._leader.call("logits", hidden)
+        return super().logits(hidden)
+
+
 class NumpyRunner:
     """Implements `runner.Runner`. ``depth`` 2 is for tests: planning as for a device."""
 
-    def __init__(self, model: NumpyModel, cache: PagedCache, depth: int = 1) -> None:
+    def __init__(
+        self, model: NumpyModel, cache: PagedCache, depth: int = 1, leader: Leader | None = None
+    ) -> None:
+        """With a ``leader``, other ranks hold parts of the model and of the cache."""
         self.depth = depth
-        self._model = model
-        self._cache = cache
+        self._steps = NumpySteps(model, cache) if leader is None else LedSteps(model, cache, leader)
+        self._size = cache.tokens_per_block
         self._windowed = None not in model.config.windows
+        self._sink_tokens = model.config.sink_tokens
         self._last_tokens: Sequence[int] = ()
 
     def launch(self, work: Work) -> Pending:
         for copy in work.copies:
-            self._cache.copy(*copy)
+            self._steps.copy(*copy)
         # Branches of one token are rows like those of generation; longer ones are like chunks of a prompt.
         single = [probe for probe in work.probes if len(probe.tokens) == 1]
         longer = [probe for probe in work.probes if len(probe.tokens) > 1]
@@ -56,9 +102,9 @@ class NumpyRunner:
             + [Span(probe.tokens, probe.first, probe.blocks) for probe in single],
             [Span(chunk.tokens, chunk.first, chunk.sequence.blocks) for chunk in work.chunks]
             + [Span(probe.tokens, probe.first, probe.blocks) for probe in longer],
-            self._cache.tokens_per_block,
+            self._size,
             windowed=self._windowed,
-            sink_tokens=self._model.config.sink_tokens,
+            sink_tokens=self._sink_tokens,
         )
         # Rows that choose a token come first, then those that only tell of a prompt, then those whose
         # logits the host wants.
@@ -82,7 +128,7 @@ class NumpyRunner:
                 wanted.append(range(span.start, span.stop))
         wanted_rows = [row for rows in wanted for row in rows]
         rows = np.array(choosing_rows + prompt_rows + wanted_rows, dtype=np.int64)
-        hidden = self._model.forward(batch, self._cache, rows)
+        hidden = self._steps.forward(batch, rows)
         told_rows = len(choosing_rows) + len(prompt_rows)
         prompts = self._tell_prompts(work.chunks, hidden[len(choosing_rows) : told_rows])
         tokens: list[int] = []
@@ -90,7 +136,7 @@ class NumpyRunner:
         kept: dict[int, Float32] = {}
         if choosing_rows:
             choosing = work.choosing()
-            logits = self._model.logits(hidden[: len(choosing_rows)])
+            logits = self._steps.logits(hidden[: len(choosing_rows)])
             tokens = sample(logits, [one.sampler for one in choosing])
             told = _tell(choosing, logits, tokens)
             kept = {row: logits[row] for row, one in enumerate(choosing) if one.keeps_logits}
@@ -98,7 +144,7 @@ class NumpyRunner:
         given: list[Float32] = []
         offset = told_rows
         for part in wanted:
-            given.append(self._model.logits(hidden[offset : offset + len(part)]))
+            given.append(self._steps.logits(hidden[offset : offset + len(part)]))
             offset += len(part)
         places = [place for place, chunk in enumerate(work.chunks) if chunk.logit_rows]
         chunk_logits = dict(zip(places, given, strict=False))
@@ -118,7 +164,7 @@ class NumpyRunner:
             parts = []
             for start in range(0, max(1, chunk.told), _PROMPT_LOGIT_ROWS):
                 stop = min(chunk.told, start + _PROMPT_LOGIT_ROWS)
-                logits = self._model.logits(hidden[offset + start : offset + stop])
+                logits = self._steps.logits(hidden[offset + start : offset + stop])
                 parts.append(log_probs.chosen_and_best(logits, following[start:stop], chunk.prompt_width))
             values, ids, best = (np.concatenate(columns) for columns in zip(*parts, strict=True))
             prompts[place] = Told(values, ids, best)
@@ -140,8 +186,11 @@ def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[
     }
 
 
-def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -> Built:
-    """Loads a checkpoint and makes its cache. Raises `UserMistake` where that cannot be."""
+def build(
+    model_dir: Path, config: ModelConfig, options: Options, device: str, team: Team | None = None
+) -> Built:
+    """Loads a checkpoint and makes its cache, or this rank's part of both; a rank above 0 then stays inside.
+    Raises `UserMistake` where that cannot be."""
     for name, value, accepted in (
         ("device", device, "cpu"),
         ("dtype", options.dtype, "float32"),
@@ -149,19 +198,27 @@ def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -
     ):
         if value not in (accepted, "auto"):
             raise OptionError(f"{name} `{value}` needs PyTorch", "set the option `backend` to `pytorch`")
-    sizes = plan_sizes(options, config)
+    communicator = None if team is None else mpi_communicator(team)
+    rank, ranks = (0, 1) if communicator is None else (communicator.rank, communicator.size)
+    local = local_config(config, rank, ranks)
+    sizes = plan_sizes(options, local)
     try:
-        model = load_model(model_dir, sizes.max_seq_len, config)
+        model = load_model(model_dir, sizes.max_seq_len, config, communicator)
         cache = PagedCache(
-            config.num_layers,
+            local.num_layers,
             sizes.num_blocks + sizes.num_host_blocks,
             options.tokens_per_block,
-            config.num_kv_heads,
-            config.head_dim,
+            local.num_kv_heads,
+            local.head_dim,
         )
     except MemoryError as error:
         raise OptionError(
             f"the model and a cache of {sizes.cache_bytes >> 20} MiB do not fit in memory",
             "lower `max_tokens_in_paged_kv_cache`, or serve a smaller model",
         ) from error
-    return Built(NumpyRunner(model, cache), sizes, model.memory_bytes + sizes.cache_bytes)
+    leader = None
+    if team is not None:
+        if team.follower is not None:
+            team.follower.follow(NumpySteps(model, cache))
+        leader = team.leader
+    return Built(NumpyRunner(model, cache, leader=leader), sizes, model.memory_bytes + sizes.cache_bytes)

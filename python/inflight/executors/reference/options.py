@@ -49,6 +49,9 @@ class Options:
     max_queue_size: int = option(
         "int", "Sequences that wait for a place in the batch; more are refused", default=4096, minimum=1
     )
+    tensor_parallel_size: int | None = option(
+        "int", "Ranks that the model is split over; by default all that `mpirun` started", minimum=1
+    )
     backend: str = option(
         "choice",
         "What computes; auto: NumPy on a CPU, PyTorch on a GPU",

@@ -7,9 +7,10 @@ and shapes are needed is `tensors`'. Imports NumPy only to read, so that a check
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from inflight.model.shards import FETCH_AGAIN, INDEX, SINGLE, Shard, Tensor, find_shards
 
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .arrays import Float32
+    from .parallel.split import Part
 
 #: Types that are widened to float32, by NumPy's name for what is stored.
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+#: Bytes of a matrix that are read at once where a part of each row is kept.
+_READ_AT_ONCE = 1 << 24
 
 _OTHER_WEIGHTS = "check that `config.json` belongs to these weights"
 
@@ -32,22 +37,28 @@ class CheckpointWeights:
     """The tensors that a model needs, checked against the headers of its shards and read on demand."""
 
     @classmethod
-    def of(cls, config: ModelConfig, shards: Iterable[Shard]) -> CheckpointWeights:
+    def of(
+        cls, config: ModelConfig, shards: Iterable[Shard], parts: Mapping[str, Part] | None = None
+    ) -> CheckpointWeights:
         """The tensors of a configuration. Errors as the constructor's."""
-        return cls(shards, required_tensors(config), config.names.optional_prefix)
+        return cls(shards, required_tensors(config), config.names.optional_prefix, parts)
 
     def __init__(
         self,
         shards: Iterable[Shard],
         required: Iterable[tuple[str, tuple[int, ...]]],
         optional_prefix: str = "",
+        parts: Mapping[str, Part] | None = None,
     ) -> None:
-        """Raises `CheckpointError` for a tensor that is missing or has another shape, and
+        """Of the tensors in ``parts``, by name, only these are read.
+
+        Raises `CheckpointError` for a tensor that is missing or has another shape, and
         `UnsupportedModelError` for one of another type than a float. Names may lack ``optional_prefix``.
         """
         found = {tensor.name: (shard.path, tensor) for shard in shards for tensor in shard.tensors}
         if optional_prefix and not any(name.startswith(optional_prefix) for name in found):
             found |= {optional_prefix + name: place for name, place in found.items()}
+        self._parts = parts or {}
         self._where: dict[str, tuple[Path, Tensor]] = {}
         for name, shape in required:
             if name not in found:
@@ -67,21 +78,24 @@ class CheckpointWeights:
             self._where[name] = found[name]
 
     def raw(self, name: str) -> tuple[Tensor, bytearray]:
-        """A required tensor as it is stored: its header and its bytes, little-endian. Raises
+        """A required tensor, or its part, as it is stored: its header and its bytes, little-endian. Raises
         `CheckpointError` if its file can no longer be read.
         """
         path, tensor = self._where[name]
-        data = bytearray(tensor.end - tensor.begin)
+        part = self._parts.get(name)
         try:
             with path.open("rb") as file:
-                file.seek(tensor.begin)
-                count = file.readinto(data)
+                if part is None:
+                    data = _read(file, tensor.begin, tensor.end - tensor.begin)
+                else:
+                    data = _read_part(file, tensor, part)
+                    tensor = replace(tensor, shape=part.shape(tensor.shape))
         except OSError as error:
             raise CheckpointError(
                 f"`{path}` cannot be read: {error.strerror}", "check its permissions"
             ) from error
-        if count != len(data):
-            raise CheckpointError(f"`{path}` ends before tensor `{name}` does", FETCH_AGAIN)
+        except EOFError as error:
+            raise CheckpointError(f"`{path}` ends before tensor `{name}` does", FETCH_AGAIN) from error
         return tensor, data
 
     def tensor(self, name: str) -> Float32:
@@ -90,6 +104,36 @@ class CheckpointWeights:
 
         tensor, data = self.raw(name)
         return widen(np.frombuffer(data, dtype=STORED_AS[tensor.dtype]), tensor.dtype).reshape(tensor.shape)
+
+
+def _read(file: BinaryIO, begin: int, count: int) -> bytearray:
+    data = bytearray(count)
+    file.seek(begin)
+    if file.readinto(data) != count:  # type: ignore[attr-defined]
+        raise EOFError
+    return data
+
+
+def _read_part(file: BinaryIO, tensor: Tensor, part: Part) -> bytearray:
+    """The bytes of a part. Of columns, some rows are read whole at a time, since they lie side by side."""
+    if part.axis == 0:
+        row = (tensor.end - tensor.begin) // tensor.shape[0]
+        data = bytearray()
+        for start, stop in part.ranges:
+            data += _read(file, tensor.begin + start * row, (stop - start) * row)
+        return data + bytes(part.length * row - len(data))
+    rows, columns = tensor.shape
+    row = (tensor.end - tensor.begin) // rows
+    element = row // columns
+    data = bytearray()
+    step = max(1, _READ_AT_ONCE // row)
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        block = memoryview(_read(file, tensor.begin + first * row, count * row))
+        for place in range(count):
+            for start, stop in part.ranges:
+                data += block[place * row + start * element : place * row + stop * element]
+    return data
 
 
 def find_weights(directory: Path) -> tuple[Shard, ...]:

@@ -76,10 +76,12 @@ class LeaderChannel:
         """Calls ``on_gone``, once and from a thread, with a rank that ended and its last words, if any."""
         threading.Thread(target=self._watch, args=(on_gone,), name="rank-watch", daemon=True).start()
 
-    def close(self, timeout_s: float) -> bool:
-        """Ends the watch and waits until the others, told to stop, have closed; False: some have not."""
+    def close(self, last: Any, timeout_s: float) -> bool:
+        """Sends a ``last`` message and waits until the others have closed; False: some have not."""
         self._closing.set()
         in_time = True
+        with contextlib.suppress(OSError):
+            self.send(last)
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
                 connection.settimeout(timeout_s)
@@ -88,6 +90,8 @@ class LeaderChannel:
                         pass
                 except TimeoutError:
                     in_time = False
+        for rank, connection in self._connections.items():
+            self._files[rank].close()
             connection.close()
         return in_time
 
@@ -141,6 +145,9 @@ class FollowerChannel:
     def close(self) -> None:
         """Ends the watch and the connection."""
         self._closing.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._file.close()
         self._socket.close()
 
     def _watch(self, on_gone: Callable[[], None]) -> None:

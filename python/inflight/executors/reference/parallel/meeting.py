@@ -49,10 +49,12 @@ class MpiMeeting:
 
 
 class StoreMeeting:
-    """The ranks that torchrun started; ``store`` is a `torch.distributed.Store`."""
+    """The ranks that torchrun started: they meet in its `torch.distributed.Store`."""
 
-    def __init__(self, store: Any, job: Job) -> None:
-        self.store = store
+    def __init__(self, job: Job) -> None:
+        from torch import distributed
+
+        self.store, _, _ = next(iter(distributed.rendezvous("env://")))
         self._job = job
         self._exchanged = 0
 

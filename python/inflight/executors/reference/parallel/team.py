@@ -17,10 +17,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from inflight.executors.ranks import Job
+from inflight.executors.reference.config import ModelConfig
+from inflight.executors.reference.errors import OptionError
 
 from . import meeting
 from .channel import Door, FollowerChannel, LeaderChannel
-from .meeting import LOOPBACK, Meeting, MpiMeeting
+from .communicator import MpiCommunicator
+from .meeting import LOOPBACK, Meeting, MpiMeeting, StoreMeeting
+from .split import require_splittable
 
 #: The exit code of a worker whose executor failed.
 EXIT_FAILED = 3
@@ -46,8 +50,23 @@ class Team:
     follower: Follower | None
 
 
-def join(job: Job, met: Meeting) -> Team:
-    """Connects the ranks of a job; all call it. Errors: `TimeoutError` where one does not come."""
+def assemble(job: Job, tensor_parallel_size: int | None, config: ModelConfig) -> Team | None:
+    """Connects the ranks of the job that a model is to be split over; None where one rank holds it whole. All
+    ranks call it. Errors: `OptionError`, `UnsupportedModelError`; `TimeoutError` where a rank does not come.
+    """
+    ranks = tensor_parallel_size or job.size
+    if ranks == 1:
+        return None
+    if ranks != job.size:
+        raise OptionError(
+            f"the model is to be split over `{ranks}` ranks, and this job has `{job.size}`",
+            f"start it with `mpirun -n {ranks} inflight worker ...`",
+        )
+    require_splittable(config, ranks)
+    return _join(job, StoreMeeting(job) if job.by_torchrun else MpiMeeting(job))
+
+
+def _join(job: Job, met: Meeting) -> Team:
     host = met.leader_host()
     if job.rank == 0:
         door = Door(host if host == LOOPBACK else "")
@@ -56,6 +75,16 @@ def join(job: Job, met: Meeting) -> Team:
     address = met.exchange(None)[0]
     channel = FollowerChannel(host, address, job.rank)
     return Team(job, met, None, Follower(job, channel, isinstance(met, MpiMeeting)))
+
+
+def mpi_communicator(team: Team) -> MpiCommunicator:
+    """What joins NumPy's arrays. Errors: `OptionError` where the ranks did not meet through MPI."""
+    if not isinstance(team.meeting, MpiMeeting):
+        raise OptionError(
+            "NumPy talks to other ranks through MPI, and torchrun started these",
+            "start them with `mpirun`, or set the option `backend` to `pytorch`",
+        )
+    return MpiCommunicator(team.meeting.world)
 
 
 class Leader:
@@ -94,11 +123,7 @@ class Leader:
         """Ends the other ranks in good order."""
         if self._lost.is_set():
             return
-        try:
-            self._channel.send(None)
-        except OSError:
-            return
-        if self._channel.close(_STOP_TIMEOUT_S) and self._by_mpi:
+        if self._channel.close(None, _STOP_TIMEOUT_S) and self._by_mpi:
             meeting.finalize_at_exit()
 
     def abandon(self, reason: str) -> None:

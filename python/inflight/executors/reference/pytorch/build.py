@@ -15,15 +15,20 @@ import torch
 
 from inflight.executors.reference.config import ModelConfig
 from inflight.executors.reference.errors import OptionError
+from inflight.executors.reference.layers import Weights
 from inflight.executors.reference.options import Options, Sizes, plan_sizes
+from inflight.executors.reference.parallel import split
+from inflight.executors.reference.parallel.team import Team
 from inflight.executors.reference.runner import Built
 from inflight.executors.reference.scheduler import Limits
 from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
 from . import operations
+from .communicator import TorchCommunicator, connect, local_device
 from .device import choose_dtype, open_device
 from .model import TorchModel
 from .runner import TorchRunner
+from .steps import DeviceSteps
 from .weights import DeviceWeights, RandomWeights, stored_dtype
 
 _log = logging.getLogger(__name__)
@@ -35,23 +40,29 @@ _FREE_MEMORY_FRACTION = 0.9
 _SAMPLING_BYTES_A_LOGIT = 16
 
 
-def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -> Built:
-    """Loads a checkpoint to the device and makes its cache. Raises `UserMistake`
-    with what cannot be loaded or does not fit."""
+def build(
+    model_dir: Path, config: ModelConfig, options: Options, device: str, team: Team | None = None
+) -> Built:
+    """Loads a checkpoint to the device and makes its cache, or this rank's part of both; a rank above 0 then
+    stays inside. Raises `UserMistake` with what cannot be loaded or does not fit."""
     if options.backend == "numpy":
         raise OptionError(f"backend `numpy` does not run on device `{device}`", "use backend `pytorch`")
-    place = open_device(device)
+    place = open_device(device if team is None or device == "cpu" else local_device(team.job))
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
     started = time.monotonic()
+    communicator = None if team is None else connect(team.job, team.meeting, place)
     try:
         with torch.inference_mode():
-            model = _load(model_dir, config, options, place)
-            sizes = _sizes(options, config, model)
-            runner = TorchRunner(
-                model,
-                sizes.num_blocks,
-                Limits(options.max_batch_size, sizes.max_num_tokens),
-                num_host_blocks=sizes.num_host_blocks,
-            )
+            model = _load(model_dir, config, options, place, communicator)
+            sizes = _sizes(options, model, team)
+            limits = Limits(options.max_batch_size, sizes.max_num_tokens)
+            if team is not None and team.follower is not None:
+                steps = DeviceSteps(model, sizes.num_blocks, limits, sizes.num_host_blocks)
+                with steps.queueing():
+                    team.follower.follow(steps)
+            leader = None if team is None else team.leader
+            runner = TorchRunner(model, sizes.num_blocks, limits, leader, sizes.num_host_blocks)
     except torch.OutOfMemoryError as error:
         total = torch.cuda.get_device_properties(place).total_memory
         raise OptionError(
@@ -70,16 +81,26 @@ def build(model_dir: Path, config: ModelConfig, options: Options, device: str) -
     return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes)
 
 
-def _load(model_dir: Path, config: ModelConfig, options: Options, device: Any) -> TorchModel:
+def _load(
+    model_dir: Path,
+    config: ModelConfig,
+    options: Options,
+    device: Any,
+    communicator: TorchCommunicator | None,
+) -> TorchModel:
     longest = min(options.max_seq_len or config.max_position_embeddings, config.max_position_embeddings)
     kernels = _kernels(device)
+    rank, ranks = (0, 1) if communicator is None else (communicator.rank, communicator.size)
+    parts = split.parts(config, rank, ranks)
+    weights: Weights[Any]
     if options.load_format == "dummy":
-        weights = RandomWeights(config, device, choose_dtype(options.dtype, "bfloat16", device))
-        return TorchModel(config, weights, longest, options.tokens_per_block, kernels)
-    checkpoint = CheckpointWeights.of(config, find_weights(model_dir))
-    dtype = choose_dtype(options.dtype, stored_dtype(checkpoint, config), device)
-    loaded = DeviceWeights(checkpoint, device, dtype)
-    return TorchModel(config, loaded, longest, options.tokens_per_block, kernels)
+        weights = RandomWeights(config, device, choose_dtype(options.dtype, "bfloat16", device), parts)
+    else:
+        checkpoint = CheckpointWeights.of(config, find_weights(model_dir), parts)
+        dtype = choose_dtype(options.dtype, stored_dtype(checkpoint, config), device)
+        weights = DeviceWeights(checkpoint, device, dtype)
+    local = split.local_config(config, rank, ranks)
+    return TorchModel(local, weights, longest, options.tokens_per_block, kernels, communicator)
 
 
 def _kernels(device: Any) -> ModuleType:
@@ -94,13 +115,16 @@ def _kernels(device: Any) -> ModuleType:
     return kernels
 
 
-def _sizes(options: Options, config: ModelConfig, model: TorchModel) -> Sizes:
-    element = model.dtype.itemsize
+def _sizes(options: Options, model: TorchModel, team: Team | None) -> Sizes:
+    """What fits; of several ranks, on the one with the least memory."""
+    config, element = model.config, model.dtype.itemsize
     if model.device.type != "cuda":
         return plan_sizes(options, config, element)
     torch.cuda.synchronize(model.device)
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(model.device)
+    if team is not None:
+        free = min(team.meeting.exchange(free))
     tokens = options.max_num_tokens or 0
     widest = 4 * config.hidden_size + 3 * config.intermediate_size
     # Twice: graphs keep memory of their own.

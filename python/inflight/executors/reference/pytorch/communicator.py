@@ -49,19 +49,13 @@ class TorchCommunicator:
 
     def all_gather(self, part: Tensor) -> Tensor:
         rows, columns = part.shape
-        gathered = part.new_empty((self.size, rows, columns))
+        gathered = part.new_empty((self.size * rows, columns))
         if rows:
             distributed.all_gather_into_tensor(gathered, part)
-        return gathered.transpose(0, 1).reshape(rows, self.size * columns)
+        return gathered.view(self.size, rows, columns).transpose(0, 1).reshape(rows, self.size * columns)
 
     def broadcast(self, tensor: Tensor) -> None:
         distributed.broadcast(tensor, src=0)
-
-
-def torchrun_meeting(job: Job) -> StoreMeeting:
-    """Where the ranks meet that torchrun started: in its own store."""
-    store, _, _ = next(iter(distributed.rendezvous("env://")))
-    return StoreMeeting(store, job)
 
 
 def local_device(job: Job) -> str:

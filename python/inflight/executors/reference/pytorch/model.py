@@ -56,7 +56,7 @@ class TorchModel:
         self.config = config
         self.communicator: DeviceCommunicator = communicator or OneDevice()
         self.operations = kernels
-        loader = Loader(config, weights, operations)
+        loader = Loader(config, weights, operations, self.communicator)
         self._ends = loader.ends()
         self._layers = [loader.layer(index) for index in range(config.num_layers)]
         scale = config.embedding_scale
@@ -151,9 +151,10 @@ class TorchModel:
                 shape,
             )
             mixed = self._attend(queries, rows, index, generating, layer.window)
-            delta = ops.linear(mixed.reshape(len(mixed), -1), layer.output, layer.output_bias)
+            mixed = mixed.reshape(len(mixed), -1)
+            delta = self.communicator.all_reduce(ops.linear(mixed, layer.output, layer.output_bias))
             normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias)
-            delta = self._mlp(normed, layer)
+            delta = self.communicator.all_reduce(self._mlp(normed, layer))
         return self._norm(x, delta, self._ends.norm, self._ends.norm_bias)
 
     def _embed(self, rows: Rows) -> Tensor:
@@ -183,6 +184,10 @@ class TorchModel:
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits ``[rows, vocab_size]`` of final hidden states, in the model's type; in ``out`` if given."""
+        if self.communicator.size > 1:
+            part = self.operations.linear(hidden, self._ends.head)
+            logits = self.communicator.all_gather(part)[:, : self.config.vocab_size]
+            return logits if out is None else out.copy_(logits)
         if out is None:
             return self.operations.linear(hidden, self._ends.head)
         if len(hidden) == 1:  # the product with one row has a kernel of its own

@@ -93,6 +93,12 @@ def added(weight: Tensor, offset: float) -> Tensor:
     return weight.float() + offset
 
 
+def rows_of(matrix: Tensor, first: int, count: int) -> Tensor:
+    """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
+    rows = matrix[first : first + count]
+    return functional.pad(rows, (0, 0, 0, count - len(rows)))
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x [T, in]`` times ``weight [out, in]`` transposed, plus ``bias [out]``."""
     return functional.linear(x, weight, bias)

@@ -12,6 +12,7 @@ import time
 import torch
 
 from inflight.executors.reference.config import ModelConfig
+from inflight.executors.reference.parallel.split import Parts
 from inflight.executors.reference.tensors import required_tensors
 from inflight.executors.reference.weights import CheckpointWeights
 
@@ -58,7 +59,11 @@ class RandomWeights:
     Norms are 1 and the rest is small enough that activations stay finite through any number of layers.
     """
 
-    def __init__(self, config: ModelConfig, device: Tensor, dtype: Tensor) -> None:
+    def __init__(
+        self, config: ModelConfig, device: Tensor, dtype: Tensor, parts: Parts | None = None
+    ) -> None:
+        """Of tensors in ``parts`` these: every rank draws the whole, so that all hold parts of one model."""
+        self._parts = parts or {}
         self._shapes = dict(required_tensors(config))
         self._scale = config.hidden_size**-0.5
         self._norm_weight = 1.0 - config.norm_offset
@@ -67,9 +72,18 @@ class RandomWeights:
         self._generator = torch.Generator(device=device).manual_seed(0)
 
     def tensor(self, name: str) -> Tensor:
-        shape = self._shapes[name]
+        shape, part = self._shapes[name], self._parts.get(name)
         if len(shape) == 1:
             value = self._norm_weight if name.endswith(".weight") else 0.0
-            return torch.full(shape, value, dtype=self._dtype, device=self._device)
+            kept = shape if part is None else part.shape(shape)
+            return torch.full(kept, value, dtype=self._dtype, device=self._device)
         drawn = torch.empty(shape, dtype=self._dtype, device=self._device)
-        return drawn.normal_(0.0, self._scale, generator=self._generator)
+        drawn.normal_(0.0, self._scale, generator=self._generator)
+        if part is None:
+            return drawn
+        pieces = [drawn.narrow(part.axis, start, stop - start) for start, stop in part.ranges]
+        filled = drawn.new_zeros(part.shape(shape))
+        filled.narrow(part.axis, 0, sum(piece.shape[part.axis] for piece in pieces)).copy_(
+            torch.cat(pieces, part.axis)
+        )
+        return filled
