@@ -245,7 +245,7 @@ def test_ranks_that_do_not_divide_the_model_are_refused_in_a_sentence(start: Sta
     process = start_ranks(start, ranks=3)
     assert process.wait() != 0
     assert "attention heads cannot be split over `3` ranks" in process.log
-    assert "start 1 or 2 or 4 or 8 of them" in process.log
+    assert "start 1, 2, 4 or 8 ranks" in process.log
     assert "Traceback" not in process.log
 
 

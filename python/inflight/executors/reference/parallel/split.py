@@ -48,10 +48,10 @@ def require_splittable(config: ModelConfig, ranks: int) -> None:
         )
     problem = _indivisible(config, ranks)
     if problem is not None:
-        possible = [str(n) for n in range(1, _MOST_RANKS + 1) if _indivisible(config, n) is None]
+        *others, most = [str(n) for n in range(1, _MOST_RANKS + 1) if _indivisible(config, n) is None]
         raise OptionError(
             f"the model's {problem} cannot be split over `{ranks}` ranks",
-            f"start {' or '.join(possible[-4:])} of them",
+            f"start {', '.join(others)} or {most} ranks" if others else "start one rank",
         )
 
 
