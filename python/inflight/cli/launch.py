@@ -20,8 +20,22 @@ if TYPE_CHECKING:
 @click.argument("topology", type=click.Path(path_type=Path))
 @click.option("--plan", "show_plan", is_flag=True, help="Print the processes, and start none")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON")
+@click.option(
+    "--render",
+    "plane",
+    type=click.Choice(["slurm", "kubernetes", "compose", "systemd"]),
+    help="Write what that plane needs, and start nothing",
+)
+@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Directory for `--render`")
 @click.pass_context
-def launch(ctx: click.Context, topology: Path, show_plan: bool, as_json: bool) -> None:
+def launch(
+    ctx: click.Context,
+    topology: Path,
+    show_plan: bool,
+    as_json: bool,
+    plane: str | None,
+    output: Path | None,
+) -> None:
     """Run every worker and gateway of a topology.
 
     On this machine, until Ctrl-C. TOPOLOGY is a YAML file; `docs/reference/topology.md` lists its keys.
@@ -33,10 +47,16 @@ def launch(ctx: click.Context, topology: Path, show_plan: bool, as_json: bool) -
 
     if as_json and not show_plan:
         raise UserMistake("`--json` has no effect without `--plan`", "add `--plan`")
+    if (plane is None) != (output is None):
+        given, missing = ("--render", "--output DIR") if output is None else ("--output", "--render")
+        raise UserMistake(f"`{given}` needs `{missing}`", f"add `{missing}`")
     described = read(topology)
     check_names(described, [str(parameter.name) for parameter in worker.params])
     if show_plan:
         _show(plan(described, as_root=os.geteuid() == 0), as_json=as_json)
+        return
+    if plane is not None and output is not None:
+        _write(described, plane, output)
         return
     ctx.exit(run(described, _require_models(described)))
 
@@ -94,6 +114,16 @@ def _require_models(topology: Topology) -> str:
         except UserMistake as error:
             raise UserMistake(f"`models[{index}]`: {error.what}", error.remedy) from error
     return topology.models[0].served_name
+
+
+def _write(topology: Topology, plane: str, output: Path) -> None:
+    from inflight.launch.render import render
+
+    output.mkdir(parents=True, exist_ok=True)
+    for name, text in render(topology, plane).items():
+        path = output / name
+        path.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {path}")
 
 
 def _show(processes: LaunchPlan, *, as_json: bool) -> None:

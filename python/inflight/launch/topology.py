@@ -217,7 +217,7 @@ class Deploy:
         "text", "Kubernetes PersistentVolumeClaim with the models, mounted at `model_mount`"
     )
     model_mount: str = option(
-        "path", "Directory that holds the models, in containers and on Slurm's machines", default="/models"
+        "path", "Directory of the Kubernetes pods that holds the models", default="/models"
     )
     api_key_secret: str | None = option(
         "text", "Kubernetes Secret with the key `api-keys`: the accepted keys, one on each line"
@@ -227,6 +227,7 @@ class Deploy:
         "Kubernetes resource of a GPU; `nvidia.com/mig-3g.40gb` is a MIG slice",
         default="nvidia.com/gpu",
     )
+    gpus_per_node: int = option("int", "GPUs of each of Slurm's machines", default=8, minimum=1)
     partition: str | None = option("text", "Slurm partition; by default the cluster's")
     time_limit: str | None = option("text", "Slurm time limit such as `24:00:00`; by default the partition's")
     gateway_inside: bool = option("bool", "Whether Slurm's job runs the gateways too", default=True)

@@ -1,0 +1,121 @@
+"""A compose file: every worker and gateway is a service on one machine. Owns the containers' limits."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from inflight.errors import UserMistake
+from inflight.launch.plan import (
+    Placed,
+    gateway_arguments,
+    gateway_grace_s,
+    gateway_ports,
+    mpirun,
+    place,
+    worker_arguments,
+    worker_environment,
+    worker_grace_s,
+)
+from inflight.launch.topology import Topology
+
+HEADER = "# Written by `inflight launch --render compose`; change the topology and render it again.\n"
+#: Inside a container every gateway has its own network, and the same port.
+GATEWAY_PORT = 8000
+PROBE = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)"
+
+
+def render(topology: Topology) -> dict[str, str]:
+    """`compose.yaml`. Raises `UserMistake` for a replica on several machines."""
+    yaml: Any = import_module("yaml")
+    placed = place(topology)
+    services: dict[str, Any] = {}
+    for one in placed:
+        if one.model.nodes > 1:
+            raise UserMistake(
+                f"`{one.model.served_name}` spans `{one.model.nodes}` machines, and compose has one",
+                "render it for Slurm, or start `inflight launch` with `mpi.hostfile`",
+            )
+        services[one.name] = _worker(one, topology)
+    workers = [f"{one.name}:{one.grpc_port}" for one in placed]
+    for number, port in enumerate(gateway_ports(topology.gateways)):
+        name = "gateway" if topology.gateways.replicas == 1 else f"gateway-{number}"
+        services[name] = _gateway(topology, port, workers, list(services)[: len(placed)])
+    document: dict[str, Any] = {"name": "inflight", "services": services}
+    if topology.gateways.api_key_file is not None:
+        document["secrets"] = {"api-keys": {"file": topology.gateways.api_key_file}}
+    return {"compose.yaml": HEADER + yaml.safe_dump(document, sort_keys=False, width=100)}
+
+
+def _worker(one: Placed, topology: Topology) -> dict[str, Any]:
+    model = one.model
+    environment = worker_environment(one)
+    # The devices of the container are the worker's only ones, and count from 0 again.
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        environment.pop(name, None)
+    launcher = mpirun(model, topology, environment, as_root=False)
+    arguments = [*launcher, "inflight", *worker_arguments(one, topology, host="0.0.0.0")]
+    service = _service(topology.deploy.image, arguments, worker_grace_s(topology), topology)
+    if environment:
+        service["environment"] = environment
+    if model.path is not None:
+        service["volumes"] = [f"{_escaped(model.path)}:{_escaped(model.path)}:ro"]
+    if model.gpus_per_node:
+        device: dict[str, Any] = {"driver": "nvidia", "capabilities": ["gpu"]}
+        device |= {"device_ids": list(one.gpus)} if one.gpus else {"count": "all"}
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+        service["ulimits"] = {"memlock": -1}
+        service["shm_size"] = "8gb"
+    service["healthcheck"] = _check(f"http://127.0.0.1:{one.metrics_port}/metrics")
+    return service
+
+
+def _gateway(topology: Topology, port: int, workers: list[str], names: list[str]) -> dict[str, Any]:
+    gateways = topology.gateways
+    keys = None if gateways.api_key_file is None else "/run/secrets/api-keys"
+    arguments = gateway_arguments(topology, workers, host="0.0.0.0", port=GATEWAY_PORT, api_key_file=keys)
+    image = topology.deploy.gateway_image or topology.deploy.image
+    service = _service(image, ["inflight", *arguments], gateway_grace_s(topology), topology)
+    if gateways.environment:
+        service["environment"] = dict(gateways.environment)
+    service["ports"] = [f"{gateways.host}:{port}:{GATEWAY_PORT}"]
+    if keys is not None:
+        service["secrets"] = ["api-keys"]
+    service["ulimits"] = {"nofile": 65536}
+    # They end in the reverse order.
+    service["depends_on"] = names
+    if topology.deploy.gateway_image is None:
+        service["healthcheck"] = _check(f"http://127.0.0.1:{GATEWAY_PORT}/health/live")
+    return service
+
+
+def _service(image: str, arguments: list[str], grace_s: float, topology: Topology) -> dict[str, Any]:
+    most = topology.restart.most
+    return {
+        "image": image,
+        "entrypoint": [],
+        "command": [_escaped(argument) for argument in arguments],
+        "init": True,
+        "restart": f"on-failure:{most}" if most else "no",
+        "stop_grace_period": f"{grace_s:g}s",
+        "read_only": True,
+        "tmpfs": ["/tmp"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+    }
+
+
+def _check(url: str) -> dict[str, Any]:
+    # A model that loads for long is starting, not sick.
+    return {
+        "test": ["CMD", "python3", "-c", PROBE, url],
+        "interval": "5s",
+        "timeout": "3s",
+        "retries": 3,
+        "start_period": "1h",
+    }
+
+
+def _escaped(text: str) -> str:
+    """compose puts variables in for `$`."""
+    return text.replace("$", "$$")

@@ -1,0 +1,164 @@
+"""What `inflight launch --render` writes, file by file; `UPDATE_SNAPSHOTS=1` rewrites `snapshots`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.errors import UserMistake
+from inflight.launch.render import PLANES, render
+from inflight.launch.render.slurm import seat
+from inflight.launch.topology import Topology
+from inflight.launch.topology_file import parse
+
+yaml: Any = import_module("yaml")
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+
+ONE = "models: [{executor: reference}]"
+MANY = """
+models:
+  - {path: /models/qwen3-0.6b, replicas: 2, gpus: "0;MIG-3b6e1b3c", environment: {LEVEL: 100% $HOME}}
+  - name: Meta/Llama 3
+    path: /models/llama-3-70b
+    executor: tensorrt_llm
+    tp_size: 2
+    gpus: 2,3
+    executor_options: {medusa_choices: '{{0}, {0, 0}}'}
+gateways: {replicas: 2, port: 9000, host: 0.0.0.0, api_key_file: /etc/inflight/api-keys}
+restart: {most: 3}
+drain: {gateway_s: 60, worker_s: 45}
+deploy:
+  gateway_image: inflight-gateway:0.1.0
+  namespace: llm
+  model_volume: models
+  api_key_secret: inflight
+  partition: gpu
+  time_limit: '24:00:00'
+"""
+SPREAD = """
+models:
+  - {path: /shared/llama-405b, executor: tensorrt_llm, tp_size: 8, pp_size: 2, nodes: 2}
+  - {name: small, path: /shared/qwen3, executor: tensorrt_llm, replicas: 2}
+  - {name: torch, path: /shared/mixtral, executor: tensorrt_llm, tp_size: 4, mode: pytorch}
+deploy: {gateway_inside: false, gpus_per_node: 4, executable: /shared/inflight/bin/inflight}
+"""
+WITHOUT_GPUS = {"one": ONE, "many": MANY}
+
+
+def described(text: str) -> Topology:
+    return parse(text, Path("/srv"))
+
+
+CASES = [(name, plane) for name in WITHOUT_GPUS for plane in PLANES] + [("spread", "slurm")]
+
+
+@pytest.mark.parametrize(("name", "plane"), CASES)
+def test_every_file_is_as_the_snapshot(name: str, plane: str) -> None:
+    text = SPREAD.replace("tp_size: 8", "tp_size: 4") if name == "spread" else WITHOUT_GPUS[name]
+    written = render(described(text), plane)
+    directory = SNAPSHOTS / plane / name
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        for file, content in written.items():
+            (directory / file).write_text(content, encoding="utf-8")
+    kept = {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()}
+    assert kept == written, (
+        "run `UPDATE_SNAPSHOTS=1 pytest tests/deploy/test_render.py` and review the difference"
+    )
+
+
+def test_slurm_fills_one_machine_after_another() -> None:
+    seats = seat(described(SPREAD.replace("tp_size: 8", "tp_size: 4")))
+    assert [(one.worker.name, one.node, one.gpus) for one in seats] == [
+        ("worker-llama-405b", 0, (0, 1, 2, 3)),
+        ("worker-small-0", 2, (0,)),
+        ("worker-small-1", 2, (1,)),
+        ("worker-torch", 3, (0, 1, 2, 3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "plane", "message"),
+    [
+        ("models: [{grpc_port: 0}]", "slurm", "`models[0].grpc_port` is `0`"),
+        ("models: [{}]\ngateways: {port: 0}", "compose", "`gateways.port` is `0`"),
+        (SPREAD, "slurm", "needs `8` GPUs on a machine, and `deploy.gpus_per_node` is `4`"),
+        (SPREAD, "compose", "spans `2` machines"),
+        (SPREAD + "\nmpi: {hostfile: h}", "systemd", "spans `2` machines"),
+        (SPREAD, "kubernetes", "`models[0].nodes` is `2`"),
+        ("models: [{path: /models/a}]", "kubernetes", "`deploy.model_volume` is not set"),
+        ("models: [{path: a}]\ndeploy: {model_volume: m}", "kubernetes", "not below `deploy.model_mount`"),
+    ],
+)
+def test_what_a_plane_cannot_run_is_refused(text: str, plane: str, message: str) -> None:
+    with pytest.raises(UserMistake) as raised:
+        render(described(text), plane)
+    assert message in raised.value.what
+
+
+def test_no_key_is_in_any_file() -> None:
+    for plane in PLANES:
+        assert not any("INFLIGHT_API_KEY" in text for text in render(described(MANY), plane).values())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="`bash` is not installed")
+@pytest.mark.parametrize("name", ["one", "many", "spread"])
+def test_the_batch_script_is_valid_shell(name: str) -> None:
+    subprocess.run(["bash", "-n", str(SNAPSHOTS / "slurm" / name / "inflight.sbatch")], check=True)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="`systemd-analyze` is not installed")
+@pytest.mark.parametrize("name", list(WITHOUT_GPUS))
+def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
+    # It wants the programs to be there.
+    text = WITHOUT_GPUS[name].replace("deploy:\n", "deploy:\n  executable: /bin/true\n")
+    text = text if "deploy:" in text else f"{text}\ndeploy: {{executable: /bin/true}}"
+    for file, content in render(described(text.replace("tp_size: 2", "pp_size: 2")), "systemd").items():
+        (tmp_path / file).write_text(content.replace("ExecStart=mpirun ", "ExecStart=/bin/true "))
+    units = sorted(str(path) for path in tmp_path.iterdir())
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60
+    )
+    ours = [line for line in done.stderr.splitlines() if "inflight" in line]
+    assert (done.returncode, ours) == (0, []), done.stderr
+
+
+def objects(name: str) -> list[dict[str, Any]]:
+    texts = [path.read_text() for path in sorted((SNAPSHOTS / "kubernetes" / name).iterdir())]
+    return [one for text in texts for one in yaml.safe_load_all(text)]
+
+
+@pytest.mark.parametrize("name", list(WITHOUT_GPUS))
+def test_kubernetes_accepts_the_manifests(name: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    for one in objects(name):
+        validate.validate(one, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("name", list(WITHOUT_GPUS))
+def test_selectors_select_the_pods_they_are_meant_for(name: str) -> None:
+    made = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in objects(name)}
+    for kind, full in made:
+        if kind in ("StatefulSet", "Deployment"):
+            labels = made[kind, full]["template"]["metadata"]["labels"]
+            assert made[kind, full]["selector"]["matchLabels"].items() <= labels.items()
+            assert made["Service", full]["selector"].items() <= labels.items()
+            is_worker = (
+                made["NetworkPolicy", "inflight-worker"]["podSelector"]["matchLabels"].items()
+                <= labels.items()
+            )
+            assert is_worker == (kind == "StatefulSet")
+    arguments = made["Deployment", "inflight-gateway"]["template"]["spec"]["containers"][0]["args"]
+    for address in (one.partition("=")[2] for one in arguments if one.startswith("--worker=")):
+        pod, _, service = address.partition(":")[0].partition(".")
+        workers = made["StatefulSet", service]
+        assert workers["serviceName"] == service
+        assert pod in {f"{service}-{number}" for number in range(workers["replicas"])}

@@ -1,0 +1,132 @@
+"""The rendered batch script on a real Slurm: submitted, asked, cancelled, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from inflight.launch.render import render
+from inflight.launch.topology_file import parse
+from support.http import get, post, stream
+from support.processes import INFLIGHT, START_S, exists, wait_until
+from support.slurm import Slurm, missing
+
+REASON = missing()
+pytestmark = [pytest.mark.skipif(REASON is not None, reason=str(REASON)), pytest.mark.timeout(300)]
+
+TOPOLOGY = """
+models:
+  - {{executor: simulated, replicas: 2, grpc_port: {0}, metrics_port: {1}}}
+gateways: {{port: {2}}}
+drain: {{gateway_s: 3, worker_s: 3}}
+deploy: {{executable: {3}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with Slurm(tmp_path_factory.mktemp("slurm")) as started:
+        yield started
+
+
+def first_free(count: int) -> int:
+    """A port whose next ones are free as well."""
+    for first in range(20000, 30000, 16):
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no free ports")
+
+
+def written(directory: Path) -> tuple[Path, str]:
+    """The script, and where its gateway listens."""
+    port = first_free(5)
+    text = TOPOLOGY.format(port, port + 1, port + 4, INFLIGHT)
+    path = directory / "inflight.sbatch"
+    path.write_text(render(parse(text, directory), "slurm")["inflight.sbatch"])
+    return path, f"127.0.0.1:{port + 4}"
+
+
+def is_ready(address: str) -> bool:
+    try:
+        return get(address, "/health/ready").status == 200
+    except OSError:
+        return False
+
+
+def processes(directory: Path) -> dict[int, str]:
+    """Ours of the job, by process id, with what they run."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            cwd = os.readlink(path / "cwd")
+        except OSError:
+            continue
+        if cwd == str(directory) and f"{INFLIGHT} " in command and "srun" not in command:
+            found[int(path.name)] = command
+    return found
+
+
+def serve(slurm: Slurm) -> tuple[str, str]:
+    """A job that is ready, and its gateway's address."""
+    path, address = written(slurm.directory)
+    job = slurm.submit(path)
+    log = slurm.directory / f"inflight-{job}.log"
+    try:
+        wait_until("the gateway is ready", lambda: is_ready(address), START_S)
+    except AssertionError as error:
+        raise AssertionError(
+            f"{error}: {slurm.state(job)}\n{log.read_text() if log.exists() else ''}"
+        ) from None
+    return job, address
+
+
+def ask(address: str) -> int:
+    return post(
+        address, "/v1/completions", {"model": "inflight-demo", "prompt": "Hi", "max_tokens": 2}
+    ).status
+
+
+def test_a_job_serves_restarts_a_worker_and_is_cancelled_without_a_trace(slurm: Slurm) -> None:
+    job, address = serve(slurm)
+    assert ask(address) == 200
+    ours = processes(slurm.directory)
+    worker = next(pid for pid, command in ours.items() if " worker " in command)
+    os.kill(worker, signal.SIGKILL)
+    log = slurm.directory / f"inflight-{job}.log"
+    wait_until("the worker is restarted", lambda: "restarting it in 1 s" in log.read_text())
+    assert ask(address) == 200
+    wait_until("both are there again", lambda: len(processes(slurm.directory)) == 3)
+    ours = processes(slurm.directory)
+    # Slurm sends TERM to the script, as it does before the time limit; what has begun is finished.
+    body = {"model": "inflight-demo", "prompt": "Hi", "max_tokens": 150, "ignore_eos": True}
+    with closing(stream(address, "/v1/completions", body)) as begun:
+        events = begun.events()
+        next(events)
+        slurm.run("scancel", "--batch", "--signal=TERM", job)
+        *_, last, done = events
+    assert done == "[DONE]"
+    assert json.loads(last)["choices"][0]["finish_reason"] == "length"
+    wait_until("the job is done", lambda: slurm.state(job) == "COMPLETED", 60)
+    assert "inflight: stopping" in log.read_text()
+    wait_until("none is left", lambda: not any(map(exists, ours)))
+
+
+def test_a_job_that_is_cancelled_leaves_nothing(slurm: Slurm) -> None:
+    job, _ = serve(slurm)
+    ours = processes(slurm.directory)
+    assert len(ours) == 3
+    slurm.run("scancel", job)
+    wait_until("the job is gone", lambda: slurm.state(job) == "CANCELLED", 60)
+    wait_until("none is left", lambda: not any(map(exists, ours)))
