@@ -8,9 +8,9 @@ import os
 def main() -> None:
     """Runs the command line; ends the process with the command's exit code."""
     if "INFLIGHT_PARENT_PID" in os.environ:
-        from inflight.launch.process import die_with_parent
+        from inflight.launch.process import end_with_parent
 
-        die_with_parent()
+        end_with_parent()
     from inflight.cli.app import inflight
 
     inflight(prog_name="inflight")

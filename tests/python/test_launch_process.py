@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from inflight.launch.process import GUARD, ChildProcess
+from inflight.launch.process import GUARD, ChildProcess, find_descendants
 from inflight.launch.supervisor import Event, Exited, Line
+from support.processes import exists, wait_until
 
+MPIRUN = ("mpirun", "-n", "2", "--bind-to", "none", "--allow-run-as-root", "--oversubscribe")
 #: Rank 0 drains for a while and then ends the other, which ignores signals, as workers do.
 RANK = """
 import os, signal, sys, time
@@ -21,14 +23,15 @@ from pathlib import Path
 rank, done = os.environ["OMPI_COMM_WORLD_RANK"], Path(sys.argv[1])
 asked = []
 signal.signal(signal.SIGTERM, (lambda *_: asked.append(1)) if rank == "0" else signal.SIG_IGN)
-print("up", rank, flush=True)
+# At once, so that the ranks' lines do not mix.
+os.write(1, f"up {rank}\\n".encode())
 while not asked and not done.exists():
     time.sleep(0.02)
 if rank == "0":
     # Longer than mpirun would wait for it.
     time.sleep(2.5)
     done.touch()
-    print("drained", flush=True)
+    os.write(1, b"drained\\n")
 """
 
 
@@ -51,8 +54,7 @@ def read_until(events: queue.Queue[Event], *wanted: str) -> list[str]:
 def test_a_job_of_mpirun_gets_its_time_to_drain(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(textwrap.dedent(RANK))
-    mpirun = ("mpirun", "-n", "2", "--bind-to", "none", "--allow-run-as-root", "--oversubscribe")
-    child, events = started(*mpirun, sys.executable, str(script), str(tmp_path / "done"))
+    child, events = started(*MPIRUN, sys.executable, str(script), str(tmp_path / "done"))
     try:
         read_until(events, "up 0", "up 1")
         child.terminate()
@@ -60,6 +62,19 @@ def test_a_job_of_mpirun_gets_its_time_to_drain(tmp_path: Path) -> None:
         assert events.get(timeout=30) == Exited("worker", 0)
     finally:
         child.kill()
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI's `mpirun` is not installed")
+def test_a_job_of_mpirun_that_is_killed_leaves_no_rank(tmp_path: Path) -> None:
+    child, events = started(
+        *MPIRUN, sys.executable, "-c", "import os, time; os.write(1, b'up\\n'); time.sleep(60)"
+    )
+    read_until(events, "up")
+    ranks = find_descendants(child.pid)
+    assert len(ranks) == 2
+    child.kill()
+    assert events.get(timeout=30) in (Line("worker", "up"), Exited("worker", -signal.SIGKILL))
+    wait_until("the ranks are gone", lambda: not any(map(exists, ranks)))
 
 
 def test_a_launcher_without_ranks_is_asked_itself() -> None:

@@ -12,19 +12,22 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from inflight.launch.supervisor import Event, Exited, Line
 
-#: Holds the supervisor's process id in a child's environment; see `die_with_parent`.
+#: Holds the supervisor's process id in a child's environment; who finds it has a supervisor.
 PARENT_VARIABLE = "INFLIGHT_PARENT_PID"
 #: A log line longer than this is cut into several.
 LONGEST_LINE = 64 * 1024
 #: After a child has ended, its pipe may still be held open by a process that it left behind.
 LAST_LINES_S = 1.0
 PR_SET_PDEATHSIG = 1
+#: Longer than anything drains by default. Nobody is left who knows what was asked for.
+ORPHAN_LIFE_S = 120.0
 #: The module that a launcher such as mpirun is started by.
 GUARD = "inflight.launch.guard"
 #: What Open MPI, PMIx and MPICH tell a process of its rank.
@@ -34,6 +37,9 @@ RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"PMI_RANK=")
 def die_with_parent() -> None:
     """Asks Linux for SIGTERM when the supervisor dies, however it dies; ends now if it already has.
 
+    For programs that only get started here, such as mpirun. Linux sends the signal again for each thread of
+    the supervisor that ends, so a program for which a second one means haste needs `end_with_parent`.
+
     Called by the child itself, first of all: nothing runs between fork and exec in the parent.
     """
     parent = os.environ.pop(PARENT_VARIABLE, "")
@@ -42,6 +48,27 @@ def die_with_parent() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if str(os.getppid()) != parent:
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def end_with_parent() -> None:
+    """Sends this process one SIGTERM when the supervisor dies, however it dies, so that it drains; and kills
+    it if it is still there long after.
+
+    Its standard input is a pipe that nobody writes to and whose other end only the supervisor has: it ends
+    with it. Called by the child itself, first of all.
+    """
+    os.environ.pop(PARENT_VARIABLE, None)
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 1):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(ORPHAN_LIFE_S)
+        # Leader of its own session; whatever it has started goes with it.
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
@@ -59,17 +86,31 @@ def command(launcher: Sequence[str], arguments: Sequence[str]) -> list[str]:
     return [*guard, *launcher, *command_line(arguments)]
 
 
+def find_descendants(ancestor: int) -> list[int]:
+    """Processes below `ancestor` on this machine, parents before their children."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        # One may end meanwhile.
+        with contextlib.suppress(OSError):
+            # Behind the name, which may hold anything: the state, the parent.
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found: list[int] = []
+    todo = [ancestor]
+    while todo:
+        below = children.get(todo.pop(0), [])
+        found += below
+        todo += below
+    return found
+
+
 def find_leader(launcher: int) -> int | None:
     """The process of rank 0 below `launcher` on this machine, where there is one."""
-    todo = [launcher]
-    while todo:
-        for task in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                for child in map(int, task.read_text().split()):
-                    variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-                    if any(name + b"0" in variables for name in RANK_VARIABLES):
-                        return child
-                    todo.append(child)
+    for pid in find_descendants(launcher):
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if any(name + b"0" in variables for name in RANK_VARIABLES):
+                return pid
     return None
 
 
@@ -88,7 +129,8 @@ class ChildProcess:
         self._is_launched = GUARD in command
         self._process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            # See `end_with_parent`; mpirun would read it.
+            stdin=subprocess.DEVNULL if self._is_launched else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             # A session of its own: the terminal's Ctrl-C reaches the supervisor only, which stops
@@ -108,6 +150,11 @@ class ChildProcess:
         reader.start()
         threading.Thread(target=self._wait, args=(reader,), name=f"{name}-exit", daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def terminate(self) -> None:
         """Asks it to end (SIGTERM). Behind a launcher, rank 0, which drains and then ends the others: mpirun
         would give them a second.
@@ -120,9 +167,14 @@ class ChildProcess:
             os.kill(leader, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it and what it started (SIGKILL to its session's group)."""
+        """Ends it and what it started (SIGKILL to its session's group, and to a launcher's ranks)."""
+        ranks = find_descendants(self._process.pid) if self._is_launched else []
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in ranks:
+            # mpirun gives each rank a group of its own.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
     def _read(self, pipe: IO[bytes]) -> None:
         with pipe:
@@ -131,6 +183,8 @@ class ChildProcess:
 
     def _wait(self, reader: threading.Thread) -> None:
         code = self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         # The last lines say why it ended; they come before the news that it did.
         reader.join(LAST_LINES_S)
         self._put(Exited(self.name, code))
