@@ -112,7 +112,10 @@ def test_no_key_is_in_any_file() -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="`bash` is not installed")
 @pytest.mark.parametrize("name", ["one", "many", "spread"])
 def test_the_batch_script_is_valid_shell(name: str) -> None:
-    subprocess.run(["bash", "-n", str(SNAPSHOTS / "slurm" / name / "inflight.sbatch")], check=True)
+    script = str(SNAPSHOTS / "slurm" / name / "inflight.sbatch")
+    subprocess.run(["bash", "-n", script], check=True)
+    if shutil.which("shellcheck") is not None:
+        subprocess.run(["shellcheck", "--severity=warning", script], check=True)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="`systemd-analyze` is not installed")

@@ -9,6 +9,8 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from support.http import get, post
 from support.metrics import total
 from support.processes import INFLIGHT, START_S, exists
@@ -44,6 +46,18 @@ def test_two_models_three_workers_and_two_gateways(start: Start, tmp_path: Path)
     launched.send(signal.SIGTERM)
     assert launched.wait() == 0, launched.log
     assert not any(exists(pid) for pid in children)
+
+
+@pytest.mark.parametrize(
+    ("gateways", "message"),
+    [("{options: {max_body_bytes: many}}", "max-body-bytes"), ("{options: {max_bodies: 1}}", "did you mean")],
+)
+def test_what_a_gateway_would_refuse_is_refused_at_once(tmp_path: Path, gateways: str, message: str) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text(f"models: [{{}}]\ngateways: {gateways}")
+    done = subprocess.run([str(INFLIGHT), "launch", str(path)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert message in done.stderr
 
 
 def test_the_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:

@@ -126,9 +126,44 @@ def test_a_mistake_is_named_with_its_path_and_a_remedy(text: str, what: str, rem
 def test_worker_options_are_those_of_the_command() -> None:
     topology = parse("models: [{worker_options: {max_queue_requests: 1}}]", BASE)
     with pytest.raises(UserMistake) as raised:
-        check_names(topology, ["max_queued_requests"])
+        check_names(topology, ["max_queued_requests"], [])
     assert raised.value.what == "unknown key `models[0].worker_options.max_queue_requests`"
     assert raised.value.remedy == "did you mean `max_queued_requests`?"
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "remedy"),
+    [
+        (
+            "gateways: {options: {max_body_byte: 1}}",
+            "unknown key `gateways.options.max_body_byte`",
+            "did you",
+        ),
+        (
+            "gateways: {options: {port: 1}}",
+            "`gateways.options.port` is set by",
+            "use the key `gateways.port`",
+        ),
+        ("gateways: {options: {api-key: x}}", "`gateways.options.api_key` is set", "`gateways.api_key_file`"),
+        (
+            "gateways: {options: {worker: x}}",
+            "`gateways.options.worker` is set by the topology",
+            "leave it out",
+        ),
+    ],
+)
+def test_options_of_the_gateway_are_those_of_the_command(text: str, what: str, remedy: str) -> None:
+    with pytest.raises(UserMistake) as raised:
+        check_names(
+            parse(f"models: [{{}}]\n{text}", BASE), [], ["max_body_bytes", "port", "worker", "api_key"]
+        )
+    assert what in raised.value.what
+    assert remedy in (raised.value.remedy or "")
+
+
+def test_a_workers_host_is_not_an_option() -> None:
+    with pytest.raises(UserMistake, match=r"worker_options\.host` is set by the topology itself"):
+        check_names(parse("models: [{worker_options: {host: 0.0.0.0}}]", BASE), ["host"], [])
 
 
 def test_a_mistake_names_the_file(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def launch(
 
     On this machine, until Ctrl-C. TOPOLOGY is a YAML file; `docs/reference/topology.md` lists its keys.
     """
+    from inflight import _native
     from inflight.cli.worker import worker
     from inflight.errors import UserMistake
     from inflight.launch.plan import plan
@@ -51,7 +52,12 @@ def launch(
         given, missing = ("--render", "--output DIR") if output is None else ("--output", "--render")
         raise UserMistake(f"`{given}` needs `{missing}`", f"add `{missing}`")
     described = read(topology)
-    check_names(described, [str(parameter.name) for parameter in worker.params])
+    check_names(
+        described,
+        [str(parameter.name) for parameter in worker.params],
+        [option.flag.replace("-", "_") for option in _native.gateway_options()],
+    )
+    _check_gateways(described)
     if show_plan:
         _show(plan(described, as_root=os.geteuid() == 0), as_json=as_json)
         return
@@ -114,6 +120,21 @@ def _require_models(topology: Topology) -> str:
         except UserMistake as error:
             raise UserMistake(f"`models[{index}]`: {error.what}", error.remedy) from error
     return topology.models[0].served_name
+
+
+def _check_gateways(topology: Topology) -> None:
+    """Refuses what a gateway would refuse, before a model is loaded."""
+    from inflight import _native
+    from inflight.errors import UserMistake
+    from inflight.launch.plan import gateway_arguments
+
+    gateways = topology.gateways
+    _, *arguments = gateway_arguments(
+        topology, ["127.0.0.1:1"], host=gateways.host, port=gateways.port, api_key_file=gateways.api_key_file
+    )
+    problem = _native.check_gateway_arguments(["inflight gateway", *arguments])
+    if problem is not None:
+        raise UserMistake(f"`gateways`: {problem}", "correct the value")
 
 
 def _write(topology: Topology, plane: str, output: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.launch.topology import Deploy, Drain, Gateways, Model, Mpi, Restart, Topology, check
+from inflight.launch.topology import Deploy, Drain, Gateways, Model, Mpi, Pairs, Restart, Topology, check
 from inflight.options import declared
 
 #: Sections that hold one set of keys each, beside the list `models`.
@@ -20,6 +20,26 @@ SECTIONS: Mapping[str, type] = {
     "drain": Drain,
     "mpi": Mpi,
     "deploy": Deploy,
+}
+#: Options that are keys of the topology, and how it names them.
+WORKER_KEYS = {
+    "model": "path",
+    "served_model_name": "name",
+    "executor": "executor",
+    "executor_options": "executor_options",
+    "device": "device",
+    "host": None,
+    "grpc_port": "grpc_port",
+    "metrics_port": "metrics_port",
+    "drain_timeout_s": "drain.worker_s",
+}
+GATEWAY_KEYS = {
+    "worker": None,
+    "host": "gateways.host",
+    "port": "gateways.port",
+    "api_key": "gateways.api_key_file",
+    "api_key_file": "gateways.api_key_file",
+    "shutdown_grace_s": "drain.gateway_s",
 }
 #: More is a mistake, and YAML's aliases can make a small file huge.
 LARGEST_FILE_BYTES = 1 << 20
@@ -70,11 +90,25 @@ def parse(text: str, base: Path) -> Topology:
     return topology
 
 
-def check_names(topology: Topology, worker: Iterable[str]) -> None:
-    """Raises `UserMistake` for a `worker_options` key that `inflight worker` does not have."""
-    known = list(worker)
+def check_names(topology: Topology, worker: Iterable[str], gateway: Iterable[str]) -> None:
+    """Raises `UserMistake` for a key of `worker_options` that `inflight worker` does not have, or of
+    `gateways.options` that `inflight gateway` does not have, or that is a key of its own.
+    """
     for index, model in enumerate(topology.models):
-        _refuse_unknown(dict(model.worker_options), known, f"models[{index}].worker_options")
+        _check_options(model.worker_options, worker, WORKER_KEYS, f"models[{index}].worker_options")
+    _check_options(topology.gateways.options, gateway, GATEWAY_KEYS, "gateways.options")
+
+
+def _check_options(pairs: Pairs, known: Iterable[str], keys: Mapping[str, str | None], where: str) -> None:
+    given = {name.replace("-", "_"): value for name, value in pairs}
+    for name in given:
+        if name in keys:
+            key = keys[name]
+            raise UserMistake(
+                f"`{where}.{name}` is set by the topology itself",
+                "leave it out" if key is None else f"use the key `{key}`",
+            )
+    _refuse_unknown(given, [name for name in known if name not in keys], where)
 
 
 def _section(section: type, values: Any, where: str) -> Any:

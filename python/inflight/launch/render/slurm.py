@@ -152,7 +152,7 @@ keep() ( # NAME SRUN-ARGUMENTS...
 stop() { # gateways drain before the workers
     trap '' TERM
     for group in "${gateways[*]}" "${workers[*]}"; do
-        # shellcheck disable=SC2086 -- a list of process ids
+        # shellcheck disable=SC2086 # a list of process ids
         [[ $group ]] && kill -TERM $group 2>/dev/null && wait $group
     done
 }
