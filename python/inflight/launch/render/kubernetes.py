@@ -228,7 +228,7 @@ def _leave(launcher: tuple[str, ...], grace_s: float) -> dict[str, Any]:
     if not launcher:
         return {"sleep": {"seconds": LEAVING_S}}
     script = (
-        f"sleep {LEAVING_S}; read -r first rest < /proc/1/task/1/children && kill -TERM $first;"
+        f"sleep {LEAVING_S}; read -r first rest < /proc/1/task/1/children; kill -TERM $first;"
         f" sleep {grace_s:g}"
     )
     return {"exec": {"command": ["sh", "-c", script]}}

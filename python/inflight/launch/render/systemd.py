@@ -47,9 +47,10 @@ SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 UMask=0077
 """
-#: Rank 0 drains and then ends the others; mpirun itself would give them a second.
+#: Rank 0 drains and then ends the others; mpirun itself would give them a second. The file has no newline,
+#: for which `read` fails although it has read.
 STOP_RANK_0 = (
-    "/bin/sh -c 'read -r first rest < /proc/$MAINPID/task/$MAINPID/children && kill -TERM $$first;"
+    "/bin/sh -c 'read -r first rest < /proc/$MAINPID/task/$MAINPID/children; kill -TERM $$first;"
     " tail --pid=$MAINPID -f /dev/null'"
 )
 
