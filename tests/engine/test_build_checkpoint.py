@@ -179,3 +179,20 @@ def test_calls_as_data_are_made_in_order_with_results_and_checked_keywords() -> 
         resolve("fractions.Fractional", {})
     with pytest.raises(CallError, match="is not installed"):
         resolve("no_such_package_of_ours.thing", {})
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_weights_that_may_not_be_read_are_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / name).touch()
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    # Root may read everything, and tests may run as root.
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UserMistake, match="cannot be read: Permission denied") as caught:
+        shards.find_shards(tmp_path)
+    assert caught.value.remedy == "check its permissions"

@@ -70,7 +70,11 @@ def _indexed(index: Path) -> list[Path]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted({str(name) for name in weight_map.values()})
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise CheckpointError(
+            f"`{index}` cannot be read: {error.strerror}", "check its permissions"
+        ) from error
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"`{index}` is not an index of shards: {error!r}", FETCH_AGAIN) from error
     for name in names:
         if Path(name).name != name:
