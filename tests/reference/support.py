@@ -17,7 +17,7 @@ from inflight.executors.base import FinishReason, OutputConfig, Request, Respons
 from inflight.executors.reference.admission import Bounds
 from inflight.executors.reference.cache import BlockPool, PagedCache
 from inflight.executors.reference.config import ModelConfig, load_config
-from inflight.executors.reference.drafts import LookupConfig
+from inflight.executors.reference.drafts import LookupConfig, Proposer
 from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.model import NumpyModel, load_model
 from inflight.executors.reference.numpy_runner import NumpyRunner
@@ -60,6 +60,7 @@ def engine(
     policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT,
     chunked: bool = True,
     lookup: LookupConfig | None = None,
+    proposer: Proposer | None = None,
     attention: dict[str, Any] | None = None,
     num_host_blocks: int = 0,
     torch: TorchSettings | None = None,
@@ -112,6 +113,7 @@ def engine(
             window=window,
         ),
         lookup,
+        proposer,
     )
 
 

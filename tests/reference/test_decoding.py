@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.base import FinishReason, NamedTensor
+from inflight.executors.reference.draft_model import DraftModel
 from inflight.executors.reference.drafts import Drafts, LookupConfig
 from inflight.executors.reference.engine import Iteration
 from inflight.executors.reference.extras import ExternalDrafts
@@ -234,6 +236,50 @@ def test_prompt_lookup_changes_no_token(sampling: dict[str, Any], policy: Capaci
     told = run(subject, requests)
     assert {key: one.tokens for key, one in told.items()} == {key: one.tokens for key, one in plain.items()}
     assert subject.pool.used == 0
+
+
+@pytest.mark.parametrize("sampling", KINDS)
+@pytest.mark.parametrize("draft", ["llama", "llama3_rope"])
+@pytest.mark.parametrize("policy", list(CapacitySchedulerPolicy))
+def test_a_draft_model_changes_no_token(
+    sampling: dict[str, Any], draft: str, policy: CapacitySchedulerPolicy
+) -> None:
+    """The model itself, whose guesses hold where it is greedy, and a stranger, whose guesses do not."""
+    asked = {"return_log_probs": True}
+    requests = [
+        request(key, [5 + key, *PROMPT[: 2 + 3 * key]], 20 + key, sampling=sampling, end_id=9, output=asked)
+        for key in range(6)
+    ]
+    proposer = DraftModel(engine(draft, num_blocks=60, max_batch_size=4), 128, 3)
+    subject = engine(proposer=proposer, policy=policy, num_blocks=60)
+    iteration = Iteration(clock=itertools.count().__next__)
+    subject.add(requests, iteration)
+    told = collect(iteration.rows)
+    iterations = []
+    while subject.has_work:
+        iteration = Iteration(clock=itertools.count().__next__)
+        iterations.append(iteration)
+        subject.step(iteration)
+        collect(iteration.rows, told)
+    for one in requests:
+        plain = run(engine(), [one])[one.client_id, 0]
+        assert told[one.client_id, 0].tokens == plain.tokens
+        assert told[one.client_id, 0].log_probs == pytest.approx(plain.log_probs, abs=1e-3)
+    proposed = sum(one.draft_tokens for one in iterations)
+    accepted = sum(one.accepted_tokens for one in iterations)
+    assert sum(one.draft_s for one in iterations) > 0
+    assert subject.pool.used == 0
+    if draft == "llama" and not sampling:
+        assert accepted == proposed > 60
+        assert len(iterations) < 20
+    else:
+        assert 0 <= accepted < proposed
+
+
+def test_a_draft_model_that_has_no_room_guesses_nothing() -> None:
+    proposer = DraftModel(engine(max_seq_len=24), 24, 3)
+    told = run(engine(proposer=proposer), [request(1, PROMPT, 40)])[1, 0]
+    assert told.tokens == run(engine(), [request(1, PROMPT, 40)])[1, 0].tokens
 
 
 def test_lookup_guesses_what_followed_the_longest_run() -> None:

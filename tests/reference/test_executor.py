@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -220,6 +221,29 @@ def test_a_request_is_told_what_it_took(executor: Executor) -> None:
     # Two blocks of 32 are found, and what is left is copied into a new one.
     again = metrics_of(executor, request(4, prompt, 4, output=asked))
     assert [again[4][-1][name] for name in blocks] == [3, 1, 2]
+
+
+def test_a_draft_model_is_loaded_beside_the_model() -> None:
+    subject = create(FIXTURES / "llama", speculative_model=str(FIXTURES / "llama"), max_draft_len=3)
+    try:
+        told = metrics_of(subject, request(1, PROMPT, 9, output={"return_perf_metrics": True}))
+        assert told[1][-1]["total_accepted_draft_tokens"] >= 6
+        stats = subject.stats()
+        assert sum(one["specDecodingStats"]["numAcceptedTokens"] for one in stats) >= 6
+        assert 0 < max(one["specDecodingStats"]["draftOverhead"] for one in stats) < 1
+    finally:
+        subject.shutdown()
+
+
+@pytest.mark.parametrize(("model", "words"), [("gone", "does not exist"), ("other", "vocabulary")])
+def test_a_draft_model_that_does_not_fit_is_named(model: str, words: str, tmp_path: Path) -> None:
+    directory = tmp_path / model
+    if model != "gone":
+        shutil.copytree(FIXTURES / "llama", directory)
+        values = read_config("llama") | {"vocab_size": 65}
+        (directory / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserMistake, match=words):
+        create(FIXTURES / "llama", speculative_model=str(directory), max_draft_len=3)
 
 
 def test_info_tells_the_truth(executor: Executor) -> None:

@@ -11,7 +11,8 @@ This file puts the parts together:
     extras   what a request's tensors ask     queue      who waits, in order
     beams    a search with several beams      planner    who runs next, and where
     guides   answers that fit a grammar
-    drafts   guesses of what comes next       refusal    why a request is not served
+    drafts   guesses of what comes next       draft_model  those of a smaller model
+    refusal  why a request is not served
     options  sizes and their defaults         sampler    logits to tokens
     arrays   every operation that costs       stop       whether a sequence ends
     cache    blocks and their storage         reuse      what cached blocks hold
@@ -28,6 +29,7 @@ This file puts the parts together:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,12 @@ from .errors import CheckpointError, OptionError, UnsupportedModelError
 if TYPE_CHECKING:
     from inflight.executors.base import Executor
 
+    from .config import ModelConfig
+    from .drafts import Proposer
+    from .engine import Engine
     from .guides import Guides
+    from .options import Options
+    from .parallel.team import Team
     from .runner import Built
     from .statistics import Memory
 
@@ -94,33 +101,73 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     device = find_device(device)
     values = parse_options(options, CUDA_DEFAULTS if device == "cuda" else None)
     config = limit_windows(config, values)
+
+    from inflight.executors.base import ModelInfo
+
+    from .executor import ReferenceExecutor
+
+    team = assemble(job, values.tensor_parallel_size, config)
+    proposer, draft = None, None
+    if values.speculative_model is not None:
+        if team is not None:
+            raise OptionError(
+                "option `speculative_model` does not work on several ranks", "leave it out, or run one rank"
+            )
+        proposer, draft = _load_draft_model(Path(values.speculative_model), config, values, device)
+    engine, built = _load_engine(model_dir, config, values, device, proposer, team)
+    sizes = built.sizes
+    guides = _load_guides(model_dir, config.vocab_size)
+    info = ModelInfo(
+        executor="reference",
+        vocab_size=config.vocab_size,
+        max_seq_len=sizes.max_seq_len,
+        max_input_len=min(
+            sizes.max_seq_len - 1,
+            sizes.max_seq_len if values.enable_chunked_context else sizes.max_num_tokens,
+        ),
+        max_batch_size=values.max_batch_size,
+        max_num_tokens=sizes.max_num_tokens,
+        max_beam_width=values.max_beam_width,
+        tokens_per_block=values.tokens_per_block,
+        capabilities=CAPABILITIES + (() if guides is None else ("guided_decoding",)),
+    )
+    memory = _memory([built, *([draft] if draft else [])], device)
+    leader = None if team is None else team.leader
+    return ReferenceExecutor(engine, info, memory, guides, leader)
+
+
+def _load_engine(
+    model_dir: Path,
+    config: ModelConfig,
+    values: Options,
+    device: str,
+    proposer: Proposer | None = None,
+    team: Team | None = None,
+) -> tuple[Engine, Built]:
+    """A model with its runner, its cache and what schedules it."""
     if values.backend == "pytorch" or (values.backend == "auto" and device == "cuda"):
         from .pytorch.build import build
     else:
         from .numpy_runner import build
-    team = assemble(job, values.tensor_parallel_size, config)
-
-    from inflight.executors.base import ModelInfo
 
     from .admission import Bounds
     from .cache import BlockPool
     from .drafts import LookupConfig
     from .engine import Engine
-    from .executor import ReferenceExecutor
     from .reuse import ReuseIndex
     from .scheduler import CapacitySchedulerPolicy, Limits
 
     built = build(model_dir, config, values, device, team)
-    sizes, block, runner = built.sizes, values.tokens_per_block, built.runner
+    sizes, block = built.sizes, values.tokens_per_block
     index = None
     if values.enable_kv_cache_reuse:
         index = ReuseIndex(block, values.enable_partial_reuse, values.event_buffer_max_size)
     lookup = None
-    if values.max_draft_len:
+    if values.max_draft_len and proposer is None:
         lookup = LookupConfig(values.max_draft_len, values.max_matching_ngram_size)
     policy = CapacitySchedulerPolicy(values.batch_scheduler_policy)
     engine = Engine(
-        runner,
+        built.runner,
         BlockPool(
             sizes.num_blocks,
             block,
@@ -142,35 +189,44 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             sizes.window,
         ),
         lookup,
+        proposer,
     )
-    guides = _load_guides(model_dir, config.vocab_size)
-    info = ModelInfo(
-        executor="reference",
-        vocab_size=config.vocab_size,
-        max_seq_len=sizes.max_seq_len,
-        max_input_len=min(
-            sizes.max_seq_len - 1,
-            sizes.max_seq_len if values.enable_chunked_context else sizes.max_num_tokens,
-        ),
-        max_batch_size=values.max_batch_size,
-        max_num_tokens=sizes.max_num_tokens,
-        max_beam_width=values.max_beam_width,
-        tokens_per_block=block,
-        capabilities=CAPABILITIES + (() if guides is None else ("guided_decoding",)),
-    )
-    leader = None if team is None else team.leader
-    return ReferenceExecutor(engine, info, _memory(built, device), guides, leader)
+    return engine, built
 
 
-def _memory(built: Built, device: str) -> Memory:
-    """Where the weights and the cache are; on a CPU host blocks are part of it."""
+def _load_draft_model(
+    model_dir: Path, target: ModelConfig, values: Options, device: str
+) -> tuple[Proposer, Built]:
+    """The model that guesses tokens for ``target``."""
+    from .config import load_config
+    from .draft_model import DraftModel
+    from .options import draft_options
+
+    if not model_dir.is_dir():
+        raise CheckpointError(
+            f"option `speculative_model`: `{model_dir}` does not exist",
+            "pass the path of a Hugging Face checkpoint directory",
+        )
+    config = load_config(model_dir)
+    if config.vocab_size != target.vocab_size:
+        raise OptionError(
+            f"option `speculative_model`: `{model_dir}` has a vocabulary of `{config.vocab_size}`,"
+            f" the model has one of `{target.vocab_size}`",
+            "pass a model with the same tokenizer",
+        )
+    engine, built = _load_engine(model_dir, config, draft_options(values, device), device)
+    return DraftModel(engine, built.sizes.max_seq_len, values.max_draft_len), built
+
+
+def _memory(models: Sequence[Built], device: str) -> Memory:
+    """Where the weights and the caches are; on a CPU host blocks are part of them."""
     from .statistics import Memory
 
-    sizes = built.sizes
-    host = sizes.num_host_blocks * (sizes.cache_bytes // sizes.num_blocks)
-    if device == "cuda":
-        return Memory(gpu=built.memory_bytes, pinned=host)
-    return Memory(cpu=built.memory_bytes + host)
+    total = sum(built.memory_bytes for built in models)
+    host = sum(
+        built.sizes.num_host_blocks * (built.sizes.cache_bytes // built.sizes.num_blocks) for built in models
+    )
+    return Memory(gpu=total, pinned=host) if device == "cuda" else Memory(cpu=total + host)
 
 
 def _load_guides(model_dir: Path, vocab_size: int) -> Guides | None:

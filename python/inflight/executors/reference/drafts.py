@@ -1,20 +1,24 @@
 """Draft tokens: guesses of what comes next, checked by the model several at a time.
 
-Owns where guesses come from (the request, or what the sequence said before) and which are accepted. A
-guess is accepted when the model chooses the same token; with draft logits, by the ratio of the two
-probabilities, as TensorRT-LLM does. Knows nothing of blocks or iterations.
+Owns where guesses come from (the request, what the sequence said before, or a draft model) and which are
+accepted. A guess is accepted when the model chooses the same token; with draft logits, by the ratio of the
+two probabilities, as TensorRT-LLM does. Knows nothing of blocks or iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from .arrays import Float32, softmax
 from .extras import ExternalDrafts
 from .sampler import SamplerState, pick, sample
+
+if TYPE_CHECKING:
+    from .sequence import SequenceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,13 @@ class LookupConfig:
 
     max_draft_len: int
     max_matching_ngram_size: int
+
+
+class Proposer(Protocol):
+    """Guesses for many sequences at once: a draft model."""
+
+    def propose(self, sequences: Sequence[SequenceState]) -> list[Sequence[int]]:
+        """The tokens that may come next, of each."""
 
 
 @dataclass(slots=True)
@@ -66,6 +77,16 @@ class Drafts:
             self._pending.clear()
             self.external = None
         return token, accepted
+
+    @property
+    def is_out(self) -> bool:
+        """Whether no guess is left."""
+        return not self._pending
+
+    def take(self, guesses: Sequence[int]) -> None:
+        """Guesses of somebody else's."""
+        self.external = None
+        self._pending = list(guesses)
 
     def propose(self, tokens: Sequence[int]) -> None:
         """Looks for guesses after ``tokens``, where none are left."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from .admission import Bounds, admit
 from .arrays import Float32, log_softmax
 from .beams import BeamSearch
 from .cache import BlockPool
-from .drafts import Drafts, LookupConfig
+from .drafts import Drafts, LookupConfig, Proposer
 from .guides import Guide, unavailable
 from .log_probs import chosen_and_best
 from .metrics import SequenceMetrics
@@ -77,6 +77,7 @@ class Engine:
         limits: Limits,
         bounds: Bounds,
         lookup: LookupConfig | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self._runner = runner
         self.pool = pool
@@ -84,6 +85,8 @@ class Engine:
         self._bounds = bounds
         #: Prompt lookup for every request; None: only drafts that requests bring.
         self._lookup = lookup
+        #: A draft model for every request; None: there is none.
+        self._proposer = proposer
         self._requests: dict[int, RequestState] = {}
         self._planner = Planner(pool, limits)
         # Launched and not collected, oldest first; never more than the runner's depth.
@@ -228,6 +231,7 @@ class Engine:
                 branches[sequence.key] = sequence, [logits[-1:]]
         for probe, logits in zip(work.probes, outcome.probe_logits, strict=True):
             branches.setdefault(probe.sequence.key, (probe.sequence, []))[1].append(logits)
+        drafting: list[SequenceState] = []
         for sequence, parts in branches.values():
             if sequence.ended or sequence.owner.admitted.max_tokens == 0:
                 continue
@@ -236,6 +240,23 @@ class Engine:
                 self._advance_beams(sequence, sequence.beams, np.concatenate(parts), iteration)
             elif sequence.drafts is not None:
                 self._check_drafts(sequence, sequence.drafts, parts[0], iteration)
+                if not sequence.ended and sequence.drafts.is_out:
+                    drafting.append(sequence)
+        if drafting:
+            self._draft(drafting, iteration)
+
+    def _draft(self, sequences: Sequence[SequenceState], iteration: Iteration) -> None:
+        """Gets guesses for sequences that have none."""
+        if self._proposer is None:
+            for one in sequences:
+                if one.drafts is not None:
+                    one.drafts.propose(one.known)
+            return
+        started = iteration.clock()
+        for one, guesses in zip(sequences, self._proposer.propose(sequences), strict=True):
+            if one.drafts is not None:
+                one.drafts.take(guesses)
+        iteration.draft_s += iteration.clock() - started
 
     def _check_drafts(
         self, sequence: SequenceState, drafts: Drafts, logits: Float32, iteration: Iteration
@@ -257,8 +278,6 @@ class Engine:
         iteration.draft_tokens += drafts.proposed - proposed
         iteration.accepted_tokens += drafts.accepted - accepted
         iteration.requests_with_drafts += drafts.proposed > proposed
-        if not sequence.ended:
-            drafts.propose(sequence.known)
 
     def _advance_beams(
         self, sequence: SequenceState, beams: BeamSearch, logits: Float32, iteration: Iteration
@@ -341,7 +360,7 @@ class Engine:
             )
             if beams is not None:
                 sequence.beams = BeamSearch(beams, admitted.max_tokens)
-            elif external is not None or self._lookup is not None:
+            elif external is not None or self._lookup is not None or self._proposer is not None:
                 sequence.drafts = Drafts(self._lookup, external)
             if output.return_perf_metrics:
                 sequence.metrics = SequenceMetrics(arrived_s)

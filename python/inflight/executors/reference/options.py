@@ -25,6 +25,17 @@ CUDA_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 256, "max_num_tokens": 819
 
 _DEFAULT_NUM_TOKENS = 256
 
+#: TensorRT-LLM's modes of speculative decoding: those that are implemented, and the others.
+SPECULATION_MODES = ("ngram", "draft_target")
+REFUSED_SPECULATION_MODES = (
+    "draft_tokens_external",
+    "lookahead_decoding",
+    "medusa",
+    "explicit_draft_tokens",
+    "eagle",
+    "mtp",
+)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -89,9 +100,18 @@ class Options:
     max_beam_width: int = option(
         "int", "Beams that a request may search with; each is a row of the batch", default=4, minimum=1
     )
+    speculative_decoding_mode: str | None = option(
+        "choice",
+        "Who guesses tokens: `ngram` looks in the text so far, `draft_target` asks `speculative_model`; by"
+        " default, that model if there is one",
+        choices=(*SPECULATION_MODES, *REFUSED_SPECULATION_MODES),
+    )
+    speculative_model: str | None = option(
+        "path", "Checkpoint of a smaller model with the same vocabulary, which guesses tokens"
+    )
     max_draft_len: int = option(
         "int",
-        "Tokens that prompt lookup guesses at once; 0: none, since guesses cost where a text does not repeat",
+        "Tokens that are guessed at once; 0: none, since guesses cost where few of them hold",
         default=0,
         minimum=0,
     )
@@ -129,6 +149,25 @@ class Options:
 
 OPTIONS = declared(Options)
 
+#: What a draft model's engine does not take over from the target's options.
+_OWN_OF_TARGET: Mapping[str, Any] = {
+    "max_seq_len": None,
+    "max_attention_window_size": None,
+    "sink_token_length": 0,
+    "kv_cache_host_memory_bytes": 0,
+    # Each round finds its text in the cache, also where requests do not.
+    "enable_kv_cache_reuse": True,
+    "enable_partial_reuse": True,
+    "enable_chunked_context": True,
+    "event_buffer_max_size": 0,
+    "speculative_model": None,
+    "max_draft_len": 0,
+}
+
+#: Tokens in the cache of a draft model on a GPU, where the target takes all that is left. With less room than
+#: its texts need it computes more of them again.
+_DRAFT_CACHE_TOKENS = 131_072
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -158,7 +197,41 @@ def parse_options(values: Mapping[str, Any], defaults: Mapping[str, Any] | None 
             f" `{options.max_num_tokens}`",
             "raise it, or lower `max_batch_size`: every sequence needs a token in each iteration",
         )
+    _check_speculation(options)
     return options
+
+
+def _check_speculation(options: Options) -> None:
+    mode = options.speculative_decoding_mode
+    if mode in REFUSED_SPECULATION_MODES:
+        # Draft tokens that requests bring need no mode: every model takes them.
+        hint = "leave it out" if mode == "draft_tokens_external" else f"use {' or '.join(SPECULATION_MODES)}"
+        raise OptionError(
+            f"option `speculative_decoding_mode`: the reference executor does not implement `{mode}`", hint
+        )
+    if (mode == "draft_target") > (options.speculative_model is not None):
+        raise OptionError(
+            "option `speculative_decoding_mode` is `draft_target` without `speculative_model`",
+            "pass the checkpoint of the model that guesses",
+        )
+    if mode == "ngram" and options.speculative_model is not None:
+        raise OptionError(
+            "option `speculative_decoding_mode` is `ngram`, and `speculative_model` is a model that guesses",
+            "leave one of them out",
+        )
+    if (mode is not None or options.speculative_model is not None) and not options.max_draft_len:
+        raise OptionError(
+            "speculative decoding needs `max_draft_len`",
+            "pass how many tokens are guessed at once, such as 4",
+        )
+
+
+def draft_options(options: Options, device: str) -> Options:
+    """What the engine of a draft model is made with."""
+    draft = replace(options, **_OWN_OF_TARGET)
+    if device == "cuda" and options.max_tokens_in_paged_kv_cache is None:
+        return replace(draft, max_tokens_in_paged_kv_cache=_DRAFT_CACHE_TOKENS)
+    return draft
 
 
 def plan_sizes(
