@@ -101,7 +101,9 @@ def test_what_a_window_hides_is_what_a_dense_mask_hides(
     subject = engine(
         name, attention=options, max_num_tokens=max_num_tokens, max_batch_size=8, torch=settings(runner)
     )
-    requests = [request(1, LONG, 20, output=asked), request(2, LONG[:3], 30, output=asked)]
+    # Triton's interpreter takes a second for a token.
+    prompt, most = (LONG[:35], 3) if runner == "kernels" else (LONG, 20)
+    requests = [request(1, prompt, most, output=asked), request(2, LONG[:3], most, output=asked)]
     told = run(subject, requests)
     for one in requests:
         answer = told[one.client_id, 0]
