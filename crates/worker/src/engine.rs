@@ -57,12 +57,12 @@ pub(crate) enum NotAdmitted {
     #[error("the worker's queue is full (`{limit}` requests); retry later")]
     Full { limit: usize },
     #[error(
-        "the worker is full: the request would wait about `{:.1}` s for its turn, more than `{:.1}` s; \
-         retry later",
+        "the worker is full: the request would wait about `{:.2}` s for its turn, more than the `{:.2}` s \
+         allowed; retry later",
         wait.as_secs_f64(),
-        limit.as_secs_f64()
+        allowed.as_secs_f64()
     )]
-    WaitTooLong { wait: Duration, limit: Duration },
+    WaitTooLong { wait: Duration, allowed: Duration },
     #[error(
         "model `tensorrt_llm` is not ready; retry once the executor has produced its first token"
     )]
@@ -224,13 +224,10 @@ impl Engine {
             }
             // The rows of a batch start one after another; the first one's wait is the request's.
             let first = requests.first().map_or(1, sequences);
-            if let Err(TooLong { wait }) = registry.check_wait(now, first, timeout) {
+            if let Err(TooLong { wait, allowed }) = registry.check_wait(now, first, timeout) {
                 drop(registry);
                 self.metrics.rejected(requests.len());
-                let limit = timeout.map_or(limits.max_queue_wait, |timeout| {
-                    timeout.min(limits.max_queue_wait)
-                });
-                return Err(NotAdmitted::WaitTooLong { wait, limit });
+                return Err(NotAdmitted::WaitTooLong { wait, allowed });
             }
             if registry.live() == 0 {
                 self.note_progress(now);

@@ -32,6 +32,8 @@ pub(super) struct Ticket(u64);
 pub(super) struct TooLong {
     /// How long it would wait.
     pub(super) wait: Duration,
+    /// How long it may.
+    pub(super) allowed: Duration,
 }
 
 /// A request that has a place and no row yet.
@@ -109,18 +111,22 @@ impl Line {
         if ahead == 0 {
             return Ok(());
         }
+        let limit = self.limit.mul_f64(ADMITTED_PART);
+        let allowed = patience.map_or(limit, |patience| patience.min(limit));
         let Some(rate) = self.rate.per_second() else {
             // Nothing has ended yet, so nothing is known: one more batch may wait.
             return if ahead <= places {
                 Ok(())
             } else {
-                Err(TooLong { wait: self.limit })
+                Err(TooLong {
+                    wait: self.limit,
+                    allowed,
+                })
             };
         };
         let wait = Duration::try_from_secs_f64(f64::from(ahead) / rate).unwrap_or(Duration::MAX);
-        let limit = self.limit.mul_f64(ADMITTED_PART);
-        if wait > patience.map_or(limit, |patience| patience.min(limit)) {
-            return Err(TooLong { wait });
+        if wait > allowed {
+            return Err(TooLong { wait, allowed });
         }
         Ok(())
     }
