@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inflight.executors.base import FinishReason, OutputConfig, Request, ResponseBatch, SamplingConfig
+from inflight.executors.reference.adapters import Adapters
 from inflight.executors.reference.admission import Bounds
 from inflight.executors.reference.cache import BlockPool, PagedCache
 from inflight.executors.reference.config import ModelConfig, load_config
@@ -63,6 +64,7 @@ def engine(
     proposer: Proposer | None = None,
     attention: dict[str, Any] | None = None,
     num_host_blocks: int = 0,
+    adapters: Adapters | None = None,
     torch: TorchSettings | None = None,
 ) -> Engine:
     """An engine over a fixture, small enough to reach its limits. ``attention`` holds the options that limit
@@ -114,6 +116,7 @@ def engine(
         ),
         lookup,
         proposer,
+        adapters,
     )
 
 

@@ -110,9 +110,9 @@ def test_the_ending_tokens_are_the_end_and_single_stop_words() -> None:
         ({"logit_bias": [(64, 1.0)]}, StatusCode.INVALID_ARGUMENT, "`64`"),
         ({"logit_bias": [(1, math.inf)]}, StatusCode.INVALID_ARGUMENT, "finite"),
         (
-            {"tensors": [NamedTensor("lora_weights", "FP16", (1,), b"")]},
+            {"tensors": [NamedTensor("mrope_position_deltas", "INT64", (1,), bytes(8))]},
             StatusCode.UNIMPLEMENTED,
-            "lora_weights",
+            "mrope_position_deltas",
         ),
     ],
 )

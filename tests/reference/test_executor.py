@@ -252,7 +252,7 @@ def test_info_tells_the_truth(executor: Executor) -> None:
     assert (info.max_input_len, info.max_batch_size, info.max_beam_width) == (255, 8, 4)
     # The fixture has no tokenizer, which guides would need.
     assert {"beam_search", "draft_tokens"} < set(info.capabilities)
-    assert not {"guided_decoding", "lora"} & set(info.capabilities)
+    assert not {"guided_decoding", "mrope"} & set(info.capabilities)
 
 
 @pytest.mark.parametrize(

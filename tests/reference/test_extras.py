@@ -76,6 +76,10 @@ def test_values_that_cannot_be_are_refused_by_name(tensors: list[NamedTensor], w
 
 
 def test_what_is_unknown_is_refused_by_name() -> None:
-    with pytest.raises(Refused, match="`lora_weights`") as refusal:
-        read_extras(request(1, [5], tensors=[priority(0.5), NamedTensor("lora_weights", "FP16", (1,), b"")]))
+    with pytest.raises(Refused, match="`mrope_position_deltas`") as refusal:
+        read_extras(
+            request(
+                1, [5], tensors=[priority(0.5), NamedTensor("mrope_position_deltas", "INT64", (1,), bytes(8))]
+            )
+        )
     assert refusal.value.code == StatusCode.UNIMPLEMENTED

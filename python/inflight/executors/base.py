@@ -147,6 +147,8 @@ class ModelInfo:
     max_beam_width: int
     tokens_per_block: int
     capabilities: tuple[str, ...] = ()
+    #: LoRA adapters loaded from the executor's own files: (name, ``lora_task_id``), in order of name.
+    adapters: tuple[tuple[str, int], ...] = ()
 
 
 #: One iteration's numbers under TensorRT-LLM's JSON keys (``IterationStats.to_json_str``).

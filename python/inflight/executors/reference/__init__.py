@@ -17,6 +17,7 @@ This file puts the parts together:
     arrays   every operation that costs       stop       whether a sequence ends
     cache    blocks and their storage         reuse      what cached blocks hold
     sequence a request in flight
+    lora     what an adapter changes          adapters   those that are loaded, and their cache
     window   what of a cache is still read    eviction   which block goes first
     batch    the ragged rows of an iteration  engine     one iteration
     model    the forward pass                 rows       columns of a response
@@ -38,6 +39,7 @@ from .errors import CheckpointError, OptionError, UnsupportedModelError
 if TYPE_CHECKING:
     from inflight.executors.base import Executor
 
+    from .adapters import Adapters
     from .config import ModelConfig
     from .drafts import Proposer
     from .engine import Engine
@@ -104,6 +106,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
 
     from inflight.executors.base import ModelInfo
 
+    from .adapters import Adapters
     from .executor import ReferenceExecutor
 
     team = assemble(job, values.tensor_parallel_size, config)
@@ -114,7 +117,19 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
                 "option `speculative_model` does not work on several ranks", "leave it out, or run one rank"
             )
         proposer, draft = _load_draft_model(Path(values.speculative_model), config, values, device)
-    engine, built = _load_engine(model_dir, config, values, device, proposer, team)
+    adapters = None
+    if team is None:
+        adapters = Adapters(
+            config,
+            values.lora_cache_max_adapter_size,
+            values.lora_cache_host_memory_bytes,
+            None if values.lora_adapter_dir is None else Path(values.lora_adapter_dir),
+        )
+    elif values.lora_adapter_dir is not None:
+        raise OptionError(
+            "option `lora_adapter_dir` does not work on several ranks", "leave it out, or run one rank"
+        )
+    engine, built = _load_engine(model_dir, config, values, device, proposer, team, adapters)
     sizes = built.sizes
     guides = _load_guides(model_dir, config.vocab_size)
     info = ModelInfo(
@@ -129,7 +144,10 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         max_num_tokens=sizes.max_num_tokens,
         max_beam_width=values.max_beam_width,
         tokens_per_block=values.tokens_per_block,
-        capabilities=CAPABILITIES + (() if guides is None else ("guided_decoding",)),
+        capabilities=CAPABILITIES
+        + (() if guides is None else ("guided_decoding",))
+        + (() if adapters is None else ("lora",)),
+        adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
     )
     memory = _memory([built, *([draft] if draft else [])], device)
     leader = None if team is None else team.leader
@@ -143,6 +161,7 @@ def _load_engine(
     device: str,
     proposer: Proposer | None = None,
     team: Team | None = None,
+    adapters: Adapters | None = None,
 ) -> tuple[Engine, Built]:
     """A model with its runner, its cache and what schedules it."""
     if values.backend == "pytorch" or (values.backend == "auto" and device == "cuda"):
@@ -190,6 +209,7 @@ def _load_engine(
         ),
         lookup,
         proposer,
+        adapters,
     )
     return engine, built
 

@@ -127,11 +127,10 @@ def silu(x: Float32) -> Float32:
 
 
 def experts(
-    x: Float32, router: Float32, gate_up: Float32, down: Float32, chosen: int, activation: Activation
+    x: Float32, scores: Float32, gate_up: Float32, down: Float32, chosen: int, activation: Activation
 ) -> Float32:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    scores. Matrices are ``[experts, out, in]``."""
-    scores = linear(x, router)
+    ``scores [T, experts]``. Matrices are ``[experts, out, in]``."""
     best = best_ids(scores, chosen)
     shares = softmax(np.take_along_axis(scores, best, axis=1))
     mixed = np.zeros_like(x)

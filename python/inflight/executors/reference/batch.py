@@ -14,6 +14,7 @@ import numpy as np
 from . import arrays
 from .arrays import Float32, Int
 from .cache import GONE
+from .lora import Adapter
 
 #: Cached tokens that one group of generation rows gathers: two mebibytes of keys in the demo model.
 _GROUP_TOKENS = 4096
@@ -27,6 +28,7 @@ class Span:
     tokens: Sequence[int]
     first_position: int
     blocks: Sequence[int]
+    adapter: Adapter | None = None
 
 
 @dataclass(slots=True)
@@ -80,6 +82,8 @@ class Batch:
     slots: Int
     generation: tuple[GenerationGroup, ...]
     context: tuple[ContextSpan, ...]
+    #: Which rows are computed with which LoRA adapter.
+    adapted: tuple[tuple[Int, Adapter], ...] = ()
 
 
 def build_batch(
@@ -128,7 +132,19 @@ def build_batch(
         np.concatenate(slot_parts),
         _group(generation, tokens_per_block, windowed, sink_tokens),
         tuple(chunks),
+        _adapted([*generation, *context]),
     )
+
+
+def _adapted(spans: Sequence[Span]) -> tuple[tuple[Int, Adapter], ...]:
+    """The rows of each adapter, so that its products are taken once."""
+    rows: dict[Adapter, list[int]] = {}
+    start = 0
+    for span in spans:
+        if span.adapter is not None:
+            rows.setdefault(span.adapter, []).extend(range(start, start + len(span.tokens)))
+        start += len(span.tokens)
+    return tuple((np.array(own, dtype=np.int64), adapter) for adapter, own in rows.items())
 
 
 def _positions(blocks: Int, tokens_per_block: int) -> Int:

@@ -17,6 +17,7 @@ import numpy as np
 from inflight.executors.base import FinishReason, Request, StatusCode
 
 from . import reuse, stop
+from .adapters import Adapters, LoraRequest
 from .admission import Bounds, admit
 from .arrays import Float32, log_softmax
 from .beams import BeamSearch
@@ -24,6 +25,7 @@ from .cache import BlockPool
 from .drafts import Drafts, LookupConfig, Proposer
 from .guides import Guide, unavailable
 from .log_probs import chosen_and_best
+from .lora import Adapter
 from .metrics import SequenceMetrics
 from .planner import Planner
 from .refusal import Refused
@@ -78,6 +80,7 @@ class Engine:
         bounds: Bounds,
         lookup: LookupConfig | None = None,
         proposer: Proposer | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self._runner = runner
         self.pool = pool
@@ -87,6 +90,8 @@ class Engine:
         self._lookup = lookup
         #: A draft model for every request; None: there is none.
         self._proposer = proposer
+        #: None: requests with LoRA are refused.
+        self._adapters = adapters
         self._requests: dict[int, RequestState] = {}
         self._planner = Planner(pool, limits)
         # Launched and not collected, oldest first; never more than the runner's depth.
@@ -335,8 +340,13 @@ class Engine:
             )
         output = request.output_config
         width = output.num_prompt_log_probs
-        root = reuse.root(admitted.extras.cache_salt)
-        state = RequestState(request, admitted, cache_root=root, arrived_s=arrived_s)
+        state = RequestState(
+            request, admitted, cache_root=reuse.root(admitted.extras.cache_salt), arrived_s=arrived_s
+        )
+        if admitted.extras.lora is not None:
+            state.adapter = self._acquire(admitted.extras.lora)
+            # What one adapter computed is nothing to another.
+            state.cache_root = reuse.root(state.cache_root + state.adapter.fingerprint)
         if width is not None:
             state.prompt_record = PromptRecord.empty(len(request.input_token_ids), width)
         if output.return_context_logits:
@@ -368,6 +378,21 @@ class Engine:
             if sequence.needs_history:
                 self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
+
+    def _acquire(self, lora: LoraRequest) -> Adapter:
+        if self._adapters is None:
+            raise Refused(
+                StatusCode.UNIMPLEMENTED,
+                "the reference executor does not implement `lora_task_id` over several ranks; send the "
+                "request without it",
+            )
+        return self._adapters.acquire(lora)
+
+    def _forget(self, owner: RequestState) -> None:
+        """The request's last row is told."""
+        del self._requests[owner.request.client_id]
+        if owner.adapter is not None and self._adapters is not None:
+            self._adapters.release(owner.adapter)
 
     def _take(self, sequence: SequenceState, token: int, iteration: Iteration) -> None:
         """Adds a chosen token to its sequence and reports it, and its end when it is one."""
@@ -408,7 +433,7 @@ class Engine:
             self._planner.remove(one)
             self._attentive.pop(one.key, None)
         iteration.completed += len(owner.unfinished)
-        del self._requests[owner.request.client_id]
+        self._forget(owner)
         text = (
             f"the answer cannot go on within its guide after {len(sequence.sampler.generated)} tokens: "
             f"{problem}; use a simpler guide, or ask for less beside it"
@@ -431,4 +456,4 @@ class Engine:
         self._planner.remove(sequence)
         self._attentive.pop(sequence.key, None)
         if row.final:
-            del self._requests[owner.request.client_id]
+            self._forget(owner)

@@ -16,6 +16,7 @@ import numpy as np
 
 from inflight.executors.base import NamedTensor, Request, StatusCode
 
+from .adapters import LoraRequest
 from .arrays import Float32
 from .guides import GUIDE_TYPES, GuideRequest
 from .refusal import Refused, invalid
@@ -54,6 +55,7 @@ class Extras:
     cache_salt: bytes = b""
     drafts: ExternalDrafts | None = None
     guide: GuideRequest | None = None
+    lora: LoraRequest | None = None
 
 
 def read_extras(request: Request) -> Extras:
@@ -153,6 +155,19 @@ def _guide(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     return replace(extras, guide=GuideRequest(guide_type, "" if guide is None else text(guide)))
 
 
+def _lora(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    """``LoraConfig``."""
+    if "lora_task_id" not in tensors:
+        raise invalid(f"{' and '.join(tensors)} came without lora_task_id; send all or none")
+    weights, config = (
+        numbers(tensors[name]) if name in tensors and 0 not in tensors[name].shape else None
+        for name in ("lora_weights", "lora_config")
+    )
+    if (weights is None) != (config is None):
+        raise invalid("one of lora_weights and lora_config came without the other; send both or none")
+    return replace(extras, lora=LoraRequest(int(_scalar(tensors["lora_task_id"])), weights, config))
+
+
 def _worth(priority: int, duration_ms: int) -> Retention:
     if not 0 <= priority <= 100:
         raise invalid(f"a retention priority is `{priority}`; it must be between 0 and 100")
@@ -201,6 +216,7 @@ _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     (("priority",), _priority),
     ((CACHE_SALT,), _cache_salt),
     (("guided_decoding_guide_type", "guided_decoding_guide"), _guide),
+    (("lora_task_id", "lora_weights", "lora_config"), _lora),
     (("draft_input_ids", "draft_logits", "draft_acceptance_threshold"), _drafts),
     (
         (

@@ -16,6 +16,7 @@ from .batch import Batch
 from .cache import PagedCache
 from .config import ModelConfig, RopeConfig, load_config
 from .layers import Layer, Loader, Weights, held
+from .lora import Part
 from .parallel import split
 from .parallel.communicator import Alone, Communicator
 from .weights import CheckpointWeights, find_weights
@@ -61,6 +62,7 @@ class NumpyModel:
         for index, layer in enumerate(self._layers):
             normed = self._norm(x, layer.input_norm, layer.input_norm_bias)
             qkv = arrays.linear(normed, layer.qkv, layer.qkv_bias)
+            _adapt(batch, index, "qkv", normed, qkv)
             heads = qkv.reshape(rows, -1, config.head_dim)
             rotating, values = heads[:, :rotating_heads], heads[:, rotating_heads:]
             if layer.query_norm is not None and layer.key_norm is not None:
@@ -75,9 +77,11 @@ class NumpyModel:
             arrays.scatter(cache.values[index], batch.slots, values)
             mixed = self._attend(batch, rotated[:, :query_heads], cache, index, layer.window)
             mixed = mixed.reshape(rows, -1)
-            x += self._ranks.all_reduce(arrays.linear(mixed, layer.output, layer.output_bias))
+            projected = arrays.linear(mixed, layer.output, layer.output_bias)
+            _adapt(batch, index, "output", mixed, projected)
+            x += self._ranks.all_reduce(projected)
             normed = self._norm(x, layer.post_norm, layer.post_norm_bias)
-            x += self._ranks.all_reduce(self._mlp(normed, layer))
+            x += self._ranks.all_reduce(self._mlp(normed, layer, batch, index))
         return self._norm(x[output_rows], self._ends.norm, self._ends.norm_bias)
 
     def logits(self, hidden: Float32) -> Float32:
@@ -98,16 +102,20 @@ class NumpyModel:
             return arrays.rms_norm(x, weight, self.config.norm_epsilon)
         return arrays.layer_norm(x, weight, bias, self.config.norm_epsilon)
 
-    def _mlp(self, x: Float32, layer: Layer[Float32]) -> Float32:
+    def _mlp(self, x: Float32, layer: Layer[Float32], batch: Batch, index: int) -> Float32:
         config = self.config
         if layer.router is not None:
+            scores = arrays.linear(x, layer.router)
+            _adapt(batch, index, "router", x, scores)
             return arrays.experts(
-                x, layer.router, layer.gate_up, layer.down, config.experts_per_token, config.activation
+                x, scores, layer.gate_up, layer.down, config.experts_per_token, config.activation
             )
         inner = arrays.linear(x, layer.gate_up, layer.gate_up_bias)
-        return arrays.linear(
-            arrays.activate(inner, config.activation, config.gated_mlp), layer.down, layer.down_bias
-        )
+        _adapt(batch, index, "gate_up", x, inner)
+        active = arrays.activate(inner, config.activation, config.gated_mlp)
+        out = arrays.linear(active, layer.down, layer.down_bias)
+        _adapt(batch, index, "down", active, out)
+        return out
 
     def _attend(
         self, batch: Batch, queries: Float32, cache: PagedCache, layer: int, window: int | None
@@ -138,6 +146,14 @@ class NumpyModel:
                 self._slopes,
             )
         return mixed
+
+
+def _adapt(batch: Batch, layer: int, part: Part, x: Float32, out: Float32) -> None:
+    """Adds what LoRA adapters make of ``x`` to their rows of ``out``."""
+    for rows, adapter in batch.adapted:
+        for delta in adapter.layers[layer].get(part, ()):
+            added = arrays.linear(arrays.linear(x[rows], delta.down), delta.up)
+            out[rows, delta.slot.start : delta.slot.stop] += added
 
 
 def load_model(

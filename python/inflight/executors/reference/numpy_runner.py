@@ -22,7 +22,7 @@ from .model import NumpyModel, load_model
 from .options import Options, plan_sizes
 from .parallel.split import local_config
 from .parallel.team import Leader, Team, mpi_communicator
-from .runner import KNOWN, Built, Chunk, Outcome, Pending, Told, Work
+from .runner import KNOWN, Built, Chunk, Outcome, Pending, Probe, Told, Work
 from .sampler import sample
 from .sequence import SequenceState
 
@@ -96,12 +96,16 @@ class NumpyRunner:
                     [one.sampler.generated[-1] if source == KNOWN else self._last_tokens[source]],
                     position,
                     one.blocks,
+                    one.owner.adapter,
                 )
                 for one, position, source in zip(work.generation, work.positions, work.sources, strict=True)
             ]
-            + [Span(probe.tokens, probe.first, probe.blocks) for probe in single],
-            [Span(chunk.tokens, chunk.first, chunk.sequence.blocks) for chunk in work.chunks]
-            + [Span(probe.tokens, probe.first, probe.blocks) for probe in longer],
+            + [_probe_span(probe) for probe in single],
+            [
+                Span(chunk.tokens, chunk.first, chunk.sequence.blocks, chunk.sequence.owner.adapter)
+                for chunk in work.chunks
+            ]
+            + [_probe_span(probe) for probe in longer],
             self._size,
             windowed=self._windowed,
             sink_tokens=self._sink_tokens,
@@ -170,6 +174,10 @@ class NumpyRunner:
             prompts[place] = Told(values, ids, best)
             offset += chunk.told
         return prompts
+
+
+def _probe_span(probe: Probe) -> Span:
+    return Span(probe.tokens, probe.first, probe.blocks, probe.sequence.owner.adapter)
 
 
 def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[int]) -> dict[int, Told]:

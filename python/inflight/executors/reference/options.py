@@ -142,6 +142,18 @@ class Options:
         default=35,
         minimum=0,
     )
+    lora_adapter_dir: str | None = option(
+        "path",
+        "Folder of folders with a LoRA adapter each, as PEFT saves it; a folder's name is its task id, or the"
+        " name that the worker tells with its task id",
+    )
+    lora_cache_max_adapter_size: int = option("int", "Largest rank of an adapter", default=64, minimum=1)
+    lora_cache_host_memory_bytes: int = option(
+        "int", "Main memory for LoRA adapters; the least recently used go first", default=1 << 30, minimum=0
+    )
+    lora_cache_gpu_memory_fraction: float = option(
+        "fraction", "Share of the GPU memory beside model and KV cache for LoRA adapters", default=0.05
+    )
     event_buffer_max_size: int = option(
         "int", "Stored and removed blocks that are kept until they are asked for", default=0, minimum=0
     )

@@ -15,6 +15,7 @@ from .arrays import Float32
 from .beams import BeamSearch
 from .cache import BlockTable
 from .drafts import Drafts
+from .lora import Adapter
 from .metrics import SequenceMetrics
 from .reuse import NO_MATCH, Match
 from .rows import PromptRecord, Row, TokenRecord
@@ -33,6 +34,8 @@ class RequestState:
     prompt_recorded: bool = False
     #: The parent of its first block: see `reuse.root`.
     cache_root: bytes = b""
+    #: The LoRA adapter that its rows are computed with.
+    adapter: Adapter | None = None
     #: ``[prompt, vocabulary]``, filled like the record and given out with it.
     context_logits: Float32 | None = None
     #: By the clock of `engine.Iteration`.

@@ -62,7 +62,14 @@ def build(
                 with steps.queueing():
                     team.follower.follow(steps)
             leader = None if team is None else team.leader
-            runner = TorchRunner(model, sizes.num_blocks, limits, leader, sizes.num_host_blocks)
+            runner = TorchRunner(
+                model,
+                sizes.num_blocks,
+                limits,
+                leader,
+                sizes.num_host_blocks,
+                options.lora_cache_gpu_memory_fraction,
+            )
     except torch.OutOfMemoryError as error:
         total = torch.cuda.get_device_properties(place).total_memory
         raise OptionError(

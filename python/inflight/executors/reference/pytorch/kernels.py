@@ -191,15 +191,15 @@ def activate(x: Tensor, activation: Activation, gated: bool) -> Tensor:
 
 
 def experts(
-    x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, chosen: int, activation: Activation
+    x: Tensor, scores: Tensor, gate_up: Tensor, down: Tensor, chosen: int, activation: Activation
 ) -> Tensor:
     """Every expert computes every row, since a graph cannot choose: a batch of some rows reads all experts'
     weights anyway, which is what its time goes to."""
-    best, shares = choose_experts(x, router, chosen)
-    by_expert = torch.zeros((x.shape[0], len(router)), dtype=torch.float32, device=x.device)
+    best, shares = choose_experts(scores, chosen)
+    by_expert = torch.zeros(scores.shape, dtype=torch.float32, device=x.device)
     by_expert.scatter_(1, best, shares)
     mixed = torch.zeros_like(x, dtype=torch.float32)
-    for expert in range(len(router)):
+    for expert in range(scores.shape[1]):
         inner = activate(_library_linear(x, gate_up[expert]), activation, True)
         mixed += _library_linear(inner, down[expert]) * by_expert[:, expert, None]
     return mixed.to(x.dtype)

@@ -17,6 +17,7 @@ from inflight.executors.reference.layers import Layer, Loader, Weights, held
 from inflight.executors.reference.model import inverse_frequencies
 
 from . import operations
+from .adapters import AdaptedRows, adapt
 from .communicator import DeviceCommunicator, OneDevice
 from .operations import Context, Shape, Tensor
 
@@ -38,6 +39,8 @@ class Rows:
     #: Of all sequences in flight: ``[slots, blocks of the longest]``.
     block_tables: Tensor
     context: Context | None = None
+    #: The rows that LoRA adapters change; none of them inside a CUDA graph.
+    adapted: tuple[AdaptedRows, ...] = ()
 
 
 class TorchModel:
@@ -139,8 +142,10 @@ class TorchModel:
             norms = None
             if layer.query_norm is not None and layer.key_norm is not None:
                 norms = (layer.query_norm, layer.key_norm)
+            qkv = ops.linear(normed, layer.qkv, layer.qkv_bias)
+            adapt(rows.adapted, index, "qkv", normed, qkv)
             queries = ops.rotate_and_store(
-                ops.linear(normed, layer.qkv, layer.qkv_bias),
+                qkv,
                 rows.positions,
                 rows.cache_slots,
                 self._rope,
@@ -152,9 +157,11 @@ class TorchModel:
             )
             mixed = self._attend(queries, rows, index, generating, layer.window)
             mixed = mixed.reshape(len(mixed), -1)
-            delta = self.communicator.all_reduce(ops.linear(mixed, layer.output, layer.output_bias))
+            delta = ops.linear(mixed, layer.output, layer.output_bias)
+            adapt(rows.adapted, index, "output", mixed, delta)
+            delta = self.communicator.all_reduce(delta)
             normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias)
-            delta = self.communicator.all_reduce(self._mlp(normed, layer))
+            delta = self.communicator.all_reduce(self._mlp(normed, layer, rows, index))
         return self._norm(x, delta, self._ends.norm, self._ends.norm_bias)
 
     def _embed(self, rows: Rows) -> Tensor:
@@ -171,16 +178,20 @@ class TorchModel:
             return self.operations.add_rms_norm(x, delta, weight, epsilon)
         return self.operations.add_layer_norm(x, delta, weight, bias, epsilon)
 
-    def _mlp(self, x: Tensor, layer: Layer[Tensor]) -> Tensor:
+    def _mlp(self, x: Tensor, layer: Layer[Tensor], rows: Rows, index: int) -> Tensor:
         config, ops = self.config, self.operations
         if layer.router is not None:
+            scores = ops.linear(x, layer.router)
+            adapt(rows.adapted, index, "router", x, scores)
             return ops.experts(
-                x, layer.router, layer.gate_up, layer.down, config.experts_per_token, config.activation
+                x, scores, layer.gate_up, layer.down, config.experts_per_token, config.activation
             )
         inner = ops.linear(x, layer.gate_up, layer.gate_up_bias)
-        return ops.linear(
-            ops.activate(inner, config.activation, config.gated_mlp), layer.down, layer.down_bias
-        )
+        adapt(rows.adapted, index, "gate_up", x, inner)
+        active = ops.activate(inner, config.activation, config.gated_mlp)
+        out = ops.linear(active, layer.down, layer.down_bias)
+        adapt(rows.adapted, index, "down", active, out)
+        return out
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits ``[rows, vocab_size]`` of final hidden states, in the model's type; in ``out`` if given."""

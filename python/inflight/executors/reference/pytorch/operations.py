@@ -134,11 +134,11 @@ def activate(x: Tensor, activation: Activation, gated: bool) -> Tensor:
 
 
 def experts(
-    x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, chosen: int, activation: Activation
+    x: Tensor, scores: Tensor, gate_up: Tensor, down: Tensor, chosen: int, activation: Activation
 ) -> Tensor:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    scores. Matrices are ``[experts, out, in]``."""
-    best, shares = choose_experts(x, router, chosen)
+    ``scores [T, experts]``. Matrices are ``[experts, out, in]``."""
+    best, shares = choose_experts(scores, chosen)
     mixed = torch.zeros_like(x)
     for expert in best.unique().tolist():
         rows, places = torch.nonzero(best == expert, as_tuple=True)
@@ -147,10 +147,10 @@ def experts(
     return mixed
 
 
-def choose_experts(x: Tensor, router: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
+def choose_experts(scores: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
     """The best experts of each row ``[T, chosen]`` and their shares, which sum to 1, in float32."""
-    scores, best = linear(x, router).float().topk(chosen, dim=-1)
-    return best, scores.softmax(-1)
+    highest, best = scores.float().topk(chosen, dim=-1)
+    return best, highest.softmax(-1)
 
 
 def rotate_and_store(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from inflight.executors.reference.cache import BlockTable
+from inflight.executors.reference.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
 from inflight.executors.reference.runner import KNOWN, Outcome, Pending, Told, Work
 from inflight.executors.reference.scheduler import Limits
@@ -57,9 +58,10 @@ class TorchRunner:
         limits: Limits,
         leader: Leader | None = None,
         num_host_blocks: int = 0,
+        lora_fraction: float = 0.05,
     ) -> None:
         self._steps = (
-            DeviceSteps(model, num_blocks, limits, num_host_blocks)
+            DeviceSteps(model, num_blocks, limits, num_host_blocks, lora_fraction)
             if leader is None
             else LedSteps(model, num_blocks, limits, leader, num_host_blocks)
         )
@@ -116,7 +118,7 @@ class TorchRunner:
             if not choosing:
                 return launched
         else:
-            logits = self._steps.generate(inputs)
+            logits = self._steps.generate(inputs, _adapters(work))
         count = len(choosing)
         chosen = self._steps.chosen[:count]
         tokens = sampling.sample(logits[:count], states, self._upload, chosen)
@@ -215,7 +217,7 @@ class TorchRunner:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are chosen."""
         packed = Packed.of(work, generation, self._size, self._steps.spare.slot + 1)
         told = any(chunk.prompt_width is not None or chunk.logit_rows for chunk in work.chunks)
-        logits = self._steps.mix(packed, self._probe_tables(work), told)
+        logits = self._steps.mix(packed, self._probe_tables(work), told, _adapters(work))
         if told or work.probes:
             chunks = packed.moved_chunks(packed.shape.rounded())
             self._tell_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)
@@ -261,6 +263,15 @@ class TorchRunner:
                 columns = sampling.chosen_and_best(logits, tokens[start:stop], chunk.prompt_width)
                 parts.append(tuple(self._download(column) for column in columns))
             launched.prompts[place] = parts
+
+
+def _adapters(work: Work) -> list[Adapter | None]:
+    """The LoRA adapters of generation rows, chunks and probes; empty where there is none."""
+    owners = [one.owner for one in work.generation]
+    owners += [chunk.sequence.owner for chunk in work.chunks]
+    owners += [probe.sequence.owner for probe in work.probes]
+    found = [owner.adapter for owner in owners]
+    return found if any(found) else []
 
 
 def _joined(parts: Sequence[Tensor]) -> Any:

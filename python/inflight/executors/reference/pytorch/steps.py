@@ -11,7 +11,8 @@ hidden states are asked for, is launched operation by operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,10 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from inflight.executors.reference.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
 from inflight.executors.reference.scheduler import Limits
 
 from . import operations
+from .adapters import AdaptedRows, DeviceAdapters
 from .model import Rows, TorchModel
 from .operations import CONTEXT_TILE, Context, Tensor
 from .packing import Array, Packed, PackedShape, Spare, padded_generation
@@ -37,7 +40,15 @@ class DeviceSteps:
     The steps are taken inside of `queueing`.
     """
 
-    def __init__(self, model: TorchModel, num_blocks: int, limits: Limits, num_host_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        model: TorchModel,
+        num_blocks: int,
+        limits: Limits,
+        num_host_blocks: int = 0,
+        lora_fraction: float = 0.05,
+    ) -> None:
+        """``lora_fraction`` of a GPU's memory beside the cache is for LoRA adapters."""
         self._model = model
         self.device = model.device
         self.cuda = self.device.type == "cuda"
@@ -56,6 +67,7 @@ class DeviceSteps:
         )
         #: Of the latest iteration that no graph computed: ``[T, hidden]``.
         self._hidden: Tensor = None
+        self._adapters = DeviceAdapters(self.device, model.dtype, self._lora_bytes(lora_fraction))
         self.stream = torch.cuda.Stream(self.device) if self.cuda else None
         self._graphs: dict[int, Any] = {}
         self._prompt_graphs: dict[int, Any] = {}
@@ -94,26 +106,35 @@ class DeviceSteps:
         noted = self.upload(places)
         self._block_tables[noted[0].long(), noted[1].long()] = noted[2]
 
-    def generate(self, inputs: Array) -> Tensor:
-        """Logits of generation rows, by `operations.prepare`'s inputs; the best tokens are in ``chosen``."""
+    def generate(self, inputs: Array, adapters: Sequence[Adapter | None] = ()) -> Tensor:
+        """Logits of generation rows, by `operations.prepare`'s inputs; the best tokens are in ``chosen``.
+        ``adapters`` are those of the rows, if there are any."""
         count = inputs.shape[1]
-        bucket = next((one for one in self._graphs if one >= count), None)
+        bucket = None if adapters else next((one for one in self._graphs if one >= count), None)
         if bucket is None:
             self._inputs[: 5 * count] = self.upload(inputs.reshape(-1))
-            return self._generate(count)
+            adapted = self._adapters.rows([(one, row, 1) for row, one in enumerate(adapters)])
+            return self._generate(count, adapted)
         padded = torch.from_numpy(self._pad(inputs, bucket)).pin_memory()
         self._inputs[: 5 * bucket].copy_(padded, non_blocking=True)
         self._graphs[bucket].replay()
         return self._logits
 
-    def mix(self, packed: Packed, probe_tables: Array | None, keeps_hidden: bool) -> Tensor:
+    def mix(
+        self,
+        packed: Packed,
+        probe_tables: Array | None,
+        keeps_hidden: bool,
+        adapters: Sequence[Adapter | None] = (),
+    ) -> Tensor:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are in ``chosen``.
 
         ``probe_tables`` are block tables that are no sequence's own. With ``keeps_hidden``, `hidden_logits`
-        of the packed rows can be asked for.
+        of the packed rows can be asked for. ``adapters`` are those of the generation rows, then of the chunks
+        and probes, if there are any.
         """
         by_hand = keeps_hidden or probe_tables is not None
-        bucket = None if by_hand else self._prompt_bucket(packed.shape)
+        bucket = None if by_hand or adapters else self._prompt_bucket(packed.shape)
         if bucket is not None:
             buffer = packed.padded(self._prompt_shape(bucket), self.spare)
             pinned = torch.from_numpy(buffer).pin_memory()
@@ -124,7 +145,10 @@ class DeviceSteps:
         chunks = packed.moved_chunks(shape)
         tables = None if probe_tables is None else self.upload(probe_tables)
         buffer = self.upload(packed.padded(shape, self.spare))
-        hidden, logits = self._prompts(buffer, shape, chunks, tables)
+        places = [(row, 1) for row in range(packed.shape.generation)]
+        places += [(chunk[0], chunk[1]) for chunk in chunks]
+        spans = [(one, *place) for one, place in zip(adapters, places, strict=False)]
+        hidden, logits = self._prompts(buffer, shape, chunks, tables, self._adapters.rows(spans))
         self._hidden = hidden if by_hand else None
         return logits
 
@@ -147,6 +171,10 @@ class DeviceSteps:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.cuda else tensor
 
+    def _lora_bytes(self, fraction: float) -> int:
+        """What adapters may take on the device. On a CPU, where the host's cache bounds them, anything."""
+        return int(fraction * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else sys.maxsize
+
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self.device)
 
@@ -156,12 +184,12 @@ class DeviceSteps:
         """`operations.prepare`'s inputs with spare rows, flat."""
         return padded_generation(inputs, bucket, self.spare).reshape(-1)
 
-    def _generate(self, count: int) -> Tensor:
+    def _generate(self, count: int, adapted: tuple[AdaptedRows, ...] = ()) -> Tensor:
         """One iteration of ``count`` generation rows, from ``_inputs`` to ``chosen``: what graphs hold."""
         inputs = self._inputs[: 5 * count].view(5, count)
         token_ids, cache_slots = self._operations.prepare(inputs, self.chosen, self._block_tables, self._size)
-        hidden = self._model.forward(Rows(token_ids, inputs[2], cache_slots, inputs[3], self._block_tables))
-        return self._choose(hidden)
+        rows = Rows(token_ids, inputs[2], cache_slots, inputs[3], self._block_tables, adapted=adapted)
+        return self._choose(self._model.forward(rows))
 
     def _choose(self, hidden: Tensor) -> Tensor:
         """Logits of choosing rows, and their best tokens to ``chosen``."""
@@ -207,6 +235,7 @@ class DeviceSteps:
         shape: PackedShape,
         chunks: tuple[tuple[int, ...], ...] = (),
         probe_tables: Tensor | None = None,
+        adapted: tuple[AdaptedRows, ...] = (),
     ) -> tuple[Tensor, Tensor]:
         """Hidden states and the logits of choosing rows, from a packed iteration: what graphs hold."""
         generation, ids, positions, slots, tiles, choosing = buffer.split(shape.sizes)
@@ -223,7 +252,7 @@ class DeviceSteps:
         tables = self._block_tables
         if probe_tables is not None:
             tables = torch.cat((tables, probe_tables))
-        hidden = self._model.forward(Rows(ids, positions, slots, inputs[3], tables, context))
+        hidden = self._model.forward(Rows(ids, positions, slots, inputs[3], tables, context, adapted))
         return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])
 
     def _prompt_bucket(self, shape: PackedShape) -> int | None:
@@ -257,11 +286,19 @@ class LedSteps(DeviceSteps):
         self._leader.call("note_tables", places)
         super().note_tables(places)
 
-    def generate(self, inputs: Array) -> Tensor:
+    def generate(self, inputs: Array, adapters: Sequence[Adapter | None] = ()) -> Tensor:
+        _refuse(adapters)
         self._leader.call("generate", inputs)
         return super().generate(inputs)
 
-    def mix(self, packed: Packed, probe_tables: Array | None, keeps_hidden: bool) -> Tensor:
+    def mix(
+        self,
+        packed: Packed,
+        probe_tables: Array | None,
+        keeps_hidden: bool,
+        adapters: Sequence[Adapter | None] = (),
+    ) -> Tensor:
+        _refuse(adapters)
         self._leader.call("mix", packed, probe_tables, keeps_hidden)
         return super().mix(packed, probe_tables, keeps_hidden)
 
@@ -272,6 +309,11 @@ class LedSteps(DeviceSteps):
     def share(self, count: int) -> None:
         self._leader.call("share", count)
         super().share(count)
+
+
+def _refuse(adapters: Sequence[Adapter | None]) -> None:
+    if adapters:
+        raise RuntimeError("adapters are not split over ranks: the engine refuses such requests")
 
 
 def buckets(most: int) -> list[int]:
