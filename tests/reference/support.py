@@ -18,8 +18,8 @@ from inflight.executors.reference.adapters import Adapters
 from inflight.executors.reference.admission import Bounds
 from inflight.executors.reference.cache import BlockPool, PagedCache
 from inflight.executors.reference.config import ModelConfig, load_config
-from inflight.executors.reference.drafts import LookupConfig, Proposer
-from inflight.executors.reference.engine import Engine, Iteration
+from inflight.executors.reference.drafts import LookupConfig
+from inflight.executors.reference.engine import Engine, Iteration, Proposer
 from inflight.executors.reference.model import NumpyModel, load_model
 from inflight.executors.reference.numpy_runner import NumpyRunner
 from inflight.executors.reference.options import cache_window, limit_windows, parse_options

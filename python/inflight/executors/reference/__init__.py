@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
     from .adapters import Adapters
     from .config import ModelConfig
-    from .drafts import Proposer
-    from .engine import Engine
+    from .engine import Engine, Proposer
     from .guides import Guides
     from .options import Options
     from .parallel.team import Team

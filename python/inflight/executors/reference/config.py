@@ -19,7 +19,7 @@ from inflight.model.values import bad_value, flag, integer, missing_key, number
 
 from .errors import UnsupportedModelError
 from .families import FAMILIES
-from .families.family import Activation, Family, Names, Norm, Positions
+from .families.family import Activation, Family, Names, Norm, Positions, Variant
 
 #: Rotary scaling by name; the others (dynamic, yarn, longrope, ...) are refused.
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
@@ -106,8 +106,9 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         )
     facts, values = parse_facts(config), text_values(config)
     activation = _require_supported(facts, values, family)
-    positions = facts.max_position_embeddings or _DEFAULT_POSITIONS
-    parsed = ModelConfig(
+    max_positions = facts.max_position_embeddings or _DEFAULT_POSITIONS
+    variant = Variant(family.positions) if family.variant is None else family.variant(facts, values)
+    return ModelConfig(
         architecture=architecture,
         vocab_size=facts.vocab_size,
         hidden_size=facts.hidden_size,
@@ -116,19 +117,19 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         num_heads=facts.num_heads,
         num_kv_heads=facts.num_kv_heads,
         head_dim=facts.head_dim,
-        max_position_embeddings=positions,
+        max_position_embeddings=max_positions,
         norm=family.norm,
         norm_epsilon=number(values, family.epsilon_key, family.epsilon),
         norm_offset=family.norm_offset,
-        positions=family.positions,
-        rope=_rope(values, positions) if family.positions == "rotary" else None,
-        alibi_slopes=None,
+        positions=variant.positions,
+        rope=_rope(values, max_positions) if variant.positions == "rotary" else None,
+        alibi_slopes=_alibi_slopes(facts.num_heads) if variant.positions == "alibi" else None,
         activation=activation,
         gated_mlp=family.gated_mlp,
         num_experts=facts.num_experts if family.names.router else 0,
         experts_per_token=facts.experts_per_token if family.names.router else 0,
         embedding_scale=facts.hidden_size**0.5 if family.scaled_embedding else 1.0,
-        unit_head=False,
+        unit_head=variant.unit_head,
         tie_word_embeddings=facts.tie_word_embeddings,
         qkv_bias=_bias(values, "attention_bias", family.qkv_bias),
         output_bias=_bias(values, "attention_bias", family.output_bias),
@@ -137,7 +138,15 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         windows=family.windows(values, facts.num_layers),
         names=family.names,
     )
-    return family.adjust(parsed, values)
+
+
+def _alibi_slopes(heads: int) -> tuple[float, ...]:
+    """As "Train Short, Test Long" has them: a geometric sequence for a power of two, and for other numbers
+    every second of the next longer one."""
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * (place + 1) / power) for place in range(power)]
+    slopes += [2.0 ** (-4.0 * (2 * place + 1) / power) for place in range(heads - power)]
+    return tuple(slopes)
 
 
 def _bias(values: Mapping[str, Any], key: str, fixed: bool | None) -> bool:

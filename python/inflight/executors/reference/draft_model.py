@@ -17,7 +17,7 @@ from .sequence import SequenceState
 
 
 class DraftModel:
-    """Implements `drafts.Proposer`. One thread owns it: that of the engine it drafts for."""
+    """Implements `engine.Proposer`. One thread owns it: that of the engine it drafts for."""
 
     def __init__(self, engine: Engine, max_seq_len: int, max_draft_len: int) -> None:
         self._engine = engine

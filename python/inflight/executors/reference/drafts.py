@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from .arrays import Float32, softmax
 from .extras import ExternalDrafts
 from .sampler import SamplerState, pick, sample
-
-if TYPE_CHECKING:
-    from .sequence import SequenceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +23,6 @@ class LookupConfig:
 
     max_draft_len: int
     max_matching_ngram_size: int
-
-
-class Proposer(Protocol):
-    """Guesses for many sequences at once: a draft model."""
-
-    def propose(self, sequences: Sequence[SequenceState]) -> list[Sequence[int]]:
-        """The tokens that may come next, of each."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from .admission import Bounds, admit
 from .arrays import Float32, log_softmax
 from .beams import BeamSearch
 from .cache import BlockPool
-from .drafts import Drafts, LookupConfig, Proposer
+from .drafts import Drafts, LookupConfig
 from .guides import Guide, unavailable
 from .log_probs import chosen_and_best
 from .lora import Adapter
@@ -67,6 +68,13 @@ class Iteration:
     now_s: float = 0.0
     #: That clock, for the times of tokens.
     clock: Callable[[], float] = _no_clock
+
+
+class Proposer(Protocol):
+    """Guesses for many sequences at once: a draft model."""
+
+    def propose(self, sequences: Sequence[SequenceState]) -> list[Sequence[int]]:
+        """The tokens that may come next, of each."""
 
 
 class Engine:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from inflight.model.config import ModelFacts
 
 from .windows import Windows, no_windows
-
-if TYPE_CHECKING:
-    from inflight.executors.reference.config import ModelConfig
 
 Norm = Literal["rms", "layer"]
 Positions = Literal["rotary", "learned", "alibi"]
@@ -50,8 +49,13 @@ class Names:
     optional_prefix: str = ""
 
 
-def _as_parsed(config: ModelConfig, _values: Mapping[str, Any]) -> ModelConfig:
-    return config
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What the models of one family differ in among themselves."""
+
+    positions: Positions = "rotary"
+    #: Whether each row of the head has unit length.
+    unit_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,5 +86,6 @@ class Family:
     scaled_embedding: bool = False
     #: Keys of the config that change the arithmetic, with the only values that are implemented.
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    #: What follows from the config's values and fits no field above.
-    adjust: Callable[[ModelConfig, Mapping[str, Any]], ModelConfig] = _as_parsed
+    #: Where the family has several: which one a config is, by its facts and its other values. It decides
+    #: ``positions`` as well.
+    variant: Callable[[ModelFacts, Mapping[str, Any]], Variant] | None = None
