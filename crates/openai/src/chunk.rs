@@ -95,18 +95,16 @@ impl ChunkTemplate {
         write_escaped(&mut head, info.model);
         head.extend_from_slice(b"\",\"system_fingerprint\":null,\"choices\":[");
 
-        let mut tail = b"]".to_vec();
-        if info.include_usage {
-            tail.extend_from_slice(b",\"usage\":null");
-        }
-        tail.extend_from_slice(b"}\n\n");
-
+        let tail: &[u8] = match info.include_usage {
+            true => b"],\"usage\":null}\n\n",
+            false => b"]}\n\n",
+        };
         let mut template = Self {
             shape,
             head,
             before_text: Vec::new(),
             after_text: Vec::new(),
-            tail,
+            tail: Vec::new(),
             index,
         };
         let mut before = template.head.clone();
@@ -115,12 +113,26 @@ impl ChunkTemplate {
             Shape::Chat => b"\"delta\":{\"content\":\"".as_slice(),
             Shape::Completion => b"\"text\":\"".as_slice(),
         });
-        let mut after = template.close_text().to_vec();
-        after.extend_from_slice(b"null,\"finish_reason\":null}");
-        after.extend_from_slice(&template.tail);
         template.before_text = before;
-        template.after_text = after;
+        template.set_tail(tail.to_vec());
         template
+    }
+
+    fn set_tail(&mut self, tail: Vec<u8>) {
+        let mut after = self.close_text().to_vec();
+        after.extend_from_slice(b"null,\"finish_reason\":null}");
+        after.extend_from_slice(&tail);
+        self.after_text = after;
+        self.tail = tail;
+    }
+
+    /// Makes the frames that follow carry the usage so far (`continuous_usage_stats`).
+    pub fn set_usage(&mut self, usage: &Usage) {
+        let mut tail = BytesMut::with_capacity(256);
+        tail.put_slice(b"],\"usage\":");
+        write_json(&mut tail, usage);
+        tail.put_slice(b"}\n\n");
+        self.set_tail(tail.to_vec());
     }
 
     fn open_choice(&self, out: &mut impl BufMut) {

@@ -36,6 +36,8 @@ pub struct Generation {
     pub stream: bool,
     /// `stream_options.include_usage`.
     pub include_usage: bool,
+    /// `stream_options.continuous_usage_stats`, where `include_usage` asks for usage at all.
+    pub continuous_usage: bool,
     /// Absent: true.
     pub skip_special_tokens: Option<bool>,
     /// Absent: true for completions, false for chat, whose templates write them.
@@ -88,15 +90,16 @@ impl Generation {
         }
         bounded("model", &model, MAX_MODEL_BYTES)?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
-        let include_usage = take_stream_options(fields, stream, endpoint, ignored)?;
-        let max_tokens = take_max_tokens(fields, endpoint)?;
+        let usage = take_stream_options(fields, stream, endpoint, ignored)?;
+        let max_tokens = take_max_tokens(fields, endpoint, ignored)?;
         Ok(Self {
             model,
             max_tokens,
             n: fields.count("n", 1..=MAX_N)?.unwrap_or(1),
             stop: take_stop(fields)?,
             stream,
-            include_usage,
+            include_usage: usage.include,
+            continuous_usage: usage.include && usage.continuous,
             skip_special_tokens: fields.boolean("skip_special_tokens")?,
             add_special_tokens: fields.boolean("add_special_tokens")?,
             sampling: Sampling::take(fields, max_tokens)?,
@@ -169,8 +172,12 @@ fn bounded(param: &str, value: &str, most: usize) -> Result<(), ApiError> {
     .with_code(code::STRING_ABOVE))
 }
 
-/// `max_completion_tokens` is the newer name; both at once must agree.
-fn take_max_tokens(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<u32>, ApiError> {
+/// `max_completion_tokens` is the newer name and wins over the other, as in vLLM and Triton's front end.
+fn take_max_tokens(
+    fields: &mut Fields<'_>,
+    endpoint: Endpoint,
+    ignored: &mut IgnoredFields,
+) -> Result<Option<u32>, ApiError> {
     // Completions that echo may generate nothing; see `completions`.
     let least = if endpoint == Endpoint::Completions {
         0
@@ -183,15 +190,17 @@ fn take_max_tokens(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option
         Endpoint::Chat => fields.count("max_completion_tokens", 1..=MAX_MAX_TOKENS)?,
         _ => None,
     };
-    match (old, new) {
-        (Some(old), Some(new)) if old != new => Err(ApiError::invalid_request(
-            "max_tokens",
-            format!(
-                "`max_tokens` is `{old}` and `max_completion_tokens` is `{new}`. Send only one."
-            ),
-        )),
-        (old, new) => Ok(new.or(old)),
+    if new.is_some() && old.is_some() && old != new {
+        ignored.push("max_tokens");
     }
+    Ok(new.or(old))
+}
+
+/// What `stream_options` asks for.
+#[derive(Clone, Copy, Default)]
+struct StreamUsage {
+    include: bool,
+    continuous: bool,
 }
 
 fn take_stream_options(
@@ -199,12 +208,15 @@ fn take_stream_options(
     stream: bool,
     endpoint: Endpoint,
     ignored: &mut IgnoredFields,
-) -> Result<bool, ApiError> {
+) -> Result<StreamUsage, ApiError> {
     let Some(raw) = fields.take("stream_options") else {
-        return Ok(false);
+        return Ok(StreamUsage::default());
     };
     let mut options = Fields::of_value("stream_options", raw)?;
-    let include_usage = options.boolean("include_usage")?.unwrap_or(false);
+    let usage = StreamUsage {
+        include: options.boolean("include_usage")?.unwrap_or(false),
+        continuous: options.boolean("continuous_usage_stats")?.unwrap_or(false),
+    };
     options.finish(endpoint, "stream_options.", ignored)?;
     if !stream {
         return Err(ApiError::invalid_request(
@@ -212,7 +224,7 @@ fn take_stream_options(
             "`stream_options` is only allowed when `stream` is true. Leave it out or set `stream`.",
         ));
     }
-    Ok(include_usage)
+    Ok(usage)
 }
 
 fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {

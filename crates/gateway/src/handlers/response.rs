@@ -62,7 +62,13 @@ fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Respon
             Shape::Completion => ChunkTemplate::completion(&info, index),
         })
         .collect();
-    let body = EventBody::new(request, shape, templates, include_usage);
+    let body = EventBody::new(
+        request,
+        shape,
+        templates,
+        include_usage,
+        prepared.generation.continuous_usage,
+    );
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(

@@ -34,6 +34,8 @@ pub(crate) struct EventBody {
     /// Choices whose last frame is written.
     ended: Vec<bool>,
     include_usage: bool,
+    /// Every frame carries the usage so far.
+    continuous_usage: bool,
     buffer: BytesMut,
     over: bool,
 }
@@ -45,6 +47,7 @@ impl EventBody {
         shape: Shape,
         templates: Vec<ChunkTemplate>,
         include_usage: bool,
+        continuous_usage: bool,
     ) -> Self {
         let mut body = Self {
             ended: vec![false; templates.len()],
@@ -52,9 +55,11 @@ impl EventBody {
             shape,
             templates,
             include_usage,
+            continuous_usage,
             buffer: BytesMut::with_capacity(1024),
             over: false,
         };
+        body.refresh_usage();
         for template in &body.templates {
             template.write_role(&mut body.buffer);
         }
@@ -62,8 +67,19 @@ impl EventBody {
         body
     }
 
+    /// Puts the usage so far into the frames to come, if each is to carry it.
+    fn refresh_usage(&mut self) {
+        let usage = self.request.usage().filter(|_| self.continuous_usage);
+        if let Some(usage) = usage {
+            for template in &mut self.templates {
+                template.set_usage(&usage);
+            }
+        }
+    }
+
     /// Writes all text that may be shown, then what has ended.
     fn write_ready(&mut self) {
+        self.refresh_usage();
         let choices = self.request.choices.iter_mut();
         for ((choice, template), ended) in choices.zip(&self.templates).zip(&mut self.ended) {
             if *ended {

@@ -73,6 +73,42 @@ async fn a_stream_is_framed_to_the_letter() {
 }
 
 #[tokio::test]
+async fn each_event_carries_the_usage_so_far_if_asked() {
+    let (mut worker, gateway) = pair().await;
+    let mut client = Client::connect(gateway.address).await;
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let body = chat(json!({"stream": true, "stream_options": options}));
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("H")).await;
+        request
+    };
+    let (mut stream, request) = tokio::join!(client.open(PATH, &body), serve);
+    let mut events = Vec::new();
+    for _ in 0..2 {
+        events.push(stream.next().await.unwrap());
+    }
+    request.tokens(&tokens("e")).await;
+    events.push(stream.next().await.unwrap());
+    request.finish(&[], FinishReason::EndId).await;
+    events.extend(stream.rest().await);
+    let totals: Vec<(Value, Value)> = events
+        .iter()
+        .filter(|event| *event != "[DONE]")
+        .map(|event| {
+            let usage = &serde_json::from_str::<Value>(event).unwrap()["usage"];
+            (
+                usage["completion_tokens"].clone(),
+                usage["total_tokens"].clone(),
+            )
+        })
+        .collect();
+    // The role and the first token; the second; the end token with the finish reason; the usage alone.
+    let expected = [(1, 19), (1, 19), (2, 20), (3, 21), (3, 21)];
+    assert_eq!(totals, expected.map(|(own, all)| (json!(own), json!(all))));
+}
+
+#[tokio::test]
 async fn the_head_of_a_stream_has_its_headers() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::Length);

@@ -54,7 +54,7 @@ fn every_applied_field_reaches_the_request() {
         "max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "n": 3, "stop": ["a", "b"],
         "seed": -5, "presence_penalty": -2, "frequency_penalty": 2.0, "logprobs": true,
         "logit_bias": {"7": 1.5, "3": -100}, "top_logprobs": 4, "stream": true,
-        "stream_options": {"include_usage": true}, "user": "u", "top_k": 40, "min_p": 0.1,
+        "stream_options": {"include_usage": true, "continuous_usage_stats": true}, "user": "u", "top_k": 40, "min_p": 0.1,
         "repetition_penalty": 1.1, "min_tokens": 2, "ignore_eos": true, "stop_token_ids": [5, 6],
         "skip_special_tokens": false, "add_special_tokens": true,
         "chat_template_kwargs": {"enable_thinking": true}, "add_generation_prompt": false
@@ -76,6 +76,7 @@ fn every_applied_field_reaches_the_request() {
             stop: vec!["a".into(), "b".into()],
             stream: true,
             include_usage: true,
+            continuous_usage: true,
             skip_special_tokens: Some(false),
             add_special_tokens: Some(true),
             sampling: Sampling {
@@ -94,6 +95,23 @@ fn every_applied_field_reaches_the_request() {
             },
         }
     );
+}
+
+#[test]
+fn the_newer_name_of_max_tokens_wins_and_the_other_is_reported() {
+    for (old, new, reported) in [(50, 1, Some("max_tokens")), (9, 9, None)] {
+        let parsed = accept(json!({"max_tokens": old, "max_completion_tokens": new}));
+        assert_eq!(parsed.request.generation.max_tokens, Some(new));
+        assert_eq!(parsed.ignored.header_value().as_deref(), reported);
+    }
+}
+
+#[test]
+fn usage_in_every_event_needs_usage_at_all() {
+    let parsed =
+        accept(json!({"stream": true, "stream_options": {"continuous_usage_stats": true}}));
+    let generation = parsed.request.generation;
+    assert!(!generation.include_usage && !generation.continuous_usage);
 }
 
 #[test]
@@ -186,11 +204,6 @@ fn bad_values_are_named_with_openai_words() {
             json!({"max_completion_tokens": 0}),
             "max_completion_tokens",
             "integer_below_min_value",
-        ),
-        (
-            json!({"max_tokens": 4, "max_completion_tokens": 5}),
-            "max_tokens",
-            "invalid_value",
         ),
         (
             json!({"min_tokens": 5, "max_tokens": 4}),
