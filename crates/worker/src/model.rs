@@ -33,7 +33,8 @@ pub(crate) const ABSENT_MODELS: [&str; 4] = [
     "tensorrt_llm_bls",
 ];
 
-/// Why a model cannot be asked for, if it cannot: the text of a NOT_FOUND.
+/// Why a model cannot be asked for, if it cannot: the text of a NOT_FOUND. Clients of Triton look for its words
+/// `Request for unknown model`.
 pub(crate) fn unknown_model(name: &str, version: &str) -> Option<String> {
     if ABSENT_MODELS.contains(&name) {
         return Some(format!(
@@ -42,7 +43,7 @@ pub(crate) fn unknown_model(name: &str, version: &str) -> Option<String> {
     }
     if name != CORE_MODEL {
         return Some(format!(
-            "unknown model `{name}`: this worker serves `{CORE_MODEL}`"
+            "Request for unknown model: `{name}` is not found; this worker serves `{CORE_MODEL}`"
         ));
     }
     if !version.is_empty() && version != CORE_MODEL_VERSION {
