@@ -15,7 +15,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -name '*.rs' -o 
 # The other folders start servers for real clients, build models or need a Triton server.
 FAST_TESTS := tests/python tests/reference
 
-.PHONY: help install serve check test test-rust test-python soak lint deny format bench fuzz wheel check-wheel gateway clean
+.PHONY: help install serve check test test-rust test-python soak lint deny format bench templates fuzz wheel check-wheel gateway clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -106,6 +106,11 @@ format: install ## Rewrite the sources as the linters want them
 
 bench: $(VENV)/.installed-release ## Measure the gateway, the worker and the floor (about ten minutes)
 	$(BIN)/inflight bench suite
+
+# Needs the network, once, and some minutes: what it compares with is downloaded, never built.
+templates: install ## Compare prompts, encodings and streams with transformers, on some 120 models' files
+	$(BIN)/pip install --quiet --group texts
+	PYTHONPATH=tools $(BIN)/python -m compare_text
 
 # Finds new entries for the corpora, which the tests replay. FUZZ holds libFuzzer's options.
 fuzz: ## Fuzz one parser until interrupted: TARGET=chat_body (needs nightly Rust and cargo-fuzz; TARGET=pbtxt: atheris)

