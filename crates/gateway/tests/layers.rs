@@ -57,7 +57,7 @@ const UPSTREAM: Arrows = &[
     ("context", &["table"]),
     ("dispatch", &["connection", "inbox", "prompt_request", "registry", "table"]),
     ("inflight", &["connection", "context", "prompt_request", "registry", "rpc", "table"]),
-    ("triton", &["connection", "context", "inbox", "prompt_request", "registry", "rpc", "table"]),
+    ("triton", &["connection", "context", "inbox", "prompt_request", "pulse", "registry", "rpc", "table"]),
     ("connect", &["context", "inflight", "rpc", "table", "triton"]),
 ];
 
