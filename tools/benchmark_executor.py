@@ -3,8 +3,9 @@
 
     python tools/benchmark_executor.py --shape small --shape 8b --batch 1 --batch 64 --batch 256
 
-Weights are random (``load_format`` `dummy`), prompts are random tokens, and no end token ends an output. A
-run is from the first request handed in to the last token, prompts included; the best of ``--repeat``.
+Weights are random (``load_format`` `dummy`), or those of the checkpoint that ``--model`` names. Prompts are
+random tokens, and no end token ends an output. A run is from the first request handed in to the last token,
+prompts included; the best of ``--repeat``.
 
 With ``--write DIRECTORY`` nothing runs: the shape becomes a model directory for the whole path,
 
@@ -41,6 +42,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 2816,
         "vocab_size": 32000,
         "max_position_embeddings": 4096,
+    },
+    "1b": {
+        "num_hidden_layers": 16,
+        "hidden_size": 2048,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 8192,
+        "vocab_size": 128256,
+        "max_position_embeddings": 4096,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
     },
     "8b": {
         "num_hidden_layers": 32,
@@ -83,8 +95,10 @@ def write_model(shape: str, directory: Path) -> None:
     (directory / "model.safetensors").write_bytes(struct.pack("<Q", 8) + b"{}      ")
 
 
-def run(executor: Executor, batch: int, inputs: int, outputs: int, sampling: dict[str, Any]) -> float:
-    """Seconds from handing in ``batch`` requests to their last token."""
+def run(
+    executor: Executor, batch: int, inputs: int, outputs: int, sampling: dict[str, Any]
+) -> tuple[float, float]:
+    """Seconds from handing in ``batch`` requests to their last token, and CPU seconds of the process."""
     vocab_size = executor.info().vocab_size
     draw = random.Random(batch)
     requests = [
@@ -95,16 +109,16 @@ def run(executor: Executor, batch: int, inputs: int, outputs: int, sampling: dic
             setattr(request.sampling_config, name, value)
     left = batch
     tokens = 0
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     executor.enqueue(requests)
     while left:
         rows = executor.await_responses(10.0)
         left -= sum(rows.finals)
         tokens += len(rows.token_ids) // 4
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     if tokens != batch * outputs:
         raise RuntimeError(f"{tokens} tokens came and {batch * outputs} were asked for")
-    return seconds
+    return seconds, cpu_seconds
 
 
 def main() -> None:
@@ -112,6 +126,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", action="append", choices=sorted(SHAPES), help="default: small")
+    parser.add_argument("--model", type=Path, metavar="DIRECTORY", help="a checkpoint instead of shapes")
     parser.add_argument("--batch", action="append", type=int, help="requests at once; default: 1, 64, 256")
     parser.add_argument("--input", type=int, default=128, help="tokens of a prompt")
     parser.add_argument("--output", type=int, default=128, help="tokens of an output")
@@ -127,32 +142,34 @@ def main() -> None:
     sampling = {} if arguments.top_p is None else {"top_p": arguments.top_p, "seed": 1}
     batches = arguments.batch or [1, 64, 256]
     options: dict[str, Any] = {
-        "load_format": "dummy",
-        "backend": "pytorch",
         "max_batch_size": max(batches),
         # Repeated runs send the same prompts, which must be computed each time.
         "enable_kv_cache_reuse": False,
     }
+    if arguments.model is None:
+        options |= {"load_format": "dummy", "backend": "pytorch"}
     for name, _, value in (option.partition("=") for option in arguments.option):
         options[name] = int(value) if value.isdecimal() else value
-    for shape in arguments.shape or ["small"]:
+    for shape in [arguments.model.name] if arguments.model else arguments.shape or ["small"]:
         with tempfile.TemporaryDirectory() as directory:
-            write_config(shape, Path(directory))
+            if arguments.model is None:
+                write_config(shape, Path(directory))
             started = time.perf_counter()
-            executor = create(directory, arguments.device, **options)
+            executor = create(arguments.model or directory, arguments.device, **options)
             print(f"{shape}: ready after {time.perf_counter() - started:.1f} s", flush=True)
             for batch in batches:
                 run(executor, batch, arguments.input, 8, sampling)
                 executor.stats()
-                best = min(
+                runs = [
                     run(executor, batch, arguments.input, arguments.output, sampling)
                     for _ in range(arguments.repeat)
-                )
+                ]
+                best, cpu = min(seconds for seconds, _ in runs), min(seconds for _, seconds in runs)
                 latencies = sorted(float(one["iterLatencyMS"]) for one in executor.stats())
                 median = latencies[len(latencies) // 2]
                 print(
                     f"{shape}: batch {batch}: {batch * arguments.output / best:,.0f} tokens/s, "
-                    f"median iteration {median:.2f} ms",
+                    f"median iteration {median:.2f} ms, {batch * arguments.output / cpu:,.0f} tokens/CPU s",
                     flush=True,
                 )
             executor.shutdown()
