@@ -59,7 +59,7 @@ def _nothing_else_is_disturbed(server: Server) -> Any:
             "unsupported_value",
         ),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
         ({"model": None}, "model", "missing_required_parameter"),
     ],
 )

@@ -65,7 +65,8 @@ NAMES = """
 model messages prompt max_tokens max_completion_tokens temperature top_p n stop seed presence_penalty
 frequency_penalty logit_bias logprobs top_logprobs echo best_of stream stream_options user top_k min_p
 repetition_penalty min_tokens ignore_eos stop_token_ids skip_special_tokens tools tool_choice functions
-function_call response_format modalities audio suffix metadata store service_tier unknown
+function_call response_format structured_outputs guided_json guided_choice bad_words num_beams modalities
+audio suffix metadata store service_tier unknown
 """.split()  # noqa: SIM905 -- one name a line would hide the rest of the file
 
 

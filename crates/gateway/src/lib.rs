@@ -24,6 +24,7 @@
 //! | `server`, `router`, `middleware` | sockets and connections, routes, what every request passes through |
 //! | `access`, `admission`, `client` | which requests are let in, how much at once, who holds what |
 //! | `handlers` | one file per resource of the API |
+//! | `guide` | whether schemas and regular expressions can be followed |
 //! | `translate` | a request of the API becomes sampling parameters |
 //! | `stream` | a server's output becomes text and events |
 //! | `upstream` | servers: connecting, picking, sending, reading |
@@ -35,6 +36,7 @@ mod api_key;
 mod cli;
 mod client;
 mod error;
+mod guide;
 mod handlers;
 mod log;
 mod metrics;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::access::Access;
 use crate::admission::Admission;
+use crate::guide::Guides;
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
 use crate::upstream::table::Table;
@@ -20,6 +21,7 @@ pub(crate) struct AppState {
     pub table: Arc<Table>,
     pub metrics: Arc<Metrics>,
     pub admission: Admission,
+    pub guides: Guides,
     pub max_body_bytes: usize,
     pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
@@ -41,6 +43,7 @@ impl AppState {
             table: Arc::new(Table::new(&options.workers)),
             metrics: Metrics::new(),
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
+            guides: Guides::default(),
             max_body_bytes: options.max_body_bytes,
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),

@@ -4,6 +4,7 @@
 //! [`requested`] is what either endpoint asks for, [`resolve`] settles it for a model: defaults, limits,
 //! capabilities.
 
+mod extras;
 pub(crate) mod requested;
 pub(crate) mod resolve;
 

@@ -10,6 +10,9 @@ pub const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_respons
 /// Request parameter of Triton's: microseconds that the whole request may take, an integer.
 pub const TIMEOUT: &str = "timeout";
 
+/// Request parameter of Triton's: a level, 1 goes first; 0 is "not set".
+pub const PRIORITY: &str = "priority";
+
 /// Input, UINT64 `[1]`: the request's handle, unique on its stream; asks for step batching.
 pub const HANDLE: &str = "inflight_handle";
 /// Input, FP32 `[1]`: minimum probability relative to the likeliest token.

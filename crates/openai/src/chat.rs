@@ -45,7 +45,7 @@ pub struct TemplateOptions {
 pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = IgnoredFields::default();
-    let generation = Generation::take(&mut fields, Endpoint::Chat, &mut ignored)?;
+    let mut generation = Generation::take(&mut fields, Endpoint::Chat, &mut ignored)?;
     let raw_messages = fields
         .list("messages", MAX_MESSAGES)?
         .ok_or_else(|| fields.missing("messages"))?;
@@ -69,6 +69,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
             "`top_logprobs` is only allowed when `logprobs` is true. Set `logprobs` or leave it out.",
         ));
     }
+    generation.take_extensions(&mut fields, Endpoint::Chat, &mut ignored)?;
     fields.finish(Endpoint::Chat, "", &mut ignored)?;
     Ok(Parsed {
         request: ChatRequest {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::error::ApiError;
 use crate::escape::write_escaped;
 use crate::logprobs::{ChatLogprobs, CompletionLogprobs};
-use crate::response::{FinishReason, Usage};
+use crate::response::{FinishReason, StopReason, Usage};
 
 /// Ends every stream that is not aborted.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -185,8 +185,13 @@ impl ChunkTemplate {
         }
     }
 
-    /// The choice's last frame: no text, and why it ended.
-    pub fn write_finish(&self, out: &mut BytesMut, reason: FinishReason) {
+    /// The choice's last frame: no text, why it ended, and what ended it.
+    pub fn write_finish(
+        &self,
+        out: &mut BytesMut,
+        reason: FinishReason,
+        stop_reason: Option<&StopReason>,
+    ) {
         out.reserve(self.before_text.len() + self.after_text.len() + 32);
         out.put_slice(&self.head);
         self.open_choice(out);
@@ -195,7 +200,12 @@ impl ChunkTemplate {
             Shape::Completion => b"\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"".as_slice(),
         });
         out.put_slice(reason.as_str().as_bytes());
-        out.put_slice(b"\"}");
+        out.put_slice(b"\"");
+        if let Some(stop_reason) = stop_reason {
+            out.put_slice(b",\"stop_reason\":");
+            write_json(out, stop_reason);
+        }
+        out.put_slice(b"}");
         out.put_slice(&self.tail);
     }
 

@@ -8,7 +8,7 @@ pub use prompt::Prompt;
 use crate::Parsed;
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
-use crate::generation::{Generation, MAX_N};
+use crate::generation::Generation;
 use crate::ignored::IgnoredFields;
 use crate::reader::Fields;
 
@@ -33,7 +33,7 @@ pub struct CompletionRequest {
 pub fn parse(body: &[u8]) -> Result<Parsed<CompletionRequest>, ApiError> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = IgnoredFields::default();
-    let generation = Generation::take(&mut fields, Endpoint::Completions, &mut ignored)?;
+    let mut generation = Generation::take(&mut fields, Endpoint::Completions, &mut ignored)?;
     let raw_prompt = fields.require("prompt")?;
     let prompts = prompt::read(raw_prompt)?;
     let choices = prompts.len().saturating_mul(generation.n as usize);
@@ -49,26 +49,14 @@ pub fn parse(body: &[u8]) -> Result<Parsed<CompletionRequest>, ApiError> {
         )
         .with_code(code::ARRAY_ABOVE));
     }
-    let best_of = fields.count("best_of", 1..=MAX_N)?;
-    if let Some(best_of) = best_of
-        && best_of != generation.n
-        // 1 is what an absent field means, whatever n is.
-        && best_of != 1
-    {
-        return Err(ApiError::unsupported(
-            "best_of",
-            format!(
-                "`best_of` is `{best_of}` and `n` is `{}`; ranking candidates is not supported. \
-                 Leave it out or set it to `n`.",
-                generation.n
-            ),
-        ));
-    }
+    let echo = fields.boolean("echo")?.unwrap_or(false);
+    let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
+    generation.take_extensions(&mut fields, Endpoint::Completions, &mut ignored)?;
     let request = CompletionRequest {
         generation,
         prompts,
-        echo: fields.boolean("echo")?.unwrap_or(false),
-        logprobs: fields.count("logprobs", 0..=MAX_LOGPROBS)?,
+        echo,
+        logprobs,
     };
     if request.generation.max_tokens == Some(0) && !request.echo {
         return Err(ApiError::invalid_request(

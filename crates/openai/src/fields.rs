@@ -115,10 +115,9 @@ const NO_TOOLS: &str = "Tool calls are not supported; a call would come back as 
      Leave it out, or set `tool_choice` to `none`.";
 const NO_FUNCTIONS: &str = "Function calls are not supported; a call would come back as plain \
      text. Leave it out, or set `function_call` to `none`.";
-const NO_GUIDANCE: &str =
-    "Constrained output is not supported. Leave it out and validate the answer.";
+const NO_WHITESPACE: &str =
+    "White space in JSON cannot be chosen. Leave it out, or send a grammar.";
 
-const NO_BEAMS: &str = "Beam search is not supported. Leave it out.";
 const NO_SAMPLER: &str = "The sampler has no such setting. Leave it out.";
 const NO_TEMPLATE: &str = "The model's own chat template is used. Leave it out, or render the prompt yourself \
      and use `/v1/completions`.";
@@ -145,8 +144,8 @@ pub(crate) const FIELDS: &[Field] = &[
     applied(Both, "logprobs"),
     applied(Chat, "top_logprobs"),
     applied(Completions, "echo"),
-    // Applied where it asks for nothing more than `n` does; see `completions`.
-    applied(Completions, "best_of"),
+    // With beams; without, where it asks for nothing more than `n` does.
+    applied(Both, "best_of"),
     applied(Both, "stream"),
     applied(Both, "stream_options"),
     // Names the end user for the operator's records; it has no effect on the answer by definition.
@@ -160,6 +159,28 @@ pub(crate) const FIELDS: &[Field] = &[
     applied(Both, "stop_token_ids"),
     applied(Both, "skip_special_tokens"),
     applied(Both, "add_special_tokens"),
+    applied(Both, "bad_words"),
+    applied(Both, "allowed_token_ids"),
+    applied(Both, "no_repeat_ngram_size"),
+    applied(Both, "use_beam_search"),
+    applied(Both, "num_beams"),
+    applied(Both, "beam_width"),
+    applied(Both, "length_penalty"),
+    applied(Both, "early_stopping"),
+    applied(Both, "cache_salt"),
+    applied(Both, "priority"),
+    applied(Both, "include_stop_str_in_output"),
+    applied(Both, "truncate_prompt_tokens"),
+    applied(Both, "response_format"),
+    applied(Both, "structured_outputs"),
+    applied(Both, "guided_json"),
+    applied(Both, "guided_regex"),
+    applied(Both, "guided_choice"),
+    applied(Both, "guided_grammar"),
+    applied(Both, "structural_tag"),
+    applied(Both, "json_schema"),
+    applied(Both, "regex"),
+    applied(Both, "ebnf"),
     applied(Chat, "chat_template_kwargs"),
     applied(Chat, "add_generation_prompt"),
     applied(Chat, "continue_final_message"),
@@ -173,12 +194,6 @@ pub(crate) const FIELDS: &[Field] = &[
         "function_call",
         &["\"none\"", "\"auto\""],
         NO_FUNCTIONS,
-    ),
-    refused(
-        Both,
-        "response_format",
-        &[r#"{"type":"text"}"#],
-        "Only `{\"type\": \"text\"}` is supported. Leave it out and validate the answer.",
     ),
     refused(
         Chat,
@@ -206,29 +221,34 @@ pub(crate) const FIELDS: &[Field] = &[
         "Inserting text before a suffix is not supported. Leave it out.",
     ),
     // What other servers accept and would answer differently.
-    refused(Both, "use_beam_search", &["false"], NO_BEAMS),
-    refused(Both, "num_beams", &["1"], NO_BEAMS),
-    refused(Both, "beam_width", &["1"], NO_BEAMS),
-    refused(Both, "length_penalty", &["1", "1.0"], NO_BEAMS),
-    refused(Both, "early_stopping", &["false"], NO_BEAMS),
-    refused(Both, "guided_json", &[], NO_GUIDANCE),
-    refused(Both, "guided_regex", &[], NO_GUIDANCE),
-    refused(Both, "guided_choice", &[], NO_GUIDANCE),
-    refused(Both, "guided_grammar", &[], NO_GUIDANCE),
-    refused(Both, "guided_decoding_backend", &[], NO_GUIDANCE),
-    refused(Both, "guided_whitespace_pattern", &[], NO_GUIDANCE),
-    refused(Both, "structured_outputs", &[], NO_GUIDANCE),
-    refused(Both, "structural_tag", &[], NO_GUIDANCE),
-    refused(Both, "json_schema", &[], NO_GUIDANCE),
-    refused(Both, "regex", &[], NO_GUIDANCE),
-    refused(Both, "ebnf", &[], NO_GUIDANCE),
-    refused(Both, "allowed_token_ids", &[], NO_SAMPLER),
-    refused(Both, "bad_words", &[], NO_SAMPLER),
-    refused(Both, "bad_words_ids", &[], NO_SAMPLER),
+    refused(Both, "guided_whitespace_pattern", &[], NO_WHITESPACE),
+    refused(
+        Both,
+        "structured_outputs.whitespace_pattern",
+        &[],
+        NO_WHITESPACE,
+    ),
+    refused(
+        Both,
+        "structured_outputs.disable_any_whitespace",
+        &["false"],
+        NO_WHITESPACE,
+    ),
+    refused(
+        Both,
+        "structured_outputs.disable_additional_properties",
+        &["false"],
+        "Set `additionalProperties` to false in the schema instead.",
+    ),
+    refused(
+        Both,
+        "bad_words_ids",
+        &[],
+        "Send the words as text in `bad_words`.",
+    ),
     refused(Both, "logits_processors", &[], NO_SAMPLER),
     refused(Both, "logit_processors", &[], NO_SAMPLER),
     refused(Both, "embedding_bias", &[], NO_SAMPLER),
-    refused(Both, "no_repeat_ngram_size", &["0"], NO_SAMPLER),
     refused(Both, "typical_p", &["1", "1.0"], NO_SAMPLER),
     refused(Both, "mirostat", &["0"], NO_SAMPLER),
     refused(Both, "do_sample", &["true"], NO_SAMPLER),
@@ -237,8 +257,6 @@ pub(crate) const FIELDS: &[Field] = &[
     refused(Chat, "reasoning", &[], NO_THINKING),
     refused(Chat, "thinking", &["{\"type\":\"disabled\"}"], NO_THINKING),
     refused(Chat, "enable_thinking", &[], NO_THINKING),
-    refused(Both, "truncate_prompt_tokens", &[], NO_SUCH),
-    refused(Both, "include_stop_str_in_output", &["false"], NO_SUCH),
     refused(Both, "detokenize", &["true"], NO_SUCH),
     refused(Both, "spaces_between_special_tokens", &["true"], NO_SUCH),
     refused(Both, "prompt_logprobs", &[], NO_SUCH),
@@ -252,7 +270,6 @@ pub(crate) const FIELDS: &[Field] = &[
     refused(Both, "lora_path", &[], NO_SUCH),
     refused(Both, "disaggregated_params", &[], NO_SUCH),
     refused(Both, "kv_transfer_params", &[], NO_SUCH),
-    refused(Both, "cache_salt", &[], NO_SUCH),
     refused(Both, "extra_args", &[], NO_SUCH),
     refused(Both, "vllm_xargs", &[], NO_SUCH),
     refused(Both, "mm_processor_kwargs", &[], NO_SUCH),
@@ -293,8 +310,10 @@ pub(crate) const FIELDS: &[Field] = &[
     // True is OpenAI's default; without tools it says nothing either way.
     ignored(Chat, "parallel_tool_calls", &["true"]),
     ignored(Chat, "include_reasoning", &["true"]),
-    ignored(Both, "priority", &["0"]),
     ignored(Both, "request_id", &[]),
+    // Which library guides is the executor's choice, and there is nothing to fall back to.
+    ignored(Both, "guided_decoding_backend", &[]),
+    ignored(Both, "structured_outputs.disable_fallback", &["false"]),
     // Padding against traffic analysis; we add none.
     ignored(Both, "stream_options.include_obfuscation", &["false"]),
     // Fields of a message, as `messages.NAME`. An audio answer of an earlier turn cannot be heard.

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::error::{ApiError, code};
+use crate::extensions::Extensions;
 use crate::fields::Endpoint;
 use crate::ignored::IgnoredFields;
 use crate::reader::{self, Fields, too_many, wrong_type};
@@ -43,6 +44,8 @@ pub struct Generation {
     /// Absent: true for completions, false for chat, whose templates write them.
     pub add_special_tokens: Option<bool>,
     pub sampling: Sampling,
+    /// `None` for most requests.
+    pub extensions: Option<Box<Extensions>>,
 }
 
 /// The sampling fields, each absent unless the client sent it.
@@ -103,7 +106,19 @@ impl Generation {
             skip_special_tokens: fields.boolean("skip_special_tokens")?,
             add_special_tokens: fields.boolean("add_special_tokens")?,
             sampling: Sampling::take(fields, max_tokens)?,
+            extensions: None,
         })
+    }
+
+    /// Takes the fields that few requests have; once all others are taken, so that most requests end here.
+    pub(crate) fn take_extensions(
+        &mut self,
+        fields: &mut Fields<'_>,
+        endpoint: Endpoint,
+        ignored: &mut IgnoredFields,
+    ) -> Result<(), ApiError> {
+        self.extensions = Extensions::take(fields, endpoint, self.n, ignored)?;
+        Ok(())
     }
 }
 
@@ -268,7 +283,7 @@ fn take_stop_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ApiError> {
         .collect()
 }
 
-fn token_id(param: &str, raw: &RawValue) -> Result<u32, ApiError> {
+pub(crate) fn token_id(param: &str, raw: &RawValue) -> Result<u32, ApiError> {
     let value = reader::integer(param, raw, 0..=i64::from(MAX_TOKEN_ID))?;
     Ok(u32::try_from(value).unwrap_or(MAX_TOKEN_ID))
 }

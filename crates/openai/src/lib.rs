@@ -22,8 +22,10 @@ pub mod chunk;
 pub mod completions;
 mod error;
 mod escape;
+mod extensions;
 mod fields;
 mod generation;
+mod guide;
 mod ignored;
 mod logprobs;
 mod model;
@@ -31,13 +33,15 @@ mod reader;
 mod response;
 
 pub use error::{ApiError, ErrorKind};
+pub use extensions::{BeamSearch, Extensions, Truncation};
 pub use generation::{Generation, Sampling};
+pub use guide::{Guide, GuideKind};
 pub use ignored::IgnoredFields;
 pub use logprobs::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob, TopLogprobs};
 pub use model::{ModelCard, ModelList};
 pub use response::{
     AssistantMessage, ChatChoice, ChatCompletion, Completion, CompletionChoice,
-    CompletionTokensDetails, FinishReason, PromptTokensDetails, Usage,
+    CompletionTokensDetails, FinishReason, PromptTokensDetails, StopReason, Usage,
 };
 
 /// A request that passed validation, with the fields of the body that had no effect on it.

@@ -129,6 +129,11 @@ impl<'a> Fields<'a> {
         format!("{}{name}", self.path)
     }
 
+    /// Whether every field has been taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Whether the field is there, null or not.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|(seen, _)| seen == name)

@@ -31,6 +31,14 @@ impl FinishReason {
     }
 }
 
+/// What ended a choice, as in vLLM: a stop string, or a token other than the model's end token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StopReason {
+    Text(String),
+    Token(i32),
+}
+
 /// Token counts. `completion_tokens` sums over all choices, the prompt counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
@@ -110,6 +118,8 @@ pub struct ChatChoice {
     pub message: AssistantMessage,
     pub logprobs: Option<ChatLogprobs>,
     pub finish_reason: FinishReason,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReason>,
 }
 
 impl ChatChoice {
@@ -129,6 +139,7 @@ impl ChatChoice {
             },
             logprobs,
             finish_reason,
+            stop_reason: None,
         }
     }
 }
@@ -187,6 +198,8 @@ pub struct CompletionChoice {
     pub index: u32,
     pub logprobs: Option<CompletionLogprobs>,
     pub finish_reason: FinishReason,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReason>,
 }
 
 #[cfg(test)]
@@ -225,6 +238,7 @@ mod tests {
                 index: 0,
                 logprobs: None,
                 finish_reason: FinishReason::Length,
+                stop_reason: None,
             }],
             Some(Usage::new(0, 1, 0)),
         );

@@ -37,6 +37,8 @@ pub struct StopMatcher {
     held: String,
     first_bytes: FirstBytes,
     hit: Option<StopHit>,
+    /// Whether the stop string that ends the text is shown.
+    is_shown: bool,
 }
 
 /// One stop string and how much of it the text ends with.
@@ -74,7 +76,14 @@ impl StopMatcher {
             held: String::new(),
             first_bytes,
             hit: None,
+            is_shown: false,
         }
+    }
+
+    /// Shows the stop string that ends the text, instead of ending before it.
+    pub fn shown(mut self) -> Self {
+        self.is_shown = true;
+        self
     }
 
     /// Whether there is nothing to stop at: text then passes straight through.
@@ -123,7 +132,8 @@ impl StopMatcher {
                 }
             }
             if let Some((length, index)) = complete {
-                let shown = (self.held.len() + position).saturating_sub(length);
+                let hidden = if self.is_shown { 0 } else { length };
+                let shown = (self.held.len() + position).saturating_sub(hidden);
                 self.pass(text, shown, out);
                 self.held.clear();
                 self.hit = Some(StopHit { index });

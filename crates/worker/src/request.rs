@@ -136,14 +136,7 @@ pub(crate) fn parse(
                 what: "`request_type` `context_only`",
             });
         }
-        return step(
-            handle,
-            requests,
-            &flags,
-            outputs,
-            beam_width,
-            parameters.timeout,
-        );
+        return step(handle, requests, &flags, outputs, parameters.timeout);
     }
     let prompts = requests
         .iter()
@@ -196,12 +189,10 @@ fn step(
     mut requests: Vec<Request>,
     flags: &model::Flags,
     outputs: Option<OutputSet>,
-    beam_width: u32,
     timeout: Option<Duration>,
 ) -> Result<Incoming, RequestError> {
     let refused = [
         (requests.len() > 1, "a batch of several rows"),
-        (beam_width > 1, "`beam_width` above 1"),
         (flags.return_context_logits, "`return_context_logits`"),
         (flags.return_generation_logits, "`return_generation_logits`"),
         (flags.return_perf_metrics, "`return_perf_metrics`"),

@@ -97,10 +97,14 @@ impl Received {
             prepared
         };
         let mut prepared = state.admission.work(length, kind, work).await?;
+        let extensions = prepared.generation.extensions.as_ref();
+        if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
+            state.guides.check(&state.admission, guide).await?;
+        }
         if state.first_token_timeout.is_some() && prepared.served.triton().is_none() {
             // Otherwise the first token of an answer in one piece arrives with its last.
             for prompt in &mut prepared.prompts {
-                prompt.params.streaming = true;
+                prompt.params.streaming = prompt.params.beams().is_none();
             }
         }
         for field in prepared.ignored.labels() {
@@ -199,7 +203,10 @@ pub(super) fn send(
 pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
     let tokenizer = prepared.served.text.as_ref().map(|text| text.tokenizer());
     let decodes = tokenizer.filter(|_| !prepared.served.takes_text());
+    let extensions = prepared.generation.extensions.as_deref();
+    let shows_stops = extensions.is_some_and(|asked| asked.include_stop_str_in_output);
     let stops = StopMatcher::new(&prepared.generation.stop);
+    let stops = if shows_stops { stops.shown() } else { stops };
     let skip_special = prepared.generation.skip_special_tokens.unwrap_or(true);
     let mut choices = Vec::new();
     for prompt in &prepared.prompts {
@@ -218,6 +225,11 @@ pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
                 log_probs,
                 prompt.echo.clone(),
             );
+            let choice = if shows_stops {
+                choice.with_stops()
+            } else {
+                choice
+            };
             choices.push(match prepared.generation.max_tokens {
                 Some(0) => choice.with_only_prompt(),
                 _ => choice,

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use inflight_openai::{ApiError, Generation};
+use inflight_openai::{ApiError, Generation, Truncation};
 use inflight_text::TextModel;
 
 use crate::error;
@@ -64,8 +64,52 @@ pub(super) fn text(
         return server_tokenizes(requested, served, text, special, echo);
     }
     let model = model.ok_or_else(|| no_tokenizer(field))?;
-    let tokens = tokenize(served, model, field, &text, special == SpecialTokens::Added)?;
-    tokens_with_echo(requested, served, &tokens, echo.then_some(text))
+    let truncation = truncation(requested);
+    let adds = special == SpecialTokens::Added;
+    let tokens = match truncation {
+        None => tokenize(served, model, field, &text, adds)?,
+        Some(_) => encode(model, field, &text, adds)?,
+    };
+    let kept = kept(requested, served, tokens.len())?;
+    if kept == tokens.len() {
+        return tokens_with_echo(requested, served, &tokens, echo.then_some(text));
+    }
+    let tokens = tokens.get(tokens.len() - kept..).unwrap_or_default();
+    let text = echo.then(|| decoded(model, field, tokens)).transpose()?;
+    tokens_with_echo(requested, served, tokens, text)
+}
+
+fn truncation(requested: &Requested) -> Option<Truncation> {
+    requested.extensions.as_ref()?.truncate_prompt_tokens
+}
+
+/// How many of a prompt's last tokens the request keeps.
+///
+/// # Errors
+/// 400: as many as fit are asked for, and the model's context is not known.
+fn kept(requested: &Requested, served: &ServedModel, tokens: usize) -> Result<usize, ApiError> {
+    let most = match truncation(requested) {
+        None => return Ok(tokens),
+        Some(Truncation::Last(most)) => most as usize,
+        Some(Truncation::Fit) => {
+            let context = served.context().ok_or_else(|| {
+                ApiError::invalid_request(
+                    "truncate_prompt_tokens",
+                    "`truncate_prompt_tokens` cannot be -1 for this model, because the gateway was started \
+                     without its `--max-seq-len`. Send how many tokens to keep.",
+                )
+            })?;
+            let wanted = requested.max_tokens.or(requested.default_max_tokens);
+            let room = context.saturating_sub(wanted.unwrap_or(1).max(1) as usize);
+            room.min(served.max_input().unwrap_or(room))
+        }
+    };
+    Ok(tokens.min(most))
+}
+
+fn decoded(model: &TextModel, field: &'static str, tokens: &[u32]) -> Result<String, ApiError> {
+    let decoded = model.tokenizer().decode(tokens, true);
+    decoded.map_err(|error| ApiError::invalid_request(field, format!("{error}.")))
 }
 
 /// Settles a prompt of token ids.
@@ -83,11 +127,10 @@ pub(super) fn tokens(
         let message = format!("`{field}` as token ids {reason}; send text");
         return Err(ApiError::unsupported(field, message));
     }
+    let kept = kept(requested, served, tokens.len())?;
+    let tokens = tokens.get(tokens.len() - kept..).unwrap_or_default();
     let text = match (&served.text, echo) {
-        (Some(model), true) => {
-            let decoded = model.tokenizer().decode(tokens, true);
-            Some(decoded.map_err(|error| ApiError::invalid_request(field, format!("{error}.")))?)
-        }
+        (Some(model), true) => Some(decoded(model, field, tokens)?),
         _ => None,
     };
     tokens_with_echo(requested, served, tokens, text)
@@ -185,9 +228,17 @@ fn tokenize(
     if let Some(context) = served.context().filter(|context| fewest > *context) {
         return Err(error::text_too_long(field, context, fewest));
     }
-    tokenizer
-        .encode(text, add_special_tokens)
-        .map_err(|error| ApiError::invalid_request(field, format!("{error}.")))
+    encode(model, field, text, add_special_tokens)
+}
+
+fn encode(
+    model: &TextModel,
+    field: &'static str,
+    text: &str,
+    add_special_tokens: bool,
+) -> Result<Vec<u32>, ApiError> {
+    let tokens = model.tokenizer().encode(text, add_special_tokens);
+    tokens.map_err(|error| ApiError::invalid_request(field, format!("{error}.")))
 }
 
 fn no_tokenizer(field: &'static str) -> ApiError {

@@ -29,7 +29,8 @@ pub(super) async fn answer(
     prepared: &Prepared,
     shape: Shape,
 ) -> Result<Response, ApiError> {
-    let mut request = unanswered.wait().await?;
+    let request = unanswered.wait().await;
+    let mut request = request.map_err(|error| about_guide(error, prepared))?;
     let mut response = if prepared.generation.stream {
         request.begin_answer();
         streamed(request, prepared, shape)
@@ -43,6 +44,18 @@ pub(super) async fn answer(
         response.headers_mut().insert(IGNORED_FIELDS, value);
     }
     Ok(response)
+}
+
+/// A worker's refusal of a guide is about the field that the guide came from.
+fn about_guide(mut error: ApiError, prepared: &Prepared) -> ApiError {
+    let extensions = prepared.generation.extensions.as_ref();
+    if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref())
+        && error.param.is_none()
+        && error.message.contains("guided_decoding_guide")
+    {
+        error.param = Some(guide.param.to_owned());
+    }
+    error
 }
 
 fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Response {
@@ -68,6 +81,7 @@ fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Respon
         templates,
         include_usage,
         prepared.generation.continuous_usage,
+        prepared.generation.stop.clone(),
     );
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
@@ -88,9 +102,12 @@ fn complete(
 ) -> Result<Response, ApiError> {
     let (id, created) = identity(shape);
     let model = prepared.generation.model.clone();
+    let stop = &prepared.generation.stop;
     let json = match shape {
-        Shape::Chat => serde_json::to_vec(&whole::chat(request, id, created, model)),
-        Shape::Completion => serde_json::to_vec(&whole::completion(request, id, created, model)),
+        Shape::Chat => serde_json::to_vec(&whole::chat(request, id, created, model, stop)),
+        Shape::Completion => {
+            serde_json::to_vec(&whole::completion(request, id, created, model, stop))
+        }
     };
     let json = json.map_err(|error| {
         tracing::error!(%error, "cannot write a response");

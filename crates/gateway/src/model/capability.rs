@@ -29,6 +29,15 @@ pub(crate) enum Capability {
     ShowSpecialTokens,
     AddSpecialTokens,
     Usage,
+    Guide,
+    Beams,
+    BadWords,
+    AllowedTokens,
+    NoRepeatNgram,
+    CacheSalt,
+    Priority,
+    ShowStops,
+    Truncation,
 }
 
 impl Capability {
@@ -45,6 +54,13 @@ impl Capability {
             Self::LogProbs => Some(names::LOG_PROBS),
             Self::TopLogProbs => Some(names::TOP_LOG_PROBS),
             Self::PromptLogProbs => Some(names::PROMPT_LOG_PROBS),
+            Self::Guide => Some(names::GUIDED_DECODING),
+            Self::Beams => Some(names::BEAM_SEARCH),
+            Self::BadWords => Some(names::BAD_WORDS),
+            Self::AllowedTokens => Some(names::EMBEDDING_BIAS),
+            Self::NoRepeatNgram => Some(names::NO_REPEAT_NGRAM),
+            Self::CacheSalt => Some(names::CACHE_SALT),
+            Self::Priority => Some(names::PRIORITY),
             Self::TokenPrompt
             | Self::TopK
             | Self::TopP
@@ -54,6 +70,8 @@ impl Capability {
             | Self::IgnoreEos
             | Self::ShowSpecialTokens
             | Self::AddSpecialTokens
+            | Self::ShowStops
+            | Self::Truncation
             | Self::Usage => None,
         }
     }
@@ -101,7 +119,9 @@ fn triton_lacks(
         Capability::TokenPrompt
         | Capability::IgnoreEos
         | Capability::ShowSpecialTokens
-        | Capability::AddSpecialTokens => tokens_only(),
+        | Capability::AddSpecialTokens
+        | Capability::ShowStops
+        | Capability::Truncation => tokens_only(),
         Capability::TopK => input(Setting::TopK),
         Capability::TopP => input(Setting::TopP),
         Capability::Temperature => input(Setting::Temperature),
@@ -113,14 +133,25 @@ fn triton_lacks(
         Capability::MinP => input(Setting::MinP),
         Capability::StopTokenIds => input(Setting::StopIds),
         Capability::LogProbs if triton.has_output(output::LOG_PROBS) => input(Setting::ReturnLogProbs),
-        Capability::LogitBias if model.vocabulary().is_some() => input(Setting::EmbeddingBias),
-        Capability::LogitBias if !triton.takes_text() => Some(
+        Capability::Guide => input(Setting::GuideType).or_else(|| input(Setting::Guide)),
+        Capability::BadWords if triton.takes_text() => input(Setting::BadWords),
+        Capability::BadWords => input(Setting::BadIds),
+        Capability::NoRepeatNgram => input(Setting::NoRepeatNgram),
+        Capability::CacheSalt => input(Setting::CacheSalt),
+        Capability::LogitBias | Capability::AllowedTokens if model.vocabulary().is_some() => {
+            input(Setting::EmbeddingBias)
+        }
+        Capability::LogitBias | Capability::AllowedTokens if !triton.takes_text() => Some(
             "needs the size of the vocabulary, which the gateway reads from a `config.json` beside \
              the tokenizer"
                 .to_owned(),
         ),
         Capability::LogProbs
         | Capability::LogitBias
+        | Capability::AllowedTokens
+        // A request of its own for each sequence has no beams, and Triton's models read no priority.
+        | Capability::Beams
+        | Capability::Priority
         | Capability::TopLogProbs
         | Capability::PromptLogProbs => Some(unsupported()),
         Capability::Usage => (model.text.is_none() && !triton.counts_tokens()).then(|| {

@@ -150,9 +150,9 @@ fn read(
 
 /// Whether the input takes the shape it would be sent in, behind the batch: all but lists are `[1]`.
 fn fits(input: &ModelInput, setting: Option<Setting>, list: bool) -> bool {
-    use Setting::{BadWords, EmbeddingBias, StopIds, StopWords};
+    use Setting::{BadIds, BadWords, EmbeddingBias, StopIds, StopWords};
     let dims: &[i64] = match setting {
-        Some(StopIds) => &[2, 0],
+        Some(StopIds | BadIds) => &[2, 0],
         Some(StopWords | BadWords | EmbeddingBias) => &[0],
         _ if list => &[0],
         _ => &[1],

@@ -34,11 +34,62 @@ pub(crate) struct SamplingParams {
     pub prompt_log_probs: Option<u32>,
     /// Whether to report how many prompt tokens came from the KV cache.
     pub cached_tokens: bool,
+    /// `None` for most requests.
+    pub extras: Option<Box<Extras>>,
+}
+
+/// What few requests ask for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Extras {
+    pub guide: Option<Guide>,
+    /// At least two.
+    pub beams: Option<Beams>,
+    /// For a model that takes token ids; none is empty.
+    pub bad_words: Vec<Vec<i32>>,
+    /// The same for a model that takes text.
+    pub bad_texts: Vec<String>,
+    /// The only tokens that may be generated; empty: any.
+    pub allowed_ids: Vec<i32>,
+    /// Size of the vocabulary, where `allowed_ids` are given.
+    pub vocabulary: u32,
+    pub no_repeat_ngram_size: Option<i32>,
+    pub cache_salt: Option<String>,
+    /// Triton's level, 1 first.
+    pub priority: Option<u32>,
+}
+
+/// What the output must match, as `GuidedDecodingParams` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Guide {
+    pub guide_type: &'static str,
+    pub guide: Arc<str>,
+}
+
+/// A beam search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Beams {
+    pub width: i32,
+    pub length_penalty: f32,
+    pub early_stopping: bool,
 }
 
 impl SamplingParams {
     /// Tokens that end a sequence and are not part of it.
     pub(crate) fn end_ids(&self) -> Arc<[i32]> {
         self.stop_ids.iter().copied().chain(self.end_id).collect()
+    }
+
+    /// The beam search, if there is one. Its sequences arrive in one piece.
+    pub(crate) fn beams(&self) -> Option<&Beams> {
+        self.extras.as_ref()?.beams.as_ref()
+    }
+
+    /// Sequences that the server sends besides the `n` that were asked for: a search for one sequence
+    /// reports all its beams.
+    pub(crate) fn spare_sequences(&self) -> u32 {
+        match self.beams() {
+            Some(beams) if self.n == 1 => u32::try_from(beams.width).unwrap_or(1).saturating_sub(1),
+            _ => 0,
+        }
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct EventBody {
     include_usage: bool,
     /// Every frame carries the usage so far.
     continuous_usage: bool,
+    /// The request's stop strings.
+    stop: Vec<String>,
     buffer: BytesMut,
     over: bool,
 }
@@ -48,6 +50,7 @@ impl EventBody {
         templates: Vec<ChunkTemplate>,
         include_usage: bool,
         continuous_usage: bool,
+        stop: Vec<String>,
     ) -> Self {
         let mut body = Self {
             ended: vec![false; templates.len()],
@@ -56,6 +59,7 @@ impl EventBody {
             templates,
             include_usage,
             continuous_usage,
+            stop,
             buffer: BytesMut::with_capacity(1024),
             over: false,
         };
@@ -110,7 +114,9 @@ impl EventBody {
             }
             choice.clear_ready();
             if let Some(reason) = choice.finish {
-                template.write_finish(buffer, reason);
+                let stopped = choice.stop_reason();
+                let stopped = stopped.map(|stopped| stopped.told(&self.stop));
+                template.write_finish(buffer, reason, stopped.as_ref());
                 *ended = true;
             }
         }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
-use inflight_openai::{ApiError, FinishReason};
+use inflight_openai::{ApiError, FinishReason, StopReason};
 use inflight_text::{Detokenizer, StopMatcher, Tokenizer};
 
 use super::logprobs::LogProbs;
@@ -32,6 +32,24 @@ pub(crate) struct Piece {
     pub text_end: usize,
     /// Among the released log probabilities.
     pub log_probs_end: usize,
+}
+
+/// What ended a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// The request's stop string of this index.
+    Text(usize),
+    Token(i32),
+}
+
+impl Stopped {
+    /// For an answer to a request with these stop strings.
+    pub(crate) fn told(self, stop: &[String]) -> StopReason {
+        match self {
+            Self::Text(index) => StopReason::Text(stop.get(index).cloned().unwrap_or_default()),
+            Self::Token(token) => StopReason::Token(token),
+        }
+    }
 }
 
 /// The state of one choice.
@@ -58,6 +76,10 @@ pub(crate) struct Choice {
     pub log_probs: Option<LogProbs>,
     /// Until it has been put before the text.
     echo: Option<Arc<Echo>>,
+    /// Whether what ended the choice is part of its text.
+    shows_stops: bool,
+    /// The token that ended the choice, where it is not the model's own end token.
+    stop_token: Option<i32>,
 }
 
 impl Choice {
@@ -87,6 +109,23 @@ impl Choice {
             finish: None,
             log_probs,
             echo,
+            shows_stops: false,
+            stop_token: None,
+        }
+    }
+
+    /// Makes the stop string or token that ends the choice a part of its text.
+    pub(crate) fn with_stops(mut self) -> Self {
+        self.shows_stops = true;
+        self
+    }
+
+    /// What ended the choice, where that was something the request or the model's configuration names: the
+    /// index of a stop string, or a token other than the end token.
+    pub(crate) fn stop_reason(&self) -> Option<Stopped> {
+        match self.stops.hit() {
+            Some(hit) => Some(Stopped::Text(hit.index)),
+            None => self.stop_token.map(Stopped::Token),
         }
     }
 
@@ -124,6 +163,7 @@ impl Choice {
             return Ok(());
         }
         let ended_by_token = matches!(reason, WorkerReason::EndId | WorkerReason::StopWords);
+        let tokens_and_end = tokens;
         let (tokens, end) = match tokens.split_last() {
             Some((last, rest)) if ended_by_token && self.end_ids.contains(last) => {
                 (rest, Some(*last))
@@ -132,6 +172,14 @@ impl Choice {
                 tokens,
                 self.end_id.filter(|_| reason == WorkerReason::EndId),
             ),
+        };
+        self.stop_token = end.filter(|_| end != self.end_id);
+        // Then it is a token like the others.
+        let ended_in_text = self.shows_stops && tokens.len() < tokens_and_end.len();
+        let tokens = if ended_in_text {
+            tokens_and_end
+        } else {
+            tokens
         };
         match &mut self.detokenizer {
             Some(detokenizer) if self.stops.is_empty() && self.log_probs.is_none() => {
@@ -170,7 +218,7 @@ impl Choice {
             }
         };
         self.end_text();
-        if self.detokenizer.is_some() && self.stops.hit().is_none() {
+        if self.detokenizer.is_some() && self.stops.hit().is_none() && !ended_in_text {
             self.take_end(end, reason, tokens.len(), details);
         }
         Ok(())

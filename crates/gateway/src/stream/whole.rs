@@ -4,12 +4,13 @@ use inflight_openai::{ChatChoice, ChatCompletion, Completion, CompletionChoice, 
 
 use super::active_request::ActiveRequest;
 
-/// A finished chat answer.
+/// A finished chat answer. `stop`: the request's stop strings.
 pub(crate) fn chat(
     request: &mut ActiveRequest,
     id: String,
     created: u64,
     model: String,
+    stop: &[String],
 ) -> ChatCompletion {
     let usage = request.usage();
     let choices = request.choices.iter_mut().zip(0u32..);
@@ -20,12 +21,11 @@ pub(crate) fn chat(
                 .log_probs
                 .as_mut()
                 .map(|log_probs| log_probs.take_chat(usize::MAX));
-            ChatChoice::text(
-                index,
-                text,
-                log_probs,
-                choice.finish.unwrap_or(FinishReason::Stop),
-            )
+            let stop_reason = choice.stop_reason().map(|stopped| stopped.told(stop));
+            let finish = choice.finish.unwrap_or(FinishReason::Stop);
+            let mut told = ChatChoice::text(index, text, log_probs, finish);
+            told.stop_reason = stop_reason;
+            told
         })
         .collect();
     ChatCompletion::new(id, created, model, choices, usage)
@@ -37,6 +37,7 @@ pub(crate) fn completion(
     id: String,
     created: u64,
     model: String,
+    stop: &[String],
 ) -> Completion {
     let usage = request.usage();
     let choices = request.choices.iter_mut().zip(0u32..);
@@ -49,6 +50,7 @@ pub(crate) fn completion(
                 .as_mut()
                 .map(|log_probs| log_probs.take_completion(usize::MAX)),
             finish_reason: choice.finish.unwrap_or(FinishReason::Stop),
+            stop_reason: choice.stop_reason().map(|stopped| stopped.told(stop)),
         })
         .collect();
     Completion::new(id, created, model, choices, usage)

@@ -3,7 +3,7 @@
 
 use inflight_openai::chat::ChatRequest;
 use inflight_openai::completions::CompletionRequest;
-use inflight_openai::{Generation, Sampling};
+use inflight_openai::{Extensions, Generation, Sampling};
 
 /// OpenAI's default for completions.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -31,6 +31,8 @@ pub(crate) struct Requested {
     pub top_log_probs_field: &'static str,
     /// `Some(k)`: log probabilities of the prompt too, with k alternatives.
     pub prompt_log_probs: Option<u32>,
+    /// What few requests have.
+    pub extensions: Option<Box<Extensions>>,
 }
 
 impl Requested {
@@ -74,6 +76,7 @@ impl Requested {
             log_probs: None,
             top_log_probs_field: "",
             prompt_log_probs: None,
+            extensions: generation.extensions.clone(),
         }
     }
 }

@@ -4,9 +4,10 @@
 //! Absent sampling fields take the model's generation config, else OpenAI's default. Whatever the sampler
 //! always reads is set here, because TensorRT-LLM's own default is greedy with a fixed seed.
 
-use inflight_openai::ApiError;
+use inflight_openai::{ApiError, BeamSearch, Sampling};
 use inflight_text::GenerationConfig;
 
+use super::extras;
 use super::requested::Requested;
 use crate::error;
 use crate::model::capability::{Capability, lacks};
@@ -27,6 +28,14 @@ pub(crate) fn resolve(
 ) -> Result<SamplingParams, ApiError> {
     check_capabilities(requested, model)?;
     check_ids(requested, model.vocabulary())?;
+    let extras = match &requested.extensions {
+        Some(extensions) => extras::resolve(requested, extensions, model)?,
+        None => None,
+    };
+    let searches = requested
+        .extensions
+        .as_ref()
+        .and_then(|extensions| extensions.beams);
     let silent = GenerationConfig::default();
     let defaults = model
         .text
@@ -38,14 +47,7 @@ pub(crate) fn resolve(
     let default_if = |capability: Capability, value: Option<f32>| {
         value.filter(|_| lacks(model, capability).is_none())
     };
-    // A model that says `do_sample: false` is greedy until a temperature is requested.
-    let model_is_greedy = sampling.temperature.is_none() && defaults.do_sample == Some(false);
-    let temperature = sampling.temperature.or(defaults.temperature);
-    let temperature = temperature.unwrap_or(1.0);
-    let top_p = sampling.top_p.or(defaults.top_p).unwrap_or(1.0);
-    let greedy = model_is_greedy || temperature <= 0.0 || top_p <= 0.0;
-    let top_k = sampling.top_k.map(|k| i32::try_from(k).unwrap_or(0));
-    let top_k = top_k.or(defaults.top_k).unwrap_or(0).max(0);
+    let draw = Draw::of(sampling, defaults, searches);
     let min_p = sampling
         .min_p
         .or_else(|| default_if(Capability::MinP, defaults.min_p));
@@ -57,7 +59,7 @@ pub(crate) fn resolve(
         max_tokens: max_tokens(requested, model, prompt_tokens)?,
         // A stop string ends an answer as soon as it is seen.
         streaming: match model.triton() {
-            None => requested.stream || requested.has_stop_strings,
+            None => (requested.stream || requested.has_stop_strings) && !draw.searches,
             Some(triton) => triton.streams(
                 requested.stream,
                 requested.has_stop_strings,
@@ -65,10 +67,10 @@ pub(crate) fn resolve(
             ),
         },
         // TensorRT-LLM has no temperature 0; greedy is top-k 1, whatever the rest.
-        temperature: if greedy { 1.0 } else { temperature },
-        top_k: if greedy { 1 } else { top_k },
-        top_p: if greedy { 1.0 } else { top_p },
-        min_p: min_p.filter(|value| !greedy && *value > 0.0),
+        temperature: draw.temperature,
+        top_k: draw.top_k,
+        top_p: draw.top_p,
+        min_p: min_p.filter(|value| draw.top_k != 1 && !draw.searches && *value > 0.0),
         // Any 64 bits will do; a negative seed is as good as another.
         seed: sampling.seed.map_or(fresh_seed, |seed| seed as u64),
         repetition_penalty: repetition_penalty.filter(|value| *value != 1.0),
@@ -89,7 +91,60 @@ pub(crate) fn resolve(
         log_probs: requested.log_probs,
         prompt_log_probs: requested.prompt_log_probs,
         cached_tokens: requested.reports_usage,
+        extras,
     })
+}
+
+/// How a token is drawn.
+struct Draw {
+    temperature: f32,
+    top_k: i32,
+    top_p: f32,
+    /// Several beams: tokens are ranked, not drawn.
+    searches: bool,
+}
+
+impl Draw {
+    const GREEDY: Self = Self {
+        temperature: 1.0,
+        top_k: 1,
+        top_p: 1.0,
+        searches: false,
+    };
+
+    fn of(sampling: &Sampling, defaults: &GenerationConfig, search: Option<BeamSearch>) -> Self {
+        match search {
+            None => {}
+            Some(search) if search.width <= 1 => return Self::GREEDY,
+            // The model's defaults are for drawing. A temperature that was asked for scales the scores.
+            Some(_) => {
+                return Self {
+                    temperature: sampling
+                        .temperature
+                        .filter(|value| *value > 0.0)
+                        .unwrap_or(1.0),
+                    top_k: 0,
+                    top_p: 1.0,
+                    searches: true,
+                };
+            }
+        }
+        // A model that says `do_sample: false` is greedy until a temperature is requested.
+        let model_is_greedy = sampling.temperature.is_none() && defaults.do_sample == Some(false);
+        let temperature = sampling.temperature.or(defaults.temperature);
+        let temperature = temperature.unwrap_or(1.0);
+        let top_p = sampling.top_p.or(defaults.top_p).unwrap_or(1.0);
+        if model_is_greedy || temperature <= 0.0 || top_p <= 0.0 {
+            return Self::GREEDY;
+        }
+        let top_k = sampling.top_k.map(|k| i32::try_from(k).unwrap_or(0));
+        Self {
+            temperature,
+            top_k: top_k.or(defaults.top_k).unwrap_or(0).max(0),
+            top_p,
+            searches: false,
+        }
+    }
 }
 
 struct EndTokens {
@@ -173,7 +228,11 @@ fn max_tokens(
 fn check_capabilities(requested: &Requested, model: &ServedModel) -> Result<(), ApiError> {
     let neutral = |value: Option<f32>, neutral: f32| value.is_none_or(|value| value == neutral);
     let sampling = &requested.sampling;
-    let greedy = sampling.temperature.is_some_and(|value| value <= 0.0);
+    let searches = requested
+        .extensions
+        .as_ref()
+        .is_some_and(|extensions| extensions.beams.is_some());
+    let greedy = !searches && sampling.temperature.is_some_and(|value| value <= 0.0);
     let top_k = sampling.top_k.is_some_and(|count| count > 0);
     let min_p = sampling.min_p.is_some_and(|value| value > 0.0);
     let repetition = !neutral(sampling.repetition_penalty, 1.0);
@@ -267,7 +326,11 @@ fn check_ids(requested: &Requested, vocabulary: Option<u32>) -> Result<(), ApiEr
         .stop_token_ids
         .iter()
         .map(|id| ("stop_token_ids", *id));
-    for (field, id) in biased.chain(stops) {
+    let extensions = requested.extensions.iter();
+    let allowed = extensions
+        .flat_map(|extensions| &extensions.allowed_token_ids)
+        .map(|id| ("allowed_token_ids", *id));
+    for (field, id) in biased.chain(stops).chain(allowed) {
         if id >= vocabulary {
             return Err(error::outside_vocabulary(field, i64::from(id), vocabulary));
         }

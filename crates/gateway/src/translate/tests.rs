@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::tensor::{DataType, Tensors};
 use inflight_openai::{ApiError, chat, completions};
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
@@ -41,11 +42,18 @@ fn model(generation: &str) -> ServedModel {
         "min_tokens",
         "embedding_bias",
         "num_return_sequences",
+        "bad_words",
+        "no_repeat_ngram_size",
+        "cache_salt",
+        "priority",
+        "beam_search",
+        "guided_decoding",
     ];
     ServedModel {
         description: ModelDescription {
             max_seq_len: 64,
             max_input_len: 63,
+            max_beam_width: 4,
             vocab_size: VOCABULARY,
             capabilities: capabilities.map(str::to_owned).to_vec(),
             ..ModelDescription::default()
@@ -104,6 +112,7 @@ fn readable(request: &ModelInferRequest) -> (BTreeMap<String, Value>, Vec<String
             DataType::Uint64 => json!(tensor.values::<u64>().unwrap()),
             DataType::Fp32 => json!(tensor.values::<f32>().unwrap()),
             DataType::Bool => json!(tensor.values::<bool>().unwrap()),
+            DataType::Bytes => json!(tensor.strings().unwrap()),
             other => panic!("no input is {other:?}"),
         };
         (tensor.name.to_owned(), values)
@@ -226,6 +235,42 @@ fn each_field_becomes_its_tensor() {
             json!({"return_log_probs": [true], "inflight_num_top_log_probs": [2]}),
         ),
         (
+            json!({"no_repeat_ngram_size": 2}),
+            json!({"no_repeat_ngram_size": [2]}),
+        ),
+        (
+            json!({"cache_salt": "s"}),
+            json!({"inflight_cache_salt": ["s"]}),
+        ),
+        // A byte is a token here; both forms of the word, each with its end, then padding.
+        (
+            json!({"bad_words": ["ab"]}),
+            json!({"bad_words_list": [97, 98, 32, 97, 98, 2, 5, -1, -1, -1]}),
+        ),
+        (
+            json!({"guided_regex": "a+"}),
+            json!({"guided_decoding_guide_type": ["regex"], "guided_decoding_guide": ["a+"]}),
+        ),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            json!({"guided_decoding_guide_type": ["json_schema"],
+                   "guided_decoding_guide": [r#"{"type":"object","additionalProperties":true}"#]}),
+        ),
+        // A search draws no token, arrives in one piece, and reports all its beams where one is asked for.
+        (
+            json!({"num_beams": 3, "stream": true, "temperature": 0, "length_penalty": 0.5}),
+            json!({"beam_width": [3], "len_penalty": [0.5], "early_stopping": [false]}),
+        ),
+        (
+            json!({"use_beam_search": true, "n": 2, "early_stopping": true}),
+            json!({"beam_width": [2], "len_penalty": [1.0], "early_stopping": [true],
+                   "num_return_sequences": [2]}),
+        ),
+        (
+            json!({"use_beam_search": true, "temperature": 0.5}),
+            json!({"runtime_top_k": [1]}),
+        ),
+        (
             json!({"user": "u", "metadata": {"a": "b"}, "best_of": 1}),
             json!({}),
         ),
@@ -242,6 +287,68 @@ fn each_field_becomes_its_tensor() {
             };
         }
         assert_eq!(json!(inputs), json!(expected), "{fields}");
+    }
+}
+
+#[test]
+fn allowed_tokens_and_priorities_are_sent() {
+    let model = plain();
+    let fields = json!({"allowed_token_ids": [7, 9], "priority": -3});
+    let request = translated(&model, &chat_request(&fields)).unwrap();
+    let (inputs, _) = readable(&request);
+    let bias = inputs["embedding_bias"].as_array().unwrap();
+    assert_eq!(bias.len(), VOCABULARY as usize);
+    // JSON has no infinity.
+    let allowed: Vec<usize> = (0..bias.len()).filter(|id| !bias[*id].is_null()).collect();
+    assert_eq!(allowed, [7, 9]);
+    assert_eq!(
+        request.parameters["priority"].parameter_choice,
+        Some(ParameterChoice::Int64Param(47))
+    );
+    let bare = translated(&model, &chat_request(&json!({"priority": 0}))).unwrap();
+    assert!(!bare.parameters.contains_key("priority"));
+}
+
+#[test]
+fn what_the_executor_lacks_or_cannot_have_together_is_refused_by_name() {
+    let fields = [
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            "response_format",
+        ),
+        (json!({"guided_choice": ["a"]}), "guided_choice"),
+        (json!({"num_beams": 2}), "use_beam_search"),
+        (json!({"bad_words": ["a"]}), "bad_words"),
+        (json!({"allowed_token_ids": [1]}), "allowed_token_ids"),
+        (json!({"no_repeat_ngram_size": 2}), "no_repeat_ngram_size"),
+        (json!({"cache_salt": "s"}), "cache_salt"),
+        (json!({"priority": 1}), "priority"),
+    ];
+    let mut bare = plain();
+    bare.description.capabilities.clear();
+    for (extra, param) in fields {
+        assert!(
+            translated(&plain(), &chat_request(&extra)).is_ok(),
+            "{extra}"
+        );
+        let error = translated(&bare, &chat_request(&extra)).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(param));
+        assert_eq!(error.code(), Some("unsupported_parameter"), "{error}");
+    }
+    for (extra, param) in [
+        (json!({"num_beams": 5}), "use_beam_search"),
+        (json!({"num_beams": 2, "top_p": 0.5}), "top_p"),
+        (
+            json!({"num_beams": 2, "logprobs": true, "top_logprobs": 1}),
+            "top_logprobs",
+        ),
+        (
+            json!({"allowed_token_ids": [VOCABULARY]}),
+            "allowed_token_ids",
+        ),
+    ] {
+        let error = translated(&plain(), &chat_request(&extra)).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(param), "{error}");
     }
 }
 

@@ -85,10 +85,11 @@ impl Connection {
         inbox: Arc<Inbox>,
         first_choice: u32,
         sequences: u32,
+        spare: u32,
         max_tokens: u32,
     ) -> Result<Handle, Closed> {
         self.registry
-            .open(inbox, first_choice, sequences, max_tokens)
+            .open(inbox, first_choice, sequences, spare, max_tokens)
     }
 
     /// Sends the request of an open handle; see [`Transport::send`].

@@ -100,7 +100,9 @@ fn send_all(
             let connection = &handles.connection;
             let inbox = Arc::clone(&inbox);
             let max_tokens = prompt.params.max_tokens;
-            let handle = connection.open(inbox, index * n + choice, sequences, max_tokens)?;
+            let spare = prompt.params.spare_sequences();
+            let first = index * n + choice;
+            let handle = connection.open(inbox, first, sequences, spare, max_tokens)?;
             handles.handles.push(handle);
             handles.connection.send(handle, prompt, choice)?;
         }

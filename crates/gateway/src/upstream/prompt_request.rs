@@ -26,6 +26,31 @@ pub(crate) struct PromptRequest<'a> {
     pub timeout: Option<Duration>,
 }
 
+/// The tensor `bad_words_list` for `words`: all tokens, then where each word ends, padded with -1. Also its width.
+pub(crate) fn words_list(words: &[Vec<i32>]) -> (i64, Vec<i32>) {
+    let mut ids: Vec<i32> = words.iter().flatten().copied().collect();
+    let width = ids.len();
+    let mut end = 0;
+    let ends = words.iter().map(|word| {
+        end += i32::try_from(word.len()).unwrap_or(i32::MAX);
+        end
+    });
+    ids.extend(ends);
+    ids.resize(2 * width, -1);
+    (width as i64, ids)
+}
+
+/// The tensor `embedding_bias` that allows these tokens alone, `vocabulary` long.
+pub(crate) fn only_tokens(ids: &[i32], vocabulary: u32) -> Vec<f32> {
+    let mut bias = vec![f32::NEG_INFINITY; vocabulary as usize];
+    for id in ids {
+        if let Some(slot) = usize::try_from(*id).ok().and_then(|id| bias.get_mut(id)) {
+            *slot = 0.0;
+        }
+    }
+    bias
+}
+
 /// The tensor `stop_words_list` for words of one token each: the words, then where each ends.
 pub(crate) fn stop_words_list(ids: &[i32]) -> Vec<i32> {
     let ends = 1..=i32::try_from(ids.len()).unwrap_or(i32::MAX);

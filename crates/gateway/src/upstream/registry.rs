@@ -50,6 +50,8 @@ struct Entry {
     inbox: Arc<Inbox>,
     /// The handle's sequence i is the request's choice `first_choice + i`.
     first_choice: u32,
+    /// Sequences that are wanted; more may come.
+    sequences: u32,
     /// Tokens received of each sequence.
     received: Vec<u32>,
     /// Tokens that were asked for, of each sequence.
@@ -119,7 +121,7 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// Opens a handle whose output goes to `inbox`: `max_tokens` at most for each of its sequences, which
-    /// bounds what can wait there.
+    /// bounds what can wait there. The worker sends `spare` sequences more, which nobody wants.
     ///
     /// # Errors
     /// [`Closed`] once the connection is lost.
@@ -128,6 +130,7 @@ impl Registry {
         inbox: Arc<Inbox>,
         first_choice: u32,
         sequences: u32,
+        spare: u32,
         max_tokens: u32,
     ) -> Result<Handle, Closed> {
         let mut state = self.state.lock();
@@ -137,7 +140,8 @@ impl Registry {
         let handle = state.entries.insert(Entry {
             inbox,
             first_choice,
-            received: vec![0; sequences as usize],
+            sequences,
+            received: vec![0; sequences.saturating_add(spare) as usize],
             max_tokens,
         });
         self.active.store(state.entries.len(), Ordering::Relaxed);
@@ -171,6 +175,14 @@ impl Registry {
                 };
                 let mut ends = row.is_final;
                 let waker = match entry.count(row.sequence_index, row.tokens.len()) {
+                    // Not wanted; but its row may be the request's last.
+                    Ok(sequence) if sequence >= entry.sequences && row.error.is_none() => {
+                        let reason = FinishReason::NotFinished;
+                        let end = row.is_final.then_some(entry.first_choice);
+                        end.and_then(|choice| {
+                            entry.inbox.append(choice, &[], reason, true, None, now)
+                        })
+                    }
                     Ok(sequence) => {
                         distributed.tokens += row.tokens.len() as u64;
                         entry.inbox.append(

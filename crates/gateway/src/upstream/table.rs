@@ -380,7 +380,7 @@ mod tests {
         let turns: Vec<_> = (0..6).map(|_| prepare_and_pick()).collect();
         assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1", "b:1", "c:1"]);
         for busy in [0, 2] {
-            connections[busy].open(Arc::default(), 0, 1, 1).unwrap();
+            connections[busy].open(Arc::default(), 0, 1, 0, 1).unwrap();
         }
         assert!((0..4).all(|_| pick() == "b:1"));
         let elsewhere = entry.pick("h", &["b:1".into()]).unwrap();

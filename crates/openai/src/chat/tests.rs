@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Sampling;
 use crate::fields::{FIELDS, Treatment};
+use crate::{Extensions, GuideKind, Sampling, Truncation};
 
 fn with(extra: Value) -> Vec<u8> {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
@@ -93,6 +93,7 @@ fn every_applied_field_reaches_the_request() {
                 ignore_eos: true,
                 stop_token_ids: vec![5, 6],
             },
+            extensions: None,
         }
     );
 }
@@ -122,7 +123,9 @@ fn every_applied_field_of_the_table_is_read() {
         if chat && matches!(field.treatment, Treatment::Applied) {
             let value = match field.name {
                 // Any object is one.
-                "chat_template_kwargs" => json!(["no such value"]),
+                "chat_template_kwargs" | "guided_json" | "json_schema" | "structural_tag" => {
+                    json!(["no such value"])
+                }
                 _ => json!({"no": ["such", "value"]}),
             };
             let error = refuse(json!({field.name: value}));
@@ -490,14 +493,6 @@ fn fields_that_would_change_the_answer_are_refused_by_name() {
         (json!({"tools": tool, "tool_choice": "auto"}), "tools"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"functions": [{"name": "f"}]}), "functions"),
-        (
-            json!({"response_format": {"type": "json_object"}}),
-            "response_format",
-        ),
-        (
-            json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
-            "response_format",
-        ),
         (json!({"modalities": ["text", "audio"]}), "modalities"),
         (json!({"audio": {"voice": "x"}}), "audio"),
         (
@@ -505,13 +500,17 @@ fn fields_that_would_change_the_answer_are_refused_by_name() {
             "web_search_options",
         ),
         (json!({"moderation": {"model": "x"}}), "moderation"),
-        (json!({"guided_json": {"type": "object"}}), "guided_json"),
+        (
+            json!({"guided_whitespace_pattern": "x"}),
+            "guided_whitespace_pattern",
+        ),
+        (
+            json!({"structured_outputs": {"regex": "x", "whitespace_pattern": " "}}),
+            "structured_outputs.whitespace_pattern",
+        ),
         (json!({"detokenize": false}), "detokenize"),
-        (json!({"cache_salt": ""}), "cache_salt"),
         (json!({"thinking": {"type": "enabled"}}), "thinking"),
         (json!({"lora_request": {"lora_name": "a"}}), "lora_request"),
-        (json!({"bad_words": ["x"]}), "bad_words"),
-        (json!({"num_beams": 2}), "num_beams"),
         (json!({"stop_words": ["x"]}), "stop_words"),
         (json!({"max_token": 5}), "max_token"),
         (json!({"Temperature": 0.5}), "Temperature"),
@@ -519,6 +518,248 @@ fn fields_that_would_change_the_answer_are_refused_by_name() {
         let error = refuse(extra.clone());
         assert_eq!(error.param.as_deref(), Some(param), "{extra}");
         assert_eq!(error.code(), Some("unsupported_parameter"), "{extra}");
+    }
+}
+
+/// The guide of a request, by type and text.
+fn guide(extra: Value) -> Option<(GuideKind, String)> {
+    let generation = accept(extra).request.generation;
+    let guide = generation.extensions?.guide?;
+    Some((guide.kind, guide.text.to_string()))
+}
+
+#[test]
+fn every_form_of_a_guide_is_read() {
+    use GuideKind::*;
+    let any = r#"{"type":"object","additionalProperties":true}"#;
+    let schema = json!({"type": "integer"});
+    let written = r#"{"type":"integer"}"#;
+    let tags = json!({"structures": [], "triggers": []});
+    let format = |format: Value| json!({"response_format": format});
+    let outputs = |outputs: Value| json!({"structured_outputs": outputs});
+    for (extra, kind, text) in [
+        (format(json!({"type": "json_object"})), JsonSchema, any),
+        (
+            format(json!({"type": "json_object", "schema": schema})),
+            JsonSchema,
+            written,
+        ),
+        (
+            format(json!({"type": "json", "schema": schema})),
+            JsonSchema,
+            written,
+        ),
+        (
+            format(
+                json!({"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": schema}}),
+            ),
+            JsonSchema,
+            written,
+        ),
+        (
+            format(
+                json!({"type": "json_schema", "json_schema": {"name": "a", "description": "b"}}),
+            ),
+            JsonSchema,
+            any,
+        ),
+        (format(json!({"type": "regex", "regex": "a+"})), Regex, "a+"),
+        (
+            format(json!({"type": "ebnf", "ebnf": "root ::= \"a\""})),
+            Grammar,
+            "root ::= \"a\"",
+        ),
+        (outputs(json!({"json": schema})), JsonSchema, written),
+        (outputs(json!({"json": written})), JsonSchema, written),
+        (outputs(json!({"json_object": true})), JsonSchema, any),
+        (outputs(json!({"regex": "a+"})), Regex, "a+"),
+        (
+            outputs(json!({"choice": ["a", "b.c", "d\n"]})),
+            Regex,
+            "(a|b\\.c|d\\n)",
+        ),
+        (
+            outputs(json!({"grammar": "root ::= x"})),
+            Grammar,
+            "root ::= x",
+        ),
+        (json!({"guided_json": schema}), JsonSchema, written),
+        (json!({"guided_json": {}}), JsonSchema, "{}"),
+        (json!({"json_schema": written}), JsonSchema, written),
+        (json!({"guided_regex": "a+"}), Regex, "a+"),
+        (json!({"regex": "a+"}), Regex, "a+"),
+        (json!({"guided_choice": ["a"]}), Regex, "(a)"),
+        (json!({"guided_grammar": "g"}), Grammar, "g"),
+        (json!({"ebnf": "g"}), Grammar, "g"),
+        (
+            json!({"structural_tag": tags}),
+            StructuralTag,
+            r#"{"structures":[],"triggers":[]}"#,
+        ),
+    ] {
+        assert_eq!(
+            guide(extra.clone()),
+            Some((kind, text.to_owned())),
+            "{extra}"
+        );
+    }
+    for extra in [
+        format(json!({"type": "text"})),
+        outputs(json!({})),
+        json!({"user": "u"}),
+    ] {
+        assert_eq!(guide(extra), None);
+    }
+    let tag = json!({"type": "structural_tag", "structures": [], "triggers": []});
+    assert_eq!(guide(format(tag)).unwrap().0, StructuralTag);
+}
+
+#[test]
+fn guides_that_are_malformed_or_several_are_refused_by_name() {
+    for (extra, param) in [
+        (
+            json!({"response_format": {"type": "xml"}}),
+            "response_format.type",
+        ),
+        (
+            json!({"response_format": {"type": "json"}}),
+            "response_format.schema",
+        ),
+        (
+            json!({"response_format": {"type": "regex", "regex": ""}}),
+            "response_format.regex",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}),
+            "response_format.json_schema.name",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}}),
+            "response_format.json_schema.name",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": [1]}}}),
+            "response_format.json_schema.schema",
+        ),
+        (json!({"guided_choice": []}), "guided_choice"),
+        (json!({"guided_choice": [1]}), "guided_choice[0]"),
+        (json!({"guided_json": "not JSON"}), "guided_json"),
+        (json!({"guided_regex": "x".repeat(70_000)}), "guided_regex"),
+        (
+            json!({"structured_outputs": {"disable_fallback": true}}),
+            "structured_outputs",
+        ),
+        (
+            json!({"structured_outputs": {"regex": "a", "choice": ["a"]}}),
+            "structured_outputs",
+        ),
+        (
+            json!({"guided_regex": "a", "guided_choice": ["a"]}),
+            "guided_choice",
+        ),
+        (
+            json!({"response_format": {"type": "json_object"}, "regex": "a"}),
+            "regex",
+        ),
+        (json!({"guided_regex": "a", "num_beams": 2}), "guided_regex"),
+    ] {
+        let error = refuse(extra);
+        assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        assert!(error.message.len() < 600, "{error}");
+    }
+}
+
+#[test]
+fn beams_have_the_names_of_the_field() {
+    let beams = |extra: Value| {
+        let extensions = accept(extra).request.generation.extensions;
+        let search = extensions.and_then(|extensions| extensions.beams);
+        search.map(|search| (search.width, search.length_penalty, search.early_stopping))
+    };
+    for (extra, expected) in [
+        (
+            json!({"use_beam_search": true, "n": 3}),
+            Some((3, 1.0, false)),
+        ),
+        (
+            json!({"use_beam_search": true, "n": 3, "best_of": 1}),
+            Some((3, 1.0, false)),
+        ),
+        (
+            json!({"use_beam_search": true, "best_of": 4, "n": 2}),
+            Some((4, 1.0, false)),
+        ),
+        (json!({"use_beam_search": true}), Some((1, 1.0, false))),
+        (
+            json!({"num_beams": 2, "length_penalty": 0.5}),
+            Some((2, 0.5, false)),
+        ),
+        (
+            json!({"beam_width": 2, "early_stopping": true}),
+            Some((2, 1.0, true)),
+        ),
+        (
+            json!({"num_beams": 1, "length_penalty": 1, "early_stopping": false}),
+            None,
+        ),
+        (json!({"use_beam_search": false, "best_of": 1}), None),
+    ] {
+        assert_eq!(beams(extra.clone()), expected, "{extra}");
+    }
+    for (extra, param) in [
+        (json!({"num_beams": 2, "n": 3}), "num_beams"),
+        (
+            json!({"use_beam_search": true, "best_of": 2, "n": 3}),
+            "best_of",
+        ),
+        (
+            json!({"use_beam_search": false, "num_beams": 2}),
+            "use_beam_search",
+        ),
+        (json!({"num_beams": 2, "beam_width": 3}), "beam_width"),
+        (json!({"best_of": 2}), "best_of"),
+        (json!({"length_penalty": 0.5}), "length_penalty"),
+        (json!({"early_stopping": true}), "early_stopping"),
+    ] {
+        assert_eq!(refuse(extra).param.as_deref(), Some(param));
+    }
+}
+
+#[test]
+fn extensions_are_read_and_bounded() {
+    let extensions = accept(json!({
+        "bad_words": ["x"], "allowed_token_ids": [3, 4], "no_repeat_ngram_size": 2, "cache_salt": "s",
+        "priority": -3, "include_stop_str_in_output": true, "truncate_prompt_tokens": 5
+    }));
+    assert_eq!(
+        *extensions.request.generation.extensions.unwrap(),
+        Extensions {
+            bad_words: vec!["x".into()],
+            allowed_token_ids: vec![3, 4],
+            no_repeat_ngram_size: Some(2),
+            cache_salt: Some("s".into()),
+            priority: -3,
+            include_stop_str_in_output: true,
+            truncate_prompt_tokens: Some(Truncation::Last(5)),
+            ..Extensions::default()
+        }
+    );
+    let neutral = json!({"bad_words": [], "allowed_token_ids": [], "no_repeat_ngram_size": 0, "priority": 0,
+        "include_stop_str_in_output": false, "metadata": {}});
+    assert_eq!(accept(neutral).request.generation.extensions, None);
+    for (extra, param) in [
+        (json!({"bad_words": [" "]}), "bad_words"),
+        (json!({"bad_words": vec!["x"; 257]}), "bad_words"),
+        (json!({"cache_salt": ""}), "cache_salt"),
+        (json!({"priority": 50}), "priority"),
+        (json!({"priority": 0.5}), "priority"),
+        (
+            json!({"truncate_prompt_tokens": 0}),
+            "truncate_prompt_tokens",
+        ),
+        (json!({"allowed_token_ids": [-1]}), "allowed_token_ids"),
+    ] {
+        assert_eq!(refuse(extra).param.as_deref(), Some(param));
     }
 }
 

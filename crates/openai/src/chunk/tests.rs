@@ -49,7 +49,7 @@ fn chat_frames_are_openai_s() {
             "logprobs": null, "finish_reason": null})))
     );
     assert_eq!(
-        frame(|out| template.write_finish(out, FinishReason::Length)),
+        frame(|out| template.write_finish(out, FinishReason::Length, None)),
         event(&chat(
             json!({"index": 2, "delta": {}, "logprobs": null, "finish_reason": "length"})
         ))
@@ -67,9 +67,13 @@ fn completion_frames_are_openai_s() {
         ))
     );
     assert_eq!(
-        frame(|out| template.write_finish(out, FinishReason::Stop)),
+        frame(|out| template.write_finish(
+            out,
+            FinishReason::Stop,
+            Some(&StopReason::Text("a\"".into()))
+        )),
         event(&completion(
-            json!({"index": 0, "text": "", "logprobs": null, "finish_reason": "stop"})
+            json!({"index": 0, "text": "", "logprobs": null, "finish_reason": "stop", "stop_reason": "a\""})
         ))
     );
 }
@@ -121,7 +125,7 @@ fn with_usage_asked_for_every_frame_says_null_but_the_last() {
     ] {
         let mut out = BytesMut::new();
         template.write_content(&mut out, "a", None);
-        template.write_finish(&mut out, FinishReason::Stop);
+        template.write_finish(&mut out, FinishReason::Stop, None);
         template.write_usage(&mut out, &Usage::new(3, 2, 1));
         out.put_slice(DONE);
         let text = String::from_utf8(out.to_vec()).unwrap();

@@ -5,7 +5,7 @@ use crate::executor::capability;
 /// Which phases to run: `context_and_generation`, `context_only` or `generation_only`.
 pub(crate) const REQUEST_TYPE: &str = "request_type";
 /// A level from 1 (first) to [`PRIORITY_LEVELS`](super::PRIORITY_LEVELS); 0 is "not set".
-pub(crate) const PRIORITY: &str = "priority";
+pub(crate) use inflight_kserve::names::PRIORITY;
 
 /// One parameter. Its value travels in `Request::tensors` under its name.
 pub(crate) struct ParameterSpec {

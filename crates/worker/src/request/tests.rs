@@ -321,18 +321,13 @@ fn a_request_type_reaches_an_executor_that_can() {
 #[test]
 fn what_does_not_fit_step_messages_is_refused_by_name() {
     for name in [
-        "beam_width",
         "return_context_logits",
         "return_generation_logits",
         "return_perf_metrics",
     ] {
         let mut builder = base();
         builder.handle(Handle(5)).scalar("streaming", false);
-        if name == "beam_width" {
-            builder.scalar(name, 2);
-        } else {
-            builder.scalar(name, true);
-        }
+        builder.scalar(name, true);
         let message = builder.build();
         let error = parse(&message, &limits(&EVERYTHING)).unwrap_err();
         assert!(error.to_string().contains(name), "{error}");

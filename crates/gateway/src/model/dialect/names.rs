@@ -39,6 +39,11 @@ pub(crate) enum Setting {
     StopIds,
     StopWords,
     BadWords,
+    BadIds,
+    NoRepeatNgram,
+    CacheSalt,
+    GuideType,
+    Guide,
     EmbeddingBias,
     ReturnLogProbs,
     ReturnFinishReason,
@@ -51,7 +56,7 @@ type Names = &'static [&'static str];
 type SettingNames = (Setting, DataType, Names, Names, Names);
 
 /// Setting, element type, and the tensor's names in the three dialects; no name: not in that dialect.
-pub(super) const SETTINGS: [SettingNames; 22] = {
+pub(super) const SETTINGS: [SettingNames; 27] = {
     use DataType::*;
     use Setting::*;
     [
@@ -139,6 +144,30 @@ pub(super) const SETTINGS: [SettingNames; 22] = {
         (StopIds, TypeInt32, &["stop_words_list"], &[], &[]),
         (StopWords, TypeString, &[], &["stop_words"], &[]),
         (BadWords, TypeString, &[], &["bad_words"], &[]),
+        (BadIds, TypeInt32, &["bad_words_list"], &[], &[]),
+        (
+            NoRepeatNgram,
+            TypeInt32,
+            &["no_repeat_ngram_size"],
+            &[],
+            &[],
+        ),
+        // Of repositories that host Inflight's executors.
+        (CacheSalt, TypeString, &[names::CACHE_SALT], &[], &[]),
+        (
+            GuideType,
+            TypeString,
+            &["guided_decoding_guide_type"],
+            &["guided_decoding_guide_type"],
+            &[],
+        ),
+        (
+            Guide,
+            TypeString,
+            &["guided_decoding_guide"],
+            &["guided_decoding_guide"],
+            &[],
+        ),
         (EmbeddingBias, TypeFp32, &["embedding_bias"], &[], &[]),
         (ReturnLogProbs, TypeBool, &["return_log_probs"], &[], &[]),
         (

@@ -9,7 +9,10 @@ use inflight_kserve::names;
 use inflight_kserve::step;
 use inflight_kserve::tensor::RequestBuilder;
 
-use crate::upstream::prompt_request::{PromptRequest, TRACE_PARENT, stop_words_list};
+use crate::model::sampling_params::Extras;
+use crate::upstream::prompt_request::{
+    PromptRequest, TRACE_PARENT, only_tokens, stop_words_list, words_list,
+};
 use crate::upstream::registry::Handle;
 
 /// The request of one prompt under `handle`.
@@ -118,5 +121,40 @@ pub(crate) fn infer_request(
     if params.cached_tokens {
         request.output(names::CACHED_TOKENS);
     }
+    if let Some(extras) = &params.extras {
+        write_extras(&mut request, extras);
+    }
     request.build()
+}
+
+fn write_extras(request: &mut RequestBuilder, extras: &Extras) {
+    if let Some(guide) = &extras.guide {
+        request
+            .push_bytes("guided_decoding_guide_type", &[1, 1], [guide.guide_type])
+            .push_bytes("guided_decoding_guide", &[1, 1], [&*guide.guide]);
+    }
+    if let Some(beams) = &extras.beams {
+        request
+            .scalar("beam_width", beams.width)
+            .scalar("len_penalty", beams.length_penalty)
+            .scalar("early_stopping", beams.early_stopping);
+    }
+    if !extras.bad_words.is_empty() {
+        let (width, list) = words_list(&extras.bad_words);
+        request.push("bad_words_list", &[1, 2, width], &list);
+    }
+    if !extras.allowed_ids.is_empty() {
+        let bias = only_tokens(&extras.allowed_ids, extras.vocabulary);
+        request.vector("embedding_bias", &bias);
+    }
+    if let Some(size) = extras.no_repeat_ngram_size {
+        request.scalar("no_repeat_ngram_size", size);
+    }
+    if let Some(salt) = &extras.cache_salt {
+        request.push_bytes(names::CACHE_SALT, &[1, 1], [salt]);
+    }
+    if let Some(level) = extras.priority {
+        let level = ParameterChoice::Int64Param(i64::from(level));
+        request.parameter(names::PRIORITY, level);
+    }
 }

@@ -7,8 +7,10 @@ use inflight_kserve::names::ENABLE_EMPTY_FINAL_RESPONSE;
 use inflight_kserve::tensor::{Element, RequestBuilder};
 
 use crate::model::dialect::{Dialect, Setting, TritonModel, output};
-use crate::model::sampling_params::SamplingParams;
-use crate::upstream::prompt_request::{PromptRequest, TRACE_PARENT, stop_words_list};
+use crate::model::sampling_params::{Extras, SamplingParams};
+use crate::upstream::prompt_request::{
+    PromptRequest, TRACE_PARENT, only_tokens, stop_words_list, words_list,
+};
 
 /// An end token that never occurs.
 const NO_TOKEN: i32 = -1;
@@ -63,8 +65,17 @@ pub(super) fn triton_request(
     request.optional(Setting::PadId, params.pad_id, NO_TOKEN);
     request.stop_ids(&params.stop_ids);
     request.words(Setting::StopWords, prompt.stop);
-    request.words(Setting::BadWords, &[]);
-    request.bias(&params.logit_bias, sequence.vocabulary);
+    let extras = params.extras.as_deref();
+    request.words(
+        Setting::BadWords,
+        extras.map_or(&[], |extras| &extras.bad_texts),
+    );
+    request.bad_ids(extras.map_or(&[], |extras| &extras.bad_words));
+    let allowed = extras.map_or(&[][..], |extras| &extras.allowed_ids);
+    request.bias(&params.logit_bias, allowed, sequence.vocabulary);
+    if let Some(extras) = extras {
+        request.extras(extras);
+    }
     request.outputs(params);
     let builder = &mut request.builder;
     builder.bool_parameter(ENABLE_EMPTY_FINAL_RESPONSE, true);
@@ -132,6 +143,36 @@ impl Writer<'_> {
         }
     }
 
+    fn bad_ids(&mut self, words: &[Vec<i32>]) {
+        if let Some(name) = self.model.setting(Setting::BadIds)
+            && (!words.is_empty() || self.model.must_send(Setting::BadIds))
+        {
+            let (width, list) = words_list(words);
+            let shape = self.shape(&[2, width]);
+            self.builder.push(name, &shape, &list);
+        }
+    }
+
+    fn text(&mut self, setting: Setting, text: &str) {
+        if let Some(name) = self.model.setting(setting) {
+            self.texts(name, &[text]);
+        }
+    }
+
+    /// What the model can do of it was checked before.
+    fn extras(&mut self, extras: &Extras) {
+        if let Some(guide) = &extras.guide {
+            self.text(Setting::GuideType, guide.guide_type);
+            self.text(Setting::Guide, &guide.guide);
+        }
+        if let Some(size) = extras.no_repeat_ngram_size {
+            self.scalar(Setting::NoRepeatNgram, size);
+        }
+        if let Some(salt) = &extras.cache_salt {
+            self.text(Setting::CacheSalt, salt);
+        }
+    }
+
     /// Old releases must be sent a list; an empty word is their empty list.
     fn words(&mut self, setting: Setting, words: &[String]) {
         let Some(name) = self.model.setting(setting) else {
@@ -145,21 +186,24 @@ impl Writer<'_> {
     }
 
     /// What is added to each token's logit, the whole vocabulary long.
-    fn bias(&mut self, bias: &[(i32, f32)], vocabulary: u32) {
+    fn bias(&mut self, bias: &[(i32, f32)], allowed: &[i32], vocabulary: u32) {
         let Some(name) = self.model.setting(Setting::EmbeddingBias) else {
             return;
         };
-        if bias.is_empty() {
+        if bias.is_empty() && allowed.is_empty() {
             if self.model.must_send(Setting::EmbeddingBias) {
                 self.values::<f32>(name, &[]);
             }
             return;
         }
-        let mut dense = vec![0f32; vocabulary as usize];
+        let mut dense = match allowed {
+            [] => vec![0f32; vocabulary as usize],
+            ids => only_tokens(ids, vocabulary),
+        };
         for (id, value) in bias {
             let slot = usize::try_from(*id).ok().and_then(|id| dense.get_mut(id));
             if let Some(slot) = slot {
-                *slot = *value;
+                *slot += *value;
             }
         }
         self.values(name, &dense);

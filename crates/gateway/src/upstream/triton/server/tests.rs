@@ -136,6 +136,7 @@ fn params() -> impl Strategy<Value = SamplingParams> {
                 log_probs,
                 prompt_log_probs: None,
                 cached_tokens: false,
+                extras: None,
             }
         },
     )

@@ -1,0 +1,168 @@
+//! Checks guides before a worker sees them: a schema or a regular expression that cannot be followed is the
+//! client's error, with the place in the schema. Owns the bounds of the work, which runs on the pool, and a
+//! memory of what was checked. Grammars are compiled by the worker alone: their notation is its own.
+
+mod compile;
+mod locate;
+
+use std::collections::HashMap;
+
+use inflight_openai::{ApiError, Guide, GuideKind};
+use parking_lot::Mutex;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::admission::{Admission, Work};
+
+/// Verdicts in each of the two generations that are remembered.
+const REMEMBERED: usize = 1024;
+/// Larger than what [`Admission::work`] does at once: compiling takes milliseconds.
+const ON_THE_POOL: usize = 64 * 1024;
+
+/// Many times what the deepest schema takes; only what is touched is memory.
+const STACK: usize = 64 << 20;
+
+type Key = [u8; 32];
+/// `None`: it can be followed.
+type Verdict = Option<ApiError>;
+
+/// What was checked lately.
+#[derive(Debug, Default)]
+pub(crate) struct Guides {
+    memory: Mutex<Memory>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    recent: HashMap<Key, Verdict>,
+    older: HashMap<Key, Verdict>,
+}
+
+impl Memory {
+    fn get(&mut self, key: &Key) -> Option<Verdict> {
+        if let Some(verdict) = self.recent.get(key) {
+            return Some(verdict.clone());
+        }
+        let verdict = self.older.remove(key)?;
+        self.insert(*key, verdict.clone());
+        Some(verdict)
+    }
+
+    fn insert(&mut self, key: Key, verdict: Verdict) {
+        if self.recent.len() >= REMEMBERED {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(key, verdict);
+    }
+}
+
+impl Guides {
+    /// Checks a guide, on the pool unless its verdict is remembered.
+    ///
+    /// # Errors
+    /// 400: it cannot be followed; 503 when too much work waits already.
+    pub(crate) async fn check(&self, admission: &Admission, guide: &Guide) -> Result<(), ApiError> {
+        let key = key(guide);
+        let known = self.memory.lock().get(&key);
+        let verdict = match known {
+            Some(verdict) => verdict,
+            None => {
+                let guide = guide.clone();
+                let work = move || Ok(verdict(&guide).err());
+                let verdict = admission.work(ON_THE_POOL, Work::Computes, work).await?;
+                // What failed for want of a thread may pass next time.
+                if verdict.as_ref().is_none_or(|error| error.status() == 400) {
+                    self.memory.lock().insert(key, verdict.clone());
+                }
+                verdict
+            }
+        };
+        verdict.map_or(Ok(()), Err)
+    }
+}
+
+fn key(guide: &Guide) -> Key {
+    let mut hash = Sha256::new();
+    // The field is part of the verdict's words.
+    for part in [guide.param, guide.kind.name(), &guide.text] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// The verdict, found on a thread that has a stack for it.
+fn verdict(guide: &Guide) -> Result<(), ApiError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, || judged(guide));
+        let verdict = thread.map(|thread| thread.join());
+        match verdict {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(_)) => Err(refused(guide, "The compiler cannot read it")),
+            Err(error) => {
+                tracing::error!(%error, "cannot start a thread to check a guide");
+                Err(ApiError::unavailable(
+                    "The server cannot check the request now. Retry later.",
+                ))
+            }
+        }
+    })
+}
+
+fn judged(guide: &Guide) -> Result<(), ApiError> {
+    match guide.kind {
+        GuideKind::Grammar => Ok(()),
+        GuideKind::Regex => compile::regex(&guide.text).map_err(|problem| {
+            refused(
+                guide,
+                &format!("The regular expression cannot be followed: {problem}"),
+            )
+        }),
+        GuideKind::JsonSchema => {
+            let schema = parsed(guide)?;
+            check_schema(guide, "", &schema)
+        }
+        GuideKind::StructuralTag => {
+            let tags = parsed(guide)?;
+            let structures = tags.get("structures").and_then(Value::as_array);
+            for (index, structure) in structures.into_iter().flatten().enumerate() {
+                if let Some(schema) = structure.get("schema") {
+                    check_schema(guide, &format!("/structures/{index}/schema"), schema)?;
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn parsed(guide: &Guide) -> Result<Value, ApiError> {
+    serde_json::from_str(&guide.text)
+        .map_err(|error| refused(guide, &format!("It is not JSON: {error}")))
+}
+
+/// `place`: where `schema` is in the field's value.
+fn check_schema(guide: &Guide, place: &str, schema: &Value) -> Result<(), ApiError> {
+    let Err(problem) = compile::schema(schema) else {
+        return Ok(());
+    };
+    let pointer = format!("{place}{}", locate::find(schema, &problem));
+    let text = match pointer.as_str() {
+        "" => format!("The schema cannot be followed: {problem}"),
+        pointer => format!("The schema cannot be followed at `{pointer}`: {problem}"),
+    };
+    Err(refused(guide, &text))
+}
+
+fn refused(guide: &Guide, text: &str) -> ApiError {
+    ApiError::invalid_request(
+        guide.param,
+        format!(
+            "Invalid value for `{}`. {text}. Change it there and retry.",
+            guide.param
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests;

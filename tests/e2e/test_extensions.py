@@ -1,0 +1,229 @@
+"""What requests may ask for beyond OpenAI's plain fields, with OpenAI's client on `inflight serve`.
+
+One test for each capability of the executor: structured output in every form, beams, words and tokens that
+may not come, salts, priorities, and what becomes of stop strings and long prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from support.servers import MODEL_NAME, Server
+
+MESSAGES: list[Any] = [{"role": "user", "content": "What is machine learning?"}]
+
+
+class Answer(BaseModel):
+    color: Literal["red", "blue"]
+    sure: bool
+    more: list[Literal["a", "b"]] | None
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["x", "y"]}},
+    "required": ["kind"],
+    "additionalProperties": False,
+}
+
+
+def ask(client: openai.OpenAI, **fields: Any) -> Any:
+    fields = {"max_tokens": 40, "temperature": 0, "messages": MESSAGES, **fields}
+    return client.chat.completions.create(model=MODEL_NAME, **fields)
+
+
+def text(client: openai.OpenAI, **extra: Any) -> str:
+    """An answer to a request with these extensions."""
+    content = ask(client, extra_body=extra).choices[0].message.content
+    assert isinstance(content, str)
+    return content
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _guided() -> None:
+    pytest.importorskip("llguidance", reason="pip install 'inflight-llm[guided]'")
+
+
+def test_a_pydantic_model_is_parsed(client: openai.OpenAI) -> None:
+    parsed = client.chat.completions.parse(
+        model=MODEL_NAME, messages=MESSAGES, response_format=Answer, max_tokens=200, temperature=0
+    )
+    assert parsed.choices[0].finish_reason == "stop"
+    assert isinstance(parsed.choices[0].message.parsed, Answer)
+    with client.chat.completions.stream(
+        model=MODEL_NAME, messages=MESSAGES, response_format=Answer, max_tokens=200, temperature=0
+    ) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.parsed == parsed.choices[0].message.parsed
+
+
+def test_an_answer_that_is_cut_says_so(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(
+            model=MODEL_NAME, messages=MESSAGES, response_format=Answer, max_tokens=2, temperature=0
+        )
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+        {"response_format": {"type": "json", "schema": SCHEMA}},
+        {"structured_outputs": {"json": SCHEMA}},
+        {"guided_json": SCHEMA},
+        {"guided_json": json.dumps(SCHEMA)},
+    ],
+)
+def test_every_form_of_a_schema_is_followed(client: openai.OpenAI, extra: dict[str, Any]) -> None:
+    assert json.loads(text(client, **extra))["kind"] in ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("extra", "pattern"),
+    [
+        ({"response_format": {"type": "regex", "regex": "[0-9]{4}"}}, "[0-9]{4}"),
+        ({"guided_regex": "(a|b)-[0-9]"}, "[ab]-[0-9]"),
+        ({"structured_outputs": {"choice": ["yes.", "no?"]}}, r"yes\.|no\?"),
+        ({"guided_choice": ["one", "two (2)"]}, r"one|two \(2\)"),
+        ({"guided_grammar": 'root ::= "x" digit\ndigit ::= [0-9]'}, "x[0-9]"),
+        ({"response_format": {"type": "ebnf", "ebnf": 'root ::= "ab" | "cd"'}}, "ab|cd"),
+    ],
+)
+def test_expressions_choices_and_grammars_are_followed(
+    client: openai.OpenAI, extra: dict[str, Any], pattern: str
+) -> None:
+    assert re.fullmatch(pattern, text(client, **extra))
+
+
+def test_structural_tags_are_followed(client: openai.OpenAI) -> None:
+    structure = {"begin": "<f>", "schema": SCHEMA, "end": "</f>"}
+    answer = text(client, structural_tag={"structures": [structure], "triggers": ["<f"]})
+    assert answer == ask(client).choices[0].message.content
+
+
+def test_a_json_object_is_an_object(client: openai.OpenAI) -> None:
+    answer = ask(client, response_format={"type": "json_object"}, max_tokens=300, seed=3)
+    content = answer.choices[0].message.content
+    assert content.lstrip().startswith("{")
+    if answer.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(content), dict)
+
+
+@pytest.mark.parametrize(
+    ("extra", "param", "part"),
+    [
+        ({"guided_json": {"properties": {"a": {"not": {}}}}}, "guided_json", "`/properties/a/not`"),
+        ({"guided_regex": "("}, "guided_regex", "regular expression"),
+        ({"guided_grammar": "root ::= missing"}, "guided_grammar", "guided_decoding_guide"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "Send only one"),
+    ],
+)
+def test_what_cannot_be_followed_is_400(
+    client: openai.OpenAI, extra: dict[str, Any], param: str, part: str
+) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask(client, extra_body=extra, stream=stream)
+        assert refused.value.param == param
+        assert part in refused.value.message
+
+
+def test_beams_are_ranked(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"logprobs": True, "max_tokens": 12}
+
+    def score(choice: Any) -> float:
+        values: list[float] = [entry.logprob for entry in choice.logprobs.content]
+        return sum(values) / len(values)
+
+    beams = ask(client, n=3, extra_body={"use_beam_search": True}, **fields).choices
+    assert len({beam.message.content for beam in beams}) == 3
+    assert score(beams[0]) >= score(beams[1]) >= score(beams[2])
+    best = ask(client, extra_body={"num_beams": 3}, **fields).choices
+    assert [beam.message.content for beam in best] == [beams[0].message.content]
+    with ask(client, extra_body={"num_beams": 3}, stream=True, **fields) as chunks:
+        parts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(parts) == beams[0].message.content
+    ranked = client.completions.create(
+        model=MODEL_NAME,
+        prompt="Machine learning is",
+        n=2,
+        best_of=4,
+        max_tokens=8,
+        extra_body={"use_beam_search": True, "length_penalty": 0.5, "early_stopping": True},
+    )
+    assert [choice.index for choice in ranked.choices] == [0, 1]
+
+
+def test_bad_words_do_not_come(client: openai.OpenAI) -> None:
+    plain = ask(client).choices[0].message.content
+    word = max(re.findall(r"[A-Za-z]+", plain), key=len)
+    without = text(client, bad_words=[word])
+    assert word not in without
+
+
+def test_runs_of_tokens_come_once(client: openai.OpenAI) -> None:
+    answer = ask(client, logprobs=True, max_tokens=60, extra_body={"no_repeat_ngram_size": 1})
+    tokens = [entry.token for entry in answer.choices[0].logprobs.content]
+    assert len(set(tokens)) == len(tokens)
+
+
+def test_only_allowed_tokens_come(client: openai.OpenAI) -> None:
+    answer = ask(client, logprobs=True, max_tokens=6, extra_body={"allowed_token_ids": [260, 261]})
+    assert len({entry.token for entry in answer.choices[0].logprobs.content}) <= 2
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_a_salt_parts_the_cache(client: openai.OpenAI) -> None:
+    found = []
+    for salt in ("one", "one", "two"):
+        answer = ask(client, max_tokens=2, extra_body={"cache_salt": salt})
+        found.append(answer.usage.prompt_tokens_details.cached_tokens)
+    assert found[0] == found[2] == 0
+    assert found[1] > 0
+
+
+def test_a_priority_changes_no_answer(client: openai.OpenAI) -> None:
+    plain = ask(client).choices[0].message.content
+    assert text(client, priority=-5) == text(client, priority=5) == plain
+    with pytest.raises(openai.BadRequestError) as refused:
+        text(client, priority=1000)
+    assert refused.value.param == "priority"
+
+
+def test_a_stop_string_is_told_and_shown_where_asked(client: openai.OpenAI) -> None:
+    plain = ask(client).choices[0].message.content
+    stop = plain[5:9]
+    for stream in (False, True):
+        for shows in (False, True):
+            answer = ask(client, stop=[stop], stream=stream, extra_body={"include_stop_str_in_output": shows})
+            if stream:
+                chunks = [chunk.choices[0] for chunk in answer if chunk.choices]
+                content = "".join(chunk.delta.content or "" for chunk in chunks)
+                last = chunks[-1]
+            else:
+                last = answer.choices[0]
+                content = last.message.content
+            end = plain.index(stop) + (len(stop) if shows else 0)
+            assert content == plain[:end]
+            assert (last.finish_reason, last.stop_reason) == ("stop", stop)
+
+
+def test_a_prompt_is_cut_to_its_end(server: Server, client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": MODEL_NAME, "max_tokens": 4, "temperature": 0}
+    prompt = "one two three four five six seven eight"
+    cut = client.completions.create(**fields, prompt=prompt, extra_body={"truncate_prompt_tokens": 3})
+    assert cut.usage is not None
+    assert cut.usage.prompt_tokens == 3
+    long = client.completions.create(
+        **fields, prompt=prompt * 20_000, extra_body={"truncate_prompt_tokens": -1}
+    )
+    assert long.usage is not None
+    models = client.models.list().data
+    assert long.usage.total_tokens <= max(getattr(model, "max_model_len", 1 << 30) for model in models)
+    assert server.model == MODEL_NAME
