@@ -31,6 +31,10 @@ MAX_GUIDE_BYTES = 64 * 1024
 #: Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
 _MAX_GRAMMAR_SIZE = 8_000
 
+#: White space between the parts of JSON: a line break and an indent. Without a bound, a small model may write
+#: nothing else until its answer is cut.
+_WHITE_SPACE = {"whitespace_pattern": r"\n? {0,12}"}
+
 #: Threads that compute masks. They wait for no lock of Python's.
 _THREADS = 2
 
@@ -117,10 +121,11 @@ class Guides:
     def _grammar(self, request: GuideRequest) -> str:
         matcher, guide = self._llguidance.LLMatcher, request.guide
         if request.guide_type == "json":
-            return cast(str, matcher.grammar_from_json_schema("{}"))
+            return cast(str, matcher.grammar_from_json_schema("{}", defaults=_WHITE_SPACE))
         if request.guide_type == "json_schema":
             # Read here first: what is no JSON is told by its line and column.
-            return cast(str, matcher.grammar_from_json_schema(json.dumps(json.loads(guide))))
+            schema = json.dumps(json.loads(guide))
+            return cast(str, matcher.grammar_from_json_schema(schema, defaults=_WHITE_SPACE))
         if request.guide_type == "regex":
             return cast(str, matcher.grammar_from_regex(guide))
         if request.guide_type == "ebnf_grammar":
