@@ -214,6 +214,49 @@ def test_a_stop_string_is_told_and_shown_where_asked(client: openai.OpenAI) -> N
             assert (last.finish_reason, last.stop_reason) == ("stop", stop)
 
 
+def test_tokens_are_listed(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"extra_body": {"return_token_ids": True, "return_tokens_as_token_ids": True}}
+    whole = ask(client, logprobs=True, max_tokens=12, **asked)
+    choice = whole.choices[0]
+    assert len(whole.prompt_token_ids) == whole.usage.prompt_tokens
+    assert len(choice.token_ids) == whole.usage.completion_tokens
+    named = [entry.token for entry in choice.logprobs.content]
+    assert named == [f"token_id:{token}" for token in choice.token_ids]
+    chunks = list(ask(client, stream=True, max_tokens=12, **asked))
+    assert chunks[0].prompt_token_ids == whole.prompt_token_ids
+    told = [token for chunk in chunks for token in getattr(chunk.choices[0], "token_ids", None) or []]
+    assert told == choice.token_ids
+    completion = client.completions.create(
+        model=MODEL_NAME, prompt=[whole.prompt_token_ids, [5, 6]], max_tokens=2, temperature=0, **asked
+    )
+    assert [one.prompt_token_ids for one in completion.choices] == [whole.prompt_token_ids, [5, 6]]
+
+
+def test_usage_comes_with_every_event(client: openai.OpenAI) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(ask(client, stream=True, stream_options=options, max_tokens=8))
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert counts[-1] == counts[-2]
+    assert len({chunk.usage.prompt_tokens for chunk in chunks}) == 1
+
+
+def test_a_prompt_is_scored(client: openai.OpenAI) -> None:
+    answer = ask(client, max_tokens=1, extra_body={"prompt_logprobs": 2, "return_token_ids": True})
+    first, *others = answer.prompt_logprobs
+    assert first is None
+    for token, scored in zip(answer.prompt_token_ids[1:], others, strict=True):
+        assert 2 <= len(scored) <= 3
+        own = scored[str(token)]
+        best = max(entry["logprob"] for entry in scored.values())
+        assert own["logprob"] <= best
+        assert (own["rank"] == 1) == (own["logprob"] == best)
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, stream=True, extra_body={"prompt_logprobs": 1})
+    assert refused.value.param == "prompt_logprobs"
+
+
 def test_a_prompt_is_cut_to_its_end(server: Server, client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": MODEL_NAME, "max_tokens": 4, "temperature": 0}
     prompt = "one two three four five six seven eight"

@@ -6,4 +6,5 @@ pub(crate) mod body;
 pub(crate) mod choice;
 pub(crate) mod logprobs;
 pub(crate) mod record;
+pub(crate) mod tells;
 pub(crate) mod whole;

@@ -42,6 +42,17 @@ pub enum FrameLogprobs<'a> {
     Completion(&'a CompletionLogprobs),
 }
 
+/// What a frame has beyond the usual, where the request asks for it; see vLLM's `return_token_ids` and
+/// `continuous_usage_stats`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FrameExtras<'a> {
+    /// The tokens that this frame's text came from.
+    pub token_ids: Option<&'a [i32]>,
+    /// Once for each choice.
+    pub prompt_token_ids: Option<&'a [i32]>,
+    pub usage: Option<Usage>,
+}
+
 /// Writes the frames of one choice of one stream.
 ///
 /// ```
@@ -95,16 +106,18 @@ impl ChunkTemplate {
         write_escaped(&mut head, info.model);
         head.extend_from_slice(b"\",\"system_fingerprint\":null,\"choices\":[");
 
-        let tail: &[u8] = match info.include_usage {
-            true => b"],\"usage\":null}\n\n",
-            false => b"]}\n\n",
-        };
+        let mut tail = b"]".to_vec();
+        if info.include_usage {
+            tail.extend_from_slice(b",\"usage\":null");
+        }
+        tail.extend_from_slice(b"}\n\n");
+
         let mut template = Self {
             shape,
             head,
             before_text: Vec::new(),
             after_text: Vec::new(),
-            tail: Vec::new(),
+            tail,
             index,
         };
         let mut before = template.head.clone();
@@ -113,26 +126,12 @@ impl ChunkTemplate {
             Shape::Chat => b"\"delta\":{\"content\":\"".as_slice(),
             Shape::Completion => b"\"text\":\"".as_slice(),
         });
-        template.before_text = before;
-        template.set_tail(tail.to_vec());
-        template
-    }
-
-    fn set_tail(&mut self, tail: Vec<u8>) {
-        let mut after = self.close_text().to_vec();
+        let mut after = template.close_text().to_vec();
         after.extend_from_slice(b"null,\"finish_reason\":null}");
-        after.extend_from_slice(&tail);
-        self.after_text = after;
-        self.tail = tail;
-    }
-
-    /// Makes the frames that follow carry the usage so far (`continuous_usage_stats`).
-    pub fn set_usage(&mut self, usage: &Usage) {
-        let mut tail = BytesMut::with_capacity(256);
-        tail.put_slice(b"],\"usage\":");
-        write_json(&mut tail, usage);
-        tail.put_slice(b"}\n\n");
-        self.set_tail(tail.to_vec());
+        after.extend_from_slice(&template.tail);
+        template.before_text = before;
+        template.after_text = after;
+        template
     }
 
     fn open_choice(&self, out: &mut impl BufMut) {
@@ -185,12 +184,76 @@ impl ChunkTemplate {
         }
     }
 
+    /// A frame of text, which may be empty, with extras.
+    pub fn write_content_with(
+        &self,
+        out: &mut BytesMut,
+        text: &str,
+        logprobs: Option<FrameLogprobs<'_>>,
+        extras: FrameExtras<'_>,
+    ) {
+        out.reserve(self.before_text.len() + text.len() + 8 + self.after_text.len());
+        out.put_slice(&self.before_text);
+        write_escaped(out, text);
+        out.put_slice(self.close_text());
+        match logprobs {
+            None => out.put_slice(b"null"),
+            Some(FrameLogprobs::Chat(logprobs)) => write_json(out, logprobs),
+            Some(FrameLogprobs::Completion(logprobs)) => write_json(out, logprobs),
+        }
+        out.put_slice(b",\"finish_reason\":null");
+        self.end_with(out, extras);
+    }
+
+    /// [`ChunkTemplate::write_role`] with extras.
+    pub fn write_role_with(&self, out: &mut BytesMut, extras: FrameExtras<'_>) {
+        if self.shape == Shape::Completion {
+            return;
+        }
+        out.put_slice(&self.head);
+        self.open_choice(out);
+        out.put_slice(b"\"delta\":{\"role\":\"assistant\",\"content\":\"");
+        out.put_slice(self.close_text());
+        out.put_slice(b"null,\"finish_reason\":null");
+        self.end_with(out, extras);
+    }
+
+    /// Ends a choice and its frame.
+    fn end_with(&self, out: &mut BytesMut, extras: FrameExtras<'_>) {
+        if let Some(ids) = extras.token_ids {
+            out.put_slice(b",\"token_ids\":");
+            write_json(out, &ids);
+        }
+        let write_prompt = |out: &mut BytesMut| {
+            if let Some(ids) = extras.prompt_token_ids {
+                out.put_slice(b",\"prompt_token_ids\":");
+                write_json(out, &ids);
+            }
+        };
+        if self.shape == Shape::Completion {
+            write_prompt(out);
+        }
+        out.put_slice(b"}");
+        match &extras.usage {
+            None => out.put_slice(self.tail.strip_suffix(b"}\n\n").unwrap_or(&self.tail)),
+            Some(usage) => {
+                out.put_slice(b"],\"usage\":");
+                write_json(out, usage);
+            }
+        }
+        if self.shape == Shape::Chat {
+            write_prompt(out);
+        }
+        out.put_slice(b"}\n\n");
+    }
+
     /// The choice's last frame: no text, why it ended, and what ended it.
     pub fn write_finish(
         &self,
         out: &mut BytesMut,
         reason: FinishReason,
         stop_reason: Option<&StopReason>,
+        extras: FrameExtras<'_>,
     ) {
         out.reserve(self.before_text.len() + self.after_text.len() + 32);
         out.put_slice(&self.head);
@@ -205,8 +268,7 @@ impl ChunkTemplate {
             out.put_slice(b",\"stop_reason\":");
             write_json(out, stop_reason);
         }
-        out.put_slice(b"}");
-        out.put_slice(&self.tail);
+        self.end_with(out, extras);
     }
 
     /// The stream's usage frame, after the last choice has ended: no choices. Any choice's template

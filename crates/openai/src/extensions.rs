@@ -12,6 +12,8 @@ const MAX_BAD_WORDS: usize = 256;
 const MAX_BAD_WORD_BYTES: usize = 1024;
 const MAX_ALLOWED_TOKEN_IDS: usize = 65_536;
 const MAX_CACHE_SALT_BYTES: usize = 1024;
+/// OpenAI's limit on alternatives.
+const MAX_PROMPT_LOGPROBS: u32 = 20;
 /// Steps on either side of the usual priority: a worker has a hundred levels.
 const MAX_PRIORITY: i64 = 49;
 
@@ -34,6 +36,12 @@ pub struct Extensions {
     /// Whether a stop string that ended a choice is part of its text.
     pub include_stop_str_in_output: bool,
     pub truncate_prompt_tokens: Option<Truncation>,
+    /// Whether the answer lists the ids of the prompt's and of the generated tokens.
+    pub return_token_ids: bool,
+    /// Whether log probabilities name tokens `token_id:ID` instead of by text.
+    pub return_tokens_as_token_ids: bool,
+    /// `Some(k)`: log probabilities of the prompt, with k alternatives, 0..=20.
+    pub prompt_logprobs: Option<u32>,
 }
 
 /// A search for the likeliest sequences, of which the best `n` are the choices.
@@ -56,11 +64,12 @@ pub enum Truncation {
 }
 
 impl Extensions {
-    /// Takes what is left of the fields that belong here; `n` choices are asked for.
+    /// Takes what is left of the fields that belong here. `n` choices are asked for, as events if `stream`.
     pub(crate) fn take(
         fields: &mut Fields<'_>,
         endpoint: Endpoint,
         n: u32,
+        stream: bool,
         ignored: &mut IgnoredFields,
     ) -> Result<Option<Box<Self>>, ApiError> {
         if fields.is_empty() {
@@ -82,6 +91,11 @@ impl Extensions {
                 .boolean("include_stop_str_in_output")?
                 .unwrap_or(false),
             truncate_prompt_tokens: take_truncation(fields)?,
+            return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
+            return_tokens_as_token_ids: fields
+                .boolean("return_tokens_as_token_ids")?
+                .unwrap_or(false),
+            prompt_logprobs: take_prompt_logprobs(fields, stream)?,
         };
         if let (Some(_), Some(guide)) = (taken.beams, &taken.guide) {
             return Err(ApiError::invalid_request(
@@ -227,6 +241,19 @@ fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> 
         ));
     }
     Ok(salt)
+}
+
+/// An answer in events has no place for them, in vLLM either.
+fn take_prompt_logprobs(fields: &mut Fields<'_>, stream: bool) -> Result<Option<u32>, ApiError> {
+    let name = "prompt_logprobs";
+    let count = fields.count(name, 0..=MAX_PROMPT_LOGPROBS)?;
+    if count.is_some() && stream {
+        return Err(ApiError::invalid_request(
+            name,
+            "`prompt_logprobs` is only allowed when `stream` is false. Leave it out or unset `stream`.",
+        ));
+    }
+    Ok(count)
 }
 
 fn take_truncation(fields: &mut Fields<'_>) -> Result<Option<Truncation>, ApiError> {

@@ -117,7 +117,7 @@ impl Generation {
         endpoint: Endpoint,
         ignored: &mut IgnoredFields,
     ) -> Result<(), ApiError> {
-        self.extensions = Extensions::take(fields, endpoint, self.n, ignored)?;
+        self.extensions = Extensions::take(fields, endpoint, self.n, self.stream, ignored)?;
         Ok(())
     }
 }

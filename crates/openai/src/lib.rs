@@ -37,7 +37,10 @@ pub use extensions::{BeamSearch, Extensions, Truncation};
 pub use generation::{Generation, Sampling};
 pub use guide::{Guide, GuideKind};
 pub use ignored::IgnoredFields;
-pub use logprobs::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob, TopLogprobs};
+pub use logprobs::{
+    ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TokenLogprob, TopLogprob,
+    TopLogprobs,
+};
 pub use model::{ModelCard, ModelList};
 pub use response::{
     AssistantMessage, ChatChoice, ChatCompletion, Completion, CompletionChoice,

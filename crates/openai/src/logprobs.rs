@@ -49,6 +49,34 @@ pub struct TopLogprob {
     pub bytes: Option<Vec<u8>>,
 }
 
+/// vLLM's `prompt_logprobs`: for each token of the prompt, itself and the likeliest; none for the first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptLogprobs(pub Vec<Option<Vec<PromptLogprob>>>);
+
+/// One token at a position of a prompt.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PromptLogprob {
+    #[serde(skip)]
+    pub id: i32,
+    #[serde(serialize_with = "write_logprob")]
+    pub logprob: f32,
+    /// 1: the likeliest. `None`: not among the alternatives that were asked for.
+    pub rank: Option<u32>,
+    pub decoded_token: String,
+}
+
+impl Serialize for PromptLogprobs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Position<'a>(&'a [PromptLogprob]);
+        impl Serialize for Position<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_map(self.0.iter().map(|token| (token.id, token)))
+            }
+        }
+        serializer.collect_seq(self.0.iter().map(|tokens| tokens.as_deref().map(Position)))
+    }
+}
+
 /// `choices[].logprobs` of completions: columns of equal length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CompletionLogprobs {

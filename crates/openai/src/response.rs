@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::logprobs::{ChatLogprobs, CompletionLogprobs};
+use crate::logprobs::{ChatLogprobs, CompletionLogprobs, PromptLogprobs};
 
 /// Why a choice ended, in OpenAI's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -89,6 +89,10 @@ pub struct ChatCompletion {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     pub system_fingerprint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<i32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 impl ChatCompletion {
@@ -107,6 +111,8 @@ impl ChatCompletion {
             choices,
             usage,
             system_fingerprint: None,
+            prompt_token_ids: None,
+            prompt_logprobs: None,
         }
     }
 }
@@ -120,6 +126,8 @@ pub struct ChatChoice {
     pub finish_reason: FinishReason,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<i32>>,
 }
 
 impl ChatChoice {
@@ -140,6 +148,7 @@ impl ChatChoice {
             logprobs,
             finish_reason,
             stop_reason: None,
+            token_ids: None,
         }
     }
 }
@@ -200,6 +209,12 @@ pub struct CompletionChoice {
     pub finish_reason: FinishReason,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<i32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<i32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 #[cfg(test)]
@@ -239,6 +254,9 @@ mod tests {
                 logprobs: None,
                 finish_reason: FinishReason::Length,
                 stop_reason: None,
+                token_ids: None,
+                prompt_token_ids: None,
+                prompt_logprobs: None,
             }],
             Some(Usage::new(0, 1, 0)),
         );

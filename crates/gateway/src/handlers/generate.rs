@@ -205,6 +205,9 @@ pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
     let decodes = tokenizer.filter(|_| !prepared.served.takes_text());
     let extensions = prepared.generation.extensions.as_deref();
     let shows_stops = extensions.is_some_and(|asked| asked.include_stop_str_in_output);
+    let as_ids = extensions.is_some_and(|asked| asked.return_tokens_as_token_ids);
+    let lists = extensions.is_some_and(|asked| asked.return_token_ids);
+    let counts = prepared.generation.continuous_usage;
     let stops = StopMatcher::new(&prepared.generation.stop);
     let stops = if shows_stops { stops.shown() } else { stops };
     let skip_special = prepared.generation.skip_special_tokens.unwrap_or(true);
@@ -212,10 +215,14 @@ pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
     for prompt in &prepared.prompts {
         let end_ids = prompt.params.end_ids();
         for _ in 0..prepared.generation.n {
-            let log_probs = prepared
-                .log_probs
-                .zip(decodes)
-                .map(|(top, tokenizer)| LogProbs::new(Arc::clone(tokenizer), top as usize));
+            let log_probs = prepared.log_probs.zip(decodes).map(|(top, tokenizer)| {
+                let log_probs = LogProbs::new(Arc::clone(tokenizer), top as usize);
+                if as_ids {
+                    log_probs.with_ids_for_names()
+                } else {
+                    log_probs
+                }
+            });
             let choice = Choice::new(
                 decodes,
                 skip_special,
@@ -229,6 +236,10 @@ pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
                 choice.with_stops()
             } else {
                 choice
+            };
+            let choice = match lists || counts {
+                true => choice.with_tokens(lists),
+                false => choice,
             };
             choices.push(match prepared.generation.max_tokens {
                 Some(0) => choice.with_only_prompt(),

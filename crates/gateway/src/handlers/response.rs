@@ -1,6 +1,7 @@
 //! The answer to a chat or completions request: streamed, or whole. Owns its headers; the content is
 //! `stream`'s.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
@@ -14,6 +15,7 @@ use super::unanswered::Unanswered;
 use crate::error::LoggedAtEnd;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, Shape};
+use crate::stream::tells::Tells;
 use crate::stream::whole;
 
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
@@ -46,6 +48,35 @@ pub(super) async fn answer(
     Ok(response)
 }
 
+/// What the answer tells beyond text and usage.
+fn tells(prepared: &Prepared) -> Tells {
+    let generation = &prepared.generation;
+    let asked = generation.extensions.as_deref();
+    let prompts = || -> Vec<Vec<i32>> {
+        let prompts = prepared.prompts.iter();
+        prompts.map(|prompt| prompt.tokens.clone()).collect()
+    };
+    let top = asked.and_then(|asked| asked.prompt_logprobs);
+    let text = prepared.served.text.as_ref();
+    let prompt_logprobs = top
+        .zip(text)
+        .map(|(top, text)| (top as usize, Arc::clone(text.tokenizer())));
+    Tells {
+        stop: generation.stop.clone(),
+        prompts: asked
+            .filter(|asked| asked.return_token_ids)
+            .map(|_| prompts()),
+        n: generation.n as usize,
+        usage: generation.continuous_usage,
+        scored: if prompt_logprobs.is_some() {
+            prompts()
+        } else {
+            Vec::new()
+        },
+        prompt_logprobs,
+    }
+}
+
 /// A worker's refusal of a guide is about the field that the guide came from.
 fn about_guide(mut error: ApiError, prepared: &Prepared) -> ApiError {
     let extensions = prepared.generation.extensions.as_ref();
@@ -75,14 +106,7 @@ fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Respon
             Shape::Completion => ChunkTemplate::completion(&info, index),
         })
         .collect();
-    let body = EventBody::new(
-        request,
-        shape,
-        templates,
-        include_usage,
-        prepared.generation.continuous_usage,
-        prepared.generation.stop.clone(),
-    );
+    let body = EventBody::new(request, shape, templates, include_usage, tells(prepared));
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(
@@ -102,11 +126,11 @@ fn complete(
 ) -> Result<Response, ApiError> {
     let (id, created) = identity(shape);
     let model = prepared.generation.model.clone();
-    let stop = &prepared.generation.stop;
+    let tells = tells(prepared);
     let json = match shape {
-        Shape::Chat => serde_json::to_vec(&whole::chat(request, id, created, model, stop)),
+        Shape::Chat => serde_json::to_vec(&whole::chat(request, id, created, model, &tells)),
         Shape::Completion => {
-            serde_json::to_vec(&whole::completion(request, id, created, model, stop))
+            serde_json::to_vec(&whole::completion(request, id, created, model, &tells))
         }
     };
     let json = json.map_err(|error| {

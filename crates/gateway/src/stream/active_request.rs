@@ -241,6 +241,18 @@ impl ActiveRequest {
         self.choices.iter().map(|choice| choice.tokens).sum()
     }
 
+    /// Tokens of the prompt, where they are counted, and those of them that were in the cache.
+    pub(crate) fn prompt_counts(&self) -> (Option<u64>, u64) {
+        (self.record.prompt_tokens, self.cached_tokens)
+    }
+
+    /// The log probabilities of each choice's prompt, once they have come.
+    pub(crate) fn prompt_log_probs(&self) -> Vec<Option<PromptLogProbs>> {
+        let sequences = self.handles.sequences().max(1);
+        let of = |choice: usize| self.prompt_log_probs.get(choice / sequences)?.clone();
+        (0..self.choices.len()).map(of).collect()
+    }
+
     /// The usage so far; `None` where nobody counts the prompt's tokens.
     pub(crate) fn usage(&self) -> Option<Usage> {
         Some(Usage::new(

@@ -12,17 +12,12 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use inflight_openai::ApiError;
-use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameLogprobs};
+use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameExtras, FrameLogprobs};
 
 use super::active_request::ActiveRequest;
 use super::choice::Piece;
-
-/// Which of the two shapes the frames have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    Chat,
-    Completion,
-}
+pub(crate) use super::tells::Shape;
+use super::tells::Tells;
 
 /// A response body of server-sent events.
 #[derive(Debug)]
@@ -34,10 +29,7 @@ pub(crate) struct EventBody {
     /// Choices whose last frame is written.
     ended: Vec<bool>,
     include_usage: bool,
-    /// Every frame carries the usage so far.
-    continuous_usage: bool,
-    /// The request's stop strings.
-    stop: Vec<String>,
+    tells: Tells,
     buffer: BytesMut,
     over: bool,
 }
@@ -49,8 +41,7 @@ impl EventBody {
         shape: Shape,
         templates: Vec<ChunkTemplate>,
         include_usage: bool,
-        continuous_usage: bool,
-        stop: Vec<String>,
+        tells: Tells,
     ) -> Self {
         let mut body = Self {
             ended: vec![false; templates.len()],
@@ -58,34 +49,36 @@ impl EventBody {
             shape,
             templates,
             include_usage,
-            continuous_usage,
-            stop,
+            tells,
             buffer: BytesMut::with_capacity(1024),
             over: false,
         };
-        body.refresh_usage();
-        for template in &body.templates {
-            template.write_role(&mut body.buffer);
+        let counts = body.request.prompt_counts();
+        for (index, template) in body.templates.iter().enumerate() {
+            match body.tells.prompt(index) {
+                None if !body.tells.usage => template.write_role(&mut body.buffer),
+                prompt_token_ids => {
+                    let extras = FrameExtras {
+                        prompt_token_ids,
+                        usage: body.tells.usage_after(0, counts),
+                        ..FrameExtras::default()
+                    };
+                    template.write_role_with(&mut body.buffer, extras);
+                }
+            }
         }
         body.write_ready();
         body
     }
 
-    /// Puts the usage so far into the frames to come, if each is to carry it.
-    fn refresh_usage(&mut self) {
-        let usage = self.request.usage().filter(|_| self.continuous_usage);
-        if let Some(usage) = usage {
-            for template in &mut self.templates {
-                template.set_usage(&usage);
-            }
-        }
-    }
-
     /// Writes all text that may be shown, then what has ended.
     fn write_ready(&mut self) {
-        self.refresh_usage();
-        let choices = self.request.choices.iter_mut();
-        for ((choice, template), ended) in choices.zip(&self.templates).zip(&mut self.ended) {
+        let counts = self.request.prompt_counts();
+        let has_extras = self.tells.has_extras();
+        let choices = self.request.choices.iter_mut().enumerate();
+        for (((index, choice), template), ended) in
+            choices.zip(&self.templates).zip(&mut self.ended)
+        {
             if *ended {
                 continue;
             }
@@ -96,27 +89,43 @@ impl EventBody {
                 let text = text.unwrap_or_default();
                 let count = piece.log_probs_end - from.log_probs_end;
                 from = piece;
-                match choice.log_probs.as_mut().filter(|_| count > 0) {
-                    None => template.write_content(buffer, text, None),
-                    Some(log_probs) => match self.shape {
-                        Shape::Chat => {
-                            let values = log_probs.take_chat(count);
-                            let values = Some(FrameLogprobs::Chat(&values));
-                            template.write_content(buffer, text, values);
-                        }
-                        Shape::Completion => {
-                            let values = log_probs.take_completion(count);
-                            let values = Some(FrameLogprobs::Completion(&values));
-                            template.write_content(buffer, text, values);
-                        }
-                    },
+                let log_probs = choice.log_probs.as_mut().filter(|_| count > 0);
+                if log_probs.is_none() && !has_extras {
+                    template.write_content(buffer, text, None);
+                    continue;
+                }
+                let extras = match has_extras {
+                    true => self.tells.extras(
+                        self.shape,
+                        index,
+                        piece.tokens_end,
+                        choice.ids.as_mut(),
+                        counts,
+                    ),
+                    false => FrameExtras::default(),
+                };
+                match (log_probs, self.shape) {
+                    (None, _) => template.write_content_with(buffer, text, None, extras),
+                    (Some(log_probs), Shape::Chat) => {
+                        let values = log_probs.take_chat(count);
+                        let values = Some(FrameLogprobs::Chat(&values));
+                        template.write_content_with(buffer, text, values, extras);
+                    }
+                    (Some(log_probs), Shape::Completion) => {
+                        let values = log_probs.take_completion(count);
+                        let values = Some(FrameLogprobs::Completion(&values));
+                        template.write_content_with(buffer, text, values, extras);
+                    }
                 }
             }
             choice.clear_ready();
             if let Some(reason) = choice.finish {
                 let stopped = choice.stop_reason();
-                let stopped = stopped.map(|stopped| stopped.told(&self.stop));
-                template.write_finish(buffer, reason, stopped.as_ref());
+                let stopped = stopped.map(|stopped| stopped.told(&self.tells.stop));
+                let tokens = choice.tokens as usize;
+                let ids = choice.ids.as_mut();
+                let extras = self.tells.extras(self.shape, index, tokens, ids, counts);
+                template.write_finish(buffer, reason, stopped.as_ref(), extras);
                 *ended = true;
             }
         }

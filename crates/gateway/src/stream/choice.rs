@@ -32,6 +32,8 @@ pub(crate) struct Piece {
     pub text_end: usize,
     /// Among the released log probabilities.
     pub log_probs_end: usize,
+    /// Among the generated tokens, where the answer tells of them; else 0.
+    pub tokens_end: usize,
 }
 
 /// What ended a choice.
@@ -49,6 +51,30 @@ impl Stopped {
             Self::Text(index) => StopReason::Text(stop.get(index).cloned().unwrap_or_default()),
             Self::Token(token) => StopReason::Token(token),
         }
+    }
+}
+
+/// The generated tokens of a choice that lists them.
+#[derive(Debug, Default)]
+pub(crate) struct TokenIds {
+    pub all: Vec<i32>,
+    /// How many are told.
+    told: usize,
+    /// Whether anything of the choice was told.
+    has_begun: bool,
+}
+
+impl TokenIds {
+    /// The tokens up to `end` that are not told yet.
+    pub(crate) fn tell(&mut self, end: usize) -> &[i32] {
+        let from = self.told;
+        self.told = end.min(self.all.len()).max(from);
+        self.all.get(from..self.told).unwrap_or_default()
+    }
+
+    /// Whether this is the first that is told of the choice.
+    pub(crate) fn begins(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_begun, true)
     }
 }
 
@@ -80,6 +106,10 @@ pub(crate) struct Choice {
     shows_stops: bool,
     /// The token that ended the choice, where it is not the model's own end token.
     stop_token: Option<i32>,
+    /// Whether pieces tell of their tokens.
+    counts_tokens: bool,
+    /// All generated tokens, where the answer lists them.
+    pub ids: Option<TokenIds>,
 }
 
 impl Choice {
@@ -111,12 +141,21 @@ impl Choice {
             echo,
             shows_stops: false,
             stop_token: None,
+            counts_tokens: false,
+            ids: None,
         }
     }
 
     /// Makes the stop string or token that ends the choice a part of its text.
     pub(crate) fn with_stops(mut self) -> Self {
         self.shows_stops = true;
+        self
+    }
+
+    /// Makes pieces tell how many tokens there were, and keeps the tokens if they are to be listed.
+    pub(crate) fn with_tokens(mut self, lists_them: bool) -> Self {
+        self.counts_tokens = true;
+        self.ids = lists_them.then(TokenIds::default);
         self
     }
 
@@ -182,10 +221,12 @@ impl Choice {
             tokens
         };
         match &mut self.detokenizer {
-            Some(detokenizer) if self.stops.is_empty() && self.log_probs.is_none() => {
+            Some(detokenizer)
+                if self.stops.is_empty() && self.log_probs.is_none() && !self.counts_tokens =>
+            {
                 for &token in tokens {
                     detokenizer.push(token_id(token), &mut self.ready);
-                    push_piece(&mut self.pieces, self.ready.len(), 0);
+                    push_piece(&mut self.pieces, self.ready.len(), 0, 0);
                 }
                 self.tokens += tokens.len() as u64;
             }
@@ -235,22 +276,32 @@ impl Choice {
         Piece {
             text_end: self.ready.len(),
             log_probs_end: self.log_probs.as_ref().map_or(0, LogProbs::released),
+            tokens_end: match self.counts_tokens {
+                true => self.tokens as usize,
+                false => 0,
+            },
         }
     }
 
     fn push_piece(&mut self, piece: Piece) {
-        push_piece(&mut self.pieces, piece.text_end, piece.log_probs_end);
+        push_piece(
+            &mut self.pieces,
+            piece.text_end,
+            piece.log_probs_end,
+            piece.tokens_end,
+        );
     }
 
     /// Ends a piece here. Log probabilities that were released together each get a piece of their own: clients
     /// expect one an event.
     fn end_piece(&mut self) {
         if let Some(log_probs) = &self.log_probs {
-            let told = self.pieces.last().map_or(0, |piece| piece.log_probs_end);
+            let last = self.pieces.last().copied().unwrap_or_default();
+            let (told, tokens) = (last.log_probs_end, last.tokens_end);
             let shown = self.ready.len();
             for index in told + 1..log_probs.released() {
                 let text_end = shown - log_probs.shown_from(index).min(shown);
-                push_piece(&mut self.pieces, text_end, index);
+                push_piece(&mut self.pieces, text_end, index, tokens);
             }
         }
         let all = self.all();
@@ -267,6 +318,9 @@ impl Choice {
     ) {
         if end.is_some() || reason == WorkerReason::EndId {
             self.tokens += 1;
+        }
+        if let (Some(ids), Some(end)) = (&mut self.ids, end) {
+            ids.all.push(end);
         }
         if let Some((log_probs, token)) = self.log_probs.as_mut().zip(end) {
             log_probs.push_end(token, position, details);
@@ -291,6 +345,9 @@ impl Choice {
             detokenizer.push(token_id(token), &mut self.decoded);
         }
         self.tokens += 1;
+        if let Some(ids) = &mut self.ids {
+            ids.all.push(token);
+        }
         if let Some(log_probs) = &mut self.log_probs {
             log_probs.push(token, position, details, &self.decoded);
         }
@@ -334,13 +391,14 @@ impl Choice {
 }
 
 /// Adds a piece that ends here, unless it is empty.
-fn push_piece(pieces: &mut Vec<Piece>, text_end: usize, log_probs_end: usize) {
+fn push_piece(pieces: &mut Vec<Piece>, text_end: usize, log_probs_end: usize, tokens_end: usize) {
     let last = pieces.last().copied().unwrap_or_default();
     let piece = Piece {
         text_end: text_end.max(last.text_end),
         log_probs_end,
+        tokens_end,
     };
-    if piece == last {
+    if (piece.text_end, piece.log_probs_end) == (last.text_end, last.log_probs_end) {
         return;
     }
     if pieces.len() >= MAX_PIECES {

@@ -37,6 +37,8 @@ pub(crate) struct LogProbs {
     decoded_bytes: usize,
     decoded_characters: u32,
     shown_bytes: usize,
+    /// Whether tokens are named by their ids.
+    names_ids: bool,
 }
 
 impl LogProbs {
@@ -50,7 +52,14 @@ impl LogProbs {
             decoded_bytes: 0,
             decoded_characters: 0,
             shown_bytes: 0,
+            names_ids: false,
         }
+    }
+
+    /// Names tokens `token_id:ID`, as vLLM does where it is asked to.
+    pub(crate) fn with_ids_for_names(mut self) -> Self {
+        self.names_ids = true;
+        self
     }
 
     /// Puts an echoed prompt before the generated tokens. `text` is what the choice's text starts with.
@@ -283,6 +292,14 @@ impl LogProbs {
 
     /// A token's text, and its bytes where it has text of its own.
     fn text(&self, token: i32) -> (String, Option<Vec<u8>>) {
+        let (text, bytes) = self.own_text(token);
+        match self.names_ids {
+            true => (format!("token_id:{token}"), bytes),
+            false => (text, bytes),
+        }
+    }
+
+    fn own_text(&self, token: i32) -> (String, Option<Vec<u8>>) {
         let id = u32::try_from(token).unwrap_or(u32::MAX);
         match self.tokenizer.token_text(id) {
             Some(text) => {

@@ -108,6 +108,16 @@ fn check_capabilities(extensions: &Extensions, model: &ServedModel) -> Result<()
             "cache_salt",
             Capability::CacheSalt,
         ),
+        (
+            extensions.prompt_logprobs.is_some(),
+            "prompt_logprobs",
+            Capability::PromptLogProbs,
+        ),
+        (
+            extensions.return_token_ids,
+            "return_token_ids",
+            Capability::TokenPrompt,
+        ),
         (extensions.priority != 0, "priority", Capability::Priority),
         (
             extensions.include_stop_str_in_output,

@@ -36,6 +36,10 @@ pub(crate) fn resolve(
         .extensions
         .as_ref()
         .and_then(|extensions| extensions.beams);
+    let scored = requested
+        .extensions
+        .as_ref()
+        .and_then(|extensions| extensions.prompt_logprobs);
     let silent = GenerationConfig::default();
     let defaults = model
         .text
@@ -89,7 +93,7 @@ pub(crate) fn resolve(
             .map(|(id, bias)| (*id as i32, *bias))
             .collect(),
         log_probs: requested.log_probs,
-        prompt_log_probs: requested.prompt_log_probs,
+        prompt_log_probs: requested.prompt_log_probs.max(scored),
         cached_tokens: requested.reports_usage,
         extras,
     })

@@ -103,8 +103,8 @@ async fn each_event_carries_the_usage_so_far_if_asked() {
             )
         })
         .collect();
-    // The role and the first token; the second; the end token with the finish reason; the usage alone.
-    let expected = [(1, 19), (1, 19), (2, 20), (3, 21), (3, 21)];
+    // The role; the two tokens; the end token with the finish reason; the usage alone.
+    let expected = [(0, 18), (1, 19), (2, 20), (3, 21), (3, 21)];
     assert_eq!(totals, expected.map(|(own, all)| (json!(own), json!(all))));
 }
 

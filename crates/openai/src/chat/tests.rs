@@ -729,7 +729,8 @@ fn beams_have_the_names_of_the_field() {
 fn extensions_are_read_and_bounded() {
     let extensions = accept(json!({
         "bad_words": ["x"], "allowed_token_ids": [3, 4], "no_repeat_ngram_size": 2, "cache_salt": "s",
-        "priority": -3, "include_stop_str_in_output": true, "truncate_prompt_tokens": 5
+        "priority": -3, "include_stop_str_in_output": true, "truncate_prompt_tokens": 5,
+        "return_token_ids": true, "return_tokens_as_token_ids": true, "prompt_logprobs": 0
     }));
     assert_eq!(
         *extensions.request.generation.extensions.unwrap(),
@@ -741,6 +742,9 @@ fn extensions_are_read_and_bounded() {
             priority: -3,
             include_stop_str_in_output: true,
             truncate_prompt_tokens: Some(Truncation::Last(5)),
+            return_token_ids: true,
+            return_tokens_as_token_ids: true,
+            prompt_logprobs: Some(0),
             ..Extensions::default()
         }
     );
@@ -758,6 +762,11 @@ fn extensions_are_read_and_bounded() {
             "truncate_prompt_tokens",
         ),
         (json!({"allowed_token_ids": [-1]}), "allowed_token_ids"),
+        (json!({"prompt_logprobs": 21}), "prompt_logprobs"),
+        (
+            json!({"prompt_logprobs": 1, "stream": true}),
+            "prompt_logprobs",
+        ),
     ] {
         assert_eq!(refuse(extra).param.as_deref(), Some(param));
     }

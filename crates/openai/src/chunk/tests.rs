@@ -49,7 +49,7 @@ fn chat_frames_are_openai_s() {
             "logprobs": null, "finish_reason": null})))
     );
     assert_eq!(
-        frame(|out| template.write_finish(out, FinishReason::Length, None)),
+        frame(|out| template.write_finish(out, FinishReason::Length, None, FrameExtras::default())),
         event(&chat(
             json!({"index": 2, "delta": {}, "logprobs": null, "finish_reason": "length"})
         ))
@@ -70,7 +70,8 @@ fn completion_frames_are_openai_s() {
         frame(|out| template.write_finish(
             out,
             FinishReason::Stop,
-            Some(&StopReason::Text("a\"".into()))
+            Some(&StopReason::Text("a\"".into())),
+            FrameExtras::default()
         )),
         event(&completion(
             json!({"index": 0, "text": "", "logprobs": null, "finish_reason": "stop", "stop_reason": "a\""})
@@ -125,7 +126,7 @@ fn with_usage_asked_for_every_frame_says_null_but_the_last() {
     ] {
         let mut out = BytesMut::new();
         template.write_content(&mut out, "a", None);
-        template.write_finish(&mut out, FinishReason::Stop, None);
+        template.write_finish(&mut out, FinishReason::Stop, None, FrameExtras::default());
         template.write_usage(&mut out, &Usage::new(3, 2, 1));
         out.put_slice(DONE);
         let text = String::from_utf8(out.to_vec()).unwrap();
@@ -174,4 +175,31 @@ proptest! {
         prop_assert_eq!(&body["choices"][0]["delta"]["content"], &json!(text));
         prop_assert_eq!(&body["choices"][0]["index"], &json!(index));
     }
+}
+
+#[test]
+fn extras_stand_where_vllm_has_them() {
+    let usage = Usage::new(3, 2, 0);
+    let extras = FrameExtras {
+        token_ids: Some(&[5, 6]),
+        prompt_token_ids: Some(&[1]),
+        usage: Some(usage),
+    };
+    let read = |template: &ChunkTemplate, extras| -> Value {
+        let text = frame(|out| template.write_content_with(out, "Hi", None, extras));
+        serde_json::from_str(text.strip_prefix("data: ").unwrap().trim_end()).unwrap()
+    };
+    let chat = read(&ChunkTemplate::chat(&INFO, 0), extras);
+    assert_eq!(chat["choices"][0]["token_ids"], json!([5, 6]));
+    assert_eq!(chat["choices"][0]["delta"]["content"], "Hi");
+    assert_eq!(chat["prompt_token_ids"], json!([1]));
+    assert_eq!(chat["usage"]["completion_tokens"], 2);
+    let completion = read(&ChunkTemplate::completion(&INFO, 0), extras);
+    assert_eq!(completion["choices"][0]["prompt_token_ids"], json!([1]));
+    assert!(completion.get("prompt_token_ids").is_none());
+    let template = ChunkTemplate::chat(&INFO, 0);
+    let plain = frame(|out| template.write_content_with(out, "Hi", None, FrameExtras::default()));
+    assert_eq!(plain, frame(|out| template.write_content(out, "Hi", None)));
+    let role = frame(|out| template.write_role_with(out, FrameExtras::default()));
+    assert_eq!(role, frame(|out| template.write_role(out)));
 }
