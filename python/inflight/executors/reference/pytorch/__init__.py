@@ -4,6 +4,7 @@
     weights      a checkpoint's tensors, on the device       sampling logits to tokens
     operations   every operation, in plain PyTorch           inputs   an iteration's rows, in one upload
     kernels      the same in Triton the language             runner   launch, CUDA graphs, collect
+    attention_kernels  its attention                         adapters LoRA, several in one batch
 
 Imported only when a device is chosen: PyTorch is optional, and importing it takes seconds.
 """
