@@ -129,12 +129,8 @@ CASES: dict[str, tuple[Request, str]] = {
         "`101`",
     ),
     "what the executor cannot do": (
-        message(lookahead_window_size=np.array([[4]], dtype=np.int32)),
-        "lookahead_window_size",
-    ),
-    "a LoRA task that was not sent": (
         message(lora_task_id=np.array([[7]], dtype=np.uint64)),
-        "LoRA task 7 not found in cache. Please send LoRA weights with request",
+        "lora_task_id",
     ),
 }
 
