@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use inflight_worker::executor::{
-    ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    Adapter, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -150,5 +150,14 @@ pub(crate) fn read_info(info: &Bound<'_, PyAny>) -> PyResult<ModelInfo> {
         max_beam_width: info.getattr("max_beam_width")?.extract()?,
         tokens_per_block: info.getattr("tokens_per_block")?.extract()?,
         capabilities: info.getattr("capabilities")?.extract()?,
+        adapters: read_adapters(&info.getattr("adapters")?)?,
     })
+}
+
+fn read_adapters(adapters: &Bound<'_, PyAny>) -> PyResult<Vec<Adapter>> {
+    let pairs: Vec<(String, u64)> = adapters.extract()?;
+    Ok(pairs
+        .into_iter()
+        .map(|(name, lora_task_id)| Adapter { name, lora_task_id })
+        .collect())
 }

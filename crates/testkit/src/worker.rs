@@ -66,6 +66,7 @@ impl FakeModel {
                 max_beam_width: 1,
                 vocab_size: 32_000,
                 capabilities: capabilities.map(str::to_owned).to_vec(),
+                adapters: Vec::new(),
             },
             files,
             extensions: vec![names::STEP_BATCHING_EXTENSION.to_owned()],

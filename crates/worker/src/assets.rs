@@ -5,11 +5,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use inflight_kserve::assets::model_assets_server::ModelAssets;
-use inflight_kserve::assets::{AssetChunk, DescribeRequest, FetchRequest, ModelDescription};
+use inflight_kserve::assets::{
+    Adapter, AssetChunk, DescribeRequest, FetchRequest, ModelDescription,
+};
 use inflight_kserve::content_hash;
 use tonic::{Request, Response, Status};
 
-use crate::executor::ModelInfo;
+use crate::executor::{self, ModelInfo};
 use crate::model::CORE_MODEL;
 
 /// Far below any message limit, so that clients with default limits can read a large tokenizer.
@@ -41,8 +43,16 @@ impl Assets {
             max_beam_width: info.max_beam_width,
             vocab_size: info.vocab_size,
             capabilities: info.capabilities.clone(),
+            adapters: info.adapters.iter().map(announced).collect(),
         };
         Self { description, files }
+    }
+}
+
+fn announced(adapter: &executor::Adapter) -> Adapter {
+    Adapter {
+        name: adapter.name.clone(),
+        lora_task_id: adapter.lora_task_id,
     }
 }
 

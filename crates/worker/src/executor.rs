@@ -51,6 +51,16 @@ pub struct ModelInfo {
     pub tokens_per_block: u32,
     /// Names from [`capability`]; the worker refuses a request that needs any other.
     pub capabilities: Vec<String>,
+    /// LoRA adapters that the executor loaded from its own files, in order of name.
+    #[serde(default)]
+    pub adapters: Vec<Adapter>,
+}
+
+/// A LoRA adapter that requests may ask for without sending its weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adapter {
+    pub name: String,
+    pub lora_task_id: u64,
 }
 
 pub use inflight_kserve::capability;

@@ -147,7 +147,8 @@ class ModelInfo:
     max_beam_width: int
     tokens_per_block: int
     capabilities: tuple[str, ...] = ()
-    #: LoRA adapters loaded from the executor's own files: (name, ``lora_task_id``), in order of name.
+    #: LoRA adapters loaded from the executor's own files: (name, ``lora_task_id``), in order of name. The
+    #: worker announces them in its `ModelDescription`.
     adapters: tuple[tuple[str, int], ...] = ()
 
 

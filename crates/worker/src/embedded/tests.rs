@@ -16,6 +16,7 @@ fn core(excludes_input: bool) -> CoreRequests {
         max_beam_width: 1,
         tokens_per_block: 8,
         capabilities: Vec::new(),
+        adapters: Vec::new(),
     };
     CoreRequests::new(info, 1 << 20, excludes_input)
 }

@@ -18,6 +18,7 @@ fn limits(capabilities: &[&str]) -> Limits {
             max_beam_width: 4,
             tokens_per_block: 8,
             capabilities: capabilities.iter().map(|name| (*name).to_owned()).collect(),
+            adapters: Vec::new(),
         },
         max_message_bytes: 1 << 20,
     }

@@ -61,6 +61,7 @@ impl SimulatedOptions {
                 capability::NUM_RETURN_SEQUENCES.to_owned(),
                 capability::MIN_TOKENS.to_owned(),
             ],
+            adapters: Vec::new(),
         }
     }
 }

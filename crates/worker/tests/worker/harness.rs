@@ -16,7 +16,7 @@ use inflight_kserve::names;
 use inflight_kserve::step::{FinishReason, Handle, Row, StepBatch};
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
 use inflight_worker::executor::{
-    ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    Adapter, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
 };
 use inflight_worker::{
     SimulatedExecutor, SimulatedOptions, WorkerError, WorkerExit, WorkerOptions,
@@ -335,6 +335,10 @@ impl Scripted {
                 max_beam_width: 4,
                 tokens_per_block: 8,
                 capabilities: capabilities.iter().map(|name| (*name).to_owned()).collect(),
+                adapters: vec![Adapter {
+                    name: "support".to_owned(),
+                    lora_task_id: 7,
+                }],
             },
             enqueued,
             cancelled,

@@ -201,3 +201,23 @@ async fn the_models_files_are_described_and_fetched_by_hash() {
         .unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
 }
+
+#[tokio::test]
+async fn adapters_are_announced_with_the_ids_to_ask_for_them() {
+    let (executor, _script) = Scripted::new(&[]);
+    let worker = Worker::start(executor, options()).await;
+    let channel = connect(&worker.grpc.to_string(), &TransportOptions::default())
+        .await
+        .unwrap();
+    let model = assets_client(channel)
+        .describe(DescribeRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    let adapters: Vec<_> = model
+        .adapters
+        .iter()
+        .map(|adapter| (adapter.name.as_str(), adapter.lora_task_id))
+        .collect();
+    assert_eq!(adapters, [("support", 7)]);
+}
