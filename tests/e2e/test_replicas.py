@@ -10,12 +10,14 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ from support.servers import MODEL_NAME, Start
 PAGE = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
 #: What is killed, in the table's order, with its row once it was measured.
 ROWS: dict[str, str] = {}
-ORDER = ("a worker", "the gateway", "the supervisor")
+ORDER = ("a worker", "a rank", "the gateway", "the supervisor")
 
 HEAD = (
     "| kill -9 of | who notices | when | begun streams | other requests | whole again |\n"
@@ -180,6 +182,40 @@ def test_a_killed_worker_costs_its_begun_streams_and_nothing_else(serve: Infligh
         f"| a worker | gateway, supervisor | {noticed:.1f} s | {shown(clients.streams)} |"
         f" none fails: the other worker answers | {back:.1f} s |\n"
     )
+
+
+def test_a_killed_rank_ends_its_worker_which_is_restarted(start: Start) -> None:
+    if shutil.which("mpirun") is None or find_spec("mpi4py") is None:
+        pytest.skip("Open MPI's `mpirun` or mpi4py is not installed")
+    ports = ("--port=0", "--grpc-port=0", "--metrics-port=0")
+    serving = start("serve", "--tp-size=2", *ports)
+    serving.wait_until("all are ready", lambda: "Press Ctrl-C" in serving.log, START_S)
+    gateway = address(serving)
+    with closing(stream(gateway, "/v1/completions", LONG)) as begun:
+        events = begun.events()
+        next(events)
+        # Rank 0 is started first.
+        rank = max(pid for pid in serving.descendants() if is_rank(pid))
+        killed = kill(rank)
+        *_, last, done = events
+    ended = since(killed)
+    assert (done, "error" in json.loads(last)) == ("[DONE]", True)
+    serving.wait_until("the supervisor notices", lambda: "restarting it in 1 s" in serving.log)
+    noticed = since(killed)
+    assert post(gateway, "/v1/completions", SHORT).status == 503
+    serving.wait_until("it is back", lambda: up(gateway) == 1, START_S)
+    back = since(killed)
+    assert post(gateway, "/v1/completions", SHORT).status == 200
+    assert max(ended, noticed) < 5
+    assert back < 60
+    ROWS["a rank"] = (
+        f"| a rank of the only worker (`--tp-size 2`) | mpirun, gateway; supervisor | {noticed:.1f} s |"
+        f" error frame after {ended:.1f} s | 503 with `Retry-After` meanwhile | {back:.1f} s |\n"
+    )
+
+
+def is_rank(pid: int) -> bool:
+    return b"OMPI_COMM_WORLD_RANK=" in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 def test_a_killed_gateway_is_back_on_its_port_and_the_workers_stay(serve: InflightProcess) -> None:

@@ -217,6 +217,13 @@ def test_ranks_are_started_as_the_mode_says(
     assert given == [f"--executor-option={option}" for option in options]
 
 
+def test_ranks_of_mpich_load_mpich() -> None:
+    split = serving(executor="reference", tp_size=2)
+    worker, gateway = plan(replace(split, mpi=Mpi(implementation="mpich"))).processes
+    assert (worker.environment, gateway.environment) == ({"MPI4PY_MPIABI": "mpich"}, {})
+    assert plan(split).processes[0].environment == {}
+
+
 def test_several_machines_need_a_hostfile() -> None:
     with pytest.raises(UserMistake, match=r"`tiny` spans `2` machines, and `mpi\.hostfile` is not set"):
         plan(serving(**SPLIT, nodes=2))

@@ -298,6 +298,9 @@ def example(address: str, model: str, *, key: bool) -> str:
 
 def _worker(one: Placed, topology: Topology, *, as_root: bool) -> ProcessSpec:
     environment = worker_environment(one)
+    if one.model.world_size > 1 and topology.mpi.implementation == "mpich":
+        # mpi4py would load Open MPI, and every rank would be alone.
+        environment = {"MPI4PY_MPIABI": "mpich"} | environment
     return ProcessSpec(
         name=one.name,
         arguments=worker_arguments(one, topology),
