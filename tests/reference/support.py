@@ -113,6 +113,8 @@ def engine(
             policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
             max_beam_width=8,
             window=window,
+            hidden_size=config.hidden_size,
+            reuses_blocks=reuse,
         ),
         lookup,
         proposer,

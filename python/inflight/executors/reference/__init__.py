@@ -18,6 +18,7 @@ This file puts the parts together:
     cache    blocks and their storage         reuse      what cached blocks hold
     sequence a request in flight
     lora     what an adapter changes          adapters   those that are loaded, and their cache
+    prompt_tuning  embeddings that a request brings
     window   what of a cache is still read    eviction   which block goes first
     batch    the ragged rows of an iteration  engine     one iteration
     model    the forward pass                 rows       columns of a response
@@ -71,6 +72,7 @@ CAPABILITIES = (
     "generation_logits",
     "top_p_decay",
     "perf_metrics",
+    "prompt_tuning",
 )
 
 
@@ -205,6 +207,8 @@ def _load_engine(
             policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
             values.max_beam_width,
             sizes.window,
+            config.hidden_size,
+            index is not None,
         ),
         lookup,
         proposer,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .arrays import Float32, Int
 from .beams import BeamConfig
 from .cache import blocks_for
 from .extras import Extras, read_extras
+from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
 from .window import CacheWindow
 
@@ -56,6 +57,10 @@ class Bounds:
     max_beam_width: int = 1
     #: What blocks a sequence keeps; None: all.
     window: CacheWindow | None = None
+    #: Of the model's embeddings: what a prompt table must have.
+    hidden_size: int = 0
+    #: Whether requests share blocks: then the virtual tokens of their tables must be told apart.
+    reuses_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +119,13 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
             f"the prompt has {prompt} tokens and a sequence holds {bounds.max_seq_len}, output included; "
             "shorten the prompt"
         )
-    _check_ids("input_ids", request.input_token_ids, bounds.vocab_size)
+    extras = _tell_apart(read_extras(request), prompt, bounds)
+    virtual = 0 if extras.prompt_tuning is None else len(extras.prompt_tuning.table)
+    _check_ids("input_ids", request.input_token_ids, bounds.vocab_size + virtual)
     _check_supported(request)
     max_tokens = min(request.max_tokens, bounds.max_seq_len - prompt)
+    parameters = _parameters(request, bounds)
     # The last token is never fed back, so that its keys and values need no slot.
-    parameters, extras = _parameters(request, bounds), read_extras(request)
     blocks = blocks_for(prompt + max(max_tokens, 1) - 1, bounds.tokens_per_block)
     width = 1
     if parameters.beams is not None:
@@ -157,6 +164,26 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
     return Admitted(parameters, max_tokens, blocks, extras)
 
 
+def _tell_apart(extras: Extras, prompt: int, bounds: Bounds) -> Extras:
+    """Checks a prompt table against the model and its extra ids against the prompt: as many are kept as that
+    has tokens, or none where blocks are not shared."""
+    tuning = extras.prompt_tuning
+    if tuning is None:
+        return extras
+    if tuning.table.ndim != 2 or tuning.table.shape[1] != bounds.hidden_size:
+        raise invalid(
+            f"prompt_embedding_table has the shape `{list(tuning.table.shape)}`; it must be "
+            f"[virtual tokens, {bounds.hidden_size}]"
+        )
+    if bounds.reuses_blocks and len(tuning.extra_ids) < prompt:
+        raise invalid(
+            f"prompt_table_extra_ids has `{len(tuning.extra_ids)}` values for {prompt} prompt tokens; the "
+            "server has `enable_kv_cache_reuse` and needs one for each, 0 where a token is not virtual"
+        )
+    kept = tuning.extra_ids[:prompt] if bounds.reuses_blocks else ()
+    return replace(extras, prompt_tuning=PromptTuning(tuning.table, kept))
+
+
 def _check_together(request: Request, parameters: Parameters, extras: Extras, bounds: Bounds) -> None:
     """What can be asked one by one, but not together."""
     drafts = extras.drafts
@@ -167,8 +194,14 @@ def _check_together(request: Request, parameters: Parameters, extras: Extras, bo
                 f"draft_logits has the shape `{list(drafts.logits.shape)}`; it must be "
                 f"`{[len(drafts.tokens), bounds.vocab_size]}`"
             )
+    output = request.output_config
+    if output.num_prompt_log_probs is not None and max(request.input_token_ids) >= bounds.vocab_size:
+        raise Refused(
+            StatusCode.UNIMPLEMENTED,
+            "the reference executor does not implement `inflight_num_prompt_log_probs` of a prompt with "
+            "virtual tokens, which have no probability; send the request without it",
+        )
     if parameters.beams is not None:
-        output = request.output_config
         asked = {
             "draft_input_ids": drafts is not None,
             "guided_decoding_guide_type": extras.guide is not None,

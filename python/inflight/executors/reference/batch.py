@@ -15,6 +15,7 @@ from . import arrays
 from .arrays import Float32, Int
 from .cache import GONE
 from .lora import Adapter
+from .prompt_tuning import Embedded, PromptTuning, join, take_virtual
 
 #: Cached tokens that one group of generation rows gathers: two mebibytes of keys in the demo model.
 _GROUP_TOKENS = 4096
@@ -29,6 +30,7 @@ class Span:
     first_position: int
     blocks: Sequence[int]
     adapter: Adapter | None = None
+    prompt_tuning: PromptTuning | None = None
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ class Batch:
     context: tuple[ContextSpan, ...]
     #: Which rows are computed with which LoRA adapter.
     adapted: tuple[tuple[Int, Adapter], ...] = ()
+    #: Which rows are virtual tokens.
+    embedded: Embedded | None = None
 
 
 def build_batch(
@@ -93,9 +97,10 @@ def build_batch(
     *,
     windowed: bool = False,
     sink_tokens: int = 0,
+    vocab_size: int = 0,
 ) -> Batch:
     """Lays out spans of one token each, then spans of prompts. ``windowed``: some blocks may be `GONE`; the
-    first ``sink_tokens`` are seen beyond any window."""
+    first ``sink_tokens`` are seen beyond any window. Ids from ``vocab_size`` on are virtual tokens."""
     token_ids: list[int] = [span.tokens[0] for span in generation]
     positions: list[int] = [span.first_position for span in generation]
     slots: list[int] = [
@@ -107,11 +112,15 @@ def build_batch(
     position_parts = [np.array(positions, dtype=np.int64)]
     slot_parts = [np.array(slots, dtype=np.int64)]
     chunks: list[ContextSpan] = []
+    embedded: list[Embedded] = []
     start = len(generation)
     for span in context:
         table = np.array(span.blocks, dtype=np.int64)
         own = np.arange(span.first_position, span.first_position + len(span.tokens))
-        id_parts.append(np.array(span.tokens, dtype=np.int64))
+        ids = np.array(span.tokens, dtype=np.int64)
+        if span.prompt_tuning is not None:
+            embedded.append(take_virtual(ids, start, span.prompt_tuning, vocab_size))
+        id_parts.append(ids)
         position_parts.append(own)
         slot_parts.append(table[own // tokens_per_block] * tokens_per_block + own % tokens_per_block)
         keys, places = span.first_position + len(own), None
@@ -133,6 +142,7 @@ def build_batch(
         _group(generation, tokens_per_block, windowed, sink_tokens),
         tuple(chunks),
         _adapted([*generation, *context]),
+        join(embedded),
     )
 
 

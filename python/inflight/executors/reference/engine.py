@@ -253,7 +253,7 @@ class Engine:
                 self._advance_beams(sequence, sequence.beams, np.concatenate(parts), iteration)
             elif sequence.drafts is not None:
                 self._check_drafts(sequence, sequence.drafts, parts[0], iteration)
-                if not sequence.ended and sequence.drafts.is_out:
+                if not sequence.ended and sequence.drafts.is_out and not sequence.owner.is_tuned:
                     drafting.append(sequence)
         if drafting:
             self._draft(drafting, iteration)
@@ -366,6 +366,10 @@ class Engine:
             output.return_log_probs or output.num_top_log_probs > 0 or output.return_generation_logits
         )
         external = admitted.extras.drafts
+        # Virtual tokens are no guesses, and mean nothing to a draft model.
+        guesses = admitted.extras.prompt_tuning is None and (
+            self._lookup is not None or self._proposer is not None
+        )
         for index in range(count):
             sampler = SamplerState(
                 admitted.parameters, self._bounds.vocab_size, request.input_token_ids, index
@@ -378,8 +382,8 @@ class Engine:
             )
             if beams is not None:
                 sequence.beams = BeamSearch(beams, admitted.max_tokens)
-            elif external is not None or self._lookup is not None or self._proposer is not None:
-                sequence.drafts = Drafts(self._lookup, external)
+            elif external is not None or guesses:
+                sequence.drafts = Drafts(self._lookup if guesses else None, external)
             if output.return_perf_metrics:
                 sequence.metrics = SequenceMetrics(arrived_s)
             state.unfinished.append(sequence)

@@ -19,6 +19,7 @@ from inflight.executors.base import NamedTensor, Request, StatusCode
 from .adapters import LoraRequest
 from .arrays import Float32
 from .guides import GUIDE_TYPES, GuideRequest
+from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
 from .reuse import DEFAULT_PLAN, DEFAULT_RETENTION, Retention, RetentionPlan
 
@@ -31,7 +32,14 @@ _MAX_RANGES = 256
 #: Draft tokens of a request: each is a row of an iteration.
 _MAX_DRAFTS = 256
 
-_DTYPES = {"INT32": "<i4", "INT64": "<i8", "UINT64": "<u8", "FP16": "<f2", "FP32": "<f4"}
+_DTYPES = {
+    "INT32": "<i4",
+    "INT64": "<i8",
+    "UINT64": "<u8",
+    "FP16": "<f2",
+    "BF16": "<u2",
+    "FP32": "<f4",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class Extras:
     drafts: ExternalDrafts | None = None
     guide: GuideRequest | None = None
     lora: LoraRequest | None = None
+    prompt_tuning: PromptTuning | None = None
 
 
 def read_extras(request: Request) -> Extras:
@@ -168,6 +177,25 @@ def _lora(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     return replace(extras, lora=LoraRequest(int(_scalar(tensors["lora_task_id"])), weights, config))
 
 
+def _prompt_tuning(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    """``PromptTuningConfig``. ``prompt_vocab_size`` is what Triton's models tell each other; like
+    TensorRT-LLM, the executor goes by the table."""
+    table, extra_ids = (
+        numbers(tensors[name]) if name in tensors and 0 not in tensors[name].shape else None
+        for name in ("prompt_embedding_table", "prompt_table_extra_ids")
+    )
+    if table is None:
+        if extra_ids is not None:
+            raise invalid("prompt_table_extra_ids came without prompt_embedding_table; send both or none")
+        return extras
+    if not bool(np.isfinite(table).all()):
+        raise invalid(
+            "prompt_embedding_table holds a value that is not a number or is infinite; send finite values"
+        )
+    ids = () if extra_ids is None else tuple(extra_ids.reshape(-1).tolist())
+    return replace(extras, prompt_tuning=PromptTuning(table, ids))
+
+
 def _worth(priority: int, duration_ms: int) -> Retention:
     if not 0 <= priority <= 100:
         raise invalid(f"a retention priority is `{priority}`; it must be between 0 and 100")
@@ -184,7 +212,11 @@ def numbers(tensor: NamedTensor) -> np.ndarray[Any, Any]:
     shape = tuple(int(size) for size in tensor.shape)
     if len(tensor.data) != np.dtype(dtype).itemsize * math.prod(shape):
         raise invalid(f"{tensor.name} has {len(tensor.data)} bytes, which is not its shape `{list(shape)}`")
-    return np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
+    values = np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
+    if tensor.datatype == "BF16":
+        # The upper half of a float32.
+        return (values.astype("<u4") << 16).view("<f4")
+    return values
 
 
 def _scalar(tensor: NamedTensor) -> Any:
@@ -217,6 +249,7 @@ _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     ((CACHE_SALT,), _cache_salt),
     (("guided_decoding_guide_type", "guided_decoding_guide"), _guide),
     (("lora_task_id", "lora_weights", "lora_config"), _lora),
+    (("prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size"), _prompt_tuning),
     (("draft_input_ids", "draft_logits", "draft_acceptance_threshold"), _drafts),
     (
         (

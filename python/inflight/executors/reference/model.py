@@ -91,6 +91,8 @@ class NumpyModel:
 
     def _embed(self, batch: Batch) -> Float32:
         x = arrays.embed(self._ends.embedding, batch.token_ids)
+        if batch.embedded is not None:
+            x[batch.embedded.rows] = batch.embedded.values
         if self.config.embedding_scale != 1.0:
             x *= np.float32(self.config.embedding_scale)
         if self._ends.positions is not None:

@@ -82,6 +82,7 @@ class NumpyRunner:
         self._size = cache.tokens_per_block
         self._windowed = None not in model.config.windows
         self._sink_tokens = model.config.sink_tokens
+        self._vocab_size = model.config.vocab_size
         self._last_tokens: Sequence[int] = ()
 
     def launch(self, work: Work) -> Pending:
@@ -101,14 +102,11 @@ class NumpyRunner:
                 for one, position, source in zip(work.generation, work.positions, work.sources, strict=True)
             ]
             + [_probe_span(probe) for probe in single],
-            [
-                Span(chunk.tokens, chunk.first, chunk.sequence.blocks, chunk.sequence.owner.adapter)
-                for chunk in work.chunks
-            ]
-            + [_probe_span(probe) for probe in longer],
+            [_chunk_span(chunk) for chunk in work.chunks] + [_probe_span(probe) for probe in longer],
             self._size,
             windowed=self._windowed,
             sink_tokens=self._sink_tokens,
+            vocab_size=self._vocab_size,
         )
         # Rows that choose a token come first, then those that only tell of a prompt, then those whose
         # logits the host wants.
@@ -174,6 +172,12 @@ class NumpyRunner:
             prompts[place] = Told(values, ids, best)
             offset += chunk.told
         return prompts
+
+
+def _chunk_span(chunk: Chunk) -> Span:
+    owner = chunk.sequence.owner
+    tuning = owner.admitted.extras.prompt_tuning
+    return Span(chunk.tokens, chunk.first, chunk.sequence.blocks, owner.adapter, tuning)
 
 
 def _probe_span(probe: Probe) -> Span:

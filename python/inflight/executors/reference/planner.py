@@ -160,7 +160,9 @@ class Planner:
             one.match = NO_MATCH
             deferred = False
             if self.pool.reuses and not one.tells_of_the_prompt:
-                one.match = self.pool.match(one.context, one.hashes, one.owner.cache_root)
+                one.match = self.pool.match(
+                    one.owner.cache_tokens(one.context), one.hashes, one.owner.cache_root
+                )
                 found = len(one.match.blocks)
                 deferred = found < (len(one.context) - 1) // size and one.hashes[found] in computing
             blocks = min(blocks_for(len(one.context), size), one.owner.admitted.blocks)
@@ -220,7 +222,8 @@ class Planner:
             if self.pool.reuses:
                 # The last token was chosen and not fed back: it has no keys and values.
                 computed = sequence.context_done if sequence.context_left else len(sequence.known) - 1
-                tokens = sequence.known[: max(computed, sequence.context_done)]
+                known = sequence.known[: max(computed, sequence.context_done)]
+                tokens = sequence.owner.cache_tokens(known)
                 size = self.pool.tokens_per_block
                 parent = sequence.hashes[-1] if sequence.hashes else sequence.owner.cache_root
                 rest = tokens[len(sequence.hashes) * size :]
@@ -237,7 +240,8 @@ class Planner:
     def _hash(self, sequence: SequenceState) -> None:
         if self.pool.reuses:
             size = self.pool.tokens_per_block
-            sequence.hashes = reuse.chain(sequence.owner.cache_root, sequence.context, size)
+            tokens = sequence.owner.cache_tokens(sequence.context)
+            sequence.hashes = reuse.chain(sequence.owner.cache_root, tokens, size)
 
     def _store(
         self, sequence: SequenceState, tokens: Sequence[int], hashes: Sequence[bytes], *, ended: bool
@@ -264,7 +268,8 @@ class Planner:
             self.pool.grow(sequence.table, sequence.context_done)
         if self.pool.reuses:
             # Whoever runs later, runs after this chunk: it may find its blocks from now on.
-            self._store(sequence, sequence.context[: sequence.context_done], sequence.hashes, ended=False)
+            done = sequence.owner.cache_tokens(sequence.context[: sequence.context_done])
+            self._store(sequence, done, sequence.hashes, ended=False)
         owner = sequence.owner
         telling = sequence.tells_of_the_prompt
         record = owner.prompt_record if telling else None

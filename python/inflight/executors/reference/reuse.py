@@ -25,6 +25,9 @@ from .eviction import EvictionOrder
 #: TensorRT-LLM's ``KvCacheRetentionConfig.kDefaultRetentionPriority``: 0 goes first, 100 last.
 DEFAULT_PRIORITY = 35
 
+#: The bits of a token's id; above them is its extra id.
+_TOKEN = 0xFFFFFFFF
+
 #: Blocks that are compared for a beginning in common. A long system prompt with thousands of different
 #: continuations must not cost thousands of comparisons.
 _MAX_CANDIDATES = 32
@@ -35,13 +38,28 @@ def root(salt: bytes = b"") -> bytes:
     return _digest(b"inflight", salt)
 
 
+def with_extra_ids(tokens: Sequence[int], extra_ids: Sequence[int]) -> Sequence[int]:
+    """Tokens as blocks know them: with the extra ids of the first of them above their 32 bits, so that
+    virtual tokens of different prompt tables differ."""
+    if not extra_ids:
+        return tokens
+    marked = [token | extra << 32 for token, extra in zip(tokens, extra_ids, strict=False)]
+    return [*marked, *tokens[len(marked) :]]
+
+
 def chain(parent: bytes, tokens: Sequence[int], tokens_per_block: int) -> list[bytes]:
     """The hashes of the full blocks of ``tokens``, which begin at a block's beginning."""
+    extra = b""
+    if tokens and max(tokens) >> 32:
+        extra = np.array([token >> 32 for token in tokens], dtype="<u8").tobytes()
+        tokens = [token & _TOKEN for token in tokens]
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     size = 4 * tokens_per_block
     hashes = []
     for start in range(0, len(packed) - size + 1, size):
-        parent = _digest(parent, packed[start : start + size])
+        # Without extra ids a block's hash is that of its tokens, whatever the rest of the prompt has.
+        marks = extra[2 * start : 2 * (start + size)]
+        parent = _digest(parent, packed[start : start + size] + (marks if any(marks) else b""))
         hashes.append(parent)
     return hashes
 
@@ -196,7 +214,7 @@ class ReuseIndex:
             blocks=[
                 {
                     "block_hash": _short(content_hash),
-                    "tokens": list(content.tokens),
+                    "tokens": [token & _TOKEN for token in content.tokens],
                     "cache_level": 0,
                     "priority": content.priority,
                 }

@@ -51,7 +51,9 @@ class SamplerState:
                 self._note_ngram(prompt[: place + 1])
         self._counts: Int | None = None
         if parameters.penalizes:
-            self._counts = np.bincount(np.asarray(prompt, dtype=np.int64), minlength=vocab_size)
+            ids = np.asarray(prompt, dtype=np.int64)
+            # Virtual tokens have no logit.
+            self._counts = np.bincount(ids[ids < vocab_size], minlength=vocab_size)
         # Asked of every sequence at every iteration.
         self._always_edits = bool(
             self._counts is not None
@@ -155,7 +157,7 @@ class SamplerState:
     def _note_ngram(self, tokens: Sequence[int]) -> None:
         """Remembers that the last token followed those before it."""
         size = self.parameters.no_repeat_ngram_size
-        if len(tokens) >= size:
+        if len(tokens) >= size and tokens[-1] < self._vocab_size:
             run = tuple(tokens[len(tokens) - size : len(tokens) - 1])
             self._following.setdefault(run, []).append(tokens[-1])
 

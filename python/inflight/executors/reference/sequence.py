@@ -17,7 +17,7 @@ from .cache import BlockTable
 from .drafts import Drafts
 from .lora import Adapter
 from .metrics import SequenceMetrics
-from .reuse import NO_MATCH, Match
+from .reuse import NO_MATCH, Match, with_extra_ids
 from .rows import PromptRecord, Row, TokenRecord
 from .sampler import SamplerState
 
@@ -40,6 +40,16 @@ class RequestState:
     context_logits: Float32 | None = None
     #: By the clock of `engine.Iteration`.
     arrived_s: float = 0.0
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether its prompt may have virtual tokens."""
+        return self.admitted.extras.prompt_tuning is not None
+
+    def cache_tokens(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The first tokens of one of its sequences as cached blocks know them."""
+        tuning = self.admitted.extras.prompt_tuning
+        return tokens if tuning is None else with_extra_ids(tokens, tuning.extra_ids)
 
 
 @dataclass(slots=True, eq=False)

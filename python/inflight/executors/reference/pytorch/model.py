@@ -39,8 +39,10 @@ class Rows:
     #: Of all sequences in flight: ``[slots, blocks of the longest]``.
     block_tables: Tensor
     context: Context | None = None
-    #: The rows that LoRA adapters change; none of them inside a CUDA graph.
+    #: The rows that LoRA adapters change, and those that are virtual tokens, ``int64 [rows]`` with their
+    #: embeddings ``[rows, hidden]``; none of them inside a CUDA graph.
     adapted: tuple[AdaptedRows, ...] = ()
+    embedded: tuple[Tensor, Tensor] | None = None
 
 
 class TorchModel:
@@ -166,6 +168,8 @@ class TorchModel:
 
     def _embed(self, rows: Rows) -> Tensor:
         x = functional.embedding(rows.token_ids, self._ends.embedding)
+        if rows.embedded is not None:
+            x[rows.embedded[0]] = rows.embedded[1].to(x.dtype)
         if self._scale is not None:
             x *= self._scale
         if self._ends.positions is not None:

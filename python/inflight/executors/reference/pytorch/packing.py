@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from inflight.executors.reference.prompt_tuning import Embedded, join, take_virtual
 from inflight.executors.reference.runner import KNOWN, Work
 
 from .operations import CONTEXT_TILE
@@ -107,6 +108,15 @@ class Packed:
             np.array(choosing, dtype=np.int32),
             tuple(chunks),
         )
+
+    def take_virtual(self, work: Work, vocab_size: int) -> Embedded | None:
+        """The rows that are virtual tokens; tokens of the vocabulary stand in for them afterwards."""
+        own, found = self.generation.shape[1], []
+        for chunk, (row, count, *_) in zip(work.chunks, self.chunks, strict=False):
+            tuning = chunk.sequence.owner.admitted.extras.prompt_tuning
+            if tuning is not None:
+                found.append(take_virtual(self.ids[row - own : row - own + count], row, tuning, vocab_size))
+        return join(found)
 
     @classmethod
     def empty(cls) -> Packed:

@@ -68,6 +68,7 @@ class TorchRunner:
         self._cuda = self._steps.cuda
         self.depth = 2 if self._cuda else 1
         self._size = model.shape.tokens_per_block
+        self._vocab_size = model.config.vocab_size
         self._upload = self._steps.upload
         #: By slot: whose blocks the device's table holds, and how many of them.
         self._known: list[tuple[BlockTable | None, int]] = [(None, 0)] * limits.max_batch_size
@@ -217,7 +218,8 @@ class TorchRunner:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are chosen."""
         packed = Packed.of(work, generation, self._size, self._steps.spare.slot + 1)
         told = any(chunk.prompt_width is not None or chunk.logit_rows for chunk in work.chunks)
-        logits = self._steps.mix(packed, self._probe_tables(work), told, _adapters(work))
+        embedded = packed.take_virtual(work, self._vocab_size)
+        logits = self._steps.mix(packed, self._probe_tables(work), told, _adapters(work), embedded)
         if told or work.probes:
             chunks = packed.moved_chunks(packed.shape.rounded())
             self._tell_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)

@@ -22,6 +22,7 @@ import torch
 
 from inflight.executors.reference.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
+from inflight.executors.reference.prompt_tuning import Embedded
 from inflight.executors.reference.scheduler import Limits
 
 from . import operations
@@ -126,15 +127,17 @@ class DeviceSteps:
         probe_tables: Array | None,
         keeps_hidden: bool,
         adapters: Sequence[Adapter | None] = (),
+        embedded: Embedded | None = None,
     ) -> Tensor:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are in ``chosen``.
 
         ``probe_tables`` are block tables that are no sequence's own. With ``keeps_hidden``, `hidden_logits`
         of the packed rows can be asked for. ``adapters`` are those of the generation rows, then of the chunks
-        and probes, if there are any.
+        and probes, if there are any; ``embedded`` are packed rows.
         """
-        by_hand = keeps_hidden or probe_tables is not None
-        bucket = None if by_hand or adapters else self._prompt_bucket(packed.shape)
+        keeps_hidden = keeps_hidden or probe_tables is not None
+        by_hand = keeps_hidden or adapters or embedded is not None
+        bucket = None if by_hand else self._prompt_bucket(packed.shape)
         if bucket is not None:
             buffer = packed.padded(self._prompt_shape(bucket), self.spare)
             pinned = torch.from_numpy(buffer).pin_memory()
@@ -148,8 +151,12 @@ class DeviceSteps:
         places = [(row, 1) for row in range(packed.shape.generation)]
         places += [(chunk[0], chunk[1]) for chunk in chunks]
         spans = [(one, *place) for one, place in zip(adapters, places, strict=False)]
-        hidden, logits = self._prompts(buffer, shape, chunks, tables, self._adapters.rows(spans))
-        self._hidden = hidden if by_hand else None
+        virtual = None
+        if embedded is not None:
+            moved = shape.generation - packed.shape.generation
+            virtual = self.upload(embedded.rows + moved), self.upload(embedded.values)
+        hidden, logits = self._prompts(buffer, shape, chunks, tables, self._adapters.rows(spans), virtual)
+        self._hidden = hidden if keeps_hidden else None
         return logits
 
     def hidden_logits(self, start: int, stop: int) -> Tensor:
@@ -236,6 +243,7 @@ class DeviceSteps:
         chunks: tuple[tuple[int, ...], ...] = (),
         probe_tables: Tensor | None = None,
         adapted: tuple[AdaptedRows, ...] = (),
+        embedded: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Hidden states and the logits of choosing rows, from a packed iteration: what graphs hold."""
         generation, ids, positions, slots, tiles, choosing = buffer.split(shape.sizes)
@@ -252,7 +260,8 @@ class DeviceSteps:
         tables = self._block_tables
         if probe_tables is not None:
             tables = torch.cat((tables, probe_tables))
-        hidden = self._model.forward(Rows(ids, positions, slots, inputs[3], tables, context, adapted))
+        rows = Rows(ids, positions, slots, inputs[3], tables, context, adapted, embedded)
+        hidden = self._model.forward(rows)
         return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])
 
     def _prompt_bucket(self, shape: PackedShape) -> int | None:
@@ -297,10 +306,11 @@ class LedSteps(DeviceSteps):
         probe_tables: Array | None,
         keeps_hidden: bool,
         adapters: Sequence[Adapter | None] = (),
+        embedded: Embedded | None = None,
     ) -> Tensor:
         _refuse(adapters)
-        self._leader.call("mix", packed, probe_tables, keeps_hidden)
-        return super().mix(packed, probe_tables, keeps_hidden)
+        self._leader.call("mix", packed, probe_tables, keeps_hidden, (), embedded)
+        return super().mix(packed, probe_tables, keeps_hidden, (), embedded)
 
     def hidden_logits(self, start: int, stop: int) -> Tensor:
         self._leader.call("hidden_logits", start, stop)
