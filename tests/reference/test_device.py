@@ -26,7 +26,7 @@ def fake_torch(
         __version__=version,
         __spec__=importlib.machinery.ModuleSpec("torch", None),
         version=SimpleNamespace(cuda=cuda),
-        device=lambda name: SimpleNamespace(type=name.split(":")[0], index=None),
+        device=lambda name, index=None: SimpleNamespace(type=name.split(":")[0], index=index),
         cuda=SimpleNamespace(
             device_count=lambda: devices,
             is_available=lambda: devices > 0,
@@ -71,3 +71,8 @@ def test_a_usable_gpu_is_taken_and_other_names_are_refused(monkeypatch: pytest.M
     assert device.find_device("cpu") == "cpu"
     with pytest.raises(OptionError, match="device `tpu` is not available"):
         device.find_device("tpu")
+
+
+def test_a_gpu_without_a_number_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_torch(monkeypatch)
+    assert device.open_device("cuda").index == 0

@@ -24,7 +24,7 @@ def installed() -> bool:
 
 
 def open_device(name: str) -> Any:
-    """The `torch.device` of ``cuda``, ``cuda:1`` or ``cpu``. Errors: `OptionError`."""
+    """The `torch.device` of ``cuda`` (the first), ``cuda:1`` or ``cpu``. Errors: `OptionError`."""
     if not installed():
         raise OptionError(
             f"device `{name}` needs PyTorch, which is not installed",
@@ -41,9 +41,11 @@ def open_device(name: str) -> Any:
         oldest = ".".join(str(part) for part in OLDEST_TORCH)
         raise OptionError(f"PyTorch {torch.__version__} is too old", f"install {oldest} or later")
     device = torch.device(name)
-    if device.type == "cuda":
-        _check_cuda(torch, device)
-    return device
+    if device.type != "cuda":
+        return device
+    _check_cuda(torch, device)
+    # `torch.cuda.set_device` refuses a device without an index.
+    return torch.device("cuda", device.index or 0)
 
 
 def _check_cuda(torch: Any, device: Any) -> None:
