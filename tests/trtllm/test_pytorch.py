@@ -384,7 +384,9 @@ def test_adapters_are_in_the_configuration_and_in_the_capabilities(pytorch_execu
         True,
         {"lora_target_modules": ["attn_q", "attn_v"]},
     )
-    assert "lora" in pytorch_executor.info().capabilities
+    info = pytorch_executor.info()
+    assert "lora" in info.capabilities
+    assert info.adapters == (("7", 7),)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ pub(crate) mod fallback;
 mod generate;
 pub(crate) mod health;
 pub(crate) mod kserve;
+mod locate;
 pub(crate) mod metrics;
 pub(crate) mod models;
 mod prompt;

@@ -44,6 +44,7 @@ const MODEL: Arrows = &[
     ("dialect", &[]),
     ("served", &["dialect"]),
     ("capability", &["dialect", "served"]),
+    ("adapter", &["capability", "served"]),
 ];
 
 #[rustfmt::skip]

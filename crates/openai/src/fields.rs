@@ -125,6 +125,7 @@ const NO_DOCUMENTS: &str = "Put the documents' text into a message.";
 const NO_THINKING: &str = "Send the variable that the model's chat template reads in \
      `chat_template_kwargs`, such as `{\"enable_thinking\": true}`.";
 const NO_SUCH: &str = "It is not supported. Leave it out.";
+const NO_LORA: &str = "Name the adapter in `model`, such as `base:adapter`.";
 
 /// Every field that current clients send, and the usual extensions.
 pub(crate) const FIELDS: &[Field] = &[
@@ -266,8 +267,8 @@ pub(crate) const FIELDS: &[Field] = &[
     refused(Both, "return_generation_logits", &["false"], NO_SUCH),
     refused(Both, "return_encoder_output", &["false"], NO_SUCH),
     refused(Both, "return_perf_metrics", &["false"], NO_SUCH),
-    refused(Both, "lora_request", &[], NO_SUCH),
-    refused(Both, "lora_path", &[], NO_SUCH),
+    refused(Both, "lora_request", &[], NO_LORA),
+    refused(Both, "lora_path", &[], NO_LORA),
     refused(Both, "disaggregated_params", &[], NO_SUCH),
     refused(Both, "kv_transfer_params", &[], NO_SUCH),
     refused(Both, "extra_args", &[], NO_SUCH),

@@ -14,6 +14,9 @@ pub struct ModelCard {
     /// Prompt plus generated tokens that fit one request: the extension that open servers share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u32>,
+    /// The model that a LoRA adapter belongs to; an extension of vLLM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
 }
 
 impl ModelCard {
@@ -25,6 +28,16 @@ impl ModelCard {
             created,
             owned_by: "inflight".to_owned(),
             max_model_len,
+            parent: None,
+        }
+    }
+
+    /// The card of an adapter of this model.
+    pub fn adapter(&self, id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            parent: Some(self.id.clone()),
+            ..self.clone()
         }
     }
 }
@@ -54,14 +67,14 @@ mod tests {
     fn the_list_has_openai_shape() {
         let list = ModelList::new(vec![
             ModelCard::new("a", 7, Some(512)),
-            ModelCard::new("b", 8, None),
+            ModelCard::new("b", 8, None).adapter("b:c"),
         ]);
         assert_eq!(
             serde_json::to_string(&list).unwrap(),
             concat!(
                 r#"{"object":"list","data":["#,
                 r#"{"id":"a","object":"model","created":7,"owned_by":"inflight","max_model_len":512},"#,
-                r#"{"id":"b","object":"model","created":8,"owned_by":"inflight"}]}"#
+                r#"{"id":"b:c","object":"model","created":8,"owned_by":"inflight","parent":"b"}]}"#
             )
         );
     }

@@ -10,6 +10,7 @@ use inflight_openai::chat::{self, Message, Role, TemplateOptions};
 use inflight_text::{TemplateInput, TextModel};
 
 use super::generate::{self, Prepared};
+use super::locate::locate;
 use super::prompt::{self, SpecialTokens};
 use super::response;
 use crate::admission::Work;
@@ -32,27 +33,27 @@ pub(crate) async fn create_chat_completion(
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     let parsed = chat::parse(body)?;
     let mut request = parsed.request;
-    let (entry, served) = generate::locate(state, &request.generation.model)?;
+    let model = locate(state, &request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
-    let model = served.text.as_deref().ok_or_else(|| {
+    let files = model.served.text.as_deref().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",
             "The gateway has no chat template for this model. Use `/v1/completions`, or start the \
              gateway with `--tokenizer`.",
         )
     })?;
-    let text = render(model, messages, request.template.clone())?;
-    let requested = Requested::chat(&request);
+    let text = render(files, messages, request.template.clone())?;
+    let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
+    let requested = Requested::chat(&request).with_lora(lora);
     let special = SpecialTokens::of(&request.generation, SpecialTokens::Written);
-    let prompt = prompt::text(&requested, &served, text, special, false)?;
+    let prompt = prompt::text(&requested, &model.served, text, special, false)?;
     state
         .metrics
         .tokenize_time
         .observe(started.elapsed().as_secs_f64());
     Ok(Prepared {
-        entry,
-        served,
+        model,
         log_probs: request.logprobs,
         generation: request.generation,
         prompts: vec![prompt],

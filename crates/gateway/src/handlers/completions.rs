@@ -9,6 +9,7 @@ use inflight_openai::ApiError;
 use inflight_openai::completions::{self, Prompt};
 
 use super::generate::{self, Prepared};
+use super::locate::locate;
 use super::prompt::{self, SpecialTokens};
 use super::response;
 use crate::admission::Work;
@@ -31,15 +32,20 @@ pub(crate) async fn create_completion(
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     let parsed = completions::parse(body)?;
     let mut request = parsed.request;
-    let (entry, served) = generate::locate(state, &request.generation.model)?;
-    let requested = Requested::completion(&request);
+    let model = locate(state, &request.generation.model)?;
+    let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
+    let requested = Requested::completion(&request).with_lora(lora);
     let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);
     let started = Instant::now();
     let mut prompts = Vec::with_capacity(request.prompts.len());
     for prompt in std::mem::take(&mut request.prompts) {
         prompts.push(match prompt {
-            Prompt::Text(text) => prompt::text(&requested, &served, text, special, request.echo)?,
-            Prompt::Tokens(tokens) => prompt::tokens(&requested, &served, &tokens, request.echo)?,
+            Prompt::Text(text) => {
+                prompt::text(&requested, &model.served, text, special, request.echo)?
+            }
+            Prompt::Tokens(tokens) => {
+                prompt::tokens(&requested, &model.served, &tokens, request.echo)?
+            }
         });
     }
     state
@@ -47,8 +53,7 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         .tokenize_time
         .observe(started.elapsed().as_secs_f64());
     Ok(Prepared {
-        entry,
-        served,
+        model,
         log_probs: request.logprobs,
         generation: request.generation,
         prompts,

@@ -10,13 +10,13 @@ use inflight_text::StopMatcher;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::deadline::deadline;
+use super::locate::{Located, no_worker};
 use super::prompt::PreparedPrompt;
 use super::unanswered::Unanswered;
 use crate::admission::Work;
 use crate::client::Client;
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
-use crate::model::served::ServedModel;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
@@ -25,7 +25,7 @@ use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
 use crate::upstream::dispatch::{Dispatched, NotDispatched, Route, dispatch};
 use crate::upstream::prompt_request::PromptRequest;
-use crate::upstream::table::{ModelEntry, NoModel};
+use crate::upstream::table::ModelEntry;
 
 /// An admitted request and its body.
 #[derive(Debug)]
@@ -44,8 +44,7 @@ pub(super) struct Arrival {
 /// A request that is checked, rendered and tokenized.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) entry: Arc<ModelEntry>,
-    pub(super) served: Arc<ServedModel>,
+    pub(super) model: Located,
     pub(super) generation: Generation,
     pub(super) prompts: Vec<PreparedPrompt>,
     /// `Some(k)`: choices report log probabilities, with k alternatives.
@@ -101,7 +100,7 @@ impl Received {
         if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
             state.guides.check(&state.admission, guide).await?;
         }
-        if state.first_token_timeout.is_some() && prepared.served.triton().is_none() {
+        if state.first_token_timeout.is_some() && prepared.model.served.triton().is_none() {
             // Otherwise the first token of an answer in one piece arrives with its last.
             for prompt in &mut prepared.prompts {
                 prompt.params.streaming = prompt.params.beams().is_none();
@@ -118,32 +117,6 @@ impl Received {
     }
 }
 
-/// The model's table entry and what its workers serve.
-///
-/// # Errors
-/// 404 when no worker serves it, 503 when one may yet, or none that does is ready.
-pub(super) fn locate(
-    state: &AppState,
-    model: &str,
-) -> Result<(Arc<ModelEntry>, Arc<ServedModel>), ApiError> {
-    let entry = state.table.find(model).map_err(|missing| match missing {
-        NoModel::NotYet => {
-            ApiError::unavailable("Not every worker has been reached yet. Retry later.")
-        }
-        NoModel::Unknown => {
-            let models = state.table.models();
-            let known: Vec<&String> = models.keys().collect();
-            ApiError::model_not_found(model, &known)
-        }
-    })?;
-    let served = entry.next_served().ok_or_else(no_worker)?;
-    Ok((entry, served))
-}
-
-fn no_worker() -> ApiError {
-    ApiError::unavailable("No worker of the model is ready. Retry later.")
-}
-
 /// Sends a prepared request to a worker.
 ///
 /// # Errors
@@ -154,8 +127,12 @@ pub(super) fn start<'a>(
     arrival: Arrival,
 ) -> Result<Unanswered<'a>, ApiError> {
     let Arrival { context, admitted } = arrival;
-    let mut route = Route::new(&prepared.served.description.content_hash);
-    let dispatched = send(prepared, &prepared.entry, &mut route, &context);
+    let located = &prepared.model;
+    let mut route = Route::new(
+        &located.served.description.content_hash,
+        located.adapter.clone(),
+    );
+    let dispatched = send(prepared, &prepared.model.entry, &mut route, &context);
     let dispatched = dispatched.map_err(|error| match error {
         NotDispatched::NoWorker => no_worker(),
         NotDispatched::Full => {
@@ -166,7 +143,7 @@ pub(super) fn start<'a>(
     let prompt_tokens = counts.sum::<Option<u64>>();
     let metrics = Arc::clone(&state.metrics);
     let id = Arc::clone(&context.id);
-    let model = &prepared.entry.name;
+    let model = &prepared.model.entry.name;
     let started = context.started;
     let record = RequestRecord::new(metrics, model, id, started, prompt_tokens, admitted);
     let active = ActiveRequest::new(dispatched, choices(prepared), record);
@@ -201,8 +178,13 @@ pub(super) fn send(
 
 /// The choices of an answer of which there is nothing yet.
 pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
-    let tokenizer = prepared.served.text.as_ref().map(|text| text.tokenizer());
-    let decodes = tokenizer.filter(|_| !prepared.served.takes_text());
+    let tokenizer = prepared
+        .model
+        .served
+        .text
+        .as_ref()
+        .map(|text| text.tokenizer());
+    let decodes = tokenizer.filter(|_| !prepared.model.served.takes_text());
     let extensions = prepared.generation.extensions.as_deref();
     let shows_stops = extensions.is_some_and(|asked| asked.include_stop_str_in_output);
     let as_ids = extensions.is_some_and(|asked| asked.return_tokens_as_token_ids);

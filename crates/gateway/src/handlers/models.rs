@@ -9,13 +9,14 @@ use axum::response::{IntoResponse, Response};
 use inflight_openai::{ApiError, ModelCard, ModelList};
 
 use crate::error;
+use crate::model::adapter::full_name;
 use crate::state::AppState;
 use crate::upstream::table::ModelEntry;
 
 /// Every model that some worker serves or last served.
 pub(crate) async fn list_models(State(state): State<Arc<AppState>>) -> Response {
     let models = state.table.models();
-    let cards = models.values().map(|entry| card(entry)).collect();
+    let cards = models.values().flat_map(|entry| cards(entry)).collect();
     Json(ModelList::new(cards)).into_response()
 }
 
@@ -31,16 +32,31 @@ pub(crate) async fn retrieve_model(
         ));
     };
     let models = state.table.models();
-    match models.get(&model) {
-        Some(entry) => Json(card(entry)).into_response(),
+    let mut all = models.values().flat_map(|entry| cards(entry));
+    match all.find(|card| card.id == model) {
+        Some(card) => Json(card).into_response(),
         None => {
-            let known: Vec<&String> = models.keys().collect();
+            let known = names(models.values());
             error::response(&ApiError::model_not_found(&model, &known))
         }
     }
 }
 
-fn card(entry: &ModelEntry) -> ModelCard {
+/// What clients may name: the models and their adapters.
+pub(super) fn names<'a>(models: impl Iterator<Item = &'a Arc<ModelEntry>>) -> Vec<String> {
+    models
+        .flat_map(|entry| cards(entry))
+        .map(|card| card.id)
+        .collect()
+}
+
+/// The model's card, then those of its adapters.
+fn cards(entry: &ModelEntry) -> Vec<ModelCard> {
     let created = u64::try_from(entry.created).unwrap_or(0);
-    ModelCard::new(entry.name.clone(), created, entry.max_seq_len)
+    let card = ModelCard::new(entry.name.clone(), created, entry.max_seq_len);
+    let names = entry.adapters.iter();
+    let adapters: Vec<ModelCard> = names
+        .map(|name| card.adapter(full_name(&entry.name, name)))
+        .collect();
+    std::iter::once(card).chain(adapters).collect()
 }

@@ -11,6 +11,8 @@ use inflight_openai::ApiError;
 use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
 
 use super::generate::Prepared;
+use super::locate::Located;
+use super::models;
 use super::unanswered::Unanswered;
 use crate::error::LoggedAtEnd;
 use crate::stream::active_request::ActiveRequest;
@@ -32,7 +34,7 @@ pub(super) async fn answer(
     shape: Shape,
 ) -> Result<Response, ApiError> {
     let request = unanswered.wait().await;
-    let mut request = request.map_err(|error| about_guide(error, prepared))?;
+    let mut request = request.map_err(|error| named(error, prepared))?;
     let mut response = if prepared.generation.stream {
         request.begin_answer();
         streamed(request, prepared, shape)
@@ -57,7 +59,7 @@ fn tells(prepared: &Prepared) -> Tells {
         prompts.map(|prompt| prompt.tokens.clone()).collect()
     };
     let top = asked.and_then(|asked| asked.prompt_logprobs);
-    let text = prepared.served.text.as_ref();
+    let text = prepared.model.served.text.as_ref();
     let prompt_logprobs = top
         .zip(text)
         .map(|(top, text)| (top as usize, Arc::clone(text.tokenizer())));
@@ -77,8 +79,14 @@ fn tells(prepared: &Prepared) -> Tells {
     }
 }
 
-/// A worker's refusal of a guide is about the field that the guide came from.
-fn about_guide(mut error: ApiError, prepared: &Prepared) -> ApiError {
+/// A worker's refusal in terms of the field that it is about.
+fn named(mut error: ApiError, prepared: &Prepared) -> ApiError {
+    let Located { entry, adapter, .. } = &prepared.model;
+    // The words of every executor for an id that it has no weights for.
+    if adapter.is_some() && error.status() == 400 && error.message.contains("LoRA task ") {
+        let known = models::names(std::iter::once(entry));
+        return ApiError::model_not_found(&prepared.generation.model, &known);
+    }
     let extensions = prepared.generation.extensions.as_ref();
     if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref())
         && error.param.is_none()

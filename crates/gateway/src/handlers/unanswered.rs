@@ -52,7 +52,11 @@ impl<'a> Unanswered<'a> {
             .prompts
             .iter()
             .all(|prompt| prompt.params.streaming)
-            && prepared.served.triton().is_none_or(|model| model.decoupled);
+            && prepared
+                .model
+                .served
+                .triton()
+                .is_none_or(|model| model.decoupled);
         Self {
             state,
             prepared,
@@ -121,8 +125,8 @@ impl<'a> Unanswered<'a> {
             state, prepared, ..
         } = *self;
         // Looked up again: another worker may have come since.
-        let entry = state.table.find(&prepared.entry.name);
-        let entry = entry.as_ref().unwrap_or(&prepared.entry);
+        let entry = state.table.find(&prepared.model.entry.name);
+        let entry = entry.as_ref().unwrap_or(&prepared.model.entry);
         let Ok(dispatched) = generate::send(prepared, entry, &mut self.route, &self.context) else {
             return false;
         };

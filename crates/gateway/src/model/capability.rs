@@ -36,6 +36,7 @@ pub(crate) enum Capability {
     NoRepeatNgram,
     CacheSalt,
     Priority,
+    Lora,
     ShowStops,
     Truncation,
 }
@@ -61,6 +62,7 @@ impl Capability {
             Self::NoRepeatNgram => Some(names::NO_REPEAT_NGRAM),
             Self::CacheSalt => Some(names::CACHE_SALT),
             Self::Priority => Some(names::PRIORITY),
+            Self::Lora => Some(names::LORA),
             Self::TokenPrompt
             | Self::TopK
             | Self::TopP
@@ -138,6 +140,7 @@ fn triton_lacks(
         Capability::BadWords => input(Setting::BadIds),
         Capability::NoRepeatNgram => input(Setting::NoRepeatNgram),
         Capability::CacheSalt => input(Setting::CacheSalt),
+        Capability::Lora => input(Setting::LoraTask),
         Capability::LogitBias | Capability::AllowedTokens if model.vocabulary().is_some() => {
             input(Setting::EmbeddingBias)
         }

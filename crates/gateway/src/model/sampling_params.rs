@@ -56,6 +56,7 @@ pub(crate) struct Extras {
     pub cache_salt: Option<String>,
     /// Triton's level, 1 first.
     pub priority: Option<u32>,
+    pub lora_task_id: Option<u64>,
 }
 
 /// What the output must match, as `GuidedDecodingParams` has it.

@@ -12,7 +12,7 @@ use crate::model::served::ServedModel;
 /// The level of a request without a priority, in the middle of a worker's 100: vLLM's 0.
 const USUAL_PRIORITY: i64 = 50;
 
-/// The parameters; `None` where nothing of it reaches the server.
+/// The parameters.
 ///
 /// # Errors
 /// 400 with the field's name: the model cannot do what the field asks, or not together with another.
@@ -20,7 +20,7 @@ pub(super) fn resolve(
     requested: &Requested,
     extensions: &Extensions,
     model: &ServedModel,
-) -> Result<Option<Box<Extras>>, ApiError> {
+) -> Result<Box<Extras>, ApiError> {
     check_capabilities(extensions, model)?;
     let beams = extensions.beams.filter(|search| search.width > 1);
     if let Some(search) = beams {
@@ -47,6 +47,7 @@ pub(super) fn resolve(
         cache_salt: extensions.cache_salt.clone(),
         priority: (extensions.priority != 0)
             .then(|| u32::try_from(USUAL_PRIORITY + extensions.priority).unwrap_or(1)),
+        lora_task_id: requested.lora_task_id,
         ..Extras::default()
     };
     if model.takes_text() {
@@ -58,7 +59,7 @@ pub(super) fn resolve(
     } else if let Some(text) = &model.text {
         extras.bad_words = bad_words(text.tokenizer(), &extensions.bad_words)?;
     }
-    Ok(Some(Box::new(extras)))
+    Ok(Box::new(extras))
 }
 
 /// A word at the beginning of a text, and after another.

@@ -33,6 +33,8 @@ pub(crate) struct Requested {
     pub prompt_log_probs: Option<u32>,
     /// What few requests have.
     pub extensions: Option<Box<Extensions>>,
+    /// The adapter that the model's name asks for, as the server numbers it.
+    pub lora_task_id: Option<u64>,
 }
 
 impl Requested {
@@ -61,6 +63,14 @@ impl Requested {
         }
     }
 
+    /// The same with an adapter.
+    pub(crate) fn with_lora(self, lora_task_id: Option<u64>) -> Self {
+        Self {
+            lora_task_id,
+            ..self
+        }
+    }
+
     fn common(generation: &Generation) -> Self {
         Self {
             prompt_field: "",
@@ -77,6 +87,7 @@ impl Requested {
             top_log_probs_field: "",
             prompt_log_probs: None,
             extensions: generation.extensions.clone(),
+            lora_task_id: None,
         }
     }
 }

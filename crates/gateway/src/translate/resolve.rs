@@ -4,7 +4,7 @@
 //! Absent sampling fields take the model's generation config, else OpenAI's default. Whatever the sampler
 //! always reads is set here, because TensorRT-LLM's own default is greedy with a fixed seed.
 
-use inflight_openai::{ApiError, BeamSearch, Sampling};
+use inflight_openai::{ApiError, BeamSearch, Extensions, Sampling};
 use inflight_text::GenerationConfig;
 
 use super::extras;
@@ -28,9 +28,10 @@ pub(crate) fn resolve(
 ) -> Result<SamplingParams, ApiError> {
     check_capabilities(requested, model)?;
     check_ids(requested, model.vocabulary())?;
-    let extras = match &requested.extensions {
-        Some(extensions) => extras::resolve(requested, extensions, model)?,
-        None => None,
+    let extras = match (&requested.extensions, requested.lora_task_id) {
+        (None, None) => None,
+        (Some(extensions), _) => Some(extras::resolve(requested, extensions, model)?),
+        (None, Some(_)) => Some(extras::resolve(requested, &Extensions::default(), model)?),
     };
     let searches = requested
         .extensions

@@ -12,6 +12,7 @@ use super::inbox::Inbox;
 use super::prompt_request::PromptRequest;
 use super::registry::Handle;
 use super::table::ModelEntry;
+use crate::model::adapter::Adapter;
 
 /// How many workers a request may reach. Two more than one: a rolling restart may end a second worker
 /// under a request that it has already moved. No more, because a request that itself ends workers must not
@@ -35,14 +36,16 @@ pub(crate) enum NotDispatched {
 #[derive(Debug)]
 pub(crate) struct Route {
     content_hash: String,
+    adapter: Option<Adapter>,
     tried: Vec<Arc<str>>,
 }
 
 impl Route {
     /// No worker yet. `content_hash`: the files that the prompts were tokenized with.
-    pub(crate) fn new(content_hash: &str) -> Self {
+    pub(crate) fn new(content_hash: &str, adapter: Option<Adapter>) -> Self {
         Self {
             content_hash: content_hash.to_owned(),
+            adapter,
             tried: Vec::new(),
         }
     }
@@ -68,7 +71,8 @@ pub(crate) fn dispatch(
 ) -> Result<Dispatched, NotDispatched> {
     let mut failure = NotDispatched::NoWorker;
     while route.tried.len() < MOST_WORKERS {
-        let Some(connection) = entry.pick(&route.content_hash, &route.tried) else {
+        let picked = entry.pick(&route.content_hash, &route.tried, route.adapter.as_ref());
+        let Some(connection) = picked else {
             break;
         };
         route.tried.push(Arc::clone(&connection.address));

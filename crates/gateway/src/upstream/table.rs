@@ -1,17 +1,19 @@
 //! The table of models: model → workers. Owns which worker a request goes to; knows nothing of how
 //! connections are made or of what requests say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use inflight_kserve::assets;
 use inflight_text::TextModel;
 use parking_lot::Mutex;
 
 use super::connection::Connection;
 use super::pulse::Pulse;
+use crate::model::adapter::{Adapter, task_of};
 use crate::model::served::ServedModel;
 
 /// One configured server, connected or not.
@@ -32,6 +34,8 @@ struct PastModel {
     name: String,
     created: i64,
     max_seq_len: Option<u32>,
+    /// Names of its LoRA adapters.
+    adapters: Vec<String>,
     /// Kept while the worker is away, so that its return costs no loading.
     _text: Option<Arc<TextModel>>,
 }
@@ -133,6 +137,8 @@ pub(crate) struct ModelEntry {
     pub created: i64,
     /// Prompt plus generated tokens that fit a request on any of its workers, where one says it.
     pub max_seq_len: Option<u32>,
+    /// Names of the LoRA adapters that any of its workers has.
+    pub adapters: BTreeSet<String>,
     workers: Vec<Arc<WorkerSlot>>,
     /// Numbers the picks, of all models.
     turns: Arc<AtomicU64>,
@@ -147,14 +153,32 @@ impl ModelEntry {
         Some(Arc::clone(&connection.served))
     }
 
+    /// [`ModelEntry::next_served`] of the workers that have this LoRA adapter, which it also looks up.
+    pub(crate) fn next_with(&self, adapter: &str) -> Option<(Arc<ServedModel>, Adapter)> {
+        let connection =
+            self.least_loaded(|connection| task_of(&connection.served, adapter).is_some())?;
+        let served = Arc::clone(&connection.served);
+        let adapter = Adapter {
+            task_id: task_of(&served, adapter)?,
+            name: adapter.to_owned(),
+        };
+        Some((served, adapter))
+    }
+
     /// Picks the worker of a request: the ready connection with the fewest active requests, and among
     /// equals the one whose last turn is longest ago. Only workers with the same files as
-    /// `content_hash` count, because a prompt is tokenized for one tokenizer, and none of the `tried`
-    /// addresses.
-    pub(crate) fn pick(&self, content_hash: &str, tried: &[Arc<str>]) -> Option<Arc<Connection>> {
+    /// `content_hash` count, because a prompt is tokenized for one tokenizer, none of the `tried`
+    /// addresses, and those with the `adapter` alone.
+    pub(crate) fn pick(
+        &self,
+        content_hash: &str,
+        tried: &[Arc<str>],
+        adapter: Option<&Adapter>,
+    ) -> Option<Arc<Connection>> {
         let connection = self.least_loaded(|connection| {
             connection.served.description.content_hash == content_hash
                 && !tried.contains(&connection.address)
+                && adapter.is_none_or(|adapter| adapter.is_of(&connection.served))
         })?;
         // The first number is 1: a connection that never had a turn is before all others.
         let turn = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
@@ -250,6 +274,7 @@ impl Table {
                 name: description.served_model_name.clone(),
                 created: description.created_unix_seconds,
                 max_seq_len: Some(description.max_seq_len).filter(|length| *length > 0),
+                adapters: adapter_names(&description.adapters),
                 _text: connection.served.text.clone(),
             }
         });
@@ -279,6 +304,7 @@ impl Table {
                         name: model.name,
                         created: model.created,
                         max_seq_len: model.max_seq_len,
+                        adapters: BTreeSet::new(),
                         workers: Vec::new(),
                         turns: Arc::clone(&self.turns),
                     });
@@ -286,6 +312,7 @@ impl Table {
                 entry.created = entry.created.min(model.created);
                 let lengths = [entry.max_seq_len, model.max_seq_len];
                 entry.max_seq_len = lengths.into_iter().flatten().min();
+                entry.adapters.extend(model.adapters);
                 entry.workers.push(Arc::clone(slot));
             }
         }
@@ -295,6 +322,13 @@ impl Table {
             .collect();
         self.models.store(Arc::new(models));
     }
+}
+
+fn adapter_names(adapters: &[assets::Adapter]) -> Vec<String> {
+    adapters
+        .iter()
+        .map(|adapter| adapter.name.clone())
+        .collect()
 }
 
 #[cfg(test)]
@@ -374,7 +408,7 @@ mod tests {
         let table = table();
         let connections: Vec<_> = (0..3).map(|index| ready(&table, index, "m", "h")).collect();
         let entry = table.find("m").unwrap();
-        let pick = || entry.pick("h", &[]).unwrap().address.to_string();
+        let pick = || entry.pick("h", &[], None).unwrap().address.to_string();
         // Asking what to prepare for takes no turn.
         let prepare_and_pick = || entry.next_served().map(|_| pick()).unwrap();
         let turns: Vec<_> = (0..6).map(|_| prepare_and_pick()).collect();
@@ -383,10 +417,10 @@ mod tests {
             connections[busy].open(Arc::default(), 0, 1, 0, 1).unwrap();
         }
         assert!((0..4).all(|_| pick() == "b:1"));
-        let elsewhere = entry.pick("h", &["b:1".into()]).unwrap();
+        let elsewhere = entry.pick("h", &["b:1".into()], None).unwrap();
         assert_eq!(&*elsewhere.address, "a:1");
         let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
-        assert!(entry.pick("h", &tried).is_none());
+        assert!(entry.pick("h", &tried, None).is_none());
     }
 
     #[test]
@@ -397,7 +431,7 @@ mod tests {
         let entry = table.find("m").unwrap();
         let pick = |hash| {
             entry
-                .pick(hash, &[])
+                .pick(hash, &[], None)
                 .map(|connection| connection.address.to_string())
         };
         assert_eq!(

@@ -6,6 +6,7 @@
 )]
 
 mod access;
+mod adapters;
 mod chat;
 mod completions;
 mod deadlines;

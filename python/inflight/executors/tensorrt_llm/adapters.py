@@ -22,6 +22,8 @@ class Adapters:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        #: Those that are there at the start, as `ModelInfo.adapters` has them.
+        self.announced = tuple((path.name, int(path.name)) for path in _subdirectories(directory))
 
     def path(self, task_id: int) -> str:
         """The directory of the adapter. Errors: `Refused` where there is none."""
@@ -44,9 +46,7 @@ def read_adapters(directory: str, max_rank: int | None) -> Adapters:
             "give a folder with one adapter a task id, such as `7/adapter_config.json`",
         )
     limit = max_rank or _MAX_RANK
-    for adapter in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if adapter.name.startswith("."):
-            continue
+    for adapter in _subdirectories(folder):
         if not adapter.name.isdecimal():
             raise UserMistake(
                 f"`{adapter}` is in `lora_adapter_dir`, and its name is no task id",
@@ -59,6 +59,10 @@ def read_adapters(directory: str, max_rank: int | None) -> Adapters:
                 f"start with `max_lora_rank={rank}`",
             )
     return Adapters(folder)
+
+
+def _subdirectories(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _rank(path: Path) -> int:

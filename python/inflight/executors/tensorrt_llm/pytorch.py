@@ -330,6 +330,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         max_beam_width=sizes.max_beam_width,
         tokens_per_block=sizes.tokens_per_block,
         capabilities=capabilities("pytorch", frozenset(conditions), frozenset(verified.off)),
+        adapters=() if adapters is None else adapters.announced,
     )
     if sizes.max_beam_width > 1:
         LOG.warning(

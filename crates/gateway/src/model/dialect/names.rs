@@ -42,6 +42,7 @@ pub(crate) enum Setting {
     BadIds,
     NoRepeatNgram,
     CacheSalt,
+    LoraTask,
     GuideType,
     Guide,
     EmbeddingBias,
@@ -56,7 +57,7 @@ type Names = &'static [&'static str];
 type SettingNames = (Setting, DataType, Names, Names, Names);
 
 /// Setting, element type, and the tensor's names in the three dialects; no name: not in that dialect.
-pub(super) const SETTINGS: [SettingNames; 27] = {
+pub(super) const SETTINGS: [SettingNames; 28] = {
     use DataType::*;
     use Setting::*;
     [
@@ -154,6 +155,13 @@ pub(super) const SETTINGS: [SettingNames; 27] = {
         ),
         // Of repositories that host Inflight's executors.
         (CacheSalt, TypeString, &[names::CACHE_SALT], &[], &[]),
+        (
+            LoraTask,
+            TypeUint64,
+            &["lora_task_id"],
+            &["lora_task_id"],
+            &[],
+        ),
         (
             GuideType,
             TypeString,

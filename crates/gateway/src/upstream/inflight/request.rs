@@ -153,6 +153,9 @@ fn write_extras(request: &mut RequestBuilder, extras: &Extras) {
     if let Some(salt) = &extras.cache_salt {
         request.push_bytes(names::CACHE_SALT, &[1, 1], [salt]);
     }
+    if let Some(task) = extras.lora_task_id {
+        request.scalar("lora_task_id", task);
+    }
     if let Some(level) = extras.priority {
         let level = ParameterChoice::Int64Param(i64::from(level));
         request.parameter(names::PRIORITY, level);

@@ -171,6 +171,9 @@ impl Writer<'_> {
         if let Some(salt) = &extras.cache_salt {
             self.text(Setting::CacheSalt, salt);
         }
+        if let Some(task) = extras.lora_task_id {
+            self.scalar(Setting::LoraTask, task);
+        }
     }
 
     /// Old releases must be sent a list; an empty word is their empty list.

@@ -1,0 +1,78 @@
+//! Which model a request means: one of the table's, or a LoRA adapter of one (`model:adapter`).
+
+use std::sync::Arc;
+
+use inflight_openai::ApiError;
+
+use super::models;
+use crate::model::adapter::{Adapter, readings};
+use crate::model::served::ServedModel;
+use crate::state::AppState;
+use crate::upstream::table::{ModelEntry, NoModel};
+
+/// A model that a request can be prepared for.
+#[derive(Debug)]
+pub(super) struct Located {
+    pub(super) entry: Arc<ModelEntry>,
+    /// What its workers serve.
+    pub(super) served: Arc<ServedModel>,
+    pub(super) adapter: Option<Adapter>,
+}
+
+/// Finds the model of this name.
+///
+/// # Errors
+/// 404 when no worker serves it, 503 when one may yet, or none that does is ready.
+pub(super) fn locate(state: &AppState, model: &str) -> Result<Located, ApiError> {
+    let missing = match state.table.find(model) {
+        Ok(entry) => {
+            let served = entry.next_served().ok_or_else(no_worker)?;
+            return Ok(Located {
+                entry,
+                served,
+                adapter: None,
+            });
+        }
+        Err(missing) => missing,
+    };
+    for (base, adapter) in readings(model) {
+        if let Ok(entry) = state.table.find(base) {
+            return with_adapter(state, entry, adapter, model);
+        }
+    }
+    Err(match missing {
+        NoModel::NotYet => {
+            ApiError::unavailable("Not every worker has been reached yet. Retry later.")
+        }
+        NoModel::Unknown => not_found(state, model),
+    })
+}
+
+fn with_adapter(
+    state: &AppState,
+    entry: Arc<ModelEntry>,
+    name: &str,
+    model: &str,
+) -> Result<Located, ApiError> {
+    if let Some((served, adapter)) = entry.next_with(name) {
+        return Ok(Located {
+            entry,
+            served,
+            adapter: Some(adapter),
+        });
+    }
+    // The workers that have it may be away.
+    if entry.adapters.contains(name) || entry.next_served().is_none() {
+        return Err(no_worker());
+    }
+    Err(not_found(state, model))
+}
+
+fn not_found(state: &AppState, model: &str) -> ApiError {
+    let known = models::names(state.table.models().values());
+    ApiError::model_not_found(model, &known)
+}
+
+pub(super) fn no_worker() -> ApiError {
+    ApiError::unavailable("No worker of the model is ready. Retry later.")
+}
