@@ -48,7 +48,12 @@ TARGETS = {
     "gpt2": ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"),
     "phi3_window": ("self_attn.qkv_proj", "mlp.gate_up_proj"),
     "gemma": ("self_attn.k_proj", "mlp.up_proj"),
-    "mixtral": ("self_attn.q_proj", "self_attn.o_proj", "block_sparse_moe.gate"),
+    "mixtral": (
+        "self_attn.q_proj",
+        "self_attn.o_proj",
+        "block_sparse_moe.gate",
+        *(f"block_sparse_moe.experts.{expert}.{name}" for expert in range(4) for name in ("w1", "w2", "w3")),
+    ),
     "baichuan2_alibi": ("self_attn.W_pack", "self_attn.o_proj"),
 }
 
@@ -171,6 +176,34 @@ def test_sent_adapters_beside_each_other_are_the_merged_models(tmp_path: Path, t
     assert subject.pool.used == 0
 
 
+def test_a_mixture_s_adapter_is_sent_with_its_experts_stacked(tmp_path: Path) -> None:
+    """TensorRT-LLM's modules of a mixture: the matrices down of all experts, then the matrices up."""
+    adapter = matrices("mixtral", 4)
+    experts = load_config(FIXTURES / "mixtral").num_experts
+    rows, flat = [], []
+    for layer in range(load_config(FIXTURES / "mixtral").num_layers):
+        prefix = f"model.layers.{layer}"
+        modules = {1: [f"{prefix}.self_attn.q_proj"], 4: [f"{prefix}.self_attn.o_proj"]}
+        modules[16] = [f"{prefix}.block_sparse_moe.gate"]
+        for module, name in ((13, "w1"), (14, "w2"), (15, "w3")):
+            modules[module] = [f"{prefix}.block_sparse_moe.experts.{one}.{name}" for one in range(experts)]
+        for module, names in modules.items():
+            rows.append([module, layer, RANK])
+            downs = [adapter[name][0].reshape(-1) for name in names]
+            ups = [SCALE * adapter[name][1].reshape(-1) for name in names]
+            flat.append(np.concatenate([*downs, *ups]))
+    widest = max(map(len, flat))
+    weights = np.stack([np.pad(row, (0, widest - len(row))) for row in flat]).astype("<f2")
+    tensors = [
+        task(1),
+        tensor("lora_weights", "FP16", weights),
+        tensor("lora_config", "INT32", np.array(rows, "<i4")),
+    ]
+    told = run(serving("mixtral"), [asked(place, prompt, tensors) for place, prompt in enumerate(PROMPTS)])
+    merged = engine(merge(tmp_path / "merged", "mixtral", adapter))
+    same(told, run(merged, [asked(place, prompt) for place, prompt in enumerate(PROMPTS)]))
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_an_adapter_of_peft_is_the_merged_model(tmp_path: Path, name: str) -> None:
     adapter = matrices(name, 5)
@@ -251,6 +284,7 @@ def spoiled(rows: Any = None, width: int | None = None) -> list[NamedTensor]:
         (spoiled()[1:], "lora_task_id"),
         (spoiled([[8, 0, 3]]), "cross_attn_qkv"),
         (spoiled([[13, 0, 3]]), "moe_h_to_4h"),
+        (spoiled([[17, 0, 3]]), "mlp_router"),
         (spoiled([[99, 0, 3]]), "`99`"),
         (spoiled([[1, 2, 3]]), "layer `2`"),
         (spoiled([[1, -1, 3]]), "layer `-1`"),

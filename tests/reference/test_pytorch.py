@@ -11,6 +11,7 @@ import pytest
 
 from inflight.executors.base import FinishReason, Request
 from inflight.executors.reference.engine import Engine
+from inflight.executors.reference.lora import Adapter, Delta, Slot
 
 from .support import FIXTURES, Told, engine, expected, request, run, torch_engine
 
@@ -53,6 +54,35 @@ def test_half_precision_agrees_within_its_rounding(dtype: str, device: str) -> N
     error = np.linalg.norm(row.prompt.values[1:] - exact) / np.linalg.norm(exact)
     assert error < (2e-2 if dtype == "bfloat16" else 2e-3)
     assert len(told.tokens) == 8
+
+
+def test_the_device_keeps_the_adapters_of_the_latest_iterations() -> None:
+    from inflight.executors.reference.pytorch.adapters import DeviceAdapters
+
+    def adapter(task_id: int) -> Adapter:
+        down, up = np.ones((2, 8), np.float32), np.ones((8, 2), np.float32)
+        return Adapter.of(task_id, 1, [(0, Delta(Slot("output", 0, 8, 8), down, up))])
+
+    adapters = [adapter(task_id) for task_id in range(3)]
+    cache = DeviceAdapters(torch.device("cpu"), torch.float32, 2 * adapters[0].nbytes)
+
+    def used(*task_ids: int) -> list[int]:
+        """The identities of the copies that an iteration uses."""
+        rows = cache.rows([(adapters[task_id], place, 1) for place, task_id in enumerate(task_ids)])
+        kept.extend(one.adapter for one in rows)  # so that no identity is given twice
+        return [id(one.adapter) for one in rows]
+
+    kept: list[Any] = []
+    first, second = used(0, 1)
+    assert used(0) == [first]
+    [third] = used(2)
+    assert used(2, 0) == [third, first]
+    [again] = used(1)
+    assert again != second
+    # An iteration has all that it needs, even where they are too many to keep.
+    assert used(0, 1)[1] == again
+    many = used(0, 1, 2)
+    assert used(0, 1, 2) == many
 
 
 def test_the_first_token_of_every_way_to_sample_is_numpys() -> None:

@@ -174,7 +174,7 @@ def read_peft(path: Path, task_id: int, config: ModelConfig, max_rank: int) -> A
         slot = slots[name]
         prefix = f"base_model.model.{config.names.layer.format(layer)}.{name}"
         down, up = f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight"
-        wanted |= {down: (rank, slot.inputs), up: (slot.stop - slot.start, rank)}
+        wanted |= {down: (rank, slot.inputs), up: (slot.outputs, rank)}
         pairs.append((layer, slot, down, up))
     try:
         weights = CheckpointWeights(_shards(path), wanted.items())

@@ -7,7 +7,7 @@ requests or block accounting. All floats are float32; `T` is rows of the iterati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from .families.family import Activation
 Float32 = npt.NDArray[np.float32]
 Int = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
+#: Adds to what a part of an expert made of its rows: part, expert, what went in, what came out.
+Adapt = Callable[[str, int, Float32, Float32], None]
 
 #: Attention scores held at once in a context phase; longer chunks are cut into query slices. Two MiB stay
 #: in a processor's cache over the passes of a softmax.
@@ -127,17 +129,30 @@ def silu(x: Float32) -> Float32:
 
 
 def experts(
-    x: Float32, scores: Float32, gate_up: Float32, down: Float32, chosen: int, activation: Activation
+    x: Float32,
+    scores: Float32,
+    gate_up: Float32,
+    down: Float32,
+    chosen: int,
+    activation: Activation,
+    adapt: Adapt | None = None,
 ) -> Float32:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``. Matrices are ``[experts, out, in]``."""
+    ``scores [T, experts]``. Matrices are ``[experts, out, in]``; ``adapt`` adds to what they give."""
     best = best_ids(scores, chosen)
     shares = softmax(np.take_along_axis(scores, best, axis=1))
     mixed = np.zeros_like(x)
     for expert in np.unique(best):
         rows, places = np.nonzero(best == expert)
-        inner = activate(linear(x[rows], gate_up[expert]), activation, True)
-        mixed[rows] += linear(inner, down[expert]) * shares[rows, places][:, None]
+        own = x[rows]
+        inner = linear(own, gate_up[expert])
+        if adapt is not None:
+            adapt("gate_up", int(expert), own, inner)
+        active = activate(inner, activation, True)
+        out = linear(active, down[expert])
+        if adapt is not None:
+            adapt("down", int(expert), active, out)
+        mixed[rows] += out * shares[rows, places][:, None]
     return mixed
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -55,6 +55,12 @@ class Slot:
     start: int
     stop: int
     inputs: int
+    #: Of a mixture: whose part it is.
+    expert: int | None = None
+
+    @property
+    def outputs(self) -> int:
+        return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +107,15 @@ def named_slots(config: ModelConfig) -> dict[str, Slot]:
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     slots = _split("qkv", names.qkv, (queries, keys, keys), hidden)
     slots |= _split("output", (names.output,), (hidden,), queries)
-    if config.num_experts:
-        return slots | _split("router", (names.router,), (config.num_experts,), hidden)
     widths = (inner, inner) if config.gated_mlp else (inner,)
-    slots |= _split("gate_up", names.gate_up, widths, hidden)
-    return slots | _split("down", (names.down,), (hidden,), inner)
+    mlp = _split("gate_up", names.gate_up, widths, hidden) | _split("down", (names.down,), (hidden,), inner)
+    if not config.num_experts:
+        return slots | mlp
+    slots |= _split("router", (names.router,), (config.num_experts,), hidden)
+    for expert in range(config.num_experts):
+        for name, slot in mlp.items():
+            slots[f"{names.expert.format(expert)}.{name}"] = replace(slot, expert=expert)
+    return slots
 
 
 def _split(part: Part, names: Sequence[str], widths: Sequence[int], inputs: int) -> dict[str, Slot]:
@@ -118,8 +128,9 @@ def _split(part: Part, names: Sequence[str], widths: Sequence[int], inputs: int)
     }
 
 
-def module_slots(config: ModelConfig) -> dict[int, Slot]:
-    """Where TensorRT-LLM's modules are, by their ids; those that the model lacks are absent."""
+def module_slots(config: ModelConfig) -> dict[int, Sequence[Slot]]:
+    """Where TensorRT-LLM's modules are, by their ids: one place, or one of each expert. Those that the model
+    lacks are absent."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     slots = {
@@ -129,21 +140,28 @@ def module_slots(config: ModelConfig) -> dict[int, Slot]:
         "attn_v": Slot("qkv", queries + keys, queries + 2 * keys, hidden),
         "attn_dense": Slot("output", 0, hidden, queries),
     }
+    # The gate is TensorRT-LLM's h_to_4h, and what it calls gate is the projection up.
+    mlp = {"h_to_4h": Slot("gate_up", 0, inner, hidden), "4h_to_h": Slot("down", 0, hidden, inner)}
+    if config.gated_mlp:
+        mlp["gate"] = Slot("gate_up", inner, 2 * inner, hidden)
     if config.num_experts:
         slots["moe_router"] = Slot("router", 0, config.num_experts, hidden)
     else:
-        # The gate is TensorRT-LLM's h_to_4h, and what it calls gate is the projection up.
-        slots["mlp_h_to_4h"] = Slot("gate_up", 0, inner, hidden)
-        slots["mlp_4h_to_h"] = Slot("down", 0, hidden, inner)
+        slots |= {f"mlp_{name}": slot for name, slot in mlp.items()}
         if config.gated_mlp:
-            slots["mlp_gate"] = Slot("gate_up", inner, 2 * inner, hidden)
             slots["mlp_gate_up"] = Slot("gate_up", 0, 2 * inner, hidden)
-    return {MODULES.index(name): slot for name, slot in slots.items()}
+    found: dict[int, Sequence[Slot]] = {MODULES.index(name): (slot,) for name, slot in slots.items()}
+    for name, slot in mlp.items() if config.num_experts else ():
+        found[MODULES.index(f"moe_{name}")] = [
+            replace(slot, expert=expert) for expert in range(config.num_experts)
+        ]
+    return found
 
 
 def from_tensors(task_id: int, weights: Array, rows: Array, config: ModelConfig, max_rank: int) -> Adapter:
     """An adapter in TensorRT-LLM's format: ``rows [modules, 3]`` of module id, layer and rank, and for each a
-    row of ``weights`` with the matrix down, then the scaled matrix up, then padding. Errors: `AdapterError`.
+    row of ``weights`` with the matrix down, then the scaled matrix up, then padding. Of a mixture's module
+    the matrices down of all experts come first. Errors: `AdapterError`.
     """
     if rows.ndim != 2 or rows.shape[1] != 3 or weights.ndim != 2 or len(weights) != len(rows):
         raise AdapterError(
@@ -167,16 +185,17 @@ def from_tensors(task_id: int, weights: Array, rows: Array, config: ModelConfig,
             raise AdapterError(f"lora_config names module `{name}` of layer `{layer}` twice")
         seen.add((module, layer))
         check_rank(rank, max_rank)
-        slot = slots[module]
-        inputs, outputs = rank * slot.inputs, rank * (slot.stop - slot.start)
+        places = slots[module]
+        inputs = rank * sum(slot.inputs for slot in places)
+        outputs = rank * sum(slot.outputs for slot in places)
         if inputs + outputs > len(flat):
             raise AdapterError(
                 f"lora_weights has {len(flat)} values for module `{name}` of layer `{layer}`, which has "
                 f"{inputs + outputs} at rank {rank}"
             )
-        down = flat[:inputs].reshape(rank, slot.inputs)
-        up = flat[inputs : inputs + outputs].reshape(-1, rank)
-        deltas.append((layer, _delta(slot, down, up)))
+        downs = flat[:inputs].reshape(len(places), rank, -1)
+        ups = flat[inputs : inputs + outputs].reshape(len(places), -1, rank)
+        deltas += [(layer, _delta(slot, down, up)) for slot, down, up in zip(places, downs, ups, strict=True)]
     return Adapter.of(task_id, config.num_layers, deltas)
 
 

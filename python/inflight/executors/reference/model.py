@@ -6,6 +6,7 @@ serves all sequences of an iteration. Knows nothing of requests, scheduling or s
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from .batch import Batch
 from .cache import PagedCache
 from .config import ModelConfig, RopeConfig, load_config
 from .layers import Layer, Loader, Weights, held
-from .lora import Part
+from .lora import LayerDeltas, Part
 from .parallel import split
 from .parallel.communicator import Alone, Communicator
 from .weights import CheckpointWeights, find_weights
@@ -109,9 +110,21 @@ class NumpyModel:
         if layer.router is not None:
             scores = arrays.linear(x, layer.router)
             _adapt(batch, index, "router", x, scores)
-            return arrays.experts(
-                x, scores, layer.gate_up, layer.down, config.experts_per_token, config.activation
-            )
+            chosen, activation = config.experts_per_token, config.activation
+            mixed = arrays.experts(x, scores, layer.gate_up, layer.down, chosen, activation)
+            for rows, adapter in batch.adapted:
+                deltas = adapter.layers[index]
+                if "gate_up" in deltas or "down" in deltas:
+                    mixed[rows] = arrays.experts(
+                        x[rows],
+                        scores[rows],
+                        layer.gate_up,
+                        layer.down,
+                        chosen,
+                        activation,
+                        partial(_adapt_expert, deltas),
+                    )
+            return mixed
         inner = arrays.linear(x, layer.gate_up, layer.gate_up_bias)
         _adapt(batch, index, "gate_up", x, inner)
         active = arrays.activate(inner, config.activation, config.gated_mlp)
@@ -156,6 +169,15 @@ def _adapt(batch: Batch, layer: int, part: Part, x: Float32, out: Float32) -> No
         for delta in adapter.layers[layer].get(part, ()):
             added = arrays.linear(arrays.linear(x[rows], delta.down), delta.up)
             out[rows, delta.slot.start : delta.slot.stop] += added
+
+
+def _adapt_expert(deltas: LayerDeltas, part: Part, expert: int, x: Float32, out: Float32) -> None:
+    """As `_adapt`, for rows of one adapter that an expert computes."""
+    for delta in deltas.get(part, ()):
+        if delta.slot.expert == expert:
+            out[:, delta.slot.start : delta.slot.stop] += arrays.linear(
+                arrays.linear(x, delta.down), delta.up
+            )
 
 
 def load_model(

@@ -79,6 +79,19 @@ class DeviceAdapters:
         return torch.from_numpy(matrix).to(self._device, self._dtype)
 
 
+def adapt_expert(
+    deltas: Mapping[Part, Sequence[tuple[Slot, Tensor, Tensor]]],
+    part: Part,
+    expert: int,
+    x: Tensor,
+    out: Tensor,
+) -> None:
+    """As `adapt`, for rows of one adapter that an expert computes."""
+    for slot, down, up in deltas.get(part, ()):
+        if slot.expert == expert:
+            out[:, slot.start : slot.stop] += linear(linear(x, down), up)
+
+
 def adapt(adapted: Sequence[AdaptedRows], layer: int, part: Part, x: Tensor, out: Tensor) -> None:
     """Adds what adapters make of ``x`` to their rows of ``out``."""
     for group in adapted:

@@ -7,6 +7,7 @@ device runs Triton. Knows nothing of requests, scheduling or sampling.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -17,7 +18,7 @@ from inflight.executors.reference.layers import Layer, Loader, Weights, held
 from inflight.executors.reference.model import inverse_frequencies
 
 from . import operations
-from .adapters import AdaptedRows, adapt
+from .adapters import AdaptedRows, adapt, adapt_expert
 from .communicator import DeviceCommunicator, OneDevice
 from .operations import Context, Shape, Tensor
 
@@ -187,9 +188,21 @@ class TorchModel:
         if layer.router is not None:
             scores = ops.linear(x, layer.router)
             adapt(rows.adapted, index, "router", x, scores)
-            return ops.experts(
-                x, scores, layer.gate_up, layer.down, config.experts_per_token, config.activation
-            )
+            chosen, activation = config.experts_per_token, config.activation
+            mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation)
+            for group in rows.adapted:
+                deltas = group.adapter.layers[index]
+                if "gate_up" in deltas or "down" in deltas:
+                    mixed[group.rows] = operations.experts(
+                        x[group.rows],
+                        scores[group.rows],
+                        layer.gate_up,
+                        layer.down,
+                        chosen,
+                        activation,
+                        partial(adapt_expert, deltas),
+                    )
+            return mixed
         inner = ops.linear(x, layer.gate_up, layer.gate_up_bias)
         adapt(rows.adapted, index, "gate_up", x, inner)
         active = ops.activate(inner, config.activation, config.gated_mlp)

@@ -6,7 +6,7 @@ floats have the model's type, and sums are taken in float32. Knows nothing of re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from inflight.executors.reference.families.family import Activation
 CONTEXT_TILE = 64
 
 Tensor = Any  # torch.Tensor; torch is optional, and not there where types are checked
+#: Adds to what a part of an expert made of its rows: part, expert, what went in, what came out.
+Adapt = Callable[[str, int, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +136,29 @@ def activate(x: Tensor, activation: Activation, gated: bool) -> Tensor:
 
 
 def experts(
-    x: Tensor, scores: Tensor, gate_up: Tensor, down: Tensor, chosen: int, activation: Activation
+    x: Tensor,
+    scores: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    chosen: int,
+    activation: Activation,
+    adapt: Adapt | None = None,
 ) -> Tensor:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``. Matrices are ``[experts, out, in]``."""
+    ``scores [T, experts]``. Matrices are ``[experts, out, in]``; ``adapt`` adds to what they give."""
     best, shares = choose_experts(scores, chosen)
     mixed = torch.zeros_like(x)
     for expert in best.unique().tolist():
         rows, places = torch.nonzero(best == expert, as_tuple=True)
-        inner = activate(linear(x[rows], gate_up[expert]), activation, True)
-        mixed[rows] += linear(inner, down[expert]) * shares[rows, places][:, None].to(x.dtype)
+        own = x[rows]
+        inner = linear(own, gate_up[expert])
+        if adapt is not None:
+            adapt("gate_up", expert, own, inner)
+        active = activate(inner, activation, True)
+        out = linear(active, down[expert])
+        if adapt is not None:
+            adapt("down", expert, active, out)
+        mixed[rows] += out * shares[rows, places][:, None].to(x.dtype)
     return mixed
 
 
