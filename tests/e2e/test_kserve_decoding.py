@@ -11,7 +11,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from support.servers import Server
-from support.triton import MODEL, inputs, tensor
+from support.triton import MODEL, TritonStream, inputs, tensor, tokens
 
 PROMPT = [40 + token % 90 for token in range(70)]
 
@@ -73,6 +73,123 @@ def test_ngrams_top_p_and_drafts(client: triton.InferenceServerClient) -> None:
     assert drawn != decayed
     guesses = tensor("draft_input_ids", [[*greedy[:5], 3, 3]], "INT32")
     assert ids(ask(client, guesses, runtime_top_k=1, tokens=24)) == [greedy]
+
+
+def test_log_probs_of_chosen_best_and_prompt_tokens(client: triton.InferenceServerClient) -> None:
+    best_of = ("top_log_probs", "top_log_prob_ids", "prompt_log_probs", "prompt_top_log_probs")
+    wanted = ["output_ids", "sequence_length", "output_log_probs", "cum_log_probs"]
+    wanted += [f"inflight_{name}" for name in best_of]
+    result = ask(
+        client,
+        runtime_top_k=1,
+        return_log_probs=True,
+        inflight_num_top_log_probs=2,
+        inflight_num_prompt_log_probs=1,
+        outputs=[triton.InferRequestedOutput(name) for name in wanted],
+    )
+    [tokens] = ids(result)
+    chosen = result.as_numpy("output_log_probs")[0, 0]
+    best, best_ids = (result.as_numpy(f"inflight_top_log_prob{name}")[0, 0] for name in ("s", "_ids"))
+    assert best_ids[:, 0].tolist() == tokens
+    assert best[:, 0] == pytest.approx(chosen)
+    assert (best[:, 1] <= best[:, 0]).all()
+    assert result.as_numpy("cum_log_probs").item() == pytest.approx(float(chosen.sum()), rel=1e-4)
+    prompt, likeliest = (
+        result.as_numpy(f"inflight_prompt_{name}")[0] for name in ("log_probs", "top_log_probs")
+    )
+    assert len(prompt) == len(PROMPT)
+    assert (prompt[1:] <= likeliest[1:, 0] + 1e-5).all()
+
+
+def test_what_steers_the_choice_of_tokens(client: triton.InferenceServerClient) -> None:
+    [greedy] = ids(ask(client, runtime_top_k=1))
+    forbidden = tensor("bad_words_list", [[[greedy[0]], [1]]], "INT32")
+    [other] = ids(ask(client, forbidden, runtime_top_k=1))
+    assert greedy[0] not in other
+    vocabulary = ask(client, runtime_top_k=1, return_context_logits=True).as_numpy("context_logits").shape[2]
+    bias = np.zeros((1, vocabulary), np.float32)
+    bias[0, 77] = 1000.0
+    assert ids(ask(client, tensor("embedding_bias", bias, "FP32"), runtime_top_k=1)) == [[77] * 8]
+    sparse = [
+        tensor("inflight_logit_bias_ids", [[78]], "INT32"),
+        tensor("inflight_logit_bias_values", [[1000.0]], "FP32"),
+    ]
+    assert ids(ask(client, *sparse, runtime_top_k=1)) == [[78] * 8]
+    # A penalty on each sight of a token leaves none to be said twice.
+    penalties: dict[str, Any] = {
+        "repetition_penalty": 2.0,
+        "presence_penalty": 500.0,
+        "frequency_penalty": 500.0,
+    }
+    [apart] = ids(ask(client, runtime_top_k=1, tokens=24, **penalties))
+    assert len(set(apart)) == len(apart) == 24
+    sampled: dict[str, Any] = {"runtime_top_p": 1.0, "temperature": 2.0, "seed": 11}
+    assert ids(ask(client, **sampled)) != [greedy]
+    assert ids(ask(client, **sampled, inflight_min_p=1.0)) == [greedy]
+
+
+def test_a_least_length_and_several_sequences(client: triton.InferenceServerClient, server: Server) -> None:
+    [greedy] = ids(ask(client, runtime_top_k=1))
+    ended = ids(ask(client, runtime_top_k=1, end_id=greedy[0]))
+    assert ended == [[]]
+    [held_back] = ids(ask(client, runtime_top_k=1, end_id=greedy[0], min_tokens=3))
+    assert len(held_back) >= 3
+    sampled: dict[str, Any] = {"runtime_top_p": 1.0, "temperature": 2.0, "seed": 11}
+
+    def several() -> dict[int, list[int]]:
+        stream = TritonStream(server.grpc)
+        made = inputs(PROMPT, 8, exclude_input_in_output=True, num_return_sequences=3, **sampled)
+        stream.send("several", made)
+        told: dict[int, list[int]] = {}
+        for result in stream.until_final():
+            index = result.as_numpy("sequence_index")
+            if index is not None:
+                told.setdefault(int(index.item()), []).extend(tokens(result))
+        stream.close()
+        return told
+
+    drawn = several()
+    assert sorted(drawn) == [0, 1, 2]
+    assert len({tuple(one) for one in drawn.values()}) == 3
+    assert several() == drawn
+
+
+def test_drafts_are_accepted_by_their_logits(client: triton.InferenceServerClient) -> None:
+    [greedy] = ids(ask(client, runtime_top_k=1))
+    vocabulary = ask(client, runtime_top_k=1, return_context_logits=True).as_numpy("context_logits").shape[2]
+    # A draft model that is sure of its tokens, and wrong: a threshold of 0 takes them all the same.
+    guesses = [(token + 1) % vocabulary for token in greedy[:4]]
+    logits = np.full((1, len(guesses), vocabulary), -50.0, np.float32)
+    logits[0, np.arange(len(guesses)), guesses] = 50.0
+    drafts = [tensor("draft_input_ids", [guesses], "INT32"), tensor("draft_logits", logits, "FP32")]
+    result = ask(
+        client,
+        *drafts,
+        tensor("draft_acceptance_threshold", [[0.0]], "FP32"),
+        runtime_top_k=1,
+        return_perf_metrics=True,
+    )
+    assert ids(result)[0][:4] == guesses
+    assert result.as_numpy("acceptance_rate").item() == 1.0
+    assert result.as_numpy("total_accepted_draft_tokens").item() == len(guesses)
+    assert ids(ask(client, drafts[0], runtime_top_k=1)) == [greedy]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "datatype"),
+    [
+        ("lookahead_window_size", [[4]], "INT32"),
+        ("encoder_input_features", [[[1.0, 2.0]]], "FP16"),
+        ("mrope_rotary_cos_sin", [[1.0, 2.0]], "FP32"),
+        ("context_phase_params", [[1, 2]], "UINT8"),
+        ("cross_attention_mask", [[[True]]], "BOOL"),
+    ],
+)
+def test_what_it_does_not_do_is_refused_by_name(
+    client: triton.InferenceServerClient, name: str, values: Any, datatype: str
+) -> None:
+    with pytest.raises(InferenceServerException, match=f"`{name}` needs"):
+        ask(client, tensor(name, values, datatype))
 
 
 def test_a_hot_prompt_is_found_and_kept_by_its_retention(client: triton.InferenceServerClient) -> None:
