@@ -21,7 +21,7 @@ from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.tensors import required_tensors
 from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
-from .support import FIXTURES, AllTold, engine, request, run
+from .support import FIXTURES, AllTold, engine, expected, request, run
 
 Float32 = npt.NDArray[np.float32]
 #: Names in a checkpoint -> (matrix down ``[rank, in]``, matrix up ``[out, rank]``), both before scaling.
@@ -204,6 +204,19 @@ def test_a_mixture_s_adapter_is_sent_with_its_experts_stacked(tmp_path: Path) ->
     same(told, run(merged, [asked(place, prompt) for place, prompt in enumerate(PROMPTS)]))
 
 
+@pytest.mark.parametrize("name", sorted(one.parent.name for one in FIXTURES.glob("*/adapter")))
+def test_logits_with_an_adapter_that_peft_saved_are_peft_s(name: str) -> None:
+    token_ids, _ = expected(name)
+    with np.load(FIXTURES / name / "adapter" / "expected.npz") as file:
+        logits = file["logits"]
+    subject = serving(name, FIXTURES / name, max_num_tokens=16)
+    output = {"return_context_logits": True}
+    asked = request(1, token_ids, 1, output=output, tensors=[task(task_id_of("adapter"))])
+    told = run(subject, [asked])[1, 0]
+    assert told.context_logits is not None
+    np.testing.assert_allclose(told.context_logits, logits, atol=2e-4)
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_an_adapter_of_peft_is_the_merged_model(tmp_path: Path, name: str) -> None:
     adapter = matrices(name, 5)
@@ -306,6 +319,8 @@ def test_adapters_that_do_not_fit_are_refused(tensors: list[NamedTensor], words:
     [
         ({"use_dora": True}, {}, "use_dora"),
         ({"bias": "all"}, {}, "bias"),
+        ({"init_lora_weights": "pissa"}, {}, "init_lora_weights"),
+        ({"rank_pattern": {"q_proj": 8}}, {}, "rank_pattern"),
         ({"modules_to_save": ["lm_head"]}, {}, "modules_to_save"),
         ({"r": 9}, {}, "lora_cache_max_adapter_size"),
         ({"r": 2}, {}, "shape"),

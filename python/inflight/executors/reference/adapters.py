@@ -36,6 +36,17 @@ _REQUIRED: Mapping[str, tuple[Any, ...]] = {
     "rank_pattern": ({}, None),
     "alpha_pattern": ({}, None),
     "lora_bias": (False,),
+    "layer_replication": (None,),
+    "trainable_token_indices": (None,),
+    "alora_invocation_tokens": (None,),
+    "use_qalora": (False,),
+    "arrow_config": (None,),
+    "kasa_config": (None,),
+    "monteclora_config": (None,),
+    "velora_config": (None,),
+    "use_bdlora": (None, False),
+    # The others (PiSSA, OLoRA, ...) take something out of the model's own weights.
+    "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
 }
 
 
