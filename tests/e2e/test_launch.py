@@ -25,6 +25,10 @@ drain: {gateway_s: 3, worker_s: 3}
 """
 
 
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(INFLIGHT), *arguments], capture_output=True, text=True)
+
+
 def has_all_workers(gateway: str) -> bool:
     return total(gateway, "inflight_gateway_worker_up") == 3
 
@@ -42,6 +46,14 @@ def test_two_models_three_workers_and_two_gateways(start: Start, tmp_path: Path)
         assert sorted(model["id"] for model in models) == ["inflight-demo", "other"]
         body = {"model": "other", "prompt": "Hi", "max_tokens": 2}
         assert post(gateway, "/v1/completions", body).status == 200
+    second = command("launch", str(path))
+    assert (second.returncode, "running already" in second.stderr) == (2, True), second.stderr
+    path.write_text(TWO_MODELS.replace("step_us", "steps_us"))
+    assert command("launch", str(path), "--reload").returncode == 2
+    path.write_text(TWO_MODELS.replace("replicas: 2, port", "replicas: 1, port"))
+    refused = command("launch", str(path), "--reload")
+    assert (refused.returncode, "replaces workers only" in refused.stderr) == (1, True), refused.stderr
+    assert all(has_all_workers(gateway) for gateway in gateways)
     children = launched.descendants()
     launched.send(signal.SIGTERM)
     assert launched.wait() == 0, launched.log
@@ -58,6 +70,14 @@ def test_what_a_gateway_would_refuse_is_refused_at_once(tmp_path: Path, gateways
     done = subprocess.run([str(INFLIGHT), "launch", str(path)], capture_output=True, text=True)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_a_reload_needs_a_launch_that_runs(tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text(TWO_MODELS)
+    done = command("launch", str(path), "--reload")
+    assert (done.returncode, "no `inflight launch` of this topology is running" in done.stderr) == (2, True)
+    assert command("launch", str(path), "--reload", "--plan").returncode == 2
 
 
 def test_the_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:

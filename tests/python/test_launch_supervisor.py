@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from inflight.launch.plan import LaunchPlan, ProcessSpec
-from inflight.launch.supervisor import Event, Exited, Line, StopRequested, Supervisor
+from inflight.launch.supervisor import Exited, Line, StopRequested
 from inflight.launch.topology import Restart
+from support.supervised import GATEWAY_UP, WORKER_UP, World
 
 WORKER = ProcessSpec(
     name="worker",
@@ -25,91 +26,12 @@ GATEWAY = ProcessSpec(
     stop_grace_s=10.0,
 )
 PLAN = LaunchPlan((WORKER, GATEWAY), ready_within_s=100.0)
-WORKER_UP = Line("worker", "inflight worker: listening on grpc://127.0.0.1:1")
-GATEWAY_UP = Line("gateway", "inflight gateway: listening on http://127.0.0.1:2")
 INTERRUPT, TERMINATE = StopRequested(2), StopRequested(15)
-
-
-class FakeChild:
-    """Ends when it is asked to, unless it is `deaf`; always ends when it is killed."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.name = name
-
-    def terminate(self) -> None:
-        self.world.log.append(f"terminate {self.name}")
-        if self.name not in self.world.deaf:
-            self.world.arrive(0.5, Exited(self.name, 0))
-
-    def kill(self) -> None:
-        self.world.log.append(f"kill {self.name}")
-        self.world.arrive(0.1, Exited(self.name, -9))
-
-
-class World:
-    """A clock that moves only while the supervisor waits, a history of events, and what was done."""
-
-    def __init__(
-        self, *history: tuple[float, Event], deaf: Sequence[str] = (), ready_at: float = 0.0
-    ) -> None:
-        self.now = 0.0
-        self.history = sorted(history, key=lambda entry: entry[0])
-        self.deaf = deaf
-        self.ready_at = ready_at
-        self.log: list[str] = []
-
-    def arrive(self, delay: float, event: Event) -> None:
-        self.history.append((self.now + delay, event))
-        self.history.sort(key=lambda entry: entry[0])
-
-    def start(self, spec: ProcessSpec, arguments: Sequence[str]) -> FakeChild:
-        self.log.append("start " + " ".join(arguments))
-        return FakeChild(self, spec.name)
-
-    def next_event(self, timeout_s: float) -> Event | None:
-        # A wait without end in an empty history would be a hang.
-        assert self.history or timeout_s <= 100.0
-        if self.history and self.history[0][0] <= self.now + timeout_s:
-            time, event = self.history.pop(0)
-            self.now = max(self.now, time)
-            return event
-        self.now += timeout_s
-        return None
-
-    def probe(self, address: str, path: str) -> bool:
-        assert (address, path) == ("127.0.0.1:2", "/ready")
-        return self.now >= self.ready_at
-
-    def line(self, name: str, text: str) -> None:
-        pass
-
-    def ready(self, addresses: Mapping[str, str]) -> None:
-        self.log.append(f"ready {addresses['gateway']} at {self.now:.1f}")
-
-    def stopping(self) -> None:
-        self.log.append("stopping")
-
-    def restarting(self, sentence: str) -> None:
-        self.log.append(f"{sentence} at {self.now:.1f}")
-
-    def failed(self, sentence: str) -> None:
-        self.log.append(sentence)
-
-    def run(self, plan: LaunchPlan = PLAN) -> int:
-        return Supervisor(
-            plan,
-            start=self.start,
-            next_event=self.next_event,
-            clock=lambda: self.now,
-            probe=self.probe,
-            report=self,
-        ).run()
 
 
 def test_one_interrupt_stops_the_gateway_and_then_the_worker() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), (9, INTERRUPT), ready_at=3.0)
-    assert world.run() == 0
+    assert world.run(PLAN) == 0
     assert world.log == [
         "start worker --grpc-port=0",
         "start gateway --worker=127.0.0.1:1",
@@ -123,7 +45,7 @@ def test_one_interrupt_stops_the_gateway_and_then_the_worker() -> None:
 
 def test_a_worker_that_dies_before_it_listens_ends_all_with_its_code() -> None:
     world = World((1, Exited("worker", 3)))
-    assert world.run() == 3
+    assert world.run(PLAN) == 3
     assert world.log == [
         "start worker --grpc-port=0",
         "the worker ended with code 3 before it was ready; see its last lines above",
@@ -139,7 +61,7 @@ def test_a_worker_that_dies_is_restarted_where_it_listened() -> None:
         (8, WORKER_UP),
         (20, INTERRUPT),
     )
-    assert world.run() == 0
+    assert world.run(PLAN) == 0
     assert world.log[3:] == [
         "the worker was ended by signal 9, last line `out of memory`; restarting it in 1 s (1 of 5) at 5.0",
         "start worker --grpc-port=1",
@@ -155,7 +77,7 @@ def test_restarts_are_bounded_and_wait_longer_each_time() -> None:
     history = [(time, Exited("worker", 7)) for time in deaths]
     ups = [(time - 1, WORKER_UP) for time in deaths[1:]]
     world = World((1, WORKER_UP), (2, GATEWAY_UP), *history, *ups)
-    assert world.run() == 7
+    assert world.run(PLAN) == 7
     waits = [line.partition("restarting it in ")[2] for line in world.log if "restarting" in line]
     assert waits == [
         "1 s (1 of 5) at 5.0",
@@ -180,7 +102,7 @@ def test_restarts_are_forgiven_after_a_while() -> None:
         (705, WORKER_UP),
         (710, INTERRUPT),
     )
-    assert world.run() == 0
+    assert world.run(PLAN) == 0
     assert [line[-22:] for line in world.log if "restarting" in line] == [
         "in 1 s (1 of 5) at 5.0",
         " 1 s (1 of 5) at 700.0",
@@ -194,7 +116,7 @@ def test_a_mistake_of_the_user_is_not_tried_again() -> None:
         (5, Exited("worker", -9)),
         (7, Exited("worker", 2)),
     )
-    assert world.run() == 2
+    assert world.run(PLAN) == 2
     assert world.log[-2:] == [
         "the worker ended with code 2 before it was ready; see its last lines above",
         "terminate gateway",
@@ -203,7 +125,7 @@ def test_a_mistake_of_the_user_is_not_tried_again() -> None:
 
 def test_a_worker_that_dies_before_all_were_ready_is_not_restarted() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", 1)), ready_at=9.0)
-    assert world.run() == 1
+    assert world.run(PLAN) == 1
     assert world.log[-2:] == [
         "the worker ended with code 1; see its last lines above",
         "terminate gateway",
@@ -213,16 +135,16 @@ def test_a_worker_that_dies_before_all_were_ready_is_not_restarted() -> None:
 def test_a_stop_during_a_restart_ends_all() -> None:
     dies = ((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", -9)))
     world = World(*dies, (5.5, TERMINATE))
-    assert world.run() == 0
+    assert world.run(PLAN) == 0
     assert world.log[-2:] == ["stopping", "terminate gateway"]
     world = World(*dies, (7, INTERRUPT))
-    assert world.run() == 0
+    assert world.run(PLAN) == 0
     assert world.log[-3:] == ["stopping", "terminate gateway", "terminate worker"]
 
 
 def test_a_restart_that_never_listens_is_killed_and_tried_again() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("worker", -9)), (120, INTERRUPT))
-    assert world.run() == 0
+    assert world.run(PLAN) == 0
     assert world.log[4:7] == [
         "start worker --grpc-port=1",
         "kill worker",
@@ -233,13 +155,13 @@ def test_a_restart_that_never_listens_is_killed_and_tried_again() -> None:
 
 def test_a_child_that_ends_politely_but_unasked_is_a_failure() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, Exited("gateway", 0)))
-    assert world.run() == 1
+    assert world.run(PLAN) == 1
     assert world.log[-1] == "terminate worker"
 
 
 def test_a_child_that_hears_nothing_is_killed_after_its_grace() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, TERMINATE), deaf=("gateway",))
-    assert world.run() == 0
+    assert world.run(PLAN) == 0
     assert world.log[-4:] == ["stopping", "terminate gateway", "kill gateway", "terminate worker"]
     # 10 s of grace, and the two exits.
     assert abs(world.now - 15.6) < 1e-6
@@ -247,20 +169,20 @@ def test_a_child_that_hears_nothing_is_killed_after_its_grace() -> None:
 
 def test_a_second_interrupt_kills_at_once() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), (5, INTERRUPT), (6, INTERRUPT), deaf=("gateway", "worker"))
-    assert world.run() == 130
+    assert world.run(PLAN) == 130
     assert world.log[-3:] == ["terminate gateway", "kill worker", "kill gateway"]
     assert world.now < 7.0
 
 
 def test_an_interrupt_while_the_model_loads_stops_the_worker_alone() -> None:
     world = World((1, INTERRUPT))
-    assert world.run() == 0
+    assert world.run(PLAN) == 0
     assert world.log == ["start worker --grpc-port=0", "stopping", "terminate worker"]
 
 
 def test_what_never_becomes_ready_is_given_up() -> None:
     world = World((1, WORKER_UP), (2, GATEWAY_UP), ready_at=float("inf"))
-    assert world.run() == 1
+    assert world.run(PLAN) == 1
     assert world.log[-3:] == ["nothing was ready in time", "terminate gateway", "terminate worker"]
     assert 100.0 <= world.now < 105.0
 
@@ -315,5 +237,5 @@ def test_a_dead_gateway_is_restarted_where_it_listened_and_the_workers_stay() ->
 def test_a_defect_in_here_leaves_no_child_behind() -> None:
     world = DefectiveReport((1, WORKER_UP), (2, GATEWAY_UP))
     with pytest.raises(ZeroDivisionError):
-        world.run()
+        world.run(PLAN)
     assert world.log[-2:] == ["kill worker", "kill gateway"]

@@ -43,7 +43,7 @@ def started(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> LaunchPlan:
     """The plan with which `inflight serve ARGUMENTS` would start its processes."""
     plans = []
 
-    def supervise(plan: LaunchPlan, _report: object) -> int:
+    def supervise(plan: LaunchPlan, _report: object, **_: object) -> int:
         plans.append(plan)
         return 0
 

@@ -14,7 +14,7 @@ import time
 from reliability.bystander import ERROR_EVENT, PROMPTS, Lost, body, streamed, whole
 from reliability.report import Report, Scale
 from reliability.site import PACE, Site, expect_all_free, site, starter
-from support.servers import Start, start_worker
+from support.servers import MODEL_NAME, Start, start_worker
 
 CLIENTS = 8
 #: 0.3 s an answer: long enough to be met in the middle.
@@ -25,11 +25,11 @@ STOPPED_S = 3.0
 class Load:
     """Clients that ask without a pause; what becomes of their answers depends on `phase`."""
 
-    def __init__(self, site: Site, report: Report) -> None:
-        self._site = site
+    def __init__(self, address: str, report: Report) -> None:
+        self._address = address
         self._report = report
-        self._bodies = [body(site.model, prompt, TOKENS) for prompt in PROMPTS]
-        self._expected = [whole(site.address, asked) for asked in self._bodies]
+        self._bodies = [body(MODEL_NAME, prompt, TOKENS) for prompt in PROMPTS]
+        self._expected = [whole(address, asked) for asked in self._bodies]
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
         #: Whether a stream that has begun may be lost.
@@ -54,7 +54,7 @@ class Load:
             self._report.attempt(kind)
             could_lose = self.may_lose_streams
             try:
-                text = ask(self._site.address, self._bodies[place])
+                text = ask(self._address, self._bodies[place])
             except Lost as error:
                 if error.how == ERROR_EVENT and (could_lose or self.may_lose_streams):
                     self._report.lose("streams that had begun, ended with an error event")
@@ -72,7 +72,7 @@ def run(scale: Scale, report: Report) -> None:
     if not scale.is_short:
         rng.shuffle(rounds)
     with starter() as start, site(2) as made:
-        with Load(made, report) as load:
+        with Load(made.address, report) as load:
             for number, what in enumerate(rounds):
                 time.sleep(rng.uniform(0.1, 0.6))
                 report.attempt(f"{what.name} to a worker")

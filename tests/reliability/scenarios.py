@@ -10,11 +10,13 @@ from reliability import (
     kills,
     leavers,
     overload,
+    reloads,
 )
 from reliability.report import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
     "kills": kills.run,
+    "reloads": reloads.run,
     "cuts": cuts.run,
     "overload": overload.run,
     "leavers": leavers.run,

@@ -8,6 +8,7 @@ use http::{HeaderValue, Uri};
 use crate::api_key::{ApiKey, KeyFile};
 use crate::log::LogFormat;
 use crate::model::for_model::ForModel;
+use crate::upstream::discovery::AddressFile;
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]
@@ -22,8 +23,19 @@ pub struct GatewayOptions {
     pub port: u16,
 
     /// gRPC address of a worker or Triton server; repeat for several
-    #[arg(long = "worker", value_name = "HOST:PORT", required = true, value_parser = worker_address)]
+    #[arg(long = "worker", value_name = "HOST:PORT", value_parser = worker_address)]
+    #[arg(required_unless_present_any = ["worker_files", "worker_names"])]
     pub workers: Vec<String>,
+
+    /// File of such addresses, one on each line, `#` starts a comment; read again when it changes. A worker
+    /// that is taken out finishes its requests
+    #[arg(long = "worker-file", value_name = "FILE", value_parser = AddressFile::read)]
+    pub worker_files: Vec<AddressFile>,
+
+    /// DNS name with a worker behind each of its addresses, such as a headless Kubernetes Service; looked up
+    /// again every 5 seconds
+    #[arg(long = "worker-dns", value_name = "NAME:PORT", value_parser = worker_address)]
+    pub worker_names: Vec<String>,
 
     /// Directory of the Hugging Face tokenizer of one Triton model, or of all without their own. Inflight
     /// workers provide theirs
@@ -120,7 +132,7 @@ pub struct GatewayOptions {
     pub log_format: LogFormat,
 }
 
-fn worker_address(text: &str) -> Result<String, String> {
+pub(crate) fn worker_address(text: &str) -> Result<String, String> {
     let bare = text.strip_prefix("http://").unwrap_or(text);
     let port = bare.rsplit_once(':').and_then(|(host, port)| {
         let port = port.parse::<u16>().ok()?;

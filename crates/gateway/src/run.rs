@@ -9,8 +9,9 @@ use crate::options::GatewayOptions;
 use crate::router;
 use crate::server;
 use crate::state::AppState;
-use crate::upstream::connect::{Connector, keep_connected};
+use crate::upstream::connect::Connector;
 use crate::upstream::context::{Context, Limits};
+use crate::upstream::discovery::Discovery;
 use crate::upstream::triton::tokenizers::{TokenizerError, Tokenizers};
 
 /// Why the gateway cannot run.
@@ -60,7 +61,7 @@ pub async fn serve(
         state.start_draining();
     };
     let interrupt = || {
-        for slot in state.table.workers() {
+        for slot in state.table.workers().iter() {
             for connection in slot.connections().iter() {
                 connection.fail_all("the gateway is shutting down");
             }
@@ -73,7 +74,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Starts one task per server; they run until the set is dropped.
+/// Starts one task that keeps all servers connected; it runs until the set is dropped.
 fn connect_workers(
     state: &AppState,
     options: &GatewayOptions,
@@ -91,8 +92,6 @@ fn connect_workers(
     };
     let connector = Arc::new(Connector::new(context, tokenizers));
     let mut tasks = tokio::task::JoinSet::new();
-    for slot in state.table.workers() {
-        tasks.spawn(keep_connected(Arc::clone(slot), Arc::clone(&connector)));
-    }
+    tasks.spawn(Discovery::new(options).follow(Arc::clone(&state.table), connector));
     tasks
 }

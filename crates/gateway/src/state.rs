@@ -40,7 +40,8 @@ impl AppState {
             .saturating_mul(16)
             .max(MIN_BODY_MEMORY);
         Arc::new(Self {
-            table: Arc::new(Table::new(&options.workers)),
+            // Discovery fills it.
+            table: Arc::new(Table::new(&[])),
             metrics: Metrics::new(),
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
             guides: Guides::default(),

@@ -7,6 +7,7 @@
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod context;
+pub(crate) mod discovery;
 pub(crate) mod dispatch;
 pub(crate) mod inbox;
 pub(crate) mod inflight;

@@ -16,6 +16,8 @@ from inflight.cli.options import PORT
 #: Not for a command that starts the worker as well, and why.
 NOT_TAKEN = {
     "worker": "the worker is the one that is started",
+    "worker-file": "the same",
+    "worker-dns": "the same",
     "tokenizer": "for Triton servers; workers provide theirs",
     "max-seq-len": "for Triton servers; workers report theirs",
 }

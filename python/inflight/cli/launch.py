@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     type=click.Choice(["slurm", "kubernetes", "compose", "systemd"]),
     help="Write what that plane needs, and start nothing",
 )
+@click.option(
+    "--reload",
+    "is_reload",
+    is_flag=True,
+    help="Replace the workers of the running `inflight launch` of this file, one after the other, by what the"
+    " file says now; no request fails",
+)
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Directory for `--render`")
 @click.pass_context
 def launch(
@@ -34,48 +41,59 @@ def launch(
     show_plan: bool,
     as_json: bool,
     plane: str | None,
+    is_reload: bool,
     output: Path | None,
 ) -> None:
     """Run every worker and gateway of a topology.
 
     On this machine, until Ctrl-C. TOPOLOGY is a YAML file; `docs/reference/topology.md` lists its keys.
     """
-    from inflight import _native
-    from inflight.cli.worker import worker
     from inflight.errors import UserMistake
+    from inflight.launch.control import path_of
     from inflight.launch.plan import plan
-    from inflight.launch.topology_file import check_names, read
 
     if as_json and not show_plan:
         raise UserMistake("`--json` has no effect without `--plan`", "add `--plan`")
     if (plane is None) != (output is None):
         given, missing = ("--render", "--output DIR") if output is None else ("--output", "--render")
         raise UserMistake(f"`{given}` needs `{missing}`", f"add `{missing}`")
-    described = read(topology)
-    check_names(
-        described,
-        [str(parameter.name) for parameter in worker.params],
-        [option.flag.replace("-", "_") for option in _native.gateway_options()],
-    )
-    _check_gateways(described)
+    if is_reload and (show_plan or plane is not None):
+        raise UserMistake("`--reload` starts nothing new to show or write", "leave the other options out")
+    described = _read(topology)
+    if is_reload:
+        ctx.exit(_reload(topology))
     if show_plan:
-        _show(plan(described, as_root=os.geteuid() == 0), as_json=as_json)
+        worker_file = str(path_of(topology, "workers"))
+        _show(plan(described, as_root=os.geteuid() == 0, worker_file=worker_file), as_json=as_json)
         return
     if plane is not None and output is not None:
         _write(described, plane, output)
         return
-    ctx.exit(run(described, _require_models(described)))
+    ctx.exit(run(described, _require_models(described), file=topology))
 
 
-def run(topology: Topology, model_name: str) -> int:
-    """Starts and supervises it; returns the exit code. `model_name` is for the request to paste."""
+def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
+    """Starts and supervises it; returns the exit code. `model_name` is for the request to paste; with the
+    `file` that says it all, workers can be replaced.
+    """
     from inflight.cli.output import Output
     from inflight.cli.report import TerminalReport
+    from inflight.launch.control import path_of
     from inflight.launch.plan import gateway_ports, place, plan
     from inflight.launch.ports import require_free
     from inflight.launch.run import supervise
 
-    processes = plan(topology, as_root=os.geteuid() == 0)
+    as_root = os.geteuid() == 0
+    control = None if file is None else path_of(file, "sock")
+    worker_file = None if file is None else str(path_of(file, "workers"))
+    processes = plan(topology, as_root=as_root, worker_file=worker_file)
+
+    def again() -> LaunchPlan:
+        assert file is not None
+        described = _read(file)
+        _require_models(described)
+        return plan(described, as_root=as_root, worker_file=worker_file)
+
     for port in gateway_ports(topology.gateways):
         require_free(topology.gateways.host, port, topology.key("gateways.port"))
     indices = {id(model): index for index, model in enumerate(topology.models)}
@@ -97,9 +115,45 @@ def run(topology: Topology, model_name: str) -> int:
         key=key or "INFLIGHT_API_KEY" in environment,
         prefix=log_format != "json",
     )
-    code = supervise(processes, report)
+    api_key = environment.get("INFLIGHT_API_KEY") or options.get("api-key")
+    if api_key is None and gateways.api_key_file is not None:
+        api_key = _first_key(Path(gateways.api_key_file))
+    code = supervise(processes, report, control=control, again=again, api_key=api_key)
     output.flush()
     return code
+
+
+def _read(file: Path) -> Topology:
+    """The topology of the file, with its options checked. Raises `UserMistake`."""
+    from inflight import _native
+    from inflight.cli.worker import worker
+    from inflight.launch.topology_file import check_names, read
+
+    described = read(file)
+    check_names(
+        described,
+        [str(parameter.name) for parameter in worker.params],
+        [option.flag.replace("-", "_") for option in _native.gateway_options()],
+    )
+    _check_gateways(described)
+    return described
+
+
+def _reload(file: Path) -> int:
+    from inflight.cli.terminal import printable
+    from inflight.launch.control import ask_reload, path_of
+
+    problem = ask_reload(path_of(file, "sock"), lambda text: click.echo(printable(text)))
+    if problem:
+        click.echo(
+            f"{click.style('error:', fg='red', bold=True)} the reload failed: {printable(problem)}", err=True
+        )
+    return 1 if problem else 0
+
+
+def _first_key(path: Path) -> str | None:
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), None)
 
 
 def _require_models(topology: Topology) -> str:

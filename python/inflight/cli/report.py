@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import click
@@ -29,7 +30,7 @@ class TerminalReport:
         if not self._prefix:
             self._say(text)
             return
-        color = COLORS.get(name.partition("-")[0])
+        color = COLORS.get(re.split(r"[-.]", name)[0])
         self._say(f"{click.style(f'{name:<{self._width}} |', fg=color)} {text}")
 
     def ready(self, addresses: Mapping[str, str]) -> None:
@@ -52,6 +53,10 @@ class TerminalReport:
     def restarting(self, sentence: str) -> None:
         """One line."""
         self._say(f"{click.style('warning:', fg='yellow', bold=True)} {sentence}", err=True)
+
+    def reloading(self, sentence: str) -> None:
+        """One line."""
+        self._say(f"reload: {sentence.removeprefix('reload ')}", err=True)
 
     def failed(self, sentence: str) -> None:
         """One sentence."""

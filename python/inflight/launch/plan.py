@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inflight.errors import UserMistake
-from inflight.launch.topology import LARGEST_PORT, Gateways, Model, Pairs, Restart, Topology, groups_of
+from inflight.launch.topology import (
+    LARGEST_PORT,
+    Gateways,
+    Model,
+    Pairs,
+    Reload,
+    Restart,
+    Topology,
+    groups_of,
+)
 
 #: The line with which a child says where it listens; it holds the port that a 0 became.
 ANNOUNCEMENT = re.compile(r"listening on (?P<scheme>grpc|http)://(?P<address>\S+)")
@@ -74,6 +83,9 @@ class LaunchPlan:
 
     processes: tuple[ProcessSpec, ...]
     restart: Restart = field(default_factory=Restart)
+    reload: Reload = field(default_factory=Reload)
+    #: Lists the addresses of the workers, for gateways to follow; written by who runs the plan.
+    worker_file: str | None = None
     ready_within_s: float = READY_WITHIN_S
 
 
@@ -90,17 +102,25 @@ class Placed:
     gpus: tuple[str, ...]
 
 
-def plan(topology: Topology, *, as_root: bool = False) -> LaunchPlan:
+def plan(topology: Topology, *, as_root: bool = False, worker_file: str | None = None) -> LaunchPlan:
     """Every worker, and the gateways in front of them once they listen.
 
-    Workers stay on the loopback interface: they ask for no key. `as_root` lets Open MPI run as root. Raises
-    `UserMistake` where two ports are the same.
+    Workers stay on the loopback interface: they ask for no key. `as_root` lets Open MPI run as root. With
+    a `worker_file`, gateways find the workers there, so that these can be replaced. Raises `UserMistake`
+    where two ports are the same.
     """
     placed = place(topology)
     workers = tuple(_worker(one, topology, as_root=as_root) for one in placed)
     names = tuple(worker.name for worker in workers)
-    gateways = tuple(_gateway(topology, number, names) for number in range(topology.gateways.replicas))
-    return LaunchPlan(processes=(*workers, *gateways), restart=topology.restart)
+    gateways = tuple(
+        _gateway(topology, number, names, worker_file) for number in range(topology.gateways.replicas)
+    )
+    return LaunchPlan(
+        processes=(*workers, *gateways),
+        restart=topology.restart,
+        reload=topology.reload,
+        worker_file=worker_file,
+    )
 
 
 def place(topology: Topology) -> tuple[Placed, ...]:
@@ -183,12 +203,20 @@ def worker_environment(one: Placed) -> dict[str, str]:
 
 
 def gateway_arguments(
-    topology: Topology, workers: Sequence[str], *, host: str, port: int, api_key_file: str | None
+    topology: Topology,
+    workers: Sequence[str],
+    *,
+    host: str,
+    port: int,
+    api_key_file: str | None,
+    found_by: str = "--worker",
 ) -> tuple[str, ...]:
-    """The arguments of `inflight` for a gateway in front of `workers`, on any plane."""
+    """The arguments of `inflight` for a gateway in front of `workers`, on any plane; `found_by` is the option
+    that takes each of them.
+    """
     return (
         "gateway",
-        *(f"--worker={worker}" for worker in workers),
+        *(f"{found_by}={worker}" for worker in workers),
         f"--host={host}",
         f"--port={port}",
         *([] if api_key_file is None else [f"--api-key-file={api_key_file}"]),
@@ -311,16 +339,19 @@ def _worker(one: Placed, topology: Topology, *, as_root: bool) -> ProcessSpec:
     )
 
 
-def _gateway(topology: Topology, number: int, workers: tuple[str, ...]) -> ProcessSpec:
+def _gateway(
+    topology: Topology, number: int, workers: tuple[str, ...], worker_file: str | None
+) -> ProcessSpec:
     gateways = topology.gateways
     return ProcessSpec(
         name="gateway" if gateways.replicas == 1 else f"gateway-{number}",
         arguments=gateway_arguments(
             topology,
-            ["{" + name + "}" for name in workers],
+            ["{" + name + "}" for name in workers] if worker_file is None else [worker_file],
             host=gateways.host,
             port=gateway_ports(gateways)[number],
             api_key_file=gateways.api_key_file,
+            found_by="--worker" if worker_file is None else "--worker-file",
         ),
         environment=dict(gateways.environment),
         after=workers,

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import http.client
+import json
+import os
 import queue
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 
+from inflight.errors import UserMistake
+from inflight.launch.control import ControlSocket
 from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.process import ChildProcess, command
-from inflight.launch.supervisor import Child, Event, Line, Report, StopRequested, Supervisor
+from inflight.launch.supervisor import Child, Event, Line, ReloadRequested, Report, StopRequested, Supervisor
 
 #: A probe that hangs must not keep the supervisor from hearing its children for long.
 PROBE_TIMEOUT_S = 1.0
 #: Log lines that may wait for a terminal that does not keep up; more are dropped, because neither
 #: memory nor the servers' own writes may depend on it.
 MOST_WAITING_LINES = 10_000
+#: An answer of a gateway about its workers; more is a mistake.
+LARGEST_ANSWER = 1 << 20
 #: A signal that comes just before a wait begins does not end it; its handler runs after the wait.
 LONGEST_WAIT_S = 0.5
 #: Ctrl-C, a polite kill, and a terminal that was closed.
@@ -53,9 +61,31 @@ class EventQueue:
             return None
 
 
-def supervise(plan: LaunchPlan, report: Report) -> int:
-    """Runs `plan` until a signal or a child's end; returns the exit code. Main thread only."""
+def supervise(
+    plan: LaunchPlan,
+    report: Report,
+    *,
+    control: Path | None = None,
+    again: Callable[[], LaunchPlan] | None = None,
+    api_key: str | None = None,
+) -> int:
+    """Runs `plan` until a signal or a child's end; returns the exit code. Main thread only.
+
+    With `control` and `again` it can be asked there to replace its workers by those of the plan that `again`
+    returns. `api_key` is one that the gateways accept.
+    """
     events = EventQueue()
+
+    def reload(tell: Callable[[str], None], done: Callable[[str], None]) -> None:
+        assert again is not None
+        try:
+            events.put(ReloadRequested(again(), tell, done))
+        except (UserMistake, OSError) as error:
+            done(f"{error.what}; {error.remedy}" if isinstance(error, UserMistake) else str(error))
+
+    def publish(addresses: Sequence[str]) -> None:
+        if plan.worker_file is not None:
+            write_workers(Path(plan.worker_file), addresses)
 
     def start(spec: ProcessSpec, arguments: Sequence[str]) -> Child:
         return ChildProcess(spec.name, command(spec.launcher, arguments), spec.environment, events.put)
@@ -65,15 +95,22 @@ def supervise(plan: LaunchPlan, report: Report) -> int:
 
     before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
     try:
-        return Supervisor(
-            plan,
-            start=start,
-            next_event=events.next,
-            clock=time.monotonic,
-            probe=answers_ok,
-            report=report,
-        ).run()
+        with ExitStack() as stack:
+            if control is not None and again is not None:
+                stack.enter_context(ControlSocket(control, reload))
+            return Supervisor(
+                plan,
+                start=start,
+                next_event=events.next,
+                clock=time.monotonic,
+                probe=answers_ok,
+                report=report,
+                publish=publish,
+                look=lambda address: workers_of(address, api_key),
+            ).run()
     finally:
+        if plan.worker_file is not None:
+            Path(plan.worker_file).unlink(missing_ok=True)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -86,5 +123,26 @@ def answers_ok(address: str, path: str) -> bool:
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()
+
+
+def write_workers(path: Path, addresses: Sequence[str]) -> None:
+    """Writes the file that gateways follow; nobody reads a half of it."""
+    draft = path.with_suffix(".draft")
+    draft.write_text("".join(f"{address}\n" for address in addresses), encoding="utf-8")
+    os.replace(draft, path)
+
+
+def workers_of(address: str, api_key: str | None) -> dict[str, bool] | None:
+    """The workers that the gateway at `address` has, and whether each is ready; `None` without an answer."""
+    connection = http.client.HTTPConnection(address, timeout=PROBE_TIMEOUT_S)
+    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    try:
+        connection.request("GET", "/health/ready", headers=headers)
+        health = json.loads(connection.getresponse().read(LARGEST_ANSWER))
+        return {worker["address"]: worker["ready"] for worker in health.get("workers", [])}
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
     finally:
         connection.close()

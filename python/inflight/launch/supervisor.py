@@ -4,6 +4,8 @@ reverse order, starts those again that may be restarted, and ends when another o
 Owns the states of a child and every decision. Clock, processes, probes and output come from outside, so
 that tests replay histories without any.
 
+Who is replaced while all run, and in which steps, is `rollout`'s to say.
+
 A child's states: waiting (for those before it) -> starting (runs, silent) -> probing (has announced its
 address) -> ready -> gone. One that may be restarted and dies once all were ready goes from there through
 resting (until its wait is over) back to starting. Stopping is a state of the whole: those that no running
@@ -13,12 +15,13 @@ one was started after are asked to end, then those before them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
 from inflight.errors import UserMistake
 from inflight.launch.plan import LaunchPlan, ProcessSpec, announced_address
+from inflight.launch.rollout import Rollout, swaps
 
 #: How often readiness is asked for; its cost is one local request.
 PROBE_EVERY_S = 0.1
@@ -53,7 +56,18 @@ class StopRequested:
     signal_number: int
 
 
-Event = Line | Exited | StopRequested
+@dataclass(frozen=True)
+class ReloadRequested:
+    """The workers are to be replaced by those of another plan."""
+
+    plan: LaunchPlan
+    #: Takes progress for whoever asked.
+    tell: Callable[[str], None]
+    #: Takes the end: an empty text for success, else a sentence. Called once.
+    done: Callable[[str], None]
+
+
+Event = Line | Exited | StopRequested | ReloadRequested
 
 
 class Child(Protocol):
@@ -80,6 +94,9 @@ class Report(Protocol):
 
     def restarting(self, sentence: str) -> None:
         """A child died and is started again."""
+
+    def reloading(self, sentence: str) -> None:
+        """How the replacement of workers goes."""
 
     def failed(self, sentence: str) -> None:
         """Why everything ends."""
@@ -108,9 +125,12 @@ class Supervisor:
         clock: Callable[[], float],
         probe: Callable[[str, str], bool],
         report: Report,
+        publish: Callable[[Sequence[str]], None] = lambda _: None,
+        look: Callable[[str], Mapping[str, bool] | None] = lambda _: None,
     ) -> None:
         """`start` takes a process and its resolved arguments; `next_event` waits that many seconds at
-        most; `probe` asks an address and a path for readiness.
+        most; `probe` asks an address and a path for readiness; `publish` tells gateways the workers'
+        addresses; `look` asks a gateway which workers it has, and which are ready.
         """
         self._plan = plan
         self._start = start
@@ -118,6 +138,8 @@ class Supervisor:
         self._clock = clock
         self._probe = probe
         self._report = report
+        self._publish = publish
+        self._look = look
         self._specs = {spec.name: spec for spec in plan.processes}
         self._states = dict.fromkeys(self._specs, State.WAITING)
         self._children: dict[str, Child] = {}
@@ -133,6 +155,11 @@ class Supervisor:
         #: The children that were asked to end, and when each is killed.
         self._leaving: dict[str, float] = {}
         self._exit_code = 0
+        #: Those that gateways are to have.
+        self._workers = [spec.name for spec in plan.processes if spec.ready_path is None]
+        #: Those whose end is no accident.
+        self._dispensable: set[str] = set()
+        self._rollout: tuple[Rollout, ReloadRequested] | None = None
 
     def run(self) -> int:
         """Runs until every child is gone; returns the exit code: 0 after a stop that was asked for."""
@@ -146,7 +173,9 @@ class Supervisor:
                 else:
                     self._start_next()
                     self._restart_rested()
+                    self._end_dismissed()
                     self._probe_all()
+                    self._advance_rollout()
                     if not self._announced_ready and self._clock() >= give_up_at:
                         self._fail("nothing was ready in time", EXIT_CHILD_ENDED)
                         continue
@@ -154,16 +183,19 @@ class Supervisor:
                 if event is not None:
                     self._handle(event)
         finally:
+            self._end_rollout("everything ends")
             # Whatever went wrong in here, nothing is left behind.
             for name in self._running():
                 self._children[name].kill()
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Line):
+        if isinstance(event, ReloadRequested):
+            self._begin_rollout(event)
+        elif isinstance(event, Line):
             self._report.line(event.name, event.text)
             self._last_lines[event.name] = event.text.strip() or self._last_lines.get(event.name, "")
             address = announced_address(event.text)
-            if address is not None and self._states[event.name] is State.STARTING:
+            if address is not None and self._states.get(event.name) is State.STARTING:
                 self._addresses[event.name] = address
                 self._states[event.name] = State.PROBING
         elif isinstance(event, Exited):
@@ -181,7 +213,8 @@ class Supervisor:
         was_ready = self._states[event.name] is State.READY
         self._states[event.name] = State.GONE
         self._leaving.pop(event.name, None)
-        if self._stopping:
+        self._give_up_at.pop(event.name, None)
+        if self._stopping or event.name in self._dispensable:
             return
         how = f"was ended by signal {-event.code}" if event.code < 0 else f"ended with code {event.code}"
         when = "" if was_ready else " before it was ready"
@@ -233,7 +266,7 @@ class Supervisor:
         self._stopping = True
 
     def _start_next(self) -> None:
-        for spec in self._plan.processes:
+        for spec in self._specs.values():
             waits = self._states[spec.name] is State.WAITING
             if waits and all(self._states[name] is State.READY for name in spec.after):
                 self._children[spec.name] = self._start(spec, spec.resolve(self._addresses))
@@ -248,6 +281,8 @@ class Supervisor:
                 self._states[name] = State.READY
                 self._ready_since[name] = self._clock()
                 self._give_up_at.pop(name, None)
+                if name in self._workers:
+                    self.publish(self._workers)
         # Those that waited for a process that became ready just now.
         self._start_next()
         if not self._announced_ready and all(s is State.READY for s in self._states.values()):
@@ -267,6 +302,113 @@ class Supervisor:
                 self._leaving[name] = self._clock() + self._specs[name].stop_grace_s
                 self._children[name].terminate()
 
+    def _end_dismissed(self) -> None:
+        for name, at in self._leaving.items():
+            if self._clock() >= at:
+                self._children[name].kill()
+                self._leaving[name] = float("inf")
+
+    def _begin_rollout(self, asked: ReloadRequested) -> None:
+        if self._stopping or not self._announced_ready or self._rollout is not None:
+            busy = "another reload is under way" if self._rollout else "not everything is ready"
+            asked.done(f"{busy}; nothing was replaced")
+            return
+        running = [spec for spec in self._specs.values() if spec.ready_path or spec.name in self._workers]
+        try:
+            todo = swaps(running, asked.plan, asked.plan.reload)
+        except UserMistake as error:
+            asked.done(f"{error.what}; {error.remedy}")
+            return
+
+        def tell(sentence: str) -> None:
+            self._report.reloading(sentence)
+            asked.tell(sentence)
+
+        self._rollout = (
+            Rollout(todo, self._workers, asked.plan.reload, clock=self._clock, tell=tell),
+            asked,
+        )
+
+    def _advance_rollout(self) -> None:
+        if self._rollout is None:
+            return
+        rollout, _ = self._rollout
+        end = rollout.advance(self)
+        self._workers = rollout.workers
+        for name, spec in self._specs.items():
+            if spec.ready_path is not None:
+                # Gateways end before the workers that they have.
+                self._specs[name] = replace(spec, after=tuple(self._workers))
+        if end is not None:
+            self._end_rollout(end)
+        for name in [name for name in self._dispensable if self.is_gone(name)]:
+            self._forget(name)
+
+    def _end_rollout(self, end: str) -> None:
+        if self._rollout is not None:
+            _, asked = self._rollout
+            self._rollout = None
+            self._report.reloading(f"reload failed: {end}" if end else "reload done")
+            asked.done(end)
+
+    def _forget(self, name: str) -> None:
+        self._dispensable.discard(name)
+        for known in (self._specs, self._states, self._children, self._addresses, self._restarts):
+            known.pop(name, None)
+
+    # What `rollout.Crew` asks for.
+
+    def add(self, spec: ProcessSpec) -> None:
+        """Starts a worker that nobody misses if it ends."""
+        address = self._addresses.get(spec.name)
+        arguments = spec.resolve({}) if address is None else spec.resolve_again(self._addresses)
+        self._specs[spec.name] = spec
+        self._restarts.setdefault(spec.name, 0)
+        self._dispensable.add(spec.name)
+        self._children[spec.name] = self._start(spec, arguments)
+        self._states[spec.name] = State.STARTING
+        self._give_up_at[spec.name] = self._clock() + self._plan.ready_within_s
+
+    def keep(self, name: str) -> None:
+        """From now on its end is an accident."""
+        self._dispensable.discard(name)
+
+    def dismiss(self, name: str) -> None:
+        """Asks it to end; nobody misses it."""
+        self._dispensable.add(name)
+        self._give_up_at.pop(name, None)
+        if name in self._running():
+            self._leaving[name] = self._clock() + self._specs[name].stop_grace_s
+            self._children[name].terminate()
+        else:
+            self._states[name] = State.GONE
+
+    def is_ready(self, name: str) -> bool:
+        """Whether it listens."""
+        return self._states.get(name) is State.READY
+
+    def is_gone(self, name: str) -> bool:
+        """Whether it has ended."""
+        # One that is forgotten has.
+        return self._states.get(name, State.GONE) is State.GONE
+
+    def address(self, name: str) -> str:
+        """Where it listens."""
+        return self._addresses[name]
+
+    def last_line(self, name: str) -> str:
+        """What it wrote last."""
+        return _shortened(self._last_lines.get(name, ""))
+
+    def publish(self, names: Sequence[str]) -> None:
+        """Tells the gateways that these are the workers."""
+        self._publish([self._addresses[name] for name in names if name in self._addresses])
+
+    def known(self) -> list[Mapping[str, bool] | None]:
+        """The workers of each gateway."""
+        gateways = [spec.name for spec in self._specs.values() if spec.ready_path is not None]
+        return [self._look(self._addresses[name]) for name in gateways]
+
     def _running(self) -> list[str]:
         without_process = (State.WAITING, State.RESTING, State.GONE)
         return [name for name, state in self._states.items() if state not in without_process]
@@ -275,7 +417,7 @@ class Supervisor:
         now = self._clock()
         if self._stopping:
             return min([LONGEST_WAIT_S, *(max(at - now, 0.0) for at in self._leaving.values())])
-        if State.PROBING in self._states.values():
+        if self._rollout is not None or State.PROBING in self._states.values():
             return PROBE_EVERY_S
         if not self._announced_ready:
             return max(give_up_at - now, 0.0)

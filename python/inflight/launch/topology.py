@@ -183,6 +183,27 @@ class Restart:
 
 
 @dataclass(frozen=True)
+class Reload:
+    """How `inflight launch --reload` replaces workers, one after the other."""
+
+    order: str = option(
+        "choice",
+        "`start-first`: the new worker serves before the old one goes; it needs memory for both, and picks"
+        " ports of its own. `stop-first`: for GPUs that hold one; the other replicas serve meanwhile, and"
+        " ports stay",
+        default="start-first",
+        choices=("start-first", "stop-first"),
+    )
+    finish_s: float = option(
+        "float",
+        "Seconds for the open requests of a worker that goes; then it is asked to end and drains. Longer than"
+        " nearly every answer",
+        default=300.0,
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
 class Drain:
     """How long requests get when a process is asked to end."""
 
@@ -240,6 +261,7 @@ class Topology:
     models: tuple[Model, ...] = (Model(),)
     gateways: Gateways = field(default_factory=Gateways)
     restart: Restart = field(default_factory=Restart)
+    reload: Reload = field(default_factory=Reload)
     drain: Drain = field(default_factory=Drain)
     mpi: Mpi = field(default_factory=Mpi)
     deploy: Deploy = field(default_factory=Deploy)

@@ -10,13 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.launch.topology import Deploy, Drain, Gateways, Model, Mpi, Pairs, Restart, Topology, check
+from inflight.launch.topology import (
+    Deploy,
+    Drain,
+    Gateways,
+    Model,
+    Mpi,
+    Pairs,
+    Reload,
+    Restart,
+    Topology,
+    check,
+)
 from inflight.options import declared
 
 #: Sections that hold one set of keys each, beside the list `models`.
 SECTIONS: Mapping[str, type] = {
     "gateways": Gateways,
     "restart": Restart,
+    "reload": Reload,
     "drain": Drain,
     "mpi": Mpi,
     "deploy": Deploy,
@@ -35,6 +47,8 @@ WORKER_KEYS = {
 }
 GATEWAY_KEYS = {
     "worker": None,
+    "worker_file": None,
+    "worker_dns": None,
     "host": "gateways.host",
     "port": "gateways.port",
     "api_key": "gateways.api_key_file",

@@ -55,7 +55,8 @@ pub(crate) async fn ready(
     State(state): State<Arc<AppState>>,
     trusted: Option<Extension<Trusted>>,
 ) -> Response {
-    let workers = state.table.workers().iter().map(|slot| WorkerHealth {
+    let slots = state.table.workers();
+    let workers = slots.iter().map(|slot| WorkerHealth {
         address: slot.address.to_string(),
         ready: slot.is_ready(),
         reason: slot.reason(),

@@ -28,7 +28,8 @@ pub(crate) async fn metrics(
     let is_open = accepts
         .filter_map(|value| value.to_str().ok())
         .any(|value| value.contains("application/openmetrics-text"));
-    let workers = state.table.workers().iter().map(|slot| WorkerSample {
+    let slots = state.table.workers();
+    let workers = slots.iter().map(|slot| WorkerSample {
         address: Arc::clone(&slot.address),
         is_up: slot.is_ready(),
         active: slot.active(),

@@ -10,16 +10,22 @@ use arc_swap::ArcSwap;
 use inflight_kserve::assets;
 use inflight_text::TextModel;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::pulse::Pulse;
 use crate::model::adapter::{Adapter, task_of};
 use crate::model::served::ServedModel;
 
+/// Requests that are being prepared for a server when it is taken out have so long to be sent.
+const PREPARING: Duration = Duration::from_secs(1);
+/// How often a server that was taken out is asked whether its last request has ended.
+const IDLE_POLL: Duration = Duration::from_millis(50);
+
 /// One configured server, connected or not.
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
-    /// `host:port` as given on the command line.
+    /// `host:port` as given.
     pub address: Arc<str>,
     /// Whether it still answers, while it is connected.
     pub pulse: Arc<Pulse>,
@@ -27,6 +33,8 @@ pub(crate) struct WorkerSlot {
     connections: ArcSwap<Vec<Arc<Connection>>>,
     /// The models it last served, and why it is not ready now.
     past: Mutex<Past>,
+    /// Set once it is no longer configured.
+    retired: watch::Sender<bool>,
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +65,24 @@ impl WorkerSlot {
             pulse: Arc::default(),
             connections: ArcSwap::default(),
             past: Mutex::new(past),
+            retired: watch::Sender::new(false),
         }
+    }
+
+    /// Waits until it is no longer configured and its last request has ended.
+    pub(crate) async fn released(&self) {
+        let mut retired = self.retired.subscribe();
+        // The sender lives as long as `self`.
+        let _ = retired.wait_for(|retired| *retired).await;
+        tokio::time::sleep(PREPARING).await;
+        while self.active() > 0 {
+            tokio::time::sleep(IDLE_POLL).await;
+        }
+    }
+
+    /// Whether it is still configured, and only finishes its requests otherwise.
+    fn is_retired(&self) -> bool {
+        *self.retired.borrow()
     }
 
     /// The connections of all its models; none when it is not ready.
@@ -67,7 +92,7 @@ impl WorkerSlot {
 
     /// Whether any of its models can take requests.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.connections.load().is_empty() && !self.pulse.is_silent()
+        !self.connections.load().is_empty() && !self.pulse.is_silent() && !self.is_retired()
     }
 
     /// Watches the server until it counts as lost, and says when it stops answering and begins again; see
@@ -120,6 +145,9 @@ impl WorkerSlot {
 
     /// Why the worker is not ready; empty when it is.
     pub(crate) fn reason(&self) -> String {
+        if self.is_retired() {
+            return "taken out; it finishes its requests".to_owned();
+        }
         self.past.lock().reason.clone()
     }
 
@@ -210,7 +238,8 @@ pub(crate) enum NoModel {
 /// All workers and the models they serve.
 #[derive(Debug)]
 pub(crate) struct Table {
-    workers: Vec<Arc<WorkerSlot>>,
+    /// Those that are configured, and behind them those that were and still have requests.
+    workers: ArcSwap<Vec<Arc<WorkerSlot>>>,
     models: ArcSwap<BTreeMap<String, Arc<ModelEntry>>>,
     turns: Arc<AtomicU64>,
     /// One change at a time.
@@ -220,20 +249,60 @@ pub(crate) struct Table {
 impl Table {
     /// A table over these worker addresses, none connected.
     pub(crate) fn new(addresses: &[String]) -> Self {
-        Self {
-            workers: addresses
-                .iter()
-                .map(|address| Arc::new(WorkerSlot::new(address)))
-                .collect(),
+        let table = Self {
+            workers: ArcSwap::default(),
             models: ArcSwap::default(),
             turns: Arc::default(),
             changing: Mutex::new(()),
-        }
+        };
+        table.configure(addresses);
+        table
     }
 
-    /// Every configured worker.
-    pub(crate) fn workers(&self) -> &[Arc<WorkerSlot>] {
-        &self.workers
+    /// Every configured worker, and those that were and still have requests.
+    pub(crate) fn workers(&self) -> Arc<Vec<Arc<WorkerSlot>>> {
+        self.workers.load_full()
+    }
+
+    /// Makes these addresses the configured ones; returns the slots of those that are new, for
+    /// `connect`'s loops. One that is missing gets no new requests, and stays until [`Table::remove`].
+    pub(crate) fn configure(&self, addresses: &[String]) -> Vec<Arc<WorkerSlot>> {
+        let _one = self.changing.lock();
+        let before = self.workers.load_full();
+        let (kept, leaving): (Vec<_>, Vec<_>) = before.iter().cloned().partition(|slot| {
+            let listed = |address: &String| **address == *slot.address;
+            !slot.is_retired() && addresses.iter().any(listed)
+        });
+        let mut workers: Vec<Arc<WorkerSlot>> = Vec::new();
+        let mut added = Vec::new();
+        for address in addresses {
+            let same = |slot: &&Arc<WorkerSlot>| *slot.address == **address;
+            if workers.iter().any(|slot| same(&slot)) {
+                continue;
+            }
+            workers.push(kept.iter().find(same).cloned().unwrap_or_else(|| {
+                let slot = Arc::new(WorkerSlot::new(address));
+                added.push(Arc::clone(&slot));
+                slot
+            }));
+        }
+        for slot in leaving {
+            slot.retired.send_replace(true);
+            workers.push(slot);
+        }
+        self.workers.store(Arc::new(workers));
+        self.rebuild();
+        added
+    }
+
+    /// Forgets a worker that was released; whatever it still has ends with an error.
+    pub(crate) fn remove(&self, slot: &Arc<WorkerSlot>) {
+        let _one = self.changing.lock();
+        slot.fail_all("the worker was taken out");
+        slot.connections.store(Arc::default());
+        let rest = self.workers.load();
+        let rest = rest.iter().filter(|other| !Arc::ptr_eq(other, slot));
+        self.workers.store(Arc::new(rest.cloned().collect()));
     }
 
     /// Every known model, by name.
@@ -249,10 +318,10 @@ impl Table {
         if let Some(entry) = self.models.load().get(model) {
             return Ok(Arc::clone(entry));
         }
-        let silent = self
-            .workers
-            .iter()
-            .any(|slot| slot.past.lock().models.is_empty());
+        let workers = self.workers.load();
+        let mut configured = workers.iter().filter(|slot| !slot.is_retired()).peekable();
+        let silent = configured.peek().is_none()
+            || configured.any(|slot| slot.past.lock().models.is_empty());
         Err(if silent {
             NoModel::NotYet
         } else {
@@ -262,7 +331,7 @@ impl Table {
 
     /// Whether any worker is ready.
     pub(crate) fn ready(&self) -> bool {
-        self.workers.iter().any(|slot| slot.is_ready())
+        self.workers.load().iter().any(|slot| slot.is_ready())
     }
 
     /// A server became ready, with a connection for each of its models.
@@ -296,7 +365,8 @@ impl Table {
 
     fn rebuild(&self) {
         let mut models: BTreeMap<String, ModelEntry> = BTreeMap::new();
-        for slot in &self.workers {
+        let workers = self.workers.load();
+        for slot in workers.iter().filter(|slot| !slot.is_retired()) {
             for model in slot.past.lock().models.iter().cloned() {
                 let entry = models
                     .entry(model.name.clone())
@@ -385,9 +455,9 @@ mod tests {
     }
 
     fn ready(table: &Table, index: usize, model: &str, hash: &str) -> Arc<Connection> {
-        let slot = &table.workers()[index];
-        let connection = connection(slot, model, hash);
-        table.set_ready(slot, vec![Arc::clone(&connection)]);
+        let slot = Arc::clone(&table.workers()[index]);
+        let connection = connection(&slot, model, hash);
+        table.set_ready(&slot, vec![Arc::clone(&connection)]);
         connection
     }
 
@@ -421,6 +491,46 @@ mod tests {
         assert_eq!(&*elsewhere.address, "a:1");
         let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
         assert!(entry.pick("h", &tried, None).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_taken_out_keeps_its_requests_and_gets_no_more() {
+        let table = table();
+        let old = ready(&table, 0, "m", "h");
+        ready(&table, 1, "n", "h");
+        let handle = old.open(Arc::default(), 0, 1, 0, 1).unwrap();
+        let slot = Arc::clone(&table.workers()[0]);
+        let added = table.configure(&["b:1".to_owned(), "d:1".to_owned(), "d:1".to_owned()]);
+        let shown = |slots: &[Arc<WorkerSlot>]| -> Vec<String> {
+            slots.iter().map(|slot| slot.address.to_string()).collect()
+        };
+        assert_eq!(shown(&added), ["d:1"]);
+        assert_eq!(shown(&table.workers()), ["b:1", "d:1", "a:1", "c:1"]);
+        assert!(!slot.is_ready() && slot.reason().starts_with("taken out"));
+        assert_eq!(table.find("m").unwrap_err(), NoModel::NotYet);
+        assert!(table.find("n").is_ok());
+        // Its model is only another worker's again.
+        ready(&table, 0, "m", "h");
+        assert_eq!(
+            &*table.find("m").unwrap().pick("h", &[]).unwrap().address,
+            "b:1"
+        );
+        let soon = PREPARING + Duration::from_millis(120);
+        let released = tokio::time::timeout(soon, slot.released());
+        assert!(released.await.is_err(), "it has a request");
+        let late = old
+            .open(Arc::default(), 0, 1, 0, 1)
+            .expect("one may be on its way");
+        old.cancel(handle);
+        old.cancel(late);
+        slot.released().await;
+        table.remove(&slot);
+        assert!(old.open(Arc::default(), 0, 1, 0, 1).is_err());
+        assert_eq!(shown(&table.workers()), ["b:1", "d:1", "c:1"]);
+        // Put in again, it is another.
+        assert_eq!(shown(&table.configure(&["a:1".to_owned()])), ["a:1"]);
+        table.configure(&[]);
+        assert_eq!(table.find("x").unwrap_err(), NoModel::NotYet);
     }
 
     #[test]

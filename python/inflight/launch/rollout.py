@@ -1,0 +1,248 @@
+"""Replaces running workers by others, one after the other, without losing a request. Pure: decides what
+happens next; processes, gateways and the clock are the supervisor's.
+
+A swap, start first: the new worker starts and loads -> joins (gateways are told of it, and all count it as
+ready) -> the old one is taken out (gateways send it nothing new, and let go of it once its requests have
+ended) -> ends. Stop first: the same with the last two before the others.
+
+What fails leaves the swaps before it as they are. Its new worker ends; its old one goes on, or is started
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol
+
+from inflight.errors import UserMistake
+from inflight.launch.plan import LaunchPlan, ProcessSpec
+from inflight.launch.topology import Reload
+
+#: A gateway fetches a model's files and asks for a token; it looks for new workers four times a second.
+JOIN_WITHIN_S = 120.0
+#: Separates a worker's name from the number of its successor; part of no name in a plan.
+GENERATION = "."
+
+
+class Crew(Protocol):
+    """What a rollout needs of the supervisor."""
+
+    def add(self, spec: ProcessSpec) -> None:
+        """Starts a worker that nobody misses if it ends."""
+
+    def keep(self, name: str) -> None:
+        """From now on its end is an accident."""
+
+    def dismiss(self, name: str) -> None:
+        """Asks it to end; nobody misses it."""
+
+    def is_ready(self, name: str) -> bool:
+        """Whether it listens."""
+
+    def is_gone(self, name: str) -> bool:
+        """Whether it has ended."""
+
+    def address(self, name: str) -> str:
+        """Where it listens."""
+
+    def last_line(self, name: str) -> str:
+        """What it wrote last."""
+
+    def publish(self, names: Sequence[str]) -> None:
+        """Tells the gateways that these are the workers."""
+
+    def known(self) -> list[Mapping[str, bool] | None]:
+        """For each gateway, the workers that it has, by address, and whether they are ready; `None` where it
+        does not answer.
+        """
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One of the two may be missing."""
+
+    old: ProcessSpec | None
+    new: ProcessSpec | None
+
+
+class Phase(Enum):
+    """Of one swap."""
+
+    START = "starting"
+    JOIN = "joining"
+    RETIRE = "finishing"
+    END = "ending"
+
+
+def base_name(name: str) -> str:
+    """The name in the plan, whatever the generation."""
+    return name.partition(GENERATION)[0]
+
+
+def swaps(running: Sequence[ProcessSpec], plan: LaunchPlan, reload: Reload) -> tuple[Swap, ...]:
+    """How the `running` processes become those of `plan`: what is new first, what is no longer wanted last.
+
+    Raises `UserMistake` where the gateways differ: they keep their ports, so they cannot be replaced.
+    """
+    gateways = [(spec.name, spec.arguments, dict(spec.environment)) for spec in running if _is_gateway(spec)]
+    wanted = [
+        (spec.name, spec.arguments, dict(spec.environment)) for spec in plan.processes if _is_gateway(spec)
+    ]
+    if gateways != wanted:
+        raise UserMistake(
+            "`gateways` or `drain.gateway_s` has changed, and a reload replaces workers only",
+            "undo the change, or stop `inflight launch` and start it again",
+        )
+    old = {base_name(spec.name): spec for spec in running if not _is_gateway(spec)}
+    new = {spec.name: spec for spec in plan.processes if not _is_gateway(spec)}
+    is_start_first = reload.order == "start-first"
+    pairs = [
+        Swap(old.get(name), _successor(spec, old.get(name), has_old_ports=not is_start_first))
+        for name, spec in new.items()
+    ]
+    return (
+        *(pair for pair in pairs if pair.old is None),
+        *(pair for pair in pairs if pair.old is not None),
+        *(Swap(spec, None) for name, spec in old.items() if name not in new),
+    )
+
+
+def _is_gateway(spec: ProcessSpec) -> bool:
+    return spec.ready_path is not None
+
+
+def _successor(spec: ProcessSpec, old: ProcessSpec | None, *, has_old_ports: bool) -> ProcessSpec:
+    if old is None:
+        return spec
+    generation = int(old.name.partition(GENERATION)[2] or 1) + 1
+    arguments = spec.arguments
+    if not has_old_ports:
+        # The old one has the numbers of the plan.
+        arguments = tuple(
+            f"{argument.partition('=')[0]}=0"
+            if argument.startswith(("--grpc-port=", "--metrics-port="))
+            else argument
+            for argument in arguments
+        )
+    return replace(spec, name=f"{spec.name}{GENERATION}{generation}", arguments=arguments)
+
+
+class Rollout:
+    """Carries out one reload; `advance` is called until it says how it ended."""
+
+    def __init__(
+        self,
+        todo: Sequence[Swap],
+        workers: Sequence[str],
+        reload: Reload,
+        *,
+        clock: Callable[[], float],
+        tell: Callable[[str], None],
+    ) -> None:
+        """`workers` are the names that gateways have now; `tell` is for people."""
+        self._todo = list(todo)
+        self._workers = list(workers)
+        self._reload = reload
+        self._clock = clock
+        self._tell = tell
+        self._phases: Iterator[Phase] = iter(())
+        self._phase: Phase | None = None
+        self._since = 0.0
+
+    @property
+    def workers(self) -> list[str]:
+        """The names that gateways are to have."""
+        return list(self._workers)
+
+    def advance(self, crew: Crew) -> str | None:
+        """Does what can be done now. Returns how all of it ended, and `None` until then: an empty text for
+        success, else a sentence.
+        """
+        while self._todo:
+            swap = self._todo[0]
+            if self._phase is None:
+                self._phases = self._order(swap)
+                self._enter(crew, swap, next(self._phases))
+            problem = self._problem(crew, swap)
+            if problem is not None:
+                self._give_up(crew, swap)
+                return problem
+            if not self._is_over(crew, swap):
+                return None
+            following = next(self._phases, None)
+            if following is None:
+                self._todo.pop(0)
+                self._phase = None
+                self._tell(self._outcome(swap))
+            else:
+                self._enter(crew, swap, following)
+        return ""
+
+    def _order(self, swap: Swap) -> Iterator[Phase]:
+        join = [Phase.START, Phase.JOIN] if swap.new else []
+        leave = [Phase.RETIRE, Phase.END] if swap.old else []
+        return iter(join + leave if self._reload.order == "start-first" else leave + join)
+
+    def _enter(self, crew: Crew, swap: Swap, phase: Phase) -> None:
+        self._phase, self._since = phase, self._clock()
+        if phase is Phase.START and swap.new:
+            crew.add(swap.new)
+        elif phase is Phase.JOIN and swap.new:
+            self._workers.append(swap.new.name)
+            crew.publish(self._workers)
+        elif phase is Phase.RETIRE and swap.old:
+            self._workers.remove(swap.old.name)
+            crew.publish(self._workers)
+        elif phase is Phase.END and swap.old:
+            crew.dismiss(swap.old.name)
+
+    def _is_over(self, crew: Crew, swap: Swap) -> bool:
+        if self._phase is Phase.START and swap.new:
+            return crew.is_ready(swap.new.name)
+        if self._phase is Phase.JOIN and swap.new:
+            address = crew.address(swap.new.name)
+            if all(known is not None and known.get(address) for known in crew.known()):
+                crew.keep(swap.new.name)
+                return True
+            return False
+        assert swap.old is not None
+        name = swap.old.name
+        if crew.is_gone(name):
+            return True
+        if self._phase is Phase.END:
+            return False
+        address = crew.address(name)
+        is_free = all(known is not None and address not in known for known in crew.known())
+        return is_free or self._clock() - self._since >= self._reload.finish_s
+
+    def _problem(self, crew: Crew, swap: Swap) -> str | None:
+        if swap.new is None or self._phase not in (Phase.START, Phase.JOIN):
+            return None
+        name = swap.new.name
+        goes_on = "" if swap.old is None else f"; {swap.old.name} goes on"
+        if crew.is_gone(name):
+            when = "before it was ready" if self._phase is Phase.START else "before gateways had it"
+            return f"{name} ended {when}, last line `{crew.last_line(name)}`{goes_on}"
+        if self._phase is Phase.JOIN and self._clock() - self._since >= JOIN_WITHIN_S:
+            return f"no token came from {name} within {JOIN_WITHIN_S:g} s{goes_on}"
+        return None
+
+    def _give_up(self, crew: Crew, swap: Swap) -> None:
+        assert swap.new is not None
+        if swap.new.name in self._workers:
+            self._workers.remove(swap.new.name)
+        if not crew.is_gone(swap.new.name):
+            crew.dismiss(swap.new.name)
+        if swap.old is not None and swap.old.name not in self._workers:
+            # It has ended already; gateways hear of it once it listens.
+            crew.add(swap.old)
+            crew.keep(swap.old.name)
+            self._workers.append(swap.old.name)
+        crew.publish(self._workers)
+
+    def _outcome(self, swap: Swap) -> str:
+        if swap.old is None or swap.new is None:
+            return f"{swap.new.name} joined" if swap.new else f"{swap.old.name} ended" if swap.old else ""
+        return f"{swap.new.name} replaced {swap.old.name}"

@@ -1,0 +1,193 @@
+"""Workers that are replaced while the rest runs: the supervisor's histories, without processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from inflight.errors import UserMistake
+from inflight.launch.plan import LaunchPlan, ProcessSpec
+from inflight.launch.rollout import swaps
+from inflight.launch.supervisor import Event, Exited, Line, ReloadRequested, StopRequested
+from inflight.launch.topology import Reload
+from support.supervised import GATEWAY_UP, WORKER_UP, World
+
+FIRST = ProcessSpec(
+    name="worker", arguments=("worker", "--grpc-port=7"), stop_grace_s=5.0, restart_port="--grpc-port"
+)
+GATEWAY = ProcessSpec(
+    name="gateway", arguments=("gateway", "--worker-file=w"), after=("worker",), ready_path="/ready"
+)
+PLAN = LaunchPlan((FIRST, GATEWAY), worker_file="w", ready_within_s=100.0)
+NEXT_UP = Line("worker.2", "inflight worker: listening on grpc://127.0.0.1:3")
+STOP = StopRequested(15)
+STOP_FIRST = Reload(order="stop-first")
+
+
+class Reloaded(World):
+    """Notes what is published, and what whoever asked is told."""
+
+    def __init__(self, *history: tuple[float, Event], asked_at: float = 5.0, plan: LaunchPlan = PLAN) -> None:
+        asked = ReloadRequested(plan, lambda _: None, lambda end: self.log.append(f"told `{end}`"))
+        super().__init__((1, WORKER_UP), (2, GATEWAY_UP), (asked_at, asked), *history)
+
+    def publish(self, addresses: Sequence[str]) -> None:
+        super().publish(addresses)
+        self.log.append(f"workers {' '.join(addresses)}")
+
+    def after_start(self) -> list[str]:
+        """What was done once all was ready."""
+        return self.log[4:]
+
+
+def test_the_new_worker_serves_before_the_old_one_goes() -> None:
+    world = Reloaded((9, NEXT_UP), (20, STOP))
+    assert world.run(PLAN) == 0
+    assert world.after_start() == [
+        "start worker --grpc-port=0",
+        "workers 127.0.0.1:1 127.0.0.1:3",
+        "workers 127.0.0.1:3",
+        "terminate worker",
+        "worker.2 replaced worker",
+        "reload done",
+        "told ``",
+        "stopping",
+        "terminate gateway",
+        "terminate worker.2",
+    ]
+
+
+def test_stop_first_keeps_the_port() -> None:
+    plan = replace(PLAN, reload=STOP_FIRST)
+    world = Reloaded((9, NEXT_UP), (20, STOP), plan=plan)
+    assert world.run(plan) == 0
+    assert world.after_start()[:5] == [
+        "workers ",
+        "terminate worker",
+        "start worker --grpc-port=7",
+        "workers 127.0.0.1:3",
+        "worker.2 replaced worker",
+    ]
+
+
+def test_a_new_worker_that_dies_changes_nothing() -> None:
+    dies = ((8, Line("worker.2", "out of memory")), (9, Exited("worker.2", 1)))
+    world = Reloaded(*dies, (20, STOP))
+    assert world.run(PLAN) == 0
+    assert world.after_start() == [
+        "start worker --grpc-port=0",
+        "workers 127.0.0.1:1",
+        "reload failed: worker.2 ended before it was ready, last line `out of memory`; worker goes on",
+        "told `worker.2 ended before it was ready, last line `out of memory`; worker goes on`",
+        "stopping",
+        "terminate gateway",
+        "terminate worker",
+    ]
+
+
+def test_when_the_new_one_dies_after_the_old_one_stopped_the_old_one_is_started_again() -> None:
+    plan = replace(PLAN, reload=STOP_FIRST)
+    world = Reloaded((9, Exited("worker.2", 1)), (12, WORKER_UP), (20, STOP), plan=plan)
+    assert world.run(plan) == 0
+    assert [line for line in world.after_start() if line.startswith(("start", "terminate"))] == [
+        "terminate worker",
+        "start worker --grpc-port=7",
+        "start worker --grpc-port=7",
+        "terminate gateway",
+        "terminate worker",
+    ]
+
+
+def test_a_new_worker_that_never_listens_is_given_up() -> None:
+    world = Reloaded((200, STOP))
+    assert world.run(PLAN) == 0
+    assert "kill worker.2" in world.log
+    assert any(line.startswith("reload failed: worker.2 ended before it was ready") for line in world.log)
+    assert world.workers == ["127.0.0.1:1"]
+
+
+class Unconvinced(Reloaded):
+    """Its gateway gets no token from the new worker."""
+
+    def look(self, address: str) -> Mapping[str, bool] | None:
+        return {worker: worker.endswith(":1") for worker in super().look(address) or ()}
+
+
+def test_a_new_worker_without_a_token_is_taken_out_again() -> None:
+    world = Unconvinced((9, NEXT_UP), (300, STOP))
+    assert world.run(PLAN) == 0
+    assert world.workers == ["127.0.0.1:1"]
+    assert "told `no token came from worker.2 within 120 s; worker goes on`" in world.log
+    assert world.log.index("terminate worker.2") < world.log.index("stopping")
+
+
+class Busy(Reloaded):
+    """Its gateway never lets go of a worker."""
+
+    def look(self, address: str) -> Mapping[str, bool] | None:
+        return {"127.0.0.1:1": True, **(super().look(address) or {})}
+
+
+def test_open_requests_are_waited_for_and_not_for_ever() -> None:
+    plan = replace(PLAN, reload=Reload(finish_s=30.0))
+    world = Busy((9, NEXT_UP), (100, STOP), plan=plan)
+    assert world.run(plan) == 0
+    assert world.log.index("terminate worker") < world.log.index("stopping")
+
+
+def test_a_replaced_worker_that_dies_is_restarted_as_any_other() -> None:
+    world = Reloaded((9, NEXT_UP), (30, Exited("worker.2", -9)), (32, NEXT_UP), (50, STOP))
+    assert world.run(PLAN) == 0
+    assert world.after_start()[7:9] == [
+        "the worker.2 was ended by signal 9, last line `inflight worker: listening on grpc://127.0.0.1:3`;"
+        " restarting it in 1 s (1 of 5) at 30.0",
+        "start worker --grpc-port=3",
+    ]
+
+
+def test_a_stop_ends_a_reload() -> None:
+    world = Reloaded((7, STOP))
+    assert world.run(PLAN) == 0
+    assert world.after_start() == [
+        "start worker --grpc-port=0",
+        "stopping",
+        "terminate gateway",
+        "terminate worker.2",
+        "terminate worker",
+        "reload failed: everything ends",
+        "told `everything ends`",
+    ]
+
+
+def test_one_reload_at_a_time_and_none_before_all_are_ready() -> None:
+    world = Reloaded(asked_at=1.5)
+    world.arrive(20, STOP)
+    assert world.run(PLAN) == 0
+    assert "told `not everything is ready; nothing was replaced`" in world.log
+    second = ReloadRequested(PLAN, lambda _: None, lambda end: world.log.append(f"second `{end}`"))
+    world = Reloaded((6, second), (9, NEXT_UP), (20, STOP))
+    assert world.run(PLAN) == 0
+    assert "second `another reload is under way; nothing was replaced`" in world.log
+    assert "told ``" in world.log
+
+
+def test_swaps_add_first_and_remove_last() -> None:
+    running = (replace(FIRST, name="worker-0.3"), replace(FIRST, name="worker-1"), GATEWAY)
+    wanted = (replace(FIRST, name="worker-0"), replace(FIRST, name="worker-2"), GATEWAY)
+    made = [
+        (pair.old and pair.old.name, pair.new and (pair.new.name, pair.new.arguments[1]))
+        for pair in swaps(running, replace(PLAN, processes=wanted), Reload())
+    ]
+    assert made == [
+        (None, ("worker-2", "--grpc-port=7")),
+        ("worker-0.3", ("worker-0.4", "--grpc-port=0")),
+        ("worker-1", None),
+    ]
+
+
+def test_other_gateways_are_refused() -> None:
+    other = replace(GATEWAY, arguments=(*GATEWAY.arguments, "--threads=2"))
+    with pytest.raises(UserMistake, match="a reload replaces workers only"):
+        swaps((FIRST, GATEWAY), replace(PLAN, processes=(FIRST, other)), Reload())
