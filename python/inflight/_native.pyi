@@ -297,8 +297,19 @@ def executor_gauges(stats: str | None, active: int) -> list[tuple[str, str, str,
     cannot be read.
     """
 
-def serve_worker(executor: Executor, options: WorkerOptions) -> int:
+class LoadingWorker:
+    """A worker whose model loads: holds both ports, and answers there that it is not ready and why."""
+
+    def __new__(cls, options: WorkerOptions, stage: str) -> LoadingWorker:
+        """Raises `OSError` where a port cannot be bound."""
+
+    def set_stage(self, stage: str) -> None:
+        """What it does now, for people."""
+
+def serve_worker(executor: Executor, options: WorkerOptions, loading: LoadingWorker | None = None) -> int:
     """Serves an executor until SIGINT or SIGTERM, with the GIL released; returns the exit code.
+
+    With `loading`, on the ports that it holds.
 
     The first signal drains, the second ends the process at once. 0 after a signal,
     `EXIT_EXECUTOR_FAILED` when the executor failed, 1 when the worker could not go on.

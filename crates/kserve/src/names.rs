@@ -4,6 +4,9 @@
 /// Extension in the server metadata of a worker that supports step batching (see [`crate::step`]).
 pub const STEP_BATCHING_EXTENSION: &str = "inflight_step_batching_v1";
 
+/// Metadata of the UNAVAILABLE that a worker answers while it loads its model: what it does, for people.
+pub const STAGE_HEADER: &str = "inflight-stage";
+
 /// Request and response parameter names of Triton's streaming protocol.
 pub const FINAL_RESPONSE: &str = "triton_final_response";
 pub const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";

@@ -43,7 +43,7 @@ mod _native {
     #[pymodule_export]
     use super::options::{PySimulatedOptions, PyWorkerOptions};
     #[pymodule_export]
-    use super::serve::{serve_simulated_worker, serve_worker};
+    use super::serve::{PyLoadingWorker, serve_simulated_worker, serve_worker};
     #[pymodule_export]
     use super::text::{PyDetokenizer, PyStopMatcher, PyTokenizer};
 

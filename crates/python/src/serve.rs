@@ -2,11 +2,12 @@
 //! exit codes. What is served and how is `inflight_worker`'s.
 
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use inflight_worker::executor::Executor;
-use inflight_worker::{BoundAddresses, SimulatedExecutor, WorkerExit, WorkerOptions};
+use inflight_worker::{BoundAddresses, Loading, SimulatedExecutor, WorkerExit, WorkerOptions};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
 use crate::error;
@@ -29,15 +30,18 @@ const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 /// # Errors
 /// Whatever the executor's `info()` raises; `RuntimeError` in a forked child.
 #[pyfunction]
+#[pyo3(signature = (executor, options, loading=None))]
 pub(crate) fn serve_worker(
     py: Python<'_>,
     executor: &Bound<'_, PyAny>,
     options: &Bound<'_, PyWorkerOptions>,
+    loading: Option<&Bound<'_, PyLoadingWorker>>,
 ) -> PyResult<i32> {
     process::refuse_after_fork()?;
     process::start_log();
     let executor = Arc::new(PythonExecutor::new(executor)?);
-    serve(py, executor, options.get().0.clone())
+    let loading = loading.and_then(|loading| loading.get().lock().take());
+    serve(py, executor, options.get().0.clone(), loading)
 }
 
 /// Serves the simulated executor: tokens on a timing model, with no model behind them.
@@ -55,10 +59,47 @@ pub(crate) fn serve_simulated_worker(
     process::refuse_after_fork()?;
     process::start_log();
     let executor = Arc::new(SimulatedExecutor::new(simulated.get().0.clone()));
-    serve(py, executor, options.get().0.clone())
+    serve(py, executor, options.get().0.clone(), None)
 }
 
-fn serve(py: Python<'_>, executor: Arc<dyn Executor>, options: WorkerOptions) -> PyResult<i32> {
+/// A worker whose model loads: holds both ports, and answers there that it is not ready and why.
+#[pyclass(frozen, name = "LoadingWorker", module = "inflight._native")]
+pub(crate) struct PyLoadingWorker(Mutex<Option<Loading>>);
+
+#[pymethods]
+impl PyLoadingWorker {
+    /// # Errors
+    /// `RuntimeError` in a forked child; `OSError` where a port cannot be bound.
+    #[new]
+    fn new(options: &Bound<'_, PyWorkerOptions>, stage: &str) -> PyResult<Self> {
+        process::refuse_after_fork()?;
+        process::start_log();
+        let loading = Loading::start(&options.get().0, stage);
+        let loading =
+            loading.map_err(|error| PyOSError::new_err(inflight_kserve::error_chain(&error)))?;
+        Ok(Self(Mutex::new(Some(loading))))
+    }
+
+    /// What it does now, for people.
+    fn set_stage(&self, stage: &str) {
+        if let Some(loading) = &*self.lock() {
+            loading.set_stage(stage);
+        }
+    }
+}
+
+impl PyLoadingWorker {
+    fn lock(&self) -> MutexGuard<'_, Option<Loading>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn serve(
+    py: Python<'_>,
+    executor: Arc<dyn Executor>,
+    options: WorkerOptions,
+    loading: Option<Loading>,
+) -> PyResult<i32> {
     // One thread: a connection then writes once for all its streams that an iteration moved.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -75,7 +116,7 @@ fn serve(py: Python<'_>, executor: Arc<dyn Executor>, options: WorkerOptions) ->
                     return failed(&error);
                 }
             };
-            match inflight_worker::serve(executor, options, announce, stop).await {
+            match inflight_worker::serve_loaded(executor, options, loading, announce, stop).await {
                 Ok(WorkerExit::Shutdown) => 0,
                 // The worker has logged why.
                 Ok(WorkerExit::ExecutorFailed(_)) => EXIT_EXECUTOR_FAILED,

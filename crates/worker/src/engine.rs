@@ -47,7 +47,18 @@ pub(crate) struct Health {
 
 impl Health {
     pub(crate) fn is_ready(&self) -> bool {
-        self.proven && !self.draining && self.failed.is_none()
+        self.stage().is_none()
+    }
+
+    /// Why it takes no requests: a word for programs, and a text for people.
+    pub(crate) fn stage(&self) -> Option<(&'static str, &str)> {
+        if let Some(reason) = &self.failed {
+            return Some(("failed", reason));
+        }
+        if self.draining {
+            return Some(("draining", "finishing its last requests"));
+        }
+        (!self.proven).then_some(("starting", "waiting for the executor's first token"))
     }
 }
 

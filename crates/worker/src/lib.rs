@@ -9,6 +9,8 @@ mod connections;
 pub mod embedded;
 mod engine;
 pub mod executor;
+mod health;
+mod loading;
 mod metrics;
 mod model;
 mod options;
@@ -19,11 +21,12 @@ mod serve;
 mod service;
 mod simulated;
 
+pub use loading::Loading;
 pub use metrics::{GaugeFamily, executor_gauges};
 pub use model::{
     CORE_MODEL, CORE_MODEL_VERSION, CoreInput, CoreOutput, CoreParameter, core_inputs,
     core_outputs, core_parameters,
 };
 pub use options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
-pub use serve::serve;
+pub use serve::{serve, serve_loaded};
 pub use simulated::{SimulatedExecutor, SimulatedOptions};

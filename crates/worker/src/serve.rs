@@ -17,6 +17,7 @@ use crate::assets::Assets;
 use crate::connections;
 use crate::engine::{Engine, EngineLimits, Threads};
 use crate::executor::{Executor, ModelInfo};
+use crate::loading::{Listeners, Loading};
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 use crate::request::Limits;
@@ -50,8 +51,22 @@ pub async fn serve(
     on_bound: impl FnOnce(BoundAddresses) + Send,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<WorkerExit, WorkerError> {
+    serve_loaded(executor, options, None, on_bound, shutdown).await
+}
+
+/// The same on the ports of a worker that answered while its model was [`Loading`].
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_loaded(
+    executor: Arc<dyn Executor>,
+    options: WorkerOptions,
+    loading: Option<Loading>,
+    on_bound: impl FnOnce(BoundAddresses) + Send,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<WorkerExit, WorkerError> {
     let info = executor.info();
-    let started = match start(&executor, &info, &options).await {
+    let started = match start(&executor, &info, &options, loading).await {
         Ok(started) => started,
         Err(error) => {
             // It holds a GPU, and perhaps processes of its own.
@@ -165,9 +180,23 @@ async fn start(
     executor: &Arc<dyn Executor>,
     info: &ModelInfo,
     options: &WorkerOptions,
+    loading: Option<Loading>,
 ) -> Result<Started, WorkerError> {
-    let grpc = bind(&options.host, options.grpc_port, "gRPC").await?;
-    let metrics = bind(&options.host, options.metrics_port, "metrics").await?;
+    let Listeners { grpc, metrics } = match loading.and_then(Loading::finish) {
+        Some(listeners) => listeners,
+        None => Listeners::bind(options).await?,
+    };
+    let on_runtime = |purpose, (listener, address): (std::net::TcpListener, SocketAddr)| {
+        let listener = TcpListener::from_std(listener);
+        let listener = listener.map_err(|source| WorkerError::Bind {
+            address: address.to_string(),
+            purpose,
+            source,
+        })?;
+        Ok((listener, address))
+    };
+    let grpc = on_runtime("gRPC", grpc)?;
+    let metrics = on_runtime("metrics", metrics)?;
     let (engine, threads) = Engine::start(
         Arc::clone(executor),
         EngineLimits {
@@ -186,22 +215,6 @@ async fn start(
         engine,
         threads,
     })
-}
-
-/// Binds `host:port`; the address says which port a 0 became.
-async fn bind(
-    host: &str,
-    port: u16,
-    purpose: &'static str,
-) -> Result<(TcpListener, SocketAddr), WorkerError> {
-    let failed = |source| WorkerError::Bind {
-        address: format!("{host}:{port}"),
-        purpose,
-        source,
-    };
-    let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
 }
 
 /// Asks the executor for one token; the worker is ready once it has come.

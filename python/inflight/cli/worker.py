@@ -131,10 +131,13 @@ def worker(
     )
     assets = found.assets()
     options = _native.WorkerOptions(served_model_name=found.name_for_clients, assets=assets, **values)
+    loading = None
     if ranks.find().rank == 0:  # the others open none
         # Loading a model takes minutes, a port in use is known at once.
         require_free(options.host, options.grpc_port, "--grpc-port")
         require_free(options.host, options.metrics_port, "--metrics-port")
+        if executor != "simulated":
+            loading = _native.LoadingWorker(options, "reading the tokenizer")
     vocab_size = found.vocab_size()
     # Assets that no gateway can use would only make it retry.
     problem = check_tokenizer(found.directory)
@@ -143,13 +146,15 @@ def worker(
     if executor == "simulated":
         simulated = _native.SimulatedOptions(vocab_size=vocab_size, **chosen)
         ctx.exit(_native.serve_simulated_worker(options, simulated))
+    if loading is not None:
+        loading.set_stage(f"the executor `{executor}` loads {found.name_for_clients}")
     engine = executors.create(
         executor,
         executors.ExecutorOptions(
             model_dir=found.directory, device=device, vocab_size=vocab_size, values=chosen
         ),
     )
-    ctx.exit(_native.serve_worker(engine, options))
+    ctx.exit(_native.serve_worker(engine, options, loading))
 
 
 def refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:

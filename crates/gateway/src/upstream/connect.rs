@@ -53,6 +53,21 @@ enum NotReady {
     Inflight(#[from] inflight::NotReady),
     #[error(transparent)]
     Triton(#[from] triton::NotReady),
+    #[error("the model is loading: {0}")]
+    Loading(String),
+}
+
+impl NotReady {
+    /// What the first call found.
+    fn first(error: RpcError) -> Self {
+        if let RpcError::Failed { status, .. } = &error
+            && let Some(stage) = status.metadata().get(names::STAGE_HEADER)
+            && let Ok(stage) = stage.to_str()
+        {
+            return Self::Loading(rpc::abbreviated(stage).to_owned());
+        }
+        Self::Rpc(error)
+    }
 }
 
 /// Keeps one server connected for as long as the gateway runs.
@@ -96,7 +111,8 @@ async fn connect_and_serve(
     let channel = client::connect(&slot.address, &options).await?;
     let mut kserve = client::inference_client(channel.clone(), &options);
     let metadata = kserve.server_metadata(ServerMetadataRequest {});
-    let metadata = rpc::call("ServerMetadata", metadata).await?;
+    let metadata = rpc::call("ServerMetadata", metadata).await;
+    let metadata = metadata.map_err(NotReady::first)?;
     let announced = |name: &String| name == names::STEP_BATCHING_EXTENSION;
     if metadata.extensions.iter().any(announced) {
         let assets = client::assets_client(channel);

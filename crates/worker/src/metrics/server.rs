@@ -1,7 +1,7 @@
-//! The metrics port: `/metrics`, and nothing else.
+//! The metrics port: `/metrics`, `/health/live`, `/health/ready`, and nothing else.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State;
@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::engine::Engine;
+use crate::health;
 
 /// What Prometheus' text format is called.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -21,8 +22,13 @@ const STATS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves until `stop` is notified. Connections that are open then are dropped: a scraper comes again.
 pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, stop: Arc<Notify>) {
+    let begun = Instant::now();
+    let state = engine.health();
+    let ready = async move || health::ready(&state.borrow(), begun.elapsed());
     let router = Router::new()
         .route("/metrics", get(page))
+        .route("/health/live", get(async || health::live()))
+        .route("/health/ready", get(ready))
         .with_state(engine);
     tokio::select! {
         served = async { axum::serve(listener, router).await } => {

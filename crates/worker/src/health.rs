@@ -1,0 +1,49 @@
+//! Liveness and readiness over HTTP, on the metrics port. Owns their form; who knows the state passes it in.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::engine::Health;
+
+#[derive(Serialize)]
+struct Body<'a> {
+    status: &'a str,
+    /// What it does meanwhile, or why it takes no requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<&'a str>,
+    /// For how long it has not been ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<u64>,
+}
+
+/// The process answers.
+pub(crate) fn live() -> Response {
+    respond(StatusCode::OK, "live", None, None)
+}
+
+/// It takes no requests: a word, what it does, and for how long.
+pub(crate) fn not_ready(status: &str, stage: &str, since: Duration) -> Response {
+    let code = StatusCode::SERVICE_UNAVAILABLE;
+    respond(code, status, Some(stage), Some(since.as_secs()))
+}
+
+/// Whether a worker that has loaded its model takes requests.
+pub(crate) fn ready(health: &Health, since: Duration) -> Response {
+    match health.stage() {
+        None => respond(StatusCode::OK, "ready", None, None),
+        Some((status, stage)) => not_ready(status, stage, since),
+    }
+}
+
+fn respond(code: StatusCode, status: &str, stage: Option<&str>, seconds: Option<u64>) -> Response {
+    let body = Body {
+        status,
+        stage,
+        seconds,
+    };
+    (code, Json(body)).into_response()
+}
