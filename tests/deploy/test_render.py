@@ -160,8 +160,9 @@ def test_selectors_select_the_pods_they_are_meant_for(name: str) -> None:
             )
             assert is_worker == (kind == "StatefulSet")
     arguments = made["Deployment", "inflight-gateway"]["template"]["spec"]["containers"][0]["args"]
-    for address in (one.partition("=")[2] for one in arguments if one.startswith("--worker=")):
-        pod, _, service = address.partition(":")[0].partition(".")
-        workers = made["StatefulSet", service]
-        assert workers["serviceName"] == service
-        assert pod in {f"{service}-{number}" for number in range(workers["replicas"])}
+    services = [one.partition("=")[2] for one in arguments if one.startswith("--worker-dns=")]
+    workers = {full for kind, full in made if kind == "StatefulSet"}
+    assert {address.partition(":")[0] for address in services} == workers
+    for full in workers:
+        assert made["StatefulSet", full]["serviceName"] == full
+        assert made["Service", full]["clusterIP"] == "None"

@@ -66,7 +66,7 @@ def _worker(one: Placed, topology: Topology) -> dict[str, Any]:
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
         service["ulimits"] = {"memlock": -1}
         service["shm_size"] = "8gb"
-    service["healthcheck"] = _check(f"http://127.0.0.1:{one.metrics_port}/metrics")
+    service["healthcheck"] = _check(f"http://127.0.0.1:{one.metrics_port}/health/ready")
     return service
 
 

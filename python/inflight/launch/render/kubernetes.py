@@ -1,8 +1,8 @@
 """Plain Kubernetes manifests: a StatefulSet for each model, a Deployment of gateways, and who may talk to
 whom.
 
-Owns the objects, their names and probes. Everything is in one namespace, and gateways find workers by the
-names that a headless Service gives the pods of a StatefulSet.
+Owns the objects, their names and probes. Everything is in one namespace, and gateways find the workers of a
+model, however many there are, by the name of its headless Service.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def render(topology: Topology) -> dict[str, str]:
         _check(model, topology, index)
         full = f"inflight-{name}"
         files[f"{name}.yaml"] = _dump(_worker(model, full, topology))
-        addresses += [f"{full}-{replica}.{full}:{GRPC_PORT}" for replica in range(model.replicas)]
+        addresses.append(f"{full}:{GRPC_PORT}")
     if topology.gateways.replicas:
         files["gateway.yaml"] = _dump(_gateway(topology, addresses))
     files["network.yaml"] = _dump([_network(topology)])
@@ -87,10 +87,10 @@ def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]
             {"name": "metrics", "containerPort": METRICS_PORT},
         ],
         "env": _variables(dict(model.environment)),
-        # It listens once the engine is loaded; a stuck engine ends the worker by itself.
-        "startupProbe": _tcp("grpc", failures=LOADING_S // PROBE_EVERY_S),
-        "readinessProbe": _tcp("grpc", failures=2),
-        "livenessProbe": _http("/metrics", "metrics", failures=6),
+        # Ready once a token went through the engine; a stuck engine ends the worker by itself.
+        "startupProbe": _http("/health/ready", "metrics", failures=LOADING_S // PROBE_EVERY_S),
+        "readinessProbe": _http("/health/ready", "metrics", failures=2),
+        "livenessProbe": _http("/health/live", "metrics", failures=6),
         "lifecycle": {"preStop": _leave(launcher, worker_grace_s(topology))},
         "securityContext": _CONTAINER_SECURITY,
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}],
@@ -135,7 +135,9 @@ def _gateway(topology: Topology, workers: list[str]) -> list[dict[str, Any]]:
         "app.kubernetes.io/component": "gateway",
     } | _COMMON
     keys = None if deploy.api_key_secret is None else "/etc/inflight/api-keys"
-    arguments = gateway_arguments(topology, workers, host="0.0.0.0", port=HTTP_PORT, api_key_file=keys)
+    arguments = gateway_arguments(
+        topology, workers, host="0.0.0.0", port=HTTP_PORT, api_key_file=keys, found_by="--worker-dns"
+    )
     container: dict[str, Any] = {
         "name": "gateway",
         "image": deploy.gateway_image or deploy.image,
@@ -232,10 +234,6 @@ def _leave(launcher: tuple[str, ...], grace_s: float) -> dict[str, Any]:
         f" sleep {grace_s:g}"
     )
     return {"exec": {"command": ["sh", "-c", script]}}
-
-
-def _tcp(port: str, *, failures: int) -> dict[str, Any]:
-    return {"tcpSocket": {"port": port}, "periodSeconds": PROBE_EVERY_S, "failureThreshold": failures}
 
 
 def _http(path: str, port: str, *, failures: int) -> dict[str, Any]:
