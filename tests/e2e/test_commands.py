@@ -68,6 +68,19 @@ def test_chat_tells_the_server_s_own_words(server: Server) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_top_shows_the_worker_and_what_it_does(server: Server) -> None:
+    asked = ("top", f"http://{server.http}", f"--worker-metrics={server.metrics}", "--count=1")
+    shown = run(*asked, "--interval-s=0.2")
+    assert shown.returncode == 0, shown
+    assert server.grpc in shown.stdout
+    assert "ready" in shown.stdout
+    reading = json.loads(run(*asked, "--interval-s=0.1", "--json").stdout)
+    assert [(row["address"], row["is_ready"]) for row in reading["workers"]] == [(server.grpc, True)]
+    assert 0 <= reading["kv_cache"][server.metrics] <= 1
+    gone = run("top", "http://127.0.0.1:1", "--count=1")
+    assert (gone.returncode, "does not answer" in gone.stderr) == (1, True), gone.stderr
+
+
 @pytest.mark.parametrize("wire", ["openai", "kserve", "kserve-step"])
 def test_bench_counts_every_token(fast: Server, wire: str) -> None:
     address = fast.http if wire == "openai" else fast.grpc

@@ -25,6 +25,7 @@ COMMANDS = {
         "build",
         "inspect",
         "doctor",
+        "top",
         "repository",
         "bench",
     )
