@@ -19,6 +19,9 @@ class WorkerOptions:
         grpc_port: int | None = None,
         metrics_port: int | None = None,
         served_model_name: str | None = None,
+        core_model_name: str | None = None,
+        exclude_input_in_output: bool | None = None,
+        accumulate_tokens: bool | None = None,
         assets: Mapping[str, bytes] | None = None,
         max_message_bytes: int | None = None,
         max_queue_wait_s: float | None = None,
@@ -38,6 +41,12 @@ class WorkerOptions:
     def metrics_port(self) -> int: ...
     @property
     def served_model_name(self) -> str: ...
+    @property
+    def core_model_name(self) -> str: ...
+    @property
+    def exclude_input_in_output(self) -> bool: ...
+    @property
+    def accumulate_tokens(self) -> bool: ...
     @property
     def max_message_bytes(self) -> int: ...
     @property
@@ -107,30 +116,6 @@ class Tokenizer:
     def eos_token_ids(self) -> list[int]: ...
     @property
     def pad_token_id(self) -> int | None: ...
-
-class Detokenizer:
-    """One sequence's text as its ids arrive; the pieces together equal the decoding of all ids."""
-
-    def __new__(cls, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> Detokenizer: ...
-    def push(self, ids: Sequence[int]) -> str:
-        """The text that has become certain."""
-
-    def finish(self) -> str:
-        """What was held back; ends the sequence."""
-
-class StopMatcher:
-    """Passes on the text that can no longer be part of a stop string."""
-
-    def __new__(cls, stops: Sequence[str]) -> StopMatcher: ...
-    def push(self, text: str) -> str:
-        """What may be shown; nothing more once a stop string is complete."""
-
-    def finish(self) -> str:
-        """What was held back, unless a stop string was complete."""
-
-    @property
-    def hit(self) -> int | None:
-        """The index of the stop string that ended the text."""
 
 class CoreInput:
     """An input tensor of the core model."""
@@ -289,6 +274,81 @@ class CoreRequests:
 
     def forget(self, client_ids: Sequence[int]) -> None:
         """Drops requests that the executor will not answer."""
+
+class TextModel:
+    """The tensors of one text model. An input's `path` is the core model's input that takes it as it is."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[CoreInput, ...]: ...
+    @property
+    def outputs(self) -> tuple[CoreOutput, ...]: ...
+
+def text_models() -> list[TextModel]:
+    """The tensors of `preprocessing`, `postprocessing`, `ensemble` and `tensorrt_llm_bls`."""
+
+class TextModels:
+    """The text models on a model's files, as the worker serves them. Immutable, safe to share between threads.
+
+    `vocab_size` is what an embedding bias has values for; `max_batch_size` bounds the rows of a request. Raises
+    `ValueError` for files that are missing or malformed.
+    """
+
+    def __new__(
+        cls,
+        files: Mapping[str, bytes],
+        *,
+        vocab_size: int | None = None,
+        max_batch_size: int | None = None,
+        core_model: str | None = None,
+        add_special_tokens: bool = True,
+        skip_special_tokens: bool = True,
+        exclude_input_in_output: bool = False,
+        accumulate_tokens: bool = False,
+    ) -> TextModels: ...
+    def preprocess(
+        self, inputs: Sequence[tuple[str, str, Sequence[int], bytes]], outputs: Sequence[str]
+    ) -> list[tuple[str, str, tuple[int, ...], bytes]] | Refusal:
+        """The outputs of `preprocessing`; without names in `outputs`, all of them.
+
+        Tensors are name, datatype, shape with the batch dimension, packed bytes. Raises `ValueError` for an
+        unknown datatype.
+        """
+
+    def postprocess(
+        self, inputs: Sequence[tuple[str, str, Sequence[int], bytes]], outputs: Sequence[str]
+    ) -> list[tuple[str, str, tuple[int, ...], bytes]] | Refusal:
+        """The outputs of `postprocessing`, as those of `preprocess`."""
+
+    def generation(
+        self, inputs: Sequence[tuple[str, str, Sequence[int], bytes]], outputs: Sequence[str]
+    ) -> Generation | Refusal:
+        """A request of `tensorrt_llm_bls`."""
+
+class Generation:
+    """A request of `tensorrt_llm_bls`: what the core model is asked, and what its answers become."""
+
+    @property
+    def inputs(self) -> list[tuple[str, str, tuple[int, ...], bytes]]: ...
+    @property
+    def outputs(self) -> list[str]:
+        """The core model's outputs to ask for."""
+
+    def push(
+        self, outputs: Sequence[tuple[str, str, Sequence[int], bytes]]
+    ) -> list[tuple[str, str, tuple[int, ...], bytes]] | None:
+        """The outputs for one response of the core model; None behind a stop word.
+
+        Raises `ValueError` for tensors that are not the core model's.
+        """
+
+    def finish(self) -> list[list[tuple[str, str, tuple[int, ...], bytes]]]:
+        """The outputs of the responses that the end shows to be text after all."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether stop words have ended every sequence of a stream."""
 
 def executor_gauges(stats: str | None, active: int) -> list[tuple[str, str, str, list[tuple[str, float]]]]:
     """The executor's gauges as on the worker's metrics page: name, help, label, and a number per label value.

@@ -148,7 +148,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input_lengths": 0}, "the prompt in `input_ids` is empty"),
     ({"request_output_len": 0}, "`request_output_len` has value `0`, expected at least 1"),
     ({"request_output_len": 10**6}, "(`1000000`) exceed the model's"),
-    ({"request_output_len": None}, "`request_output_len` is required by model `tensorrt_llm` and missing"),
+    ({"request_output_len": None}, "`request_output_len` is required by the model and missing"),
     ({"stop": True}, "needs the request id"),
     # Triton's own checks.
     ({"request_output_len": "many"}, "Unable to parse"),

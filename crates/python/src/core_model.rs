@@ -43,6 +43,34 @@ pub(crate) struct CoreOutput {
     declared: bool,
 }
 
+impl CoreInput {
+    pub(crate) fn new(py: Python<'_>, row: inflight_worker::CoreInput) -> PyResult<Self> {
+        Ok(Self {
+            name: row.name,
+            datatype: row.datatype.name(),
+            dims: PyTuple::new(py, row.dims)?.unbind(),
+            optional: row.optional,
+            ragged: row.ragged,
+            squeezed: row.squeezed,
+            any_float: row.any_float,
+            declared: row.declared,
+            capability: row.capability,
+            path: row.path,
+        })
+    }
+}
+
+impl CoreOutput {
+    pub(crate) fn new(py: Python<'_>, row: inflight_worker::CoreOutput) -> PyResult<Self> {
+        Ok(Self {
+            name: row.name,
+            datatype: row.datatype.name(),
+            dims: PyTuple::new(py, row.dims)?.unbind(),
+            declared: row.declared,
+        })
+    }
+}
+
 /// A request parameter of the core model.
 #[pyclass(frozen, get_all, module = "inflight._native")]
 pub(crate) struct CoreParameter {
@@ -65,33 +93,11 @@ pub(crate) struct CoreModel {
 pub(crate) fn core_model(py: Python<'_>) -> PyResult<CoreModel> {
     let mut inputs = Vec::new();
     for row in core_inputs() {
-        inputs.push(Py::new(
-            py,
-            CoreInput {
-                name: row.name,
-                datatype: row.datatype.name(),
-                dims: PyTuple::new(py, row.dims)?.unbind(),
-                optional: row.optional,
-                ragged: row.ragged,
-                squeezed: row.squeezed,
-                any_float: row.any_float,
-                declared: row.declared,
-                capability: row.capability,
-                path: row.path,
-            },
-        )?);
+        inputs.push(Py::new(py, CoreInput::new(py, row)?)?);
     }
     let mut outputs = Vec::new();
     for row in core_outputs() {
-        outputs.push(Py::new(
-            py,
-            CoreOutput {
-                name: row.name,
-                datatype: row.datatype.name(),
-                dims: PyTuple::new(py, row.dims)?.unbind(),
-                declared: row.declared,
-            },
-        )?);
+        outputs.push(Py::new(py, CoreOutput::new(py, row)?)?);
     }
     let mut parameters = Vec::new();
     for row in core_parameters() {
@@ -142,7 +148,7 @@ pub(crate) struct Answer {
 }
 
 /// A tensor with its batch dimension: name, KServe datatype, shape, packed bytes.
-type TensorEntry<'py> = (String, String, Vec<i64>, Bound<'py, PyBytes>);
+pub(crate) type TensorEntry<'py> = (String, String, Vec<i64>, Bound<'py, PyBytes>);
 
 /// The requests of one core model that have not ended.
 #[pyclass(frozen, module = "inflight._native")]
@@ -284,7 +290,10 @@ fn parameter(name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<Para
 }
 
 /// The outputs of a response, each as (name, datatype, shape, bytes).
-fn tensors<'py>(py: Python<'py>, response: &ModelInferResponse) -> PyResult<Bound<'py, PyList>> {
+pub(crate) fn tensors<'py>(
+    py: Python<'py>,
+    response: &ModelInferResponse,
+) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for (output, data) in response.outputs.iter().zip(&response.raw_output_contents) {
         let shape = PyTuple::new(py, &output.shape)?;

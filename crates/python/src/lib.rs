@@ -20,6 +20,7 @@ mod request;
 mod response;
 mod serve;
 mod text;
+mod text_models;
 
 /// As in the gateway's own binary: its hot path, and the worker's, is many small buffers. Python keeps
 /// its own allocator.
@@ -45,7 +46,9 @@ mod _native {
     #[pymodule_export]
     use super::serve::{PyLoadingWorker, serve_simulated_worker, serve_worker};
     #[pymodule_export]
-    use super::text::{PyDetokenizer, PyStopMatcher, PyTokenizer};
+    use super::text::PyTokenizer;
+    #[pymodule_export]
+    use super::text_models::{Generation, TextModel, TextModels, text_models};
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]

@@ -17,7 +17,8 @@ pub(crate) struct PyWorkerOptions(pub(crate) WorkerOptions);
 impl PyWorkerOptions {
     #[new]
     #[pyo3(signature = (
-        *, host=None, grpc_port=None, metrics_port=None, served_model_name=None, assets=None,
+        *, host=None, grpc_port=None, metrics_port=None, served_model_name=None,
+        core_model_name=None, exclude_input_in_output=None, accumulate_tokens=None, assets=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
         max_grpc_connections=None,
         max_concurrent_streams=None,
@@ -33,6 +34,9 @@ impl PyWorkerOptions {
         grpc_port: Option<u16>,
         metrics_port: Option<u16>,
         served_model_name: Option<String>,
+        core_model_name: Option<String>,
+        exclude_input_in_output: Option<bool>,
+        accumulate_tokens: Option<bool>,
         assets: Option<BTreeMap<String, Vec<u8>>>,
         max_message_bytes: Option<usize>,
         max_queue_wait_s: Option<f64>,
@@ -50,6 +54,10 @@ impl PyWorkerOptions {
             grpc_port: grpc_port.unwrap_or(default.grpc_port),
             metrics_port: metrics_port.unwrap_or(default.metrics_port),
             served_model_name: served_model_name.unwrap_or(default.served_model_name),
+            core_model_name: core_model_name.unwrap_or(default.core_model_name),
+            exclude_input_in_output: exclude_input_in_output
+                .unwrap_or(default.exclude_input_in_output),
+            accumulate_tokens: accumulate_tokens.unwrap_or(default.accumulate_tokens),
             assets: assets
                 .unwrap_or_default()
                 .into_iter()
@@ -94,6 +102,21 @@ impl PyWorkerOptions {
     #[getter]
     fn served_model_name(&self) -> &str {
         &self.0.served_model_name
+    }
+
+    #[getter]
+    fn core_model_name(&self) -> &str {
+        &self.0.core_model_name
+    }
+
+    #[getter]
+    fn exclude_input_in_output(&self) -> bool {
+        self.0.exclude_input_in_output
+    }
+
+    #[getter]
+    fn accumulate_tokens(&self) -> bool {
+        self.0.accumulate_tokens
     }
 
     #[getter]

@@ -1,13 +1,13 @@
-//! Text for Python: a model's tokenizer, incremental detokenization and stop strings, as the gateway has
-//! them. Owns the crossing only; `inflight_text` owns what the results are. Knows no tensor.
+//! Text for Python: a model's tokenizer, as the gateway has it. Owns the crossing only; `inflight_text` owns what
+//! the results are. Knows no tensor.
 
 use std::sync::Arc;
 
-use inflight_text::{Detokenizer, ModelFiles, StopMatcher, TextModel};
+use inflight_text::{ModelFiles, TextModel};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-fn refused(error: &dyn std::error::Error) -> PyErr {
+pub(crate) fn refused(error: &dyn std::error::Error) -> PyErr {
     PyValueError::new_err(inflight_kserve::error_chain(error))
 }
 
@@ -49,62 +49,5 @@ impl PyTokenizer {
     #[getter]
     fn pad_token_id(&self) -> Option<u32> {
         self.0.generation().pad_token_id
-    }
-}
-
-/// One sequence's text as its ids arrive.
-#[pyclass(name = "Detokenizer", module = "inflight._native")]
-pub(crate) struct PyDetokenizer(Detokenizer);
-
-#[pymethods]
-impl PyDetokenizer {
-    #[new]
-    #[pyo3(signature = (tokenizer, skip_special_tokens=true))]
-    fn new(tokenizer: &PyTokenizer, skip_special_tokens: bool) -> Self {
-        let tokenizer = Arc::clone(tokenizer.0.tokenizer());
-        Self(Detokenizer::new(tokenizer, skip_special_tokens))
-    }
-
-    fn push(&mut self, ids: Vec<u32>) -> String {
-        let mut out = String::new();
-        for id in ids {
-            self.0.push(id, &mut out);
-        }
-        out
-    }
-
-    fn finish(&mut self) -> String {
-        let mut out = String::new();
-        self.0.finish(&mut out);
-        out
-    }
-}
-
-/// Watches one sequence's text for stop strings.
-#[pyclass(name = "StopMatcher", module = "inflight._native")]
-pub(crate) struct PyStopMatcher(StopMatcher);
-
-#[pymethods]
-impl PyStopMatcher {
-    #[new]
-    fn new(stops: Vec<String>) -> Self {
-        Self(StopMatcher::new(&stops))
-    }
-
-    fn push(&mut self, text: &str) -> String {
-        let mut out = String::new();
-        self.0.push(text, &mut out);
-        out
-    }
-
-    fn finish(&mut self) -> String {
-        let mut out = String::new();
-        self.0.finish(&mut out);
-        out
-    }
-
-    #[getter]
-    fn hit(&self) -> Option<usize> {
-        self.0.hit().map(|hit| hit.index)
     }
 }

@@ -12,7 +12,6 @@ use inflight_kserve::content_hash;
 use tonic::{Request, Response, Status};
 
 use crate::executor::{self, ModelInfo};
-use crate::model::CORE_MODEL;
 
 /// Far below any message limit, so that clients with default limits can read a large tokenizer.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -26,6 +25,7 @@ pub(crate) struct Assets {
 impl Assets {
     pub(crate) fn new(
         served_model_name: String,
+        core_model_name: &str,
         files: BTreeMap<String, Bytes>,
         info: &ModelInfo,
     ) -> Self {
@@ -34,7 +34,7 @@ impl Assets {
             .unwrap_or_default();
         let description = ModelDescription {
             served_model_name,
-            core_model_name: CORE_MODEL.to_owned(),
+            core_model_name: core_model_name.to_owned(),
             content_hash: content_hash(files.iter().map(|(name, data)| (name.as_str(), &data[..]))),
             created_unix_seconds: i64::try_from(created.as_secs()).unwrap_or(i64::MAX),
             executor: info.executor.clone(),

@@ -17,9 +17,6 @@ use crate::model;
 use crate::request::{self, Incoming, Limits, Plain, RequestError};
 use crate::respond::{Asked, Responder};
 
-/// The input that says whether responses repeat the prompt.
-const EXCLUDE_INPUT: &str = "exclude_input_in_output";
-
 /// Why a request or one of its rows gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -65,21 +62,21 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct CoreRequests {
     limits: Limits,
-    /// What holds for a request without `exclude_input_in_output`.
-    excludes_input: bool,
     last_id: AtomicU64,
     live: Mutex<HashMap<ClientId, Responder>>,
 }
 
 impl CoreRequests {
-    /// `info.max_batch_size` bounds the rows of a request, `max_message_bytes` an answer.
+    /// `info.max_batch_size` bounds the rows of a request, `max_message_bytes` an answer; `excludes_input` holds
+    /// for a request without `exclude_input_in_output`.
     pub fn new(info: ModelInfo, max_message_bytes: usize, excludes_input: bool) -> Self {
         Self {
             limits: Limits {
+                core_model: model::CORE_MODEL.into(),
                 info,
                 max_message_bytes,
+                excludes_input,
             },
-            excludes_input,
             last_id: AtomicU64::new(0),
             live: Mutex::default(),
         }
@@ -101,7 +98,7 @@ impl CoreRequests {
         // The host enforces timeouts of its own.
         let Plain {
             mut requests,
-            mut prompts,
+            prompts,
             answer,
             timeout: _,
         } = match request::parse(&message, &self.limits)? {
@@ -115,9 +112,6 @@ impl CoreRequests {
                 .into());
             }
         };
-        if self.excludes_input && !message.inputs.iter().any(|one| one.name == EXCLUDE_INPUT) {
-            prompts.iter_mut().for_each(Vec::clear);
-        }
         let (streaming, sequences) = (answer.streaming, answer.sequences);
         let answer = Arc::new(answer);
         let mut live = self.live.lock();

@@ -74,9 +74,7 @@ pub(crate) enum NotAdmitted {
         allowed.as_secs_f64()
     )]
     WaitTooLong { wait: Duration, allowed: Duration },
-    #[error(
-        "model `tensorrt_llm` is not ready; retry once the executor has produced its first token"
-    )]
+    #[error("the model is not ready; retry once the executor has produced its first token")]
     NotProven,
     #[error("the worker is shutting down; send the request to another worker")]
     Draining,

@@ -1,10 +1,11 @@
 //! The worker: a gRPC server that speaks KServe v2 in front of an [`executor::Executor`].
 //!
-//! [`serve()`] runs one until it is told to stop. Knows KServe and executors; deliberately knows nothing of
-//! OpenAI or of Python.
+//! [`serve()`] runs one until it is told to stop. Knows KServe, executors and text; deliberately knows
+//! nothing of OpenAI or of Python.
 
 mod assets;
 mod batch;
+mod catalog;
 mod connections;
 pub mod embedded;
 mod engine;
@@ -13,6 +14,7 @@ mod health;
 mod loading;
 mod metrics;
 mod model;
+mod model_counters;
 mod options;
 mod outbox;
 mod request;
@@ -20,6 +22,8 @@ mod respond;
 mod serve;
 mod service;
 mod simulated;
+pub mod text_models;
+mod text_stream;
 
 pub use loading::Loading;
 pub use metrics::{GaugeFamily, executor_gauges};

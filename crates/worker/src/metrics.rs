@@ -8,6 +8,7 @@ mod gauges;
 mod page;
 mod server;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use inflight_kserve::inference::{
@@ -102,12 +103,22 @@ struct Counters {
 /// Shared by everything that counts.
 #[derive(Debug)]
 pub(crate) struct Metrics {
+    /// The name of the core model.
+    model: Arc<str>,
     counters: Mutex<Counters>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
+        Self::new(CORE_MODEL.into())
+    }
+}
+
+impl Metrics {
+    /// Counters of the core model, which has this name.
+    pub(crate) fn new(model: Arc<str>) -> Self {
         Self {
+            model,
             counters: Mutex::new(Counters {
                 success: 0,
                 rejected: 0,
@@ -157,7 +168,7 @@ impl Metrics {
     /// The page in Prometheus' text format. `active` and `pending` are counted by the caller.
     pub(crate) fn page(&self, active: usize, pending: usize) -> String {
         let counters = self.counters.lock().clone();
-        page::render(&counters, active, pending)
+        page::render(&self.model, &counters, active, pending)
     }
 
     /// ModelStatistics of the core model. The executor's own queue counts as compute, as Triton's
@@ -172,7 +183,7 @@ impl Metrics {
         };
         let succeeded = counters.success;
         ModelStatistics {
-            name: CORE_MODEL.to_owned(),
+            name: self.model.to_string(),
             version: CORE_MODEL_VERSION.to_owned(),
             last_inference: counters.last_inference_ms,
             inference_count: succeeded,

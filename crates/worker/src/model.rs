@@ -2,7 +2,7 @@
 //!
 //! One table ([`inputs`], [`outputs`], [`parameters`]) says what there is; parsing, metadata, config and
 //! refusals all read it, and so does Python ([`table`]). The other four models of Triton's TensorRT-LLM
-//! repository are not served yet.
+//! repository are in [`text_models`](crate::text_models).
 
 mod describe;
 mod inputs;
@@ -16,7 +16,7 @@ pub(crate) use outputs::{OUTPUTS, OutputSet, output};
 pub(crate) use parameters::{PARAMETERS, PRIORITY, REQUEST_TYPE};
 pub use table::{CoreInput, CoreOutput, CoreParameter, core_inputs, core_outputs, core_parameters};
 
-/// The KServe model that takes token ids.
+/// The KServe model that takes token ids, unless the operator names it otherwise.
 pub const CORE_MODEL: &str = "tensorrt_llm";
 /// Its only version, as Triton numbers a repository's first.
 pub const CORE_MODEL_VERSION: &str = "1";
@@ -25,31 +25,9 @@ pub const CORE_MODEL_VERSION: &str = "1";
 pub(crate) const PRIORITY_LEVELS: u32 = 100;
 /// The level of a request that names none.
 pub(crate) const DEFAULT_PRIORITY_LEVEL: u32 = PRIORITY_LEVELS / 2;
-/// The models that Triton's repository has around it and this worker lacks.
-pub(crate) const ABSENT_MODELS: [&str; 4] = [
-    "preprocessing",
-    "postprocessing",
-    "ensemble",
-    "tensorrt_llm_bls",
-];
-
-/// Why a model cannot be asked for, if it cannot: the text of a NOT_FOUND. Clients of Triton look for its words
-/// `Request for unknown model`.
-pub(crate) fn unknown_model(name: &str, version: &str) -> Option<String> {
-    if ABSENT_MODELS.contains(&name) {
-        return Some(format!(
-            "model `{name}` is not served by this worker: send token ids to `{CORE_MODEL}`"
-        ));
-    }
-    if name != CORE_MODEL {
-        return Some(format!(
-            "Request for unknown model: `{name}` is not found; this worker serves `{CORE_MODEL}`"
-        ));
-    }
-    if !version.is_empty() && version != CORE_MODEL_VERSION {
-        return Some(format!(
-            "model `{CORE_MODEL}` has no version `{version}`: it has `{CORE_MODEL_VERSION}`"
-        ));
-    }
-    None
+/// Why a version cannot be asked for, if it cannot: the text of a NOT_FOUND.
+pub(crate) fn unknown_version(model: &str, version: &str) -> Option<String> {
+    (!version.is_empty() && version != CORE_MODEL_VERSION).then(|| {
+        format!("model `{model}` has no version `{version}`: it has `{CORE_MODEL_VERSION}`")
+    })
 }

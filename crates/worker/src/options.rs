@@ -10,6 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use inflight_kserve::client::DEFAULT_MAX_MESSAGE_BYTES;
 
+use crate::model::CORE_MODEL;
+
 /// How a worker listens, what it serves and what its limits are.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
@@ -20,8 +22,16 @@ pub struct WorkerOptions {
     pub grpc_port: u16,
     /// Default: 8002, Triton's metrics port. 0 picks a free port, reported through `on_bound`.
     pub metrics_port: u16,
-    /// The name that OpenAI clients use; the KServe model is always `tensorrt_llm`.
+    /// The name that OpenAI clients use; KServe clients have names of their own.
     pub served_model_name: String,
+    /// The KServe name of the model that takes token ids. Default: `tensorrt_llm`, Triton's.
+    pub core_model_name: String,
+    /// Whether answers leave out the prompt where a request does not say (`exclude_input_in_output`).
+    /// Default: false, as in Triton's models.
+    pub exclude_input_in_output: bool,
+    /// Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it. Default: false, as in
+    /// Triton's model.
+    pub accumulate_tokens: bool,
     /// The files that `ModelAssets.Fetch` sends to a gateway: base name to content.
     pub assets: BTreeMap<String, Bytes>,
     /// Largest gRPC message either way, in bytes. Default: 64 MiB, twice the gateway's HTTP body limit:
@@ -60,6 +70,9 @@ impl Default for WorkerOptions {
             grpc_port: 8001,
             metrics_port: 8002,
             served_model_name: "inflight-demo".to_owned(),
+            core_model_name: CORE_MODEL.to_owned(),
+            exclude_input_in_output: false,
+            accumulate_tokens: false,
             assets: BTreeMap::new(),
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
             max_queue_wait: Duration::from_secs(2),

@@ -8,6 +8,7 @@ mod parameters;
 mod tensors;
 mod words;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -18,14 +19,19 @@ use inflight_kserve::tensor::Tensors;
 
 use crate::executor::{ModelInfo, Request};
 use crate::model::{self, OutputSet};
+use crate::text_stream::TextStream;
 
 pub(crate) use error::RequestError;
 
 /// What parsing needs to know of the worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
+    /// The name of the core model.
+    pub(crate) core_model: Arc<str>,
     pub(crate) info: ModelInfo,
     pub(crate) max_message_bytes: usize,
+    /// What holds for a request without `exclude_input_in_output`.
+    pub(crate) excludes_input: bool,
 }
 
 impl Limits {
@@ -66,6 +72,7 @@ pub(crate) struct Plain {
 /// How one Triton request is to be answered: shared by the executor requests it became.
 #[derive(Debug)]
 pub(crate) struct PlainRequest {
+    pub(crate) model: Arc<str>,
     pub(crate) id: String,
     pub(crate) outputs: OutputSet,
     /// Rows of the batch; responses carry `batch_index` when there are several.
@@ -81,6 +88,8 @@ pub(crate) struct PlainRequest {
     pub(crate) return_num_output_tokens: bool,
     /// Executor requests whose final row was not sent yet: the last one's response is final.
     unfinished: AtomicU32,
+    /// The request of a text model that this one was made of, whose answers are text.
+    pub(crate) text: Option<TextStream>,
 }
 
 impl PlainRequest {
@@ -98,7 +107,13 @@ pub(crate) fn parse(
     message: &ModelInferRequest,
     limits: &Limits,
 ) -> Result<Incoming, RequestError> {
-    if let Some(text) = model::unknown_model(&message.model_name, &message.model_version) {
+    if *message.model_name != *limits.core_model {
+        return Err(RequestError::UnknownModel(format!(
+            "unknown model `{}`: token ids go to `{}`",
+            message.model_name, limits.core_model
+        )));
+    }
+    if let Some(text) = model::unknown_version(&limits.core_model, &message.model_version) {
         return Err(RequestError::UnknownModel(text));
     }
     let parameters = parameters::read(message, limits)?;
@@ -138,11 +153,13 @@ pub(crate) fn parse(
         }
         return step(handle, requests, &flags, outputs, parameters.timeout);
     }
+    let excludes = flags
+        .exclude_input_in_output
+        .unwrap_or(limits.excludes_input);
     let prompts = requests
         .iter()
         .map(|request| {
-            let repeats = !streaming && !flags.exclude_input_in_output;
-            if repeats {
+            if !streaming && !excludes {
                 request.input_token_ids.clone()
             } else {
                 Vec::new()
@@ -153,6 +170,7 @@ pub(crate) fn parse(
         prompts,
         timeout: parameters.timeout,
         answer: PlainRequest {
+            model: Arc::clone(&limits.core_model),
             id: message.id.clone(),
             outputs: outputs.unwrap_or_else(OutputSet::by_default),
             batch: rows as u32,
@@ -164,6 +182,7 @@ pub(crate) fn parse(
             return_num_input_tokens: flags.return_num_input_tokens,
             return_num_output_tokens: flags.return_num_output_tokens,
             unfinished: AtomicU32::new(rows as u32),
+            text: None,
         },
         requests,
     })))

@@ -15,7 +15,7 @@ use inflight_kserve::tensor::{DataType, ResponseBuilder};
 use tonic::Code;
 
 use crate::executor::{ClientId, NamedTensor, Request};
-use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
+use crate::model::CORE_MODEL_VERSION;
 use crate::request::PlainRequest;
 
 /// Fills beams that are shorter than the longest, in ids and log probabilities, as Triton does.
@@ -56,6 +56,14 @@ pub(crate) struct Responder {
     beams: Vec<Beam>,
 }
 
+impl PlainRequest {
+    /// A response without outputs, in the name of the model that was asked.
+    fn empty(&self, is_final: bool) -> ModelInferResponse {
+        let text = self.text.as_ref().map(|text| text.kind().name());
+        empty(text.unwrap_or(&self.model), &self.id, is_final)
+    }
+}
+
 /// A row's error, and the response that carries its id and final flag.
 #[derive(Debug)]
 pub(crate) struct FailedRow {
@@ -90,7 +98,7 @@ impl Responder {
         }
     }
 
-    /// The response of a row; none while beams are gathered.
+    /// The response of a row; none while beams are gathered, or where a text model has nothing to say.
     ///
     /// # Errors
     /// The row's error.
@@ -99,9 +107,27 @@ impl Responder {
         row: &Row<'_, ClientId>,
         tensors: &[NamedTensor],
     ) -> Result<Option<ModelInferResponse>, Box<FailedRow>> {
+        let response = self.respond_with_ids(row, tensors);
+        match &self.request.text {
+            None => response,
+            Some(text) => text.answer(response),
+        }
+    }
+
+    /// The executor requests to stop, because stop words have ended their text. Once.
+    pub(crate) fn take_stopped(&self) -> Option<Vec<ClientId>> {
+        self.request.text.as_ref()?.take_stopped()
+    }
+
+    /// The core model's own response.
+    fn respond_with_ids(
+        &mut self,
+        row: &Row<'_, ClientId>,
+        tensors: &[NamedTensor],
+    ) -> Result<Option<ModelInferResponse>, Box<FailedRow>> {
         let is_final = row.is_final && self.request.finish_one();
         if let Some(error) = row.error {
-            let response = empty(&self.request.id, is_final);
+            let response = self.request.empty(is_final);
             return Err(Box::new(FailedRow {
                 error: error.clone(),
                 response,
@@ -117,7 +143,7 @@ impl Responder {
                     ),
                     retry_after_ms: 0,
                 },
-                response: empty(&self.request.id, is_final),
+                response: self.request.empty(is_final),
             }));
         }
         let row = &without_end(row, self.asked.end_id);
@@ -184,7 +210,7 @@ impl Responder {
         let request = &*self.request;
         let wants = |name: &str| request.outputs.has(name);
         let width = beams.len() as i64;
-        let mut out = ResponseBuilder::new(CORE_MODEL, request.id.as_str(), 64);
+        let mut out = ResponseBuilder::new(&*request.model, request.id.as_str(), 64);
         out.version(CORE_MODEL_VERSION)
             .bool_parameter(names::FINAL_RESPONSE, is_final);
         if wants(names::OUTPUT_IDS) {
@@ -339,13 +365,13 @@ fn padded<'a, T: Copy + 'a>(
     values
 }
 
-/// A response without outputs.
-pub(crate) fn empty(id: &str, is_final: bool) -> ModelInferResponse {
+/// A response without outputs, of the model with this name.
+pub(crate) fn empty(model: &str, id: &str, is_final: bool) -> ModelInferResponse {
     let flag = InferParameter {
         parameter_choice: Some(ParameterChoice::BoolParam(is_final)),
     };
     ModelInferResponse {
-        model_name: CORE_MODEL.to_owned(),
+        model_name: model.to_owned(),
         model_version: CORE_MODEL_VERSION.to_owned(),
         id: id.to_owned(),
         parameters: [(names::FINAL_RESPONSE.to_owned(), flag)].into(),

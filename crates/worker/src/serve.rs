@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
 use inflight_kserve::client::{TransportOptions, server};
+use inflight_kserve::error_chain;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
+use inflight_text::ModelFiles;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::assets::Assets;
+use crate::catalog::{Catalog, TextSettings};
 use crate::connections;
 use crate::engine::{Engine, EngineLimits, Threads};
 use crate::executor::{Executor, ModelInfo};
@@ -22,6 +25,7 @@ use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 use crate::request::Limits;
 use crate::service::{ArrivalBudget, Budgeted, Service};
+use crate::text_models::{TextModels, TextOptions};
 
 /// How often a draining worker checks whether its requests are done.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
@@ -34,6 +38,8 @@ const EXECUTOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of requests that one stream may send ahead of being read; a connection may send twice that. Much less
 /// than a gateway allows for step messages, because what is unread counts in no budget.
 const RECEIVE_WINDOW: u32 = 1 << 20;
+/// Without it a model has no text.
+const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// Serves `executor` until `shutdown` resolves or the executor fails.
 ///
@@ -80,13 +86,30 @@ pub async fn serve_loaded(
         engine,
         threads,
     } = started;
+    let core_model: Arc<str> = options.core_model_name.as_str().into();
     let limits = Limits {
+        core_model: Arc::clone(&core_model),
         info: info.clone(),
         max_message_bytes: options.max_message_bytes,
+        excludes_input: options.exclude_input_in_output,
     };
-    let service = Service::new(Arc::clone(&engine), limits);
+    let has_text = options.assets.contains_key(TOKENIZER_FILE);
+    let settings = TextSettings {
+        accumulates: options.accumulate_tokens,
+        excludes_input: options.exclude_input_in_output,
+    };
+    let catalog = Arc::new(Catalog::new(
+        core_model,
+        info.clone(),
+        has_text.then_some(settings),
+    ));
+    if has_text {
+        load_text(Arc::clone(&catalog), &options, &info);
+    }
+    let service = Service::new(Arc::clone(&engine), limits, catalog);
     let assets = Assets::new(
         options.served_model_name.clone(),
+        &options.core_model_name,
         options.assets.clone(),
         &info,
     );
@@ -207,7 +230,7 @@ async fn start(
             max_queue_wait: options.max_queue_wait,
             slow_reader_timeout: options.slow_reader_timeout,
         },
-        Arc::new(Metrics::default()),
+        Arc::new(Metrics::new(options.core_model_name.as_str().into())),
     )?;
     Ok(Started {
         grpc,
@@ -215,6 +238,31 @@ async fn start(
         engine,
         threads,
     })
+}
+
+/// Reads the text models' files beside everything else that starts.
+fn load_text(catalog: Arc<Catalog>, options: &WorkerOptions, info: &ModelInfo) {
+    let files: ModelFiles = options
+        .assets
+        .iter()
+        .map(|(name, content)| (name.clone(), content.to_vec()))
+        .collect();
+    let options = TextOptions {
+        vocab_size: Some(info.vocab_size),
+        max_input_len: Some(info.max_input_len),
+        max_batch_size: info.max_batch_size as usize,
+        exclude_input_in_output: options.exclude_input_in_output,
+        accumulate_tokens: options.accumulate_tokens,
+        core_model: options.core_model_name.clone(),
+        ..TextOptions::default()
+    };
+    tokio::task::spawn_blocking(move || {
+        let loaded = TextModels::load(&files, options).map_err(|error| error_chain(&error));
+        if let Err(reason) = &loaded {
+            tracing::warn!(reason, "the text models are unavailable");
+        }
+        catalog.set_text(loaded);
+    });
 }
 
 /// Asks the executor for one token; the worker is ready once it has come.

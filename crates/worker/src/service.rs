@@ -2,6 +2,7 @@
 
 mod arriving;
 mod stream;
+mod text;
 
 use std::sync::{Arc, Weak};
 
@@ -11,8 +12,8 @@ use inflight_kserve::names;
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::catalog::{Catalog, Known};
 use crate::engine::Engine;
-use crate::model::{self, CORE_MODEL, CORE_MODEL_VERSION};
 use crate::outbox::Outbox;
 use crate::request::Limits;
 
@@ -40,16 +41,18 @@ pub(crate) struct Service {
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
+    pub(crate) catalog: Arc<Catalog>,
     /// Open streams, so that a draining worker can end them.
     streams: Mutex<Vec<Weak<Outbox>>>,
 }
 
 impl Service {
-    pub(crate) fn new(engine: Arc<Engine>, limits: Limits) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, limits: Limits, catalog: Arc<Catalog>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 engine,
                 limits,
+                catalog,
                 streams: Mutex::default(),
             }),
         }
@@ -77,13 +80,14 @@ impl Shared {
         outbox
     }
 
+    /// Whether every model can be asked that ever can be.
     fn is_ready(&self) -> bool {
-        self.engine.health().borrow().is_ready()
+        self.engine.health().borrow().is_ready() && self.catalog.is_settled()
     }
-}
 
-fn known_model(name: &str, version: &str) -> Result<(), Status> {
-    model::unknown_model(name, version).map_or(Ok(()), |text| Err(Status::not_found(text)))
+    fn find(&self, name: &str, version: &str) -> Result<Known, Status> {
+        self.catalog.find(name, version).map_err(Status::not_found)
+    }
 }
 
 fn unsupported<T>(call: &str) -> Result<Response<T>, Status> {
@@ -116,10 +120,12 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelReadyRequest>,
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
         let request = request.into_inner();
-        let known = model::unknown_model(&request.name, &request.version).is_none();
-        Ok(Response::new(wire::ModelReadyResponse {
-            ready: known && self.shared.is_ready(),
-        }))
+        let catalog = &self.shared.catalog;
+        let health = self.shared.engine.health();
+        let ready = catalog
+            .find(&request.name, &request.version)
+            .is_ok_and(|known| catalog.state(known, &health.borrow()).0 == "READY");
+        Ok(Response::new(wire::ModelReadyResponse { ready }))
     }
 
     async fn server_metadata(
@@ -138,8 +144,8 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelMetadataRequest>,
     ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
         let request = request.into_inner();
-        known_model(&request.name, &request.version)?;
-        Ok(Response::new(model::metadata()))
+        let known = self.shared.find(&request.name, &request.version)?;
+        Ok(Response::new(self.shared.catalog.metadata(known)))
     }
 
     async fn model_config(
@@ -147,8 +153,8 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelConfigRequest>,
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
         let request = request.into_inner();
-        known_model(&request.name, &request.version)?;
-        let config = model::config(&self.shared.limits.info);
+        let known = self.shared.find(&request.name, &request.version)?;
+        let config = self.shared.catalog.config(known);
         Ok(Response::new(wire::ModelConfigResponse {
             config: Some(config),
         }))
@@ -182,11 +188,23 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelStatisticsRequest>,
     ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
         let request = request.into_inner();
+        let catalog = &self.shared.catalog;
         // An empty name asks for all models.
-        if !request.name.is_empty() {
-            known_model(&request.name, &request.version)?;
-        }
-        let model_stats = vec![self.shared.engine.metrics.statistics()];
+        let asked: Vec<Known> = if request.name.is_empty() {
+            catalog.models().collect()
+        } else {
+            vec![self.shared.find(&request.name, &request.version)?]
+        };
+        let model_stats = asked
+            .into_iter()
+            .filter_map(|known| match known {
+                Known::Core => Some(self.shared.engine.metrics.statistics()),
+                Known::Text(kind) => {
+                    let counters = catalog.counters(kind)?;
+                    Some(counters.statistics(kind.name()))
+                }
+            })
+            .collect();
         Ok(Response::new(wire::ModelStatisticsResponse { model_stats }))
     }
 
@@ -195,27 +213,10 @@ impl GrpcInferenceService for Service {
         request: Request<wire::RepositoryIndexRequest>,
     ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
         let health = self.shared.engine.health().borrow().clone();
-        let (state, reason) = if health.is_ready() {
-            ("READY", "")
-        } else if health.failed.is_some() {
-            ("UNAVAILABLE", "the executor failed")
-        } else if health.draining {
-            ("UNLOADING", "")
-        } else {
-            ("LOADING", "")
-        };
-        let only_ready = request.into_inner().ready;
-        let model = wire::repository_index_response::ModelIndex {
-            name: CORE_MODEL.to_owned(),
-            version: CORE_MODEL_VERSION.to_owned(),
-            state: state.to_owned(),
-            reason: reason.to_owned(),
-        };
-        let models = if only_ready && !health.is_ready() {
-            Vec::new()
-        } else {
-            vec![model]
-        };
+        let models = self
+            .shared
+            .catalog
+            .index(&health, request.into_inner().ready);
         Ok(Response::new(wire::RepositoryIndexResponse { models }))
     }
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from inflight.cli.gateway_options import CommandWithGateway, pass_on
 from inflight.cli.options import PORT, named_options, native_options
-from inflight.cli.worker import BOUNDS, EXECUTOR_OPTIONS, refuse_foreign, worker_options
+from inflight.cli.worker import BOUNDS, EXECUTOR_OPTIONS, MODELS, refuse_foreign, worker_options
 
 #: Keys of the topology by the options that stand for them, for messages.
 SPELLED = (
@@ -107,7 +107,7 @@ def serve(
     own = {name: value for name, value in values.items() if name not in of_gateway and value is not None}
     # The worker takes them as they are; a mistake is reported before anything starts.
     refuse_foreign(executor, {name: own[name] for name in EXECUTOR_OPTIONS if name in own})
-    bounds = {name: value for name, value in own.items() if name in BOUNDS}
+    bounds = {name: value for name, value in own.items() if name in BOUNDS or name in MODELS}
     defaults = _native.WorkerOptions(grpc_port=grpc_port, metrics_port=metrics_port, **bounds)
     named = named_options(executor, executor_options)
     executors.require(executor)

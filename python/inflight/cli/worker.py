@@ -37,6 +37,19 @@ EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
     ),
 }
 
+#: What a KServe client sees of the models.
+MODELS = {
+    "core_model_name": (str, "KServe name of the model that takes token ids"),
+    "exclude_input_in_output": (
+        bool,
+        "Whether KServe answers leave out the prompt where a request does not say: true or false",
+    ),
+    "accumulate_tokens": (
+        bool,
+        "Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it: true or false",
+    ),
+}
+
 BOUNDS = {
     "max_message_bytes": (click.IntRange(min=1), "Largest gRPC message, sent or received"),
     "max_queue_wait_s": (
@@ -71,6 +84,7 @@ def worker_options(command: Command) -> Command:
             metavar="[reference|simulated|tensorrt_llm]",
             help="What generates the tokens",
         ),
+        native_options("WorkerOptions", MODELS),
         native_options("WorkerOptions", BOUNDS),
         native_options(
             "SimulatedOptions",

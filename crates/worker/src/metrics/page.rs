@@ -8,26 +8,30 @@ use std::time::Duration;
 
 use super::gauges::{GaugeFamily, executor_gauges};
 use super::{Counters, Histogram};
-use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
+use crate::model::CORE_MODEL_VERSION;
 
-struct Page(String);
+struct Page<'a> {
+    model: &'a str,
+    text: String,
+}
 
-impl Page {
+impl Page<'_> {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
     /// `label`: a further label, by name and value.
     fn sample(&mut self, name: &str, label: Option<(&str, &str)>, value: f64) {
         let _ = write!(
-            self.0,
-            "{name}{{model=\"{CORE_MODEL}\",version=\"{CORE_MODEL_VERSION}\""
+            self.text,
+            "{name}{{model=\"{}\",version=\"{CORE_MODEL_VERSION}\"",
+            self.model
         );
         if let Some((key, text)) = label {
-            let _ = write!(self.0, ",{key}=\"{text}\"");
+            let _ = write!(self.text, ",{key}=\"{text}\"");
         }
-        let _ = writeln!(self.0, "}} {value}");
+        let _ = writeln!(self.text, "}} {value}");
     }
 
     fn gauges(&mut self, family: &GaugeFamily) {
@@ -51,19 +55,22 @@ impl Page {
     ) {
         self.family(name, "histogram", help);
         let labels = label.map_or_else(String::new, |(key, text)| format!(",{key}=\"{text}\""));
-        let base = format!("model=\"{CORE_MODEL}\",version=\"{CORE_MODEL_VERSION}\"{labels}");
+        let base = format!(
+            "model=\"{}\",version=\"{CORE_MODEL_VERSION}\"{labels}",
+            self.model
+        );
         let mut below = 0;
         for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
             below += count;
-            let _ = writeln!(self.0, "{name}_bucket{{{base},le=\"{bound}\"}} {below}");
+            let _ = writeln!(self.text, "{name}_bucket{{{base},le=\"{bound}\"}} {below}");
         }
         let _ = writeln!(
-            self.0,
+            self.text,
             "{name}_bucket{{{base},le=\"+Inf\"}} {}",
             histogram.count
         );
-        let _ = writeln!(self.0, "{name}_sum{{{base}}} {}", histogram.sum);
-        let _ = writeln!(self.0, "{name}_count{{{base}}} {}", histogram.count);
+        let _ = writeln!(self.text, "{name}_sum{{{base}}} {}", histogram.sum);
+        let _ = writeln!(self.text, "{name}_count{{{base}}} {}", histogram.count);
     }
 }
 
@@ -71,8 +78,11 @@ fn microseconds(duration: Duration) -> f64 {
     duration.as_micros() as f64
 }
 
-pub(super) fn render(counters: &Counters, active: usize, pending: usize) -> String {
-    let mut page = Page(String::with_capacity(8192));
+pub(super) fn render(model: &str, counters: &Counters, active: usize, pending: usize) -> String {
+    let mut page = Page {
+        model,
+        text: String::with_capacity(8192),
+    };
     requests(&mut page, counters, pending);
     for family in executor_gauges(counters.iteration.as_ref(), active) {
         page.gauges(&family);
@@ -89,10 +99,10 @@ pub(super) fn render(counters: &Counters, active: usize, pending: usize) -> Stri
         Some(("response_metric_type", "total_output_tokens")),
         &counters.output_tokens,
     );
-    page.0
+    page.text
 }
 
-fn requests(page: &mut Page, counters: &Counters, pending: usize) {
+fn requests(page: &mut Page<'_>, counters: &Counters, pending: usize) {
     let succeeded = counters.success as f64;
     page.counter(
         "nv_inference_request_success",

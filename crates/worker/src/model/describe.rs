@@ -7,20 +7,18 @@ use inflight_kserve::inference::{
     model_version_policy,
 };
 
-use super::{
-    CORE_MODEL, CORE_MODEL_VERSION, DEFAULT_PRIORITY_LEVEL, INPUTS, OUTPUTS, PRIORITY_LEVELS,
-};
+use super::{CORE_MODEL_VERSION, DEFAULT_PRIORITY_LEVEL, INPUTS, OUTPUTS, PRIORITY_LEVELS};
 use crate::executor::{ModelInfo, capability};
 
 /// As Triton answers it: shapes with the batch dimension in front.
-pub(crate) fn metadata() -> ModelMetadataResponse {
+pub(crate) fn metadata(name: &str) -> ModelMetadataResponse {
     let tensor = |name: &str, datatype: &str, dims: &[i64]| TensorMetadata {
         name: name.to_owned(),
         datatype: datatype.to_owned(),
         shape: [&[-1], dims].concat(),
     };
     ModelMetadataResponse {
-        name: CORE_MODEL.to_owned(),
+        name: name.to_owned(),
         versions: vec![CORE_MODEL_VERSION.to_owned()],
         platform: "inflight".to_owned(),
         inputs: INPUTS
@@ -35,9 +33,9 @@ pub(crate) fn metadata() -> ModelMetadataResponse {
 }
 
 /// What Triton's config.pbtxt says of the core model, with this executor's batch size.
-pub(crate) fn config(info: &ModelInfo) -> ModelConfig {
+pub(crate) fn config(name: &str, info: &ModelInfo) -> ModelConfig {
     ModelConfig {
-        name: CORE_MODEL.to_owned(),
+        name: name.to_owned(),
         backend: "inflight".to_owned(),
         version_policy: Some(ModelVersionPolicy {
             policy_choice: Some(model_version_policy::PolicyChoice::Latest(
@@ -69,7 +67,7 @@ pub(crate) fn config(info: &ModelInfo) -> ModelConfig {
             })
             .collect(),
         instance_group: vec![ModelInstanceGroup {
-            name: format!("{CORE_MODEL}_0"),
+            name: format!("{name}_0"),
             kind: model_instance_group::Kind::Cpu as i32,
             count: 1,
             ..ModelInstanceGroup::default()

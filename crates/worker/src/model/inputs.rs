@@ -62,7 +62,8 @@ pub(crate) struct Flags {
     pub(crate) return_perf_metrics: bool,
     pub(crate) return_num_input_tokens: bool,
     pub(crate) return_num_output_tokens: bool,
-    pub(crate) exclude_input_in_output: bool,
+    /// `None`: not sent.
+    pub(crate) exclude_input_in_output: Option<bool>,
     pub(crate) stop: bool,
     /// `None`: not sent.
     pub(crate) streaming: Option<bool>,
@@ -76,7 +77,7 @@ pub(crate) const FLAGS_NONE: Flags = Flags {
     return_perf_metrics: false,
     return_num_input_tokens: false,
     return_num_output_tokens: false,
-    exclude_input_in_output: false,
+    exclude_input_in_output: None,
     stop: false,
     streaming: None,
 };
@@ -377,7 +378,7 @@ pub(crate) static INPUTS: &[InputSpec] = &[
         f.return_num_output_tokens = v
     }),
     switch("exclude_input_in_output", |f, v| {
-        f.exclude_input_in_output = v
+        f.exclude_input_in_output = Some(v)
     }),
     switch(names::STOP, |f, v| f.stop = v),
     flag("streaming", "streaming", |f, v| f.streaming = Some(v)),
@@ -418,6 +419,22 @@ pub(crate) static INPUTS: &[InputSpec] = &[
         sampling!(Int, no_repeat_ngram_size, NOT_NEGATIVE),
     )
     .needs(can::NO_REPEAT_NGRAM, Zero)
+    .undeclared(),
+    // Names of older releases, which clients of theirs still send.
+    scalar("random_seed", Uint64, Field::Seed).undeclared(),
+    scalar(
+        "min_length",
+        Int32,
+        sampling!(Int, min_tokens, NOT_NEGATIVE),
+    )
+    .needs(can::MIN_TOKENS, ZeroOrOne)
+    .undeclared(),
+    flag(
+        "return_kv_cache_reuse_stats",
+        "output_config.return_perf_metrics",
+        |f, v| f.return_perf_metrics |= v,
+    )
+    .needs(can::PERF_METRICS, Zero)
     .undeclared(),
     scalar(names::HANDLE, Uint64, Field::Handle).undeclared(),
     scalar(names::MIN_P, Fp32, sampling!(Float, min_p, FRACTION))

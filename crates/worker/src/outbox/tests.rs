@@ -78,7 +78,7 @@ fn a_reply_that_was_read_does_not_hide_the_refusals_that_wait() {
     }
     let has_room = || futures_util::FutureExt::now_or_never(outbox.has_room()).is_some();
     assert!(!has_room());
-    outbox.reply(respond::message(respond::empty("a", true)));
+    outbox.reply(respond::message(respond::empty("tensorrt_llm", "a", true)));
     assert!(matches!(outbox.take(), Taken::Reply(_)));
     assert!(!has_room());
     assert_eq!(finals(&outbox).len(), MAX_WAITING_REFUSALS);

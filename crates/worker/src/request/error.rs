@@ -10,13 +10,9 @@ pub(crate) enum RequestError {
     UnknownModel(String),
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    #[error(
-        "unknown input tensor `{tensor}`: model `tensorrt_llm` lists its inputs in its metadata"
-    )]
+    #[error("unknown input tensor `{tensor}`: the model lists its inputs in its metadata")]
     UnknownInput { tensor: String },
-    #[error(
-        "unknown output tensor `{output}`: model `tensorrt_llm` lists its outputs in its metadata"
-    )]
+    #[error("unknown output tensor `{output}`: the model lists its outputs in its metadata")]
     UnknownOutput { output: String },
     #[error(
         "output tensor `{output}` has parameter `{parameter}`, which is not supported: outputs are sent raw in the message"
@@ -40,7 +36,7 @@ pub(crate) enum RequestError {
         capability: &'static str,
         executor: String,
     },
-    #[error("tensor `{tensor}` is required by model `tensorrt_llm` and missing")]
+    #[error("tensor `{tensor}` is required by the model and missing")]
     Missing { tensor: &'static str },
     #[error("tensor `{tensor}` is {actual}, expected {expected}")]
     Datatype {

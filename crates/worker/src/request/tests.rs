@@ -8,6 +8,8 @@ use crate::executor::capability;
 
 fn limits(capabilities: &[&str]) -> Limits {
     Limits {
+        core_model: model::CORE_MODEL.into(),
+        excludes_input: false,
         info: ModelInfo {
             executor: "test".to_owned(),
             vocab_size: 100,

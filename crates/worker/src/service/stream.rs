@@ -17,11 +17,10 @@ use inflight_kserve::step::{Handle, StepBatch};
 use tokio::task::AbortHandle;
 use tonic::{Code, Status, Streaming};
 
-use super::Shared;
+use super::{Shared, text};
 use crate::batch;
-use crate::engine::{Destination, NotAdmitted};
+use crate::engine::{Destination, Engine, NotAdmitted};
 use crate::executor::{ClientId, Request, ResponseBatch};
-use crate::model::CORE_MODEL;
 use crate::outbox::{Known, Outbox, Taken};
 use crate::request::{self, Incoming, Plain};
 use crate::respond::{self, Asked, FailedRow, Responder};
@@ -51,11 +50,11 @@ impl Drop for Connection {
 }
 
 /// Why a request was refused.
-struct Refusal {
-    code: Code,
-    text: String,
+pub(super) struct Refusal {
+    pub(super) code: Code,
+    pub(super) text: String,
     /// 0: not known.
-    retry_after_ms: u32,
+    pub(super) retry_after_ms: u32,
 }
 
 impl From<NotAdmitted> for Refusal {
@@ -121,7 +120,11 @@ impl Shared {
             Incoming::StopId(id) => {
                 // An unknown id is a success too, as in Triton: its request may have finished.
                 self.engine.stop_named(peer, &id);
-                outbox.reply(respond::message(respond::empty(&id, true)));
+                outbox.reply(respond::message(respond::empty(
+                    &self.limits.core_model,
+                    &id,
+                    true,
+                )));
             }
             Incoming::Step {
                 handle,
@@ -175,7 +178,7 @@ impl Shared {
         }
     }
 
-    fn start_plain(
+    pub(super) fn start_plain(
         &self,
         outbox: &Arc<Outbox>,
         connection: Option<SocketAddr>,
@@ -191,6 +194,9 @@ impl Shared {
         let answer = Arc::new(answer);
         let asked: Vec<Asked> = requests.iter().map(Asked::of).collect();
         let prepare = |client_ids: &[ClientId]| {
+            if let Some(text) = &answer.text {
+                text.set_client_ids(client_ids);
+            }
             let rows = client_ids.iter().zip(prompts).zip(asked).enumerate();
             for (row, ((client_id, prompt), asked)) in rows {
                 let responder = Responder::new(Arc::clone(&answer), row, asked, prompt);
@@ -217,8 +223,16 @@ impl Shared {
                 }
                 Earlier::Final => {}
             },
-            None => outbox.reply(respond::failed(refusal.text, respond::empty(id, true))),
+            None => self.fail(outbox, &self.limits.core_model, id, refusal),
         }
+    }
+
+    /// Answers a request that names `model` with an error.
+    pub(super) fn fail(&self, outbox: &Outbox, model: &str, id: &str, refusal: Refusal) {
+        outbox.reply(respond::failed(
+            refusal.text,
+            respond::empty(model, id, true),
+        ));
     }
 
     /// Ends the live request of a handle that is used again. The client could not tell the two requests
@@ -250,7 +264,10 @@ async fn read(
     loop {
         outbox.has_room().await;
         match inbound.message().await {
-            Ok(Some(message)) => shared.receive(&message, &outbox, peer),
+            Ok(Some(message)) => match shared.catalog.text_model(&message.model_name) {
+                None => shared.receive(&message, &outbox, peer),
+                Some(kind) => shared.receive_text(kind, message, &outbox, peer).await,
+            },
             Ok(None) => return outbox.finish(),
             Err(status) => {
                 // Not a request, or too large for one: nothing after it can be read.
@@ -287,14 +304,15 @@ impl ResponseStream {
 
     fn take_step(&mut self, rows: StepBatch) {
         let limit = self.connection.shared.limits.max_message_bytes / 2;
+        let core_model = &*self.connection.shared.limits.core_model;
         let parts = batch::split(rows, limit).into_iter();
         self.ready
-            .extend(parts.map(|part| respond::message(part.encode(CORE_MODEL))));
+            .extend(parts.map(|part| respond::message(part.encode(core_model))));
     }
 
     fn take_plain(&mut self, batch: &ResponseBatch) {
-        let outbox = &self.connection.outbox;
-        each_response(outbox, batch, |response| {
+        let Connection { shared, outbox, .. } = &self.connection;
+        each_response(&shared.engine, outbox, batch, |response| {
             self.ready.push_back(match response {
                 Ok(response) => respond::message(response),
                 Err(failed) => respond::failed(failed.error.text, failed.response),
@@ -338,7 +356,12 @@ impl Stream for ResponseStream {
 type Answer = Result<ModelInferResponse, Box<FailedRow>>;
 
 /// The responses of plain rows, in order.
-fn each_response(outbox: &Outbox, batch: &ResponseBatch, mut then: impl FnMut(Answer)) {
+fn each_response(
+    engine: &Engine,
+    outbox: &Outbox,
+    batch: &ResponseBatch,
+    mut then: impl FnMut(Answer),
+) {
     let mut tensors = batch.tensors.as_slice();
     let mut own = Vec::new();
     for row in batch.rows.rows() {
@@ -350,8 +373,17 @@ fn each_response(outbox: &Outbox, batch: &ResponseBatch, mut then: impl FnMut(An
             own.push(tensor.clone());
             tensors = rest;
         }
-        let answer = outbox.respond(&row, |responder| responder.respond(&row, &own));
-        if let Some(answer) = answer.and_then(Result::transpose) {
+        let answer = outbox.respond(&row, |responder| {
+            let answer = responder.respond(&row, &own);
+            (answer, responder.take_stopped())
+        });
+        let Some((answer, stopped)) = answer else {
+            continue;
+        };
+        if let Some(client_ids) = stopped {
+            engine.stop_requests(&client_ids);
+        }
+        if let Some(answer) = answer.transpose() {
             then(answer);
         }
     }
@@ -363,6 +395,13 @@ pub(super) async fn infer(
     message: ModelInferRequest,
     peer: Option<SocketAddr>,
 ) -> Result<ModelInferResponse, Status> {
+    if let Some(kind) = shared.catalog.text_model(&message.model_name) {
+        return text::infer(shared, kind, message, peer).await;
+    }
+    shared
+        .catalog
+        .find(&message.model_name, &message.model_version)
+        .map_err(Status::not_found)?;
     let incoming = request::parse(&message, &shared.limits).map_err(|error| {
         shared.engine.metrics.refused();
         Status::new(error.code(), error.to_string())
@@ -370,7 +409,7 @@ pub(super) async fn infer(
     let plain = match incoming {
         Incoming::StopId(id) => {
             shared.engine.stop_named(peer, &id);
-            return Ok(respond::empty(&id, true));
+            return Ok(respond::empty(&shared.limits.core_model, &id, true));
         }
         Incoming::StopHandle(_) | Incoming::Step { .. } => {
             return Err(Status::unimplemented(
@@ -379,6 +418,15 @@ pub(super) async fn infer(
         }
         Incoming::Plain(plain) => *plain,
     };
+    infer_plain(shared, plain, peer).await
+}
+
+/// One request whose one response is waited for.
+pub(super) async fn infer_plain(
+    shared: &Arc<Shared>,
+    plain: Plain,
+    peer: Option<SocketAddr>,
+) -> Result<ModelInferResponse, Status> {
     let answer = &plain.answer;
     if answer.streaming {
         return Err(Status::unimplemented(
@@ -402,11 +450,14 @@ pub(super) async fn infer(
         loop {
             connection.outbox.register(context.waker());
             match connection.outbox.take() {
-                Taken::Plain(batch) => each_response(&connection.outbox, &batch, |answer| {
-                    result = Some(
-                        answer.map_err(|failed| Status::new(failed.error.code, failed.error.text)),
-                    );
-                }),
+                Taken::Plain(batch) => {
+                    each_response(&shared.engine, &connection.outbox, &batch, |answer| {
+                        result =
+                            Some(answer.map_err(|failed| {
+                                Status::new(failed.error.code, failed.error.text)
+                            }));
+                    })
+                }
                 Taken::Failed(status) => result = Some(Err(status)),
                 Taken::End => return Poll::Ready(()),
                 Taken::Nothing => return Poll::Pending,

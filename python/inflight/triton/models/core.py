@@ -21,7 +21,7 @@ from inflight.executors.base import ResponseBatch
 from inflight.triton.models.metrics import Gauges
 from inflight.triton.models.python_backend import BadRequest, Config, Inputs, Reply, error, pb_utils
 from inflight.triton.models.tensors import DTYPES, pack, unpack
-from inflight.triton.models.text import Text
+from inflight.triton.models.text import vocab_size
 from inflight.triton.repository import executor_options
 from inflight.triton.repository.tables import CORE
 
@@ -101,15 +101,15 @@ class TritonPythonModel:
             raise ValueError("; ".join(chosen.problems))
         given = ", ".join(f"{key}={value}" for key, value in chosen.values.items())
         pb_utils.Logger.log_info(f"the executor `{name}` starts with {given or 'its own defaults'}")
-        vocab_size = None
+        vocabulary = None
         if name not in executors.NEED_WEIGHTS:
-            vocab_size = Text(config.text("tokenizer_dir")).vocab_size
+            vocabulary = vocab_size(config.text("tokenizer_dir"))
         return executors.create(
             name,
             executors.ExecutorOptions(
                 model_dir=Path(directory),
                 device=config.text("device", "auto"),
-                vocab_size=vocab_size,
+                vocab_size=vocabulary,
                 values=chosen.values,
             ),
         )

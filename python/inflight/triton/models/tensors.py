@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inflight.triton.models.python_backend import BadRequest, tensor
+from inflight.triton.models.python_backend import BadRequest, pb_utils, tensor
 
 #: KServe datatypes that NumPy has.
 DTYPES: dict[str, type[np.generic]] = {
@@ -46,3 +46,24 @@ def unpack(
         array = np.frombuffer(data, DTYPES[datatype]).reshape(shape)
         made.append(tensor(name, array, DTYPES[declared[name].removeprefix("TYPE_")]))
     return made
+
+
+def unpack_all(tensors: Sequence[tuple[str, str, tuple[int, ...], bytes]]) -> list[Any]:
+    """Tensors as Triton's, in the datatypes that they have."""
+    return [
+        pb_utils.Tensor(name, _texts(data, shape))
+        if datatype == "BYTES"
+        else tensor(name, np.frombuffer(data, DTYPES[datatype]).reshape(shape), DTYPES[datatype])
+        for name, datatype, shape, data in tensors
+    ]
+
+
+def _texts(data: bytes, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The elements of a BYTES tensor, each behind its length."""
+    elements = []
+    place = 0
+    while place < len(data):
+        end = place + 4 + int.from_bytes(data[place : place + 4], "little")
+        elements.append(data[place + 4 : end])
+        place = end
+    return np.array(elements, dtype=np.object_).reshape(shape)

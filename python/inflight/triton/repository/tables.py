@@ -1,14 +1,15 @@
 """The five models as data: every tensor with its type and shape, and how the ensemble joins them.
 
-Names, types and shapes are those of NVIDIA's tensorrtllm_backend (release line 0.20 to 1.2). The core model's
-tensors come from the worker's table. A data type in angle brackets is the option of that name.
+Names, types and shapes are those of NVIDIA's tensorrtllm_backend (release line 0.20 to 1.2). They come from
+the worker's tables. A data type in angle brackets is the option of that name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inflight._native import CoreInput, CoreOutput, core_model
+from inflight._native import CoreInput, CoreOutput, core_model, text_models
 
 #: The table of the core model (`crates/worker/src/model`).
 CORE = core_model()
@@ -90,53 +91,6 @@ class Tensor:
     squeeze: bool = False
 
 
-def _tensors(table: str) -> tuple[Tensor, ...]:
-    made = []
-    for line in table.strip().splitlines():
-        names, data_type, dims, *flags = line.split()
-        shape = tuple(int(part) for part in dims.split(","))
-        for name in names.split("/"):
-            made.append(
-                Tensor(
-                    name,
-                    data_type if data_type.startswith("<") else f"TYPE_{data_type}",
-                    shape,
-                    optional="opt" in flags,
-                    ragged="ragged" in flags,
-                    squeeze="squeeze" in flags,
-                )
-            )
-    return tuple(made)
-
-
-#: What a request may ask of sampling, by the same name in ensemble and BLS.
-_SAMPLING = """
-text_input STRING 1
-decoder_text_input STRING 1 opt
-max_tokens INT32 1
-num_return_sequences INT32 1 opt
-bad_words/stop_words STRING -1 opt
-exclude_input_in_output BOOL 1 opt
-end_id/pad_id/top_k INT32 1 opt
-top_p/temperature/length_penalty/repetition_penalty FP32 1 opt
-min_tokens INT32 1 opt
-presence_penalty/frequency_penalty FP32 1 opt
-seed UINT64 1 opt
-return_log_probs/return_context_logits/return_generation_logits/return_perf_metrics BOOL 1 opt
-return_num_input_tokens/return_num_output_tokens BOOL 1 opt
-beam_width INT32 1 opt
-stream BOOL 1 opt
-prompt_embedding_table <prompt_embedding_table_data_type> -1,-1 opt
-prompt_table_extra_id UINT64 1 opt
-prompt_vocab_size INT32 1 opt
-embedding_bias_words STRING -1 opt
-embedding_bias_weights FP32 -1 opt
-lora_task_id UINT64 1 opt
-lora_weights FP16 -1,-1 opt ragged
-lora_config INT32 -1,3 opt ragged
-"""
-
-
 def _core_tensor(row: CoreInput | CoreOutput) -> Tensor:
     """A tensor of the core model as its config.pbtxt declares it."""
     option = DATA_TYPE_OPTIONS.get(row.name)
@@ -153,69 +107,19 @@ def _core_tensor(row: CoreInput | CoreOutput) -> Tensor:
     )
 
 
-#: The outputs of the text models: the core model's, with text in place of token ids.
-_TEXT_OUT = (
-    *_tensors("text_output STRING -1"),
-    *(
-        _core_tensor(one)
-        for one in CORE.outputs
-        if one.declared and one.name not in ("output_ids", "sequence_length", "context_phase_params")
-    ),
-)
+#: The tables of the text models (`crates/worker/src/text_models`).
+_TEXT = {model.name: model for model in text_models()}
+
+
+def _declared(rows: Iterable[CoreInput] | Iterable[CoreOutput]) -> tuple[Tensor, ...]:
+    return tuple(_core_tensor(row) for row in rows if row.declared)
+
 
 INPUTS: dict[str, tuple[Tensor, ...]] = {
-    "ensemble": _tensors(_SAMPLING + "guided_decoding_guide_type/guided_decoding_guide STRING 1 opt ragged"),
-    "preprocessing": _tensors("""
-QUERY STRING 1
-DECODER_QUERY STRING 1 opt
-IMAGE_BYTES UINT8 -1,-1,-1,-1 opt
-IMAGE_URL STRING 1 opt
-VIDEO_BYTES UINT8 -1,-1,-1,-1 opt
-REQUEST_OUTPUT_LEN INT32 1
-BAD_WORDS_DICT/STOP_WORDS_DICT/EMBEDDING_BIAS_WORDS STRING -1 opt
-EMBEDDING_BIAS_WEIGHTS FP32 -1 opt
-END_ID/PAD_ID INT32 1 opt
-PROMPT_TABLE_EXTRA_ID UINT64 1 opt
-"""),
-    "tensorrt_llm": tuple(_core_tensor(one) for one in CORE.inputs if one.declared),
-    "postprocessing": _tensors("TOKENS_BATCH INT32 -1,-1\nSEQUENCE_LENGTH INT32 -1"),
-    "tensorrt_llm_bls": _tensors(
-        _SAMPLING
-        + """image_input FP16 -1,3,-1,-1 opt
-image_bytes_input/video_bytes_input UINT8 -1,-1,-1,-1 opt
-image_url_input STRING 1 opt
-num_draft_tokens INT32 1 opt
-use_draft_logits BOOL 1 opt squeeze
-guided_decoding_guide_type/guided_decoding_guide STRING 1 opt
-"""
-    ),
+    model: _declared(CORE.inputs if model == CORE.name else _TEXT[model].inputs) for model in MODELS
 }
-
 OUTPUTS: dict[str, tuple[Tensor, ...]] = {
-    "ensemble": _TEXT_OUT,
-    "preprocessing": _tensors("""
-INPUT_ID INT32 -1
-REQUEST_INPUT_LEN INT32 1
-DECODER_INPUT_ID INT32 -1
-REQUEST_DECODER_INPUT_LEN INT32 1
-BAD_WORDS_IDS/STOP_WORDS_IDS INT32 2,-1
-EMBEDDING_BIAS FP32 -1
-REQUEST_OUTPUT_LEN INT32 -1
-OUT_END_ID/OUT_PAD_ID INT32 1
-OUT_PROMPT_TABLE_EXTRA_IDS UINT64 -1
-PIXEL_VALUES FP16 -1,-1,-1,-1
-ASPECT_RATIO_IDS INT64 -1
-ASPECT_RATIO_MASK INT64 -1,-1
-CROSS_ATTENTION_MASK INT64 -1,-1,-1
-IMAGE_SIZES INT64 2
-IS_VIDEO_INPUT BOOL 1
-ATTENTION_MASK INT64 -1
-IMAGE_GRID_THW INT64 3
-VISION_INPUT_ID INT32 -1
-"""),
-    "tensorrt_llm": tuple(_core_tensor(one) for one in CORE.outputs if one.declared),
-    "postprocessing": _tensors("OUTPUT STRING -1"),
-    "tensorrt_llm_bls": _TEXT_OUT,
+    model: _declared(CORE.outputs if model == CORE.name else _TEXT[model].outputs) for model in MODELS
 }
 
 #: Tensors of the core model that only a config.pbtxt for the Python backend has: Inflight's own, and one that
@@ -227,36 +131,7 @@ INFLIGHT_OUTPUTS = tuple(_core_tensor(one) for one in CORE.outputs if not one.de
 
 #: Tensors of the text models that the core model takes as they are: theirs -> the core model's.
 FORWARDED: dict[str, str] = {
-    "top_k": "runtime_top_k",
-    "top_p": "runtime_top_p",
-    "length_penalty": "len_penalty",
-    "stream": "streaming",
-    **{
-        name: name
-        for name in [
-            "num_return_sequences",
-            "temperature",
-            "repetition_penalty",
-            "min_tokens",
-            "presence_penalty",
-            "frequency_penalty",
-            "seed",
-            "return_log_probs",
-            "return_context_logits",
-            "return_generation_logits",
-            "return_perf_metrics",
-            "return_num_input_tokens",
-            "return_num_output_tokens",
-            "beam_width",
-            "prompt_embedding_table",
-            "prompt_vocab_size",
-            "lora_task_id",
-            "lora_weights",
-            "lora_config",
-            "guided_decoding_guide_type",
-            "guided_decoding_guide",
-        ]
-    },
+    row.name: row.path for row in _TEXT["ensemble"].inputs if row.declared and row.path is not None
 }
 
 #: Ensemble steps: model -> (its inputs to ensemble tensors, its outputs to ensemble tensors).

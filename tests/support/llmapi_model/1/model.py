@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from inflight._native import Tokenizer
 from inflight.executors.base import FinishReason
+from inflight.launch.model import find_model
 from inflight.triton.models.python_backend import BadRequest, Config, Reply, error, pb_utils, tensor
-from inflight.triton.models.text import Text, pack_words
 
 #: Input -> the core model's, and its type.
 SAMPLING = {
@@ -47,7 +48,8 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
-        self._text = Text(self._config.text("tokenizer_dir"))
+        found = find_model(self._config.text("tokenizer_dir"), None, weights=False)
+        self._tokenizer = Tokenizer(found.assets())
         self._pool = ThreadPoolExecutor(THREADS, "llmapi")
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -93,7 +95,7 @@ class TritonPythonModel:
                 continue
             outputs = {each.name(): each.as_numpy().reshape(-1) for each in response.output_tensors()}
             ids += outputs["output_ids"][: outputs["sequence_length"][0]].tolist()
-            made = [strings("text_output", before + self._text.tokenizer.decode(ids, True))]
+            made = [strings("text_output", before + self._tokenizer.decode(ids, True))]
             reason = FinishReason(int(outputs["inflight_finish_reason"][0]))
             if tells_reason:
                 made.append(strings("finish_reason", REASONS[reason]))
@@ -114,13 +116,13 @@ class TritonPythonModel:
         return inputs
 
     def _ask(self, inputs: Mapping[str, np.ndarray[Any, Any]], prompt: str, core_id: str) -> Iterable[Any]:
-        text = self._text
-        ids = text.tokenizer.encode(prompt)
+        ids = self._tokenizer.encode(prompt)
+        end, *others = self._tokenizer.eos_token_ids or [-1]
         made = [
             tensor("input_ids", [ids], np.int32),
             tensor("input_lengths", [[len(ids)]], np.int32),
-            tensor("end_id", [[text.end_id]], np.int32),
-            tensor("stop_words_list", pack_words([[[end] for end in text.ends[1:]]]), np.int32),
+            tensor("end_id", [[end]], np.int32),
+            tensor("stop_words_list", [[others, list(range(1, len(others) + 1))]], np.int32),
             tensor("exclude_input_in_output", [[True]], np.bool_),
         ]
         for ours, (theirs, kind) in SAMPLING.items():

@@ -7,9 +7,11 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::tensor::RequestBuilder;
 
 use super::*;
+use crate::catalog::Catalog;
 use crate::engine::{Engine, EngineLimits};
 use crate::executor::Executor;
 use crate::metrics::Metrics;
+use crate::model::CORE_MODEL;
 use crate::request::Limits;
 use crate::simulated::{SimulatedExecutor, SimulatedOptions};
 
@@ -24,8 +26,10 @@ fn shared() -> Shared {
         ..SimulatedOptions::default()
     });
     let limits = Limits {
+        core_model: CORE_MODEL.into(),
         info: executor.info(),
         max_message_bytes: 1 << 20,
+        excludes_input: false,
     };
     let metrics = Arc::new(Metrics::default());
     let limits_of_engine = EngineLimits {
@@ -36,8 +40,10 @@ fn shared() -> Shared {
     };
     let (engine, _threads) = Engine::start(Arc::new(executor), limits_of_engine, metrics).unwrap();
     engine.set_proven();
+    let catalog = Catalog::new(CORE_MODEL.into(), limits.info.clone(), None);
     Shared {
         engine,
+        catalog: Arc::new(catalog),
         limits,
         streams: Default::default(),
     }

@@ -1,0 +1,335 @@
+//! The models that this worker serves: the core model under its name, and the text models where the files have a
+//! tokenizer. Owns which names are known, what each model says of itself, and when it is ready.
+
+use std::sync::{Arc, OnceLock};
+
+use inflight_kserve::inference as wire;
+use inflight_kserve::inference::{
+    ModelConfig, ModelEnsembling, ModelInput, ModelInstanceGroup, ModelMetadataResponse,
+    ModelOutput, ModelParameter, ModelTensorReshape, ModelTransactionPolicy, ModelVersionPolicy,
+    model_config::SchedulingChoice, model_ensembling, model_instance_group,
+    model_metadata_response::TensorMetadata, model_version_policy,
+};
+use tokio::sync::Semaphore;
+
+use crate::engine::Health;
+use crate::executor::ModelInfo;
+use crate::model::{self, CORE_MODEL_VERSION};
+use crate::model_counters::ModelCounters;
+use crate::text_models::{TextInput, TextModelKind, TextModels, TextOutput};
+
+/// Texts of this many bytes or fewer are tokenized where they arrive; longer ones elsewhere, so that they delay
+/// no stream. About 100 µs of work.
+pub(crate) const INLINE_BYTES: usize = 4096;
+/// Long texts that are tokenized at once; others wait, and their streams are not read meanwhile.
+const TOKENIZING: usize = 2;
+
+/// A model that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    Core,
+    Text(TextModelKind),
+}
+
+/// What is served.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    core_model: Arc<str>,
+    info: ModelInfo,
+    /// `None`: the model's files have no tokenizer.
+    text: Option<Text>,
+}
+
+#[derive(Debug)]
+struct Text {
+    loaded: OnceLock<Result<Arc<TextModels>, String>>,
+    counters: [Arc<ModelCounters>; 4],
+    accumulates: bool,
+    excludes_input: bool,
+    tokenizing: Arc<Semaphore>,
+}
+
+impl Catalog {
+    pub(crate) fn new(core_model: Arc<str>, info: ModelInfo, text: Option<TextSettings>) -> Self {
+        Self {
+            core_model,
+            info,
+            text: text.map(|settings| Text {
+                loaded: OnceLock::new(),
+                counters: Default::default(),
+                accumulates: settings.accumulates,
+                excludes_input: settings.excludes_input,
+                tokenizing: Arc::new(Semaphore::new(TOKENIZING)),
+            }),
+        }
+    }
+
+    /// The text models are loaded, or the reason why they cannot be.
+    pub(crate) fn set_text(&self, loaded: Result<TextModels, String>) {
+        if let Some(text) = &self.text {
+            // Set once, by the task that loads.
+            let _ = text.loaded.set(loaded.map(Arc::new));
+        }
+    }
+
+    /// The model of this name.
+    ///
+    /// # Errors
+    /// The text of a NOT_FOUND. Clients of Triton look for its words `Request for unknown model`.
+    pub(crate) fn find(&self, name: &str, version: &str) -> Result<Known, String> {
+        let known = if *name == *self.core_model {
+            Known::Core
+        } else {
+            match (TextModelKind::named(name), &self.text) {
+                (Some(kind), Some(_)) => Known::Text(kind),
+                (Some(_), None) => {
+                    return Err(format!(
+                        "Request for unknown model: `{name}` is not found, because the model's files have no \
+                         tokenizer; send token ids to `{}`",
+                        self.core_model
+                    ));
+                }
+                (None, _) => {
+                    let names: Vec<&str> = self.models().map(|known| self.name(known)).collect();
+                    return Err(format!(
+                        "Request for unknown model: `{name}` is not found; this worker serves `{}`",
+                        names.join("`, `")
+                    ));
+                }
+            }
+        };
+        model::unknown_version(name, version).map_or(Ok(known), Err)
+    }
+
+    /// Whether a request is for a text model; the core model's requests are asked this first.
+    #[inline]
+    pub(crate) fn text_model(&self, name: &str) -> Option<TextModelKind> {
+        if *name == *self.core_model || self.text.is_none() {
+            return None;
+        }
+        TextModelKind::named(name)
+    }
+
+    pub(crate) fn models(&self) -> impl Iterator<Item = Known> {
+        let text = self.text.as_ref().map(|_| TextModelKind::ALL);
+        std::iter::once(Known::Core).chain(text.into_iter().flatten().map(Known::Text))
+    }
+
+    pub(crate) fn name(&self, known: Known) -> &str {
+        match known {
+            Known::Core => &self.core_model,
+            Known::Text(kind) => kind.name(),
+        }
+    }
+
+    /// The text models, once they are loaded.
+    ///
+    /// # Errors
+    /// Why they cannot be asked now.
+    pub(crate) fn loaded(&self) -> Result<Arc<TextModels>, String> {
+        let loaded = self.text.as_ref().and_then(|text| text.loaded.get());
+        match loaded {
+            Some(Ok(models)) => Ok(Arc::clone(models)),
+            Some(Err(reason)) => Err(format!("the model's text files cannot be used: {reason}")),
+            None => Err("the tokenizer is being loaded; retry in a moment".to_owned()),
+        }
+    }
+
+    /// Whether the text models are loaded or never will be.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.text
+            .as_ref()
+            .is_none_or(|text| text.loaded.get().is_some())
+    }
+
+    pub(crate) fn counters(&self, kind: TextModelKind) -> Option<&Arc<ModelCounters>> {
+        let place = TextModelKind::ALL.iter().position(|one| *one == kind)?;
+        self.text.as_ref()?.counters.get(place)
+    }
+
+    /// Places for long texts.
+    pub(crate) fn tokenizing(&self) -> Option<Arc<Semaphore>> {
+        Some(Arc::clone(&self.text.as_ref()?.tokenizing))
+    }
+
+    /// Triton's state of a model and the reason for it.
+    pub(crate) fn state(&self, known: Known, health: &Health) -> (&'static str, String) {
+        let text = match (known, &self.text) {
+            (Known::Text(_), Some(text)) => match text.loaded.get() {
+                None => return ("LOADING", String::new()),
+                Some(Err(reason)) => return ("UNAVAILABLE", reason.clone()),
+                Some(Ok(_)) => Some(known),
+            },
+            _ => None,
+        };
+        if let Some(Known::Text(kind)) = text
+            && !kind.generates()
+        {
+            return ("READY", String::new());
+        }
+        if health.is_ready() {
+            ("READY", String::new())
+        } else if health.failed.is_some() {
+            ("UNAVAILABLE", "the executor failed".to_owned())
+        } else if health.draining {
+            ("UNLOADING", String::new())
+        } else {
+            ("LOADING", String::new())
+        }
+    }
+
+    /// As Triton answers it: shapes with the batch dimension in front.
+    pub(crate) fn metadata(&self, known: Known) -> ModelMetadataResponse {
+        let Known::Text(kind) = known else {
+            return model::metadata(&self.core_model);
+        };
+        let tensor = |name: &str, datatype: &str, dims: &[i64]| TensorMetadata {
+            name: name.to_owned(),
+            datatype: datatype.to_owned(),
+            shape: [&[-1], dims].concat(),
+        };
+        ModelMetadataResponse {
+            name: kind.name().to_owned(),
+            versions: vec![CORE_MODEL_VERSION.to_owned()],
+            platform: platform(kind).to_owned(),
+            inputs: kind
+                .inputs()
+                .iter()
+                .map(|spec| tensor(spec.name, spec.datatype.name(), spec.dims))
+                .collect(),
+            outputs: kind
+                .outputs()
+                .iter()
+                .map(|spec| tensor(spec.name, spec.datatype.name(), spec.dims))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn config(&self, known: Known) -> ModelConfig {
+        match known {
+            Known::Core => model::config(&self.core_model, &self.info),
+            Known::Text(kind) => self.text_config(kind),
+        }
+    }
+
+    /// What Triton's config.pbtxt says of a text model, with this worker's batch size and options.
+    fn text_config(&self, kind: TextModelKind) -> ModelConfig {
+        let name = kind.name();
+        let ensemble = kind == TextModelKind::Ensemble;
+        let mut parameters = Vec::new();
+        if let (Some(text), TextModelKind::Bls) = (&self.text, kind) {
+            parameters.push(("accumulate_tokens", text.accumulates.to_string()));
+            parameters.push(("tensorrt_llm_model_name", self.core_model.to_string()));
+        }
+        if let (Some(text), true) = (&self.text, kind.generates()) {
+            parameters.push(("exclude_input_in_output", text.excludes_input.to_string()));
+        }
+        ModelConfig {
+            name: name.to_owned(),
+            platform: if ensemble { "ensemble" } else { "" }.to_owned(),
+            backend: if ensemble { "" } else { "inflight" }.to_owned(),
+            version_policy: Some(ModelVersionPolicy {
+                policy_choice: Some(model_version_policy::PolicyChoice::Latest(
+                    model_version_policy::Latest { num_versions: 1 },
+                )),
+            }),
+            max_batch_size: i32::try_from(self.info.max_batch_size).unwrap_or(i32::MAX),
+            input: kind.inputs().iter().map(config_input).collect(),
+            output: kind.outputs().iter().map(config_output).collect(),
+            instance_group: if ensemble {
+                Vec::new()
+            } else {
+                vec![ModelInstanceGroup {
+                    name: format!("{name}_0"),
+                    kind: model_instance_group::Kind::Cpu as i32,
+                    count: 1,
+                    ..ModelInstanceGroup::default()
+                }]
+            },
+            parameters: parameters
+                .into_iter()
+                .map(|(key, string_value)| (key.to_owned(), ModelParameter { string_value }))
+                .collect(),
+            scheduling_choice: ensemble.then(|| self.steps()),
+            model_transaction_policy: kind
+                .generates()
+                .then_some(ModelTransactionPolicy { decoupled: true }),
+            ..ModelConfig::default()
+        }
+    }
+
+    /// The ensemble's steps by name. How their tensors are joined is this worker's own affair.
+    fn steps(&self) -> SchedulingChoice {
+        let step = |name: &str| model_ensembling::Step {
+            model_name: name.to_owned(),
+            model_version: -1,
+            ..model_ensembling::Step::default()
+        };
+        SchedulingChoice::EnsembleScheduling(ModelEnsembling {
+            step: vec![
+                step(TextModelKind::Preprocessing.name()),
+                step(&self.core_model),
+                step(TextModelKind::Postprocessing.name()),
+            ],
+            ..ModelEnsembling::default()
+        })
+    }
+
+    /// RepositoryIndex.
+    pub(crate) fn index(
+        &self,
+        health: &Health,
+        only_ready: bool,
+    ) -> Vec<wire::repository_index_response::ModelIndex> {
+        self.models()
+            .map(|known| {
+                let (state, reason) = self.state(known, health);
+                wire::repository_index_response::ModelIndex {
+                    name: self.name(known).to_owned(),
+                    version: CORE_MODEL_VERSION.to_owned(),
+                    state: state.to_owned(),
+                    reason,
+                }
+            })
+            .filter(|model| !only_ready || model.state == "READY")
+            .collect()
+    }
+}
+
+/// What of the options the text models' configs say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextSettings {
+    pub(crate) accumulates: bool,
+    pub(crate) excludes_input: bool,
+}
+
+fn platform(kind: TextModelKind) -> &'static str {
+    if kind == TextModelKind::Ensemble {
+        "ensemble"
+    } else {
+        "inflight"
+    }
+}
+
+fn config_input(spec: &TextInput) -> ModelInput {
+    ModelInput {
+        name: spec.name.to_owned(),
+        data_type: spec.datatype.to_config() as i32,
+        dims: spec.dims.to_vec(),
+        reshape: spec
+            .squeezed
+            .then(|| ModelTensorReshape { shape: Vec::new() }),
+        allow_ragged_batch: spec.ragged,
+        optional: spec.optional,
+        ..ModelInput::default()
+    }
+}
+
+fn config_output(spec: &TextOutput) -> ModelOutput {
+    ModelOutput {
+        name: spec.name.to_owned(),
+        data_type: spec.datatype.to_config() as i32,
+        dims: spec.dims.to_vec(),
+        ..ModelOutput::default()
+    }
+}

@@ -1,0 +1,164 @@
+//! Requests of the text models: tokenized here, answered at once or by the core model.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
+use tonic::{Code, Status};
+
+use super::Shared;
+use super::stream::{Refusal, infer_plain};
+use crate::catalog::INLINE_BYTES;
+use crate::model_counters::Ended;
+use crate::outbox::Outbox;
+use crate::request::{self, Incoming, Plain};
+use crate::respond;
+use crate::text_models::{Generation, TextModelKind, TextWork};
+use crate::text_stream::TextStream;
+
+/// What a request became.
+enum Work {
+    Answer(ModelInferResponse),
+    Plain(Box<Plain>),
+}
+
+impl Shared {
+    /// Handles one request of a stream for a text model. The stream's next request is read afterwards, which
+    /// bounds what waits to be tokenized.
+    pub(super) async fn receive_text(
+        &self,
+        kind: TextModelKind,
+        message: ModelInferRequest,
+        outbox: &Arc<Outbox>,
+        peer: Option<SocketAddr>,
+    ) {
+        let id = message.id.clone();
+        let refusal = match self.text_work(kind, message).await {
+            Ok(Work::Answer(answer)) => {
+                let mut answer = answer;
+                answer
+                    .parameters
+                    .extend(respond::empty(kind.name(), &id, true).parameters);
+                return outbox.reply(respond::message(answer));
+            }
+            Ok(Work::Plain(plain)) => match self.start_plain(outbox, peer, *plain) {
+                Ok(()) => return,
+                Err(refusal) => refusal,
+            },
+            Err(refusal) => refusal,
+        };
+        self.fail(outbox, kind.name(), &id, refusal);
+    }
+
+    async fn text_work(
+        &self,
+        kind: TextModelKind,
+        message: ModelInferRequest,
+    ) -> Result<Work, Refusal> {
+        let received = Instant::now();
+        let work = self.prepare_text(kind, message, received).await;
+        if let Some(counters) = self.catalog.counters(kind) {
+            match &work {
+                Err(_) => counters.count(Ended::Failed, received.elapsed()),
+                Ok(Work::Answer(_)) => counters.count(Ended::Succeeded, received.elapsed()),
+                // Counted at its end.
+                Ok(Work::Plain(_)) => {}
+            }
+        }
+        work
+    }
+
+    async fn prepare_text(
+        &self,
+        kind: TextModelKind,
+        message: ModelInferRequest,
+        received: Instant,
+    ) -> Result<Work, Refusal> {
+        self.catalog
+            .find(&message.model_name, &message.model_version)
+            .map_err(|text| refusal(Code::NotFound, text))?;
+        let models = self
+            .catalog
+            .loaded()
+            .map_err(|text| refusal(Code::Unavailable, text))?;
+        let work = match self.catalog.tokenizing().filter(|_| is_long(&message)) {
+            None => models.work(kind, &message),
+            Some(places) => {
+                let place = places.acquire_owned().await;
+                let made = tokio::task::spawn_blocking(move || {
+                    let made = models.work(kind, &message);
+                    drop(place);
+                    made
+                });
+                made.await
+                    .map_err(|_| refusal(Code::Internal, "the tokenizer failed".to_owned()))?
+            }
+        };
+        match work.map_err(|error| refusal(error.code(), error.to_string()))? {
+            TextWork::Answer(answer) => Ok(Work::Answer(answer)),
+            TextWork::Generation(generation) => self
+                .plain_of(kind, *generation, received)
+                .map(|plain| Work::Plain(Box::new(plain))),
+        }
+    }
+
+    /// The core model's request, whose answers become text.
+    fn plain_of(
+        &self,
+        kind: TextModelKind,
+        generation: Generation,
+        received: Instant,
+    ) -> Result<Plain, Refusal> {
+        let Generation { request, answer } = generation;
+        let parsed = request::parse(&request, &self.limits)
+            .map_err(|error| refusal(error.code(), error.to_string()))?;
+        let counters = self.catalog.counters(kind).map(Arc::clone);
+        match parsed {
+            Incoming::Plain(mut plain) => {
+                let counters = counters.unwrap_or_default();
+                plain.answer.text = Some(TextStream::new(answer, counters, received));
+                Ok(*plain)
+            }
+            // No text model has the tensors for these.
+            _ => Err(refusal(
+                Code::Internal,
+                format!("`{}` made no request of tokens", kind.name()),
+            )),
+        }
+    }
+}
+
+/// ModelInfer of a text model.
+pub(super) async fn infer(
+    shared: &Arc<Shared>,
+    kind: TextModelKind,
+    message: ModelInferRequest,
+    peer: Option<SocketAddr>,
+) -> Result<ModelInferResponse, Status> {
+    match shared.text_work(kind, message).await? {
+        Work::Answer(answer) => Ok(answer),
+        Work::Plain(plain) => infer_plain(shared, *plain, peer).await,
+    }
+}
+
+/// Whether tokenizing would delay the streams of others.
+fn is_long(message: &ModelInferRequest) -> bool {
+    let raw: usize = message.raw_input_contents.iter().map(|raw| raw.len()).sum();
+    let typed = message
+        .inputs
+        .iter()
+        .filter_map(|input| input.contents.as_ref())
+        .flat_map(|contents| &contents.bytes_contents)
+        .map(|bytes| bytes.len())
+        .sum::<usize>();
+    raw + typed > INLINE_BYTES
+}
+
+fn refusal(code: Code, text: String) -> Refusal {
+    Refusal {
+        code,
+        text,
+        retry_after_ms: 0,
+    }
+}

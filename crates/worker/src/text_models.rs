@@ -1,0 +1,117 @@
+//! The four text models of Triton's TensorRT-LLM repository beside the core model: `preprocessing`,
+//! `postprocessing`, `ensemble` and `tensorrt_llm_bls`.
+//!
+//! Pure: messages in, messages out. The worker serves them from here, and Triton's Python-backend models call
+//! the same code. Knows nothing of streams, engines or sockets.
+
+mod error;
+mod generation;
+mod inputs;
+mod postprocessing;
+mod prepare;
+mod preprocessing;
+mod sequence;
+mod source;
+mod table;
+mod wanted;
+
+use std::sync::Arc;
+
+use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
+use inflight_text::{ModelFiles, TextError, TextModel};
+
+use crate::embedded::Refusal;
+pub(crate) use error::TextRequestError;
+pub(crate) use generation::final_flag as is_final;
+pub use generation::{Generation, TextAnswer};
+pub use source::TextOptions;
+use source::TextSource;
+pub(crate) use table::{TextInput, TextOutput};
+pub use table::{TextModelKind, TextModelTable, text_model_tables};
+
+impl From<TextRequestError> for Refusal {
+    fn from(error: TextRequestError) -> Self {
+        Self {
+            status: error.code() as i32,
+            text: error.to_string(),
+        }
+    }
+}
+
+/// The text models over one model's files. Immutable; share it in an `Arc`.
+#[derive(Clone, Debug)]
+pub struct TextModels {
+    source: TextSource,
+}
+
+/// What a request of a text model became.
+#[derive(Debug)]
+pub(crate) enum TextWork {
+    /// The whole answer.
+    Answer(ModelInferResponse),
+    /// Work for the core model.
+    Generation(Box<Generation>),
+}
+
+impl TextModels {
+    /// Reads a model's files; takes time in proportion to the tokenizer.
+    ///
+    /// # Errors
+    /// Files that are missing or malformed.
+    pub fn load(files: &ModelFiles, options: TextOptions) -> Result<Self, TextError> {
+        Ok(Self::new(Arc::new(TextModel::load(files)?), options))
+    }
+
+    /// Over a model whose files are loaded.
+    pub fn new(model: Arc<TextModel>, options: TextOptions) -> Self {
+        Self {
+            source: TextSource::new(model, options),
+        }
+    }
+
+    /// The answer of `preprocessing`, with every row of the batch.
+    ///
+    /// # Errors
+    /// Whatever of the request is malformed or unsupported; names its tensor.
+    pub fn preprocess(&self, message: &ModelInferRequest) -> Result<ModelInferResponse, Refusal> {
+        Ok(preprocessing::answer(message, &self.source)?)
+    }
+
+    /// The answer of `postprocessing`, with every row of the batch.
+    ///
+    /// # Errors
+    /// Whatever of the request is malformed; names its tensor.
+    pub fn postprocess(&self, message: &ModelInferRequest) -> Result<ModelInferResponse, Refusal> {
+        Ok(postprocessing::answer(message, &self.source)?)
+    }
+
+    /// A request of ensemble or BLS.
+    ///
+    /// # Errors
+    /// Whatever of the request is malformed or unsupported; names its tensor.
+    pub fn generation(
+        &self,
+        kind: TextModelKind,
+        message: &ModelInferRequest,
+    ) -> Result<Generation, Refusal> {
+        Ok(Generation::read(kind, message, &self.source)?)
+    }
+
+    pub(crate) fn work(
+        &self,
+        kind: TextModelKind,
+        message: &ModelInferRequest,
+    ) -> Result<TextWork, TextRequestError> {
+        Ok(match kind {
+            TextModelKind::Preprocessing => {
+                TextWork::Answer(preprocessing::answer(message, &self.source)?)
+            }
+            TextModelKind::Postprocessing => {
+                TextWork::Answer(postprocessing::answer(message, &self.source)?)
+            }
+            TextModelKind::Ensemble | TextModelKind::Bls => {
+                TextWork::Generation(Box::new(Generation::read(kind, message, &self.source)?))
+            }
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! Why a text model refuses a request. The text is for the client; the code says whose turn it is.
+
+use inflight_kserve::tensor::{DataType, TensorError};
+use inflight_text::TextError;
+use tonic::Code;
+
+/// A refusal before the core model saw the request.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TextRequestError {
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error("unknown input tensor `{tensor}`: model `{model}` lists its inputs in its metadata")]
+    UnknownInput { model: &'static str, tensor: String },
+    #[error("unknown output tensor `{output}`: model `{model}` lists its outputs in its metadata")]
+    UnknownOutput { model: &'static str, output: String },
+    #[error("the required input `{tensor}` is missing")]
+    Missing { tensor: &'static str },
+    #[error("`{tensor}` is not supported by this model; send the request without it")]
+    Unsupported { tensor: &'static str },
+    #[error("tensor `{tensor}` is {actual}, expected {expected}")]
+    Datatype {
+        tensor: &'static str,
+        expected: DataType,
+        actual: DataType,
+    },
+    #[error("tensor `{tensor}` has shape {shape:?}, expected [batch, {dims}]")]
+    Shape {
+        tensor: &'static str,
+        shape: Vec<i64>,
+        dims: String,
+    },
+    #[error("tensor `{tensor}` has batch size `{actual}` where `{expected_of}` has `{expected}`")]
+    BatchSize {
+        tensor: &'static str,
+        actual: usize,
+        expected_of: &'static str,
+        expected: usize,
+    },
+    #[error("the batch has `{rows}` rows, at most `{limit}` are taken: split it")]
+    BatchLimit { rows: usize, limit: usize },
+    #[error("`{tensor}` is not UTF-8")]
+    NotText { tensor: &'static str },
+    #[error("`{tensor}` cannot be tokenized: {reason}")]
+    Encode {
+        tensor: &'static str,
+        reason: String,
+    },
+    #[error("`{tensor}` cannot be turned into text: {reason}")]
+    Decode {
+        tensor: &'static str,
+        reason: String,
+    },
+    #[error(
+        "`{tensor}` has about `{tokens}` tokens or more, at most `{limit}` fit: shorten the text"
+    )]
+    TooLong {
+        tensor: &'static str,
+        tokens: usize,
+        limit: usize,
+    },
+    #[error("there are `{words}` embedding bias words and `{weights}` weights")]
+    BiasWeights { words: usize, weights: usize },
+    #[error("all rows of a batch have embedding bias words, or none has")]
+    BiasRows,
+    #[error("`{tensor}` has length `{length}` for a row of `{held}` ids")]
+    SequenceLength {
+        tensor: &'static str,
+        length: i32,
+        held: usize,
+    },
+}
+
+impl TextRequestError {
+    pub(crate) fn encode(tensor: &'static str, error: &TextError) -> Self {
+        Self::Encode {
+            tensor,
+            reason: error.to_string(),
+        }
+    }
+
+    pub(crate) fn decode(tensor: &'static str, error: &TextError) -> Self {
+        Self::Decode {
+            tensor,
+            reason: error.to_string(),
+        }
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Tensor(TensorError::SharedMemory { .. }) => Code::Unimplemented,
+            _ => Code::InvalidArgument,
+        }
+    }
+}

@@ -1,0 +1,520 @@
+//! Every tensor of the four text models: Triton's names, types and shapes, and what each becomes.
+//!
+//! The only table of them: requests are read against it, metadata and config are written from it, and Python
+//! writes Triton's model repositories from it ([`text_model_tables`]).
+
+use std::sync::LazyLock;
+
+use inflight_kserve::tensor::DataType::{
+    self, Bool, Bytes, Fp16, Fp32, Int32, Int64, Uint8, Uint64,
+};
+
+use crate::model::{self, CoreInput, CoreOutput};
+
+/// A model that speaks text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TextModelKind {
+    /// Text to token ids.
+    Preprocessing,
+    /// Token ids to text.
+    Postprocessing,
+    /// Text in, text out: the three models in a row.
+    Ensemble,
+    /// Text in, text out, with the options of Triton's business logic scripting (BLS).
+    Bls,
+}
+
+impl TextModelKind {
+    pub const ALL: [Self; 4] = [
+        Self::Preprocessing,
+        Self::Postprocessing,
+        Self::Ensemble,
+        Self::Bls,
+    ];
+
+    /// Triton's name for the model.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Preprocessing => "preprocessing",
+            Self::Postprocessing => "postprocessing",
+            Self::Ensemble => "ensemble",
+            Self::Bls => "tensorrt_llm_bls",
+        }
+    }
+
+    /// The model with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether it asks the core model.
+    pub const fn generates(self) -> bool {
+        matches!(self, Self::Ensemble | Self::Bls)
+    }
+
+    pub(crate) fn inputs(self) -> &'static [TextInput] {
+        static ENSEMBLE: LazyLock<Vec<TextInput>> =
+            LazyLock::new(|| [GENERATION, ENSEMBLE_GUIDES, OLDER_NAMES].concat());
+        static BLS: LazyLock<Vec<TextInput>> =
+            LazyLock::new(|| [GENERATION, BLS_ONLY, OLDER_NAMES].concat());
+        match self {
+            Self::Preprocessing => PREPROCESSING,
+            Self::Postprocessing => POSTPROCESSING,
+            Self::Ensemble => &ENSEMBLE,
+            Self::Bls => &BLS,
+        }
+    }
+
+    pub(crate) fn input(self, name: &str) -> Option<&'static TextInput> {
+        self.inputs().iter().find(|input| input.name == name)
+    }
+
+    pub(crate) fn outputs(self) -> &'static [TextOutput] {
+        static GENERATED: LazyLock<Vec<TextOutput>> = LazyLock::new(|| {
+            let core = model::core_outputs()
+                .filter(|output| output.declared && !NOT_OF_TEXT_MODELS.contains(&output.name))
+                .map(|output| TextOutput {
+                    name: output.name,
+                    datatype: output.datatype,
+                    dims: output.dims,
+                    declared: true,
+                });
+            std::iter::once(output(TEXT_OUTPUT, Bytes, LIST))
+                .chain(core)
+                .collect()
+        });
+        match self {
+            Self::Preprocessing => PREPROCESSED,
+            Self::Postprocessing => POSTPROCESSED,
+            Self::Ensemble | Self::Bls => &GENERATED,
+        }
+    }
+
+    pub(crate) fn output(self, name: &str) -> Option<&'static TextOutput> {
+        self.outputs().iter().find(|output| output.name == name)
+    }
+}
+
+/// The output that ensemble and BLS are asked for.
+pub(crate) const TEXT_OUTPUT: &str = "text_output";
+/// Outputs of the core model that text replaces, or that no text model passes on.
+const NOT_OF_TEXT_MODELS: [&str; 3] = ["output_ids", "sequence_length", "context_phase_params"];
+
+/// What becomes of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Preprocessing reads it under this name.
+    Preprocessing(&'static str),
+    /// The core model takes it as it is, under this name.
+    Core(&'static str),
+    /// Whether the answer repeats the prompt.
+    ExcludeInput,
+    /// Read by the model itself.
+    Own,
+    /// Returned as it came, as the output of this name.
+    Returned(&'static str),
+    /// Images and video: refused by name.
+    Unsupported,
+}
+
+/// One input tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextInput {
+    pub(crate) name: &'static str,
+    pub(crate) datatype: DataType,
+    /// Without the batch dimension; -1 is any length.
+    pub(crate) dims: &'static [i64],
+    pub(crate) optional: bool,
+    pub(crate) ragged: bool,
+    pub(crate) squeezed: bool,
+    /// FP16, BF16 and FP32 are all taken; `datatype` is the default.
+    pub(crate) any_float: bool,
+    /// Whether the newest config.pbtxt of Triton's model has it; others are names of older releases.
+    pub(crate) declared: bool,
+    pub(crate) role: Role,
+}
+
+/// One output tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextOutput {
+    pub(crate) name: &'static str,
+    pub(crate) datatype: DataType,
+    pub(crate) dims: &'static [i64],
+    pub(crate) declared: bool,
+}
+
+const ONE: &[i64] = &[1];
+const LIST: &[i64] = &[-1];
+const MATRIX: &[i64] = &[-1, -1];
+const IMAGES: &[i64] = &[-1, -1, -1, -1];
+
+const fn input(
+    name: &'static str,
+    datatype: DataType,
+    dims: &'static [i64],
+    role: Role,
+) -> TextInput {
+    TextInput {
+        name,
+        datatype,
+        dims,
+        optional: true,
+        ragged: false,
+        squeezed: false,
+        any_float: false,
+        declared: true,
+        role,
+    }
+}
+
+/// An input that preprocessing reads under this name.
+const fn read(
+    name: &'static str,
+    datatype: DataType,
+    dims: &'static [i64],
+    preprocessing: &'static str,
+) -> TextInput {
+    input(name, datatype, dims, Role::Preprocessing(preprocessing))
+}
+
+/// An input that the core model takes under this name.
+const fn core(name: &'static str, datatype: DataType, core: &'static str) -> TextInput {
+    input(name, datatype, ONE, Role::Core(core))
+}
+
+const fn output(name: &'static str, datatype: DataType, dims: &'static [i64]) -> TextOutput {
+    TextOutput {
+        name,
+        datatype,
+        dims,
+        declared: true,
+    }
+}
+
+impl TextInput {
+    const fn required(self) -> Self {
+        Self {
+            optional: false,
+            ..self
+        }
+    }
+
+    const fn dims(self, dims: &'static [i64]) -> Self {
+        Self { dims, ..self }
+    }
+
+    const fn ragged(self) -> Self {
+        Self {
+            ragged: true,
+            ..self
+        }
+    }
+
+    const fn squeezed(self) -> Self {
+        Self {
+            squeezed: true,
+            ..self
+        }
+    }
+
+    const fn any_float(self) -> Self {
+        Self {
+            any_float: true,
+            ..self
+        }
+    }
+
+    const fn older(self) -> Self {
+        Self {
+            declared: false,
+            ..self
+        }
+    }
+
+    pub(crate) fn takes(&self, datatype: DataType) -> bool {
+        datatype == self.datatype
+            || self.any_float && matches!(datatype, DataType::Fp16 | DataType::Bf16 | Fp32)
+    }
+}
+
+/// What ensemble and BLS share, in the order of Triton's config.pbtxt.
+const GENERATION: &[TextInput] = &[
+    read("text_input", Bytes, ONE, "QUERY").required(),
+    read("decoder_text_input", Bytes, ONE, "DECODER_QUERY"),
+    read("max_tokens", Int32, ONE, "REQUEST_OUTPUT_LEN").required(),
+    core("num_return_sequences", Int32, "num_return_sequences"),
+    read("bad_words", Bytes, LIST, "BAD_WORDS_DICT"),
+    read("stop_words", Bytes, LIST, "STOP_WORDS_DICT"),
+    input("exclude_input_in_output", Bool, ONE, Role::ExcludeInput),
+    read("end_id", Int32, ONE, "END_ID"),
+    read("pad_id", Int32, ONE, "PAD_ID"),
+    core("top_k", Int32, "runtime_top_k"),
+    core("top_p", Fp32, "runtime_top_p"),
+    core("temperature", Fp32, "temperature"),
+    core("length_penalty", Fp32, "len_penalty"),
+    core("repetition_penalty", Fp32, "repetition_penalty"),
+    core("min_tokens", Int32, "min_tokens"),
+    core("presence_penalty", Fp32, "presence_penalty"),
+    core("frequency_penalty", Fp32, "frequency_penalty"),
+    core("seed", Uint64, "seed"),
+    core("return_log_probs", Bool, "return_log_probs"),
+    core("return_context_logits", Bool, "return_context_logits"),
+    core("return_generation_logits", Bool, "return_generation_logits"),
+    core("return_perf_metrics", Bool, "return_perf_metrics"),
+    core("return_num_input_tokens", Bool, "return_num_input_tokens"),
+    core("return_num_output_tokens", Bool, "return_num_output_tokens"),
+    core("beam_width", Int32, "beam_width"),
+    core("stream", Bool, "streaming"),
+    core("prompt_embedding_table", Fp16, "prompt_embedding_table")
+        .dims(MATRIX)
+        .any_float(),
+    read(
+        "prompt_table_extra_id",
+        Uint64,
+        ONE,
+        "PROMPT_TABLE_EXTRA_ID",
+    ),
+    core("prompt_vocab_size", Int32, "prompt_vocab_size"),
+    read("embedding_bias_words", Bytes, LIST, "EMBEDDING_BIAS_WORDS"),
+    read(
+        "embedding_bias_weights",
+        Fp32,
+        LIST,
+        "EMBEDDING_BIAS_WEIGHTS",
+    ),
+    core("lora_task_id", Uint64, "lora_task_id"),
+    core("lora_weights", Fp16, "lora_weights")
+        .dims(MATRIX)
+        .ragged(),
+    core("lora_config", Int32, "lora_config")
+        .dims(&[-1, 3])
+        .ragged(),
+];
+
+const ENSEMBLE_GUIDES: &[TextInput] = &[
+    core(
+        "guided_decoding_guide_type",
+        Bytes,
+        "guided_decoding_guide_type",
+    )
+    .ragged(),
+    core("guided_decoding_guide", Bytes, "guided_decoding_guide").ragged(),
+];
+
+const BLS_ONLY: &[TextInput] = &[
+    input("image_input", Fp16, &[-1, 3, -1, -1], Role::Unsupported),
+    input("image_bytes_input", Uint8, IMAGES, Role::Unsupported),
+    input("video_bytes_input", Uint8, IMAGES, Role::Unsupported),
+    input("image_url_input", Bytes, ONE, Role::Unsupported),
+    input("num_draft_tokens", Int32, ONE, Role::Unsupported),
+    input("use_draft_logits", Bool, ONE, Role::Unsupported).squeezed(),
+    core(
+        "guided_decoding_guide_type",
+        Bytes,
+        "guided_decoding_guide_type",
+    ),
+    core("guided_decoding_guide", Bytes, "guided_decoding_guide"),
+];
+
+/// Names of older releases, which clients of theirs still send.
+const OLDER_NAMES: &[TextInput] = &[
+    core("random_seed", Uint64, "seed").older(),
+    core("min_length", Int32, "min_tokens").older(),
+    core("len_penalty", Fp32, "len_penalty").older(),
+    core(
+        "return_kv_cache_reuse_stats",
+        Bool,
+        "return_kv_cache_reuse_stats",
+    )
+    .older(),
+];
+
+const PREPROCESSING: &[TextInput] = &[
+    read("QUERY", Bytes, ONE, "QUERY").required(),
+    read("DECODER_QUERY", Bytes, ONE, "DECODER_QUERY"),
+    input("IMAGE_BYTES", Uint8, IMAGES, Role::Unsupported),
+    input("IMAGE_URL", Bytes, ONE, Role::Unsupported),
+    input("VIDEO_BYTES", Uint8, IMAGES, Role::Unsupported),
+    read("REQUEST_OUTPUT_LEN", Int32, ONE, "REQUEST_OUTPUT_LEN").required(),
+    read("BAD_WORDS_DICT", Bytes, LIST, "BAD_WORDS_DICT"),
+    read("STOP_WORDS_DICT", Bytes, LIST, "STOP_WORDS_DICT"),
+    read("EMBEDDING_BIAS_WORDS", Bytes, LIST, "EMBEDDING_BIAS_WORDS"),
+    read(
+        "EMBEDDING_BIAS_WEIGHTS",
+        Fp32,
+        LIST,
+        "EMBEDDING_BIAS_WEIGHTS",
+    ),
+    read("END_ID", Int32, ONE, "END_ID"),
+    read("PAD_ID", Int32, ONE, "PAD_ID"),
+    read(
+        "PROMPT_TABLE_EXTRA_ID",
+        Uint64,
+        ONE,
+        "PROMPT_TABLE_EXTRA_ID",
+    ),
+];
+
+const PREPROCESSED: &[TextOutput] = &[
+    output("INPUT_ID", Int32, LIST),
+    output("REQUEST_INPUT_LEN", Int32, ONE),
+    output("DECODER_INPUT_ID", Int32, LIST),
+    output("REQUEST_DECODER_INPUT_LEN", Int32, ONE),
+    output("BAD_WORDS_IDS", Int32, &[2, -1]),
+    output("STOP_WORDS_IDS", Int32, &[2, -1]),
+    output("EMBEDDING_BIAS", Fp32, LIST),
+    output("REQUEST_OUTPUT_LEN", Int32, LIST),
+    output("OUT_END_ID", Int32, ONE),
+    output("OUT_PAD_ID", Int32, ONE),
+    output("OUT_PROMPT_TABLE_EXTRA_IDS", Uint64, LIST),
+    // Of images: declared, as in Triton, and never made of text.
+    output("PIXEL_VALUES", Fp16, IMAGES),
+    output("ASPECT_RATIO_IDS", Int64, LIST),
+    output("ASPECT_RATIO_MASK", Int64, MATRIX),
+    output("CROSS_ATTENTION_MASK", Int64, &[-1, -1, -1]),
+    output("IMAGE_SIZES", Int64, &[2]),
+    output("IS_VIDEO_INPUT", Bool, ONE),
+    output("ATTENTION_MASK", Int64, LIST),
+    output("IMAGE_GRID_THW", Int64, &[3]),
+    output("VISION_INPUT_ID", Int32, LIST),
+];
+
+/// Releases up to 0.11 pass log probabilities and logits through postprocessing.
+const POSTPROCESSING: &[TextInput] = &[
+    input("TOKENS_BATCH", Int32, MATRIX, Role::Own).required(),
+    input("SEQUENCE_LENGTH", Int32, LIST, Role::Own).required(),
+    input(
+        "CUM_LOG_PROBS",
+        Fp32,
+        LIST,
+        Role::Returned("OUT_CUM_LOG_PROBS"),
+    )
+    .older(),
+    input(
+        "OUTPUT_LOG_PROBS",
+        Fp32,
+        MATRIX,
+        Role::Returned("OUT_OUTPUT_LOG_PROBS"),
+    )
+    .older(),
+    input(
+        "CONTEXT_LOGITS",
+        Fp32,
+        MATRIX,
+        Role::Returned("OUT_CONTEXT_LOGITS"),
+    )
+    .any_float()
+    .older(),
+    input(
+        "GENERATION_LOGITS",
+        Fp32,
+        &[-1, -1, -1],
+        Role::Returned("OUT_GENERATION_LOGITS"),
+    )
+    .any_float()
+    .older(),
+];
+
+const fn older_output(name: &'static str, dims: &'static [i64]) -> TextOutput {
+    TextOutput {
+        declared: false,
+        ..output(name, Fp32, dims)
+    }
+}
+
+const POSTPROCESSED: &[TextOutput] = &[
+    output("OUTPUT", Bytes, LIST),
+    older_output("OUT_CUM_LOG_PROBS", LIST),
+    older_output("OUT_OUTPUT_LOG_PROBS", MATRIX),
+    older_output("OUT_CONTEXT_LOGITS", MATRIX),
+    older_output("OUT_GENERATION_LOGITS", &[-1, -1, -1]),
+];
+
+/// One text model's tensors, for other crates.
+#[derive(Clone, Debug)]
+pub struct TextModelTable {
+    pub name: &'static str,
+    /// What the newest config.pbtxt of Triton's model declares; `path` is the core model's input that takes
+    /// the tensor as it is.
+    pub inputs: Vec<CoreInput>,
+    pub outputs: Vec<CoreOutput>,
+}
+
+/// The tables of all text models.
+pub fn text_model_tables() -> impl Iterator<Item = TextModelTable> {
+    TextModelKind::ALL.into_iter().map(|kind| TextModelTable {
+        name: kind.name(),
+        inputs: kind
+            .inputs()
+            .iter()
+            .map(|spec| CoreInput {
+                name: spec.name,
+                datatype: spec.datatype,
+                dims: spec.dims,
+                optional: spec.optional,
+                ragged: spec.ragged,
+                squeezed: spec.squeezed,
+                any_float: spec.any_float,
+                declared: spec.declared,
+                capability: None,
+                path: match spec.role {
+                    Role::Core(name) => Some(name),
+                    _ => None,
+                },
+            })
+            .collect(),
+        outputs: kind
+            .outputs()
+            .iter()
+            .map(|spec| CoreOutput {
+                name: spec.name,
+                datatype: spec.datatype,
+                dims: spec.dims,
+                declared: spec.declared,
+            })
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_to_the_core_model_is_in_its_table() {
+        for kind in TextModelKind::ALL {
+            for input in kind.inputs() {
+                if let Role::Core(name) = input.role {
+                    let core = model::input(name).unwrap();
+                    assert_eq!(core.datatype, input.datatype, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_preprocessing_reads_it_declares() {
+        for kind in [TextModelKind::Ensemble, TextModelKind::Bls] {
+            for input in kind.inputs() {
+                if let Role::Preprocessing(name) = input.role {
+                    let own = TextModelKind::Preprocessing.input(name).unwrap();
+                    assert_eq!(
+                        (own.datatype, own.dims),
+                        (input.datatype, input.dims),
+                        "{name}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for kind in TextModelKind::ALL {
+            let mut names: Vec<&str> = kind.inputs().iter().map(|input| input.name).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), kind.inputs().len(), "{}", kind.name());
+        }
+    }
+}
