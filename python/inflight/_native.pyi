@@ -289,10 +289,10 @@ def text_models() -> list[TextModel]:
     """The tensors of `preprocessing`, `postprocessing`, `ensemble` and `tensorrt_llm_bls`."""
 
 class TextModels:
-    """The text models on a model's files, as the worker serves them. Immutable, safe to share between threads.
+    """The text models on a model's files, as the worker serves them. Safe to share between threads.
 
-    `vocab_size` is what an embedding bias has values for; `max_batch_size` bounds the rows of a request. Raises
-    `ValueError` for files that are missing or malformed.
+    `vocab_size` is what an embedding bias has values for; `max_batch_size` bounds the rows of a request.
+    Raises `ValueError` for files that are missing or malformed.
     """
 
     def __new__(

@@ -485,7 +485,7 @@ def test_text_models_count(client: triton.InferenceServerClient) -> None:
                 (model, made(max_tokens=[[1]]), "the required input `text_input` is missing"),
                 (model, ask(["a"], 0), "`request_output_len` has value `0`"),
                 (model, ask(["a"], beam_width=9), "`beam_width` has value `9`"),
-                (model, ask(["a"], lora_task_id=3), "`lora_task_id` needs `lora`"),
+                (model, ask(["a"], lora_task_id=3), "LoRA task 3 not found in cache"),
                 (model, ask(["a"], temperature=-1.0), "`temperature` has value `-1`"),
                 (model, ask(["a"], stream=True), "ModelInfer has one response and `streaming`"),
                 (model, ask(["a", "b"]), "use ModelStreamInfer for a batch"),

@@ -85,9 +85,13 @@ def test_each_option_reaches_its_owner(
             assert argument in gateway.arguments
     told_otherwise = {"executor", "device", "executor-option", "served-model-name", "host", "help"}
     ports = {"grpc-port", "metrics-port"}
+    switches = {
+        flag for one in worker.get_params(context_of(worker)) if one.type is click.BOOL for flag in one.opts
+    }
     for flag in flags(worker).keys() - {f"--{name}" for name in told_otherwise | ports}:
-        plan = started(monkeypatch, "--executor=simulated", f"{flag}=7")
-        assert any(one in (f"{flag}=7", f"{flag}=7.0") for one in plan.processes[0].arguments), flag
+        value = "True" if flag in switches else "7"
+        plan = started(monkeypatch, "--executor=simulated", f"{flag}={value}")
+        assert any(one in (f"{flag}={value}", f"{flag}=7.0") for one in plan.processes[0].arguments), flag
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_batch_of_several_sequences(triton: real_triton.Triton, model: str, st
             for model in TEXT_MODELS
             for case in [
                 (model, {"beam_width": 5}, "`beam_width` has value `5`, expected `1` to `4`"),
-                (model, {"lora_task_id": 3}, "`lora_task_id` needs `lora`"),
+                (model, {"lora_task_id": 3}, "LoRA task 3 not found in cache"),
                 (model, {"temperature": -1.0}, "`temperature` has value `-1`"),
                 (model, {"request_type": "context_only"}, "`request_type` needs `context_phase`"),
                 (model, {"max_tokens": 0}, "`request_output_len` has value `0`"),

@@ -46,7 +46,8 @@ def answer(call: Call, request: Any, config: Config) -> Any:
     try:
         inputs = Inputs(request, config.input_names)
         made = call(
-            [pack(name, array) for name, array in inputs.arrays.items()], sorted(request.requested_output_names())
+            [pack(name, array) for name, array in inputs.arrays.items()],
+            sorted(request.requested_output_names()),
         )
     except ValueError as problem:
         return pb_utils.InferenceResponse(error=error(str(problem)))
