@@ -117,6 +117,16 @@ class Tokenizer:
     @property
     def pad_token_id(self) -> int | None: ...
 
+class Detokenizer:
+    """One sequence's text as its ids arrive; the pieces together equal the decoding of all ids."""
+
+    def __new__(cls, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> Detokenizer: ...
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that has become certain."""
+
+    def finish(self) -> str:
+        """What was held back; ends the sequence."""
+
 class CoreInput:
     """An input tensor of the core model."""
 

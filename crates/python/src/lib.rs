@@ -46,7 +46,7 @@ mod _native {
     #[pymodule_export]
     use super::serve::{PyLoadingWorker, serve_simulated_worker, serve_worker};
     #[pymodule_export]
-    use super::text::PyTokenizer;
+    use super::text::{PyDetokenizer, PyTokenizer};
     #[pymodule_export]
     use super::text_models::{Generation, TextModel, TextModels, text_models};
 

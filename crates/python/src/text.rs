@@ -1,9 +1,9 @@
-//! Text for Python: a model's tokenizer, as the gateway has it. Owns the crossing only; `inflight_text` owns what
-//! the results are. Knows no tensor.
+//! Text for Python: a model's tokenizer and incremental detokenization, as the gateway has them. Owns the
+//! crossing only; `inflight_text` owns what the results are. Knows no tensor.
 
 use std::sync::Arc;
 
-use inflight_text::{ModelFiles, TextModel};
+use inflight_text::{Detokenizer, ModelFiles, TextModel};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -49,5 +49,33 @@ impl PyTokenizer {
     #[getter]
     fn pad_token_id(&self) -> Option<u32> {
         self.0.generation().pad_token_id
+    }
+}
+
+/// One sequence's text as its ids arrive.
+#[pyclass(name = "Detokenizer", module = "inflight._native")]
+pub(crate) struct PyDetokenizer(Detokenizer);
+
+#[pymethods]
+impl PyDetokenizer {
+    #[new]
+    #[pyo3(signature = (tokenizer, skip_special_tokens=true))]
+    fn new(tokenizer: &PyTokenizer, skip_special_tokens: bool) -> Self {
+        let tokenizer = Arc::clone(tokenizer.0.tokenizer());
+        Self(Detokenizer::new(tokenizer, skip_special_tokens))
+    }
+
+    fn push(&mut self, ids: Vec<u32>) -> String {
+        let mut out = String::new();
+        for id in ids {
+            self.0.push(id, &mut out);
+        }
+        out
+    }
+
+    fn finish(&mut self) -> String {
+        let mut out = String::new();
+        self.0.finish(&mut out);
+        out
     }
 }

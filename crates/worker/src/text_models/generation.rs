@@ -258,7 +258,7 @@ impl TextAnswer {
             }
             taken = Some(count);
             if self.wanted.has(TEXT_OUTPUT) {
-                out.push_bytes(TEXT_OUTPUT, &[1, texts.len() as i64], texts);
+                out.push_bytes(TEXT_OUTPUT, &[texts.len() as i64], texts);
             }
         }
         if !fresh && !is_final && taken.is_some() {
@@ -307,7 +307,7 @@ impl TextAnswer {
             let mut out = ResponseBuilder::new(self.kind.name(), self.id.as_str(), text.len() + 16);
             out.version(CORE_MODEL_VERSION);
             if self.wanted.has(TEXT_OUTPUT) {
-                out.push_bytes(TEXT_OUTPUT, &[1, 1], [text]);
+                out.push_bytes(TEXT_OUTPUT, &[1], [text]);
             }
             for (name, index) in [
                 ("batch_index", batch_index),

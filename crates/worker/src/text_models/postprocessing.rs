@@ -22,8 +22,9 @@ pub(super) fn answer(
     let mut out = ResponseBuilder::new(KIND.name(), message.id.as_str(), 256);
     out.version(CORE_MODEL_VERSION);
     if wanted.has("OUTPUT") {
-        let (beams, texts) = decode(&inputs, source)?;
-        out.push_bytes("OUTPUT", &[inputs.rows as i64, beams as i64], texts);
+        let texts = decode(&inputs, source)?;
+        // All rows and beams in a line, as NVIDIA's model has it and its clients read it.
+        out.push_bytes("OUTPUT", &[texts.len() as i64], texts);
     }
     for given in inputs.iter() {
         if let Role::Returned(name) = given.spec.role
@@ -36,11 +37,8 @@ pub(super) fn answer(
     Ok(out.build())
 }
 
-/// Beams of a row, and the text of each of all rows.
-fn decode(
-    inputs: &Inputs<'_>,
-    source: &TextSource,
-) -> Result<(usize, Vec<String>), TextRequestError> {
+/// The text of each beam of each row.
+fn decode(inputs: &Inputs<'_>, source: &TextSource) -> Result<Vec<String>, TextRequestError> {
     const IDS: &str = "TOKENS_BATCH";
     const LENGTHS: &str = "SEQUENCE_LENGTH";
     let (Some(ids), Some(lengths)) = (inputs.named(IDS), inputs.named(LENGTHS)) else {
@@ -79,5 +77,5 @@ fn decode(
             texts.push(text);
         }
     }
-    Ok((beams, texts))
+    Ok(texts)
 }
