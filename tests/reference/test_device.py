@@ -76,3 +76,15 @@ def test_a_usable_gpu_is_taken_and_other_names_are_refused(monkeypatch: pytest.M
 def test_a_gpu_without_a_number_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_torch(monkeypatch)
     assert device.open_device("cuda").index == 0
+
+
+def test_wide_models_take_pytorch_on_a_cpu_where_it_can_be_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_torch(monkeypatch)
+    assert [device.is_faster_on_cpu(width) for width in (256, 1023, 1024, 4096)] == [False, False, True, True]
+    fake_torch(monkeypatch, version="2.1.2")
+    assert not device.is_faster_on_cpu(4096)
+    assert "PyTorch is not used: PyTorch 2.1.2 is too old" in caplog.text
+    monkeypatch.setattr(device, "installed", lambda: False)
+    assert not device.is_faster_on_cpu(4096)

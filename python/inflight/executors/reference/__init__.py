@@ -165,7 +165,14 @@ def _load_engine(
     adapters: Adapters | None = None,
 ) -> tuple[Engine, Built]:
     """A model with its runner, its cache and what schedules it."""
-    if values.backend == "pytorch" or (values.backend == "auto" and device == "cuda"):
+    from .pytorch.device import is_faster_on_cpu
+
+    backend = values.backend
+    if backend == "auto":
+        # Several ranks on CPUs speak through MPI, which is NumPy's.
+        faster = team is None and is_faster_on_cpu(config.hidden_size)
+        backend = "pytorch" if device == "cuda" or faster else "numpy"
+    if backend == "pytorch":
         from .pytorch.build import build
     else:
         from .numpy_runner import build

@@ -65,7 +65,8 @@ class Options:
     )
     backend: str = option(
         "choice",
-        "What computes; auto: NumPy on a CPU, PyTorch on a GPU",
+        "What computes; auto: PyTorch on a GPU, and where it is installed for wide models on a CPU; NumPy for"
+        " the others",
         default="auto",
         choices=("auto", "numpy", "pytorch"),
     )

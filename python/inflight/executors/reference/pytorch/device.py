@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 #: `torch.cuda.graph`, paged indexing and pinned copies as they are used here; checked on 2.11.
 OLDEST_TORCH = (2, 6)
 
+#: Models narrower than this are faster on NumPy, wider ones on PyTorch: docs/PERFORMANCE.md.
+_WIDE_ENOUGH = 1024
+
 
 def installed() -> bool:
     """Whether PyTorch can be imported; imports nothing."""
@@ -91,6 +94,21 @@ def find_device(name: str) -> str:
         _log.warning("the GPU is not used: %s", error)
         return "cpu"
     return "cuda"
+
+
+def is_faster_on_cpu(hidden_size: int) -> bool:
+    """Whether PyTorch is there and faster than NumPy on a CPU for a model of that width.
+
+    Imports PyTorch for wide models only. One that cannot be used is a warning: NumPy serves as well.
+    """
+    if hidden_size < _WIDE_ENOUGH or not installed():
+        return False
+    try:
+        open_device("cpu")
+    except OptionError as error:
+        _log.warning("PyTorch is not used: %s", error)
+        return False
+    return True
 
 
 def choose_dtype(name: str, stored: str, device: Any) -> Any:
