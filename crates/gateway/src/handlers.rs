@@ -13,4 +13,5 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 mod prompt;
 mod response;
+pub(crate) mod tokenize;
 mod unanswered;

@@ -29,7 +29,7 @@ pub(crate) async fn around(
     let path = request.uri().path();
     let requested = Requested {
         route: access_log::route_label(matched.as_ref().map(MatchedPath::as_str)),
-        is_api: path == "/v1" || path.starts_with("/v1/"),
+        is_api: is_api(path),
         method: request.method().clone(),
     };
     let allowed = state.access.check(&mut request, requested.is_api);
@@ -42,6 +42,11 @@ pub(crate) async fn around(
     };
     access_log::record(&state.metrics, &context, &requested, &mut response);
     response
+}
+
+/// Whether a path is for clients with a key, where keys are needed.
+fn is_api(path: &str) -> bool {
+    path == "/v1" || path.starts_with("/v1/") || matches!(path, "/tokenize" | "/detokenize")
 }
 
 /// Answers a request whose body nobody has read. Over HTTP/1 the client may be sending it still, and would

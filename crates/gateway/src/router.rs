@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{any, get, post};
 
-use crate::handlers::{chat, completions, fallback, health, kserve, metrics, models};
+use crate::handlers::{chat, completions, fallback, health, kserve, metrics, models, tokenize};
 use crate::middleware;
 use crate::state::AppState;
 
@@ -15,6 +15,9 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
     let router = Router::new()
         .route("/v1/chat/completions", post(chat::create_chat_completion))
         .route("/v1/completions", post(completions::create_completion))
+        // vLLM's, and where it has them.
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
         .route("/v1/models", get(models::list_models))
         .route("/v1/models/{*model}", get(models::retrieve_model))
         .route("/health/live", get(health::live))

@@ -46,20 +46,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = IgnoredFields::default();
     let mut generation = Generation::take(&mut fields, Endpoint::Chat, &mut ignored)?;
-    let raw_messages = fields
-        .list("messages", MAX_MESSAGES)?
-        .ok_or_else(|| fields.missing("messages"))?;
-    if raw_messages.is_empty() {
-        return Err(ApiError::invalid_request(
-            "messages",
-            "Invalid value for `messages`: the array is empty. Send at least one message.",
-        )
-        .with_code(code::EMPTY_ARRAY));
-    }
-    let mut messages = Vec::with_capacity(raw_messages.len());
-    for (index, raw) in raw_messages.into_iter().enumerate() {
-        messages.push(Message::read(index, raw, &mut ignored)?);
-    }
+    let messages = take_messages(&mut fields, &mut ignored)?;
     let template = take_template_options(&mut fields, &messages)?;
     let wanted = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
@@ -82,6 +69,27 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
     })
 }
 
+/// Takes the conversation, which has a message at least.
+pub(crate) fn take_messages(
+    fields: &mut Fields<'_>,
+    ignored: &mut IgnoredFields,
+) -> Result<Vec<Message>, ApiError> {
+    let raw_messages = fields
+        .list("messages", MAX_MESSAGES)?
+        .ok_or_else(|| fields.missing("messages"))?;
+    if raw_messages.is_empty() {
+        return Err(ApiError::invalid_request(
+            "messages",
+            "Invalid value for `messages`: the array is empty. Send at least one message.",
+        )
+        .with_code(code::EMPTY_ARRAY));
+    }
+    let messages = raw_messages.into_iter().enumerate();
+    messages
+        .map(|(index, raw)| Message::read(index, raw, ignored))
+        .collect()
+}
+
 /// What the template's variables may not replace: each is a field of its own, or the gateway's.
 const NOT_KWARGS: [&str; 6] = [
     "messages",
@@ -92,7 +100,8 @@ const NOT_KWARGS: [&str; 6] = [
     "continue_final_message",
 ];
 
-fn take_template_options(
+/// Takes how these messages become a prompt.
+pub(crate) fn take_template_options(
     fields: &mut Fields<'_>,
     messages: &[Message],
 ) -> Result<TemplateOptions, ApiError> {

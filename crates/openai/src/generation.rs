@@ -82,16 +82,7 @@ impl Generation {
         endpoint: Endpoint,
         ignored: &mut IgnoredFields,
     ) -> Result<Self, ApiError> {
-        let model = fields
-            .string("model")?
-            .ok_or_else(|| fields.missing("model"))?;
-        if model.is_empty() {
-            return Err(ApiError::invalid_request(
-                "model",
-                "Invalid value for `model`: the name is empty. Send a name from `/v1/models`.",
-            ));
-        }
-        bounded("model", &model, MAX_MODEL_BYTES)?;
+        let model = take_model(fields)?.ok_or_else(|| fields.missing("model"))?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let usage = take_stream_options(fields, stream, endpoint, ignored)?;
         let max_tokens = take_max_tokens(fields, endpoint, ignored)?;
@@ -171,6 +162,21 @@ impl Sampling {
             stop_token_ids: take_stop_token_ids(fields)?,
         })
     }
+}
+
+/// Takes the model's name.
+pub(crate) fn take_model(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let Some(model) = fields.string("model")? else {
+        return Ok(None);
+    };
+    if model.is_empty() {
+        return Err(ApiError::invalid_request(
+            "model",
+            "Invalid value for `model`: the name is empty. Send a name from `/v1/models`.",
+        ));
+    }
+    bounded("model", &model, MAX_MODEL_BYTES)?;
+    Ok(Some(model))
 }
 
 fn bounded(param: &str, value: &str, most: usize) -> Result<(), ApiError> {

@@ -31,6 +31,7 @@ mod logprobs;
 mod model;
 mod reader;
 mod response;
+pub mod tokenize;
 
 pub use error::{ApiError, ErrorKind};
 pub use extensions::{BeamSearch, Extensions, Truncation};

@@ -236,6 +236,18 @@ impl<'a> Fields<'a> {
         list(&self.param(name), raw, most).map(Some)
     }
 
+    /// Reports the fields that are applied elsewhere and have no effect here.
+    pub(crate) fn ignore_applied(&mut self, endpoint: Endpoint, ignored: &mut IgnoredFields) {
+        self.entries.retain(|(name, raw)| {
+            let field = fields::find(endpoint, name);
+            let applied = field.is_some_and(|it| matches!(it.treatment, Treatment::Applied));
+            if applied && !is_neutral(raw, &[]) {
+                ignored.push(name);
+            }
+            !applied
+        });
+    }
+
     /// Decides on every field that no parser took. `table_path` is what the table has before a name.
     pub(crate) fn finish(
         mut self,

@@ -148,7 +148,7 @@ impl Tokenizer {
     }
 
     /// The token as the vocabulary writes it, before any decoder.
-    pub(crate) fn raw_token(&self, id: u32) -> Option<String> {
+    pub fn raw_token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 }

@@ -61,7 +61,8 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     })
 }
 
-fn render(
+/// The prompt of a conversation, by the model's own template.
+pub(super) fn render(
     model: &TextModel,
     mut messages: Vec<Message>,
     options: TemplateOptions,

@@ -85,17 +85,7 @@ impl Received {
         kind: Work,
         prepare: impl FnOnce(&AppState, &[u8]) -> Result<Prepared, ApiError> + Send + 'static,
     ) -> Result<(Prepared, Arrival), ApiError> {
-        let Self { arrival, body } = self;
-        let length = body.bytes.len();
-        let shared = Arc::clone(state);
-        let work = move || {
-            let RequestBody { bytes, held } = body;
-            let prepared = prepare(&shared, &bytes);
-            // The body's memory is free from here on.
-            drop((bytes, held));
-            prepared
-        };
-        let mut prepared = state.admission.work(length, kind, work).await?;
+        let (mut prepared, arrival) = self.work(state, kind, prepare).await?;
         let extensions = prepared.generation.extensions.as_ref();
         if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
             state.guides.check(&state.admission, guide).await?;
@@ -106,14 +96,43 @@ impl Received {
                 prompt.params.streaming = prompt.params.beams().is_none();
             }
         }
-        for field in prepared.ignored.labels() {
-            state
-                .metrics
-                .ignored_fields
-                .get_or_create(&FieldLabels { field })
-                .inc();
-        }
+        count_ignored(state, &prepared.ignored);
         Ok((prepared, arrival))
+    }
+
+    /// Does what a body asks for where a body of its size may be worked on; `kind` is what it does.
+    ///
+    /// # Errors
+    /// What `work` returns; 503 when too many large bodies wait already.
+    pub(super) async fn work<T: Send + 'static>(
+        self,
+        state: &Arc<AppState>,
+        kind: Work,
+        work: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(T, Arrival), ApiError> {
+        let Self { arrival, body } = self;
+        let length = body.bytes.len();
+        let shared = Arc::clone(state);
+        let work = move || {
+            let RequestBody { bytes, held } = body;
+            let done = work(&shared, &bytes);
+            // The body's memory is free from here on.
+            drop((bytes, held));
+            done
+        };
+        let done = state.admission.work(length, kind, work).await?;
+        Ok((done, arrival))
+    }
+}
+
+/// Counts the fields that had no effect.
+pub(super) fn count_ignored(state: &AppState, ignored: &IgnoredFields) {
+    for field in ignored.labels() {
+        state
+            .metrics
+            .ignored_fields
+            .get_or_create(&FieldLabels { field })
+            .inc();
     }
 }
 

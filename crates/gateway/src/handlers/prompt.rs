@@ -216,7 +216,7 @@ fn without_first<'a>(model: &TextModel, text: &'a str) -> Cow<'a, str> {
 }
 
 /// Tokens of a prompt's text; a text that is far too long is refused before it costs anything.
-fn tokenize(
+pub(super) fn tokenize(
     served: &ServedModel,
     model: &TextModel,
     field: &'static str,

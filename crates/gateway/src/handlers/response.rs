@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, header};
-use inflight_openai::ApiError;
 use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
+use inflight_openai::{ApiError, IgnoredFields};
 
 use super::generate::Prepared;
 use super::locate::Located;
@@ -42,12 +42,17 @@ pub(super) async fn answer(
         complete(&mut request, prepared, shape)?
     };
     response.extensions_mut().insert(LoggedAtEnd);
-    if let Some(value) = prepared.ignored.header_value()
+    report_ignored(&mut response, &prepared.ignored);
+    Ok(response)
+}
+
+/// Names the fields that had no effect.
+pub(super) fn report_ignored(response: &mut Response, ignored: &IgnoredFields) {
+    if let Some(value) = ignored.header_value()
         && let Ok(value) = HeaderValue::from_str(&value)
     {
         response.headers_mut().insert(IGNORED_FIELDS, value);
     }
-    Ok(response)
 }
 
 /// What the answer tells beyond text and usage.

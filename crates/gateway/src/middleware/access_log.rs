@@ -71,6 +71,8 @@ pub(super) fn route_label(matched: Option<&str>) -> &'static str {
     match matched {
         Some("/v1/chat/completions") => "/v1/chat/completions",
         Some("/v1/completions") => "/v1/completions",
+        Some("/tokenize") => "/tokenize",
+        Some("/detokenize") => "/detokenize",
         Some("/v1/models") => "/v1/models",
         Some("/v1/models/{*model}") => "/v1/models/{model}",
         Some("/health/live") => "/health/live",

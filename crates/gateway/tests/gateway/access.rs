@@ -209,6 +209,25 @@ async fn workers_are_named_to_holders_of_a_key_only() {
 }
 
 #[tokio::test]
+async fn every_path_that_works_for_clients_needs_a_key() {
+    let worker = FakeWorker::start(byte_model()).await;
+    let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
+    let gateway = gateway.ready().await;
+    let key = "authorization: Bearer right";
+    let json = "content-type: application/json";
+    for (path, body) in [
+        ("/tokenize", r#"{"prompt": "Hi"}"#),
+        ("/detokenize", r#"{"tokens": [72]}"#),
+    ] {
+        let line = format!("POST {path}");
+        let (status, _) = ask(gateway.address, &line, &["host: a", json], body).await;
+        assert_eq!(status, 401, "{path}");
+        let (status, answer) = ask(gateway.address, &line, &["host: a", json, key], body).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn wrong_keys_are_throttled_and_right_ones_are_not() {
     let worker = FakeWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;

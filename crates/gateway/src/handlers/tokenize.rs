@@ -1,0 +1,123 @@
+//! `/tokenize` and `/detokenize`: what the gateway itself makes of a prompt, and no worker sees.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use inflight_openai::tokenize::{
+    DetokenizeResponse, TokenizeInput, TokenizeResponse, parse_detokenize, parse_tokenize,
+};
+use inflight_openai::{ApiError, IgnoredFields};
+use inflight_text::TextModel;
+
+use super::generate;
+use super::locate::{Located, locate};
+use super::{chat, prompt, response};
+use crate::admission::Work;
+use crate::error::{self, HttpError};
+use crate::model::served::ServedModel;
+use crate::state::AppState;
+
+/// `POST /tokenize`.
+pub(crate) async fn tokenize(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let received = generate::receive(&state, request).await?;
+    let (answer, arrival) = received.work(&state, Work::Renders, tokens_of).await?;
+    drop(arrival);
+    Ok(answered(&state, answer))
+}
+
+/// `POST /detokenize`.
+pub(crate) async fn detokenize(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let received = generate::receive(&state, request).await?;
+    let (answer, arrival) = received.work(&state, Work::Computes, text_of).await?;
+    drop(arrival);
+    Ok(answered(&state, answer))
+}
+
+fn answered<T: serde::Serialize>(
+    state: &AppState,
+    (answer, ignored): (T, IgnoredFields),
+) -> Response {
+    generate::count_ignored(state, &ignored);
+    let mut response = Json(answer).into_response();
+    response::report_ignored(&mut response, &ignored);
+    response
+}
+
+fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, IgnoredFields), ApiError> {
+    let parsed = parse_tokenize(body)?;
+    let request = parsed.request;
+    let Located { served, .. } = locate_or_only(state, request.model.as_deref())?;
+    let (field, adds) = match request.input {
+        TokenizeInput::Text(_) => ("prompt", true),
+        TokenizeInput::Chat(..) => ("messages", false),
+    };
+    let model = files(&served, field)?;
+    let text = match request.input {
+        TokenizeInput::Text(text) => text,
+        TokenizeInput::Chat(messages, options) => chat::render(model, messages, options)?,
+    };
+    let adds = request.add_special_tokens.unwrap_or(adds);
+    let tokens = prompt::tokenize(&served, model, field, &text, adds)?;
+    let name = |id: &u32| model.tokenizer().raw_token(*id).unwrap_or_default();
+    let answer = TokenizeResponse {
+        count: tokens.len(),
+        max_model_len: served.context(),
+        token_strs: request
+            .return_token_strs
+            .then(|| tokens.iter().map(name).collect()),
+        tokens,
+    };
+    Ok((answer, parsed.ignored))
+}
+
+fn text_of(state: &AppState, body: &[u8]) -> Result<(DetokenizeResponse, IgnoredFields), ApiError> {
+    let parsed = parse_detokenize(body)?;
+    let request = parsed.request;
+    let Located { served, .. } = locate_or_only(state, request.model.as_deref())?;
+    let tokenizer = files(&served, "tokens")?.tokenizer();
+    // Rows that only pad the vocabulary stand for no text.
+    let size = served.vocabulary().unwrap_or(0) as usize;
+    let size = u32::try_from(size.max(tokenizer.vocab_size())).unwrap_or(u32::MAX);
+    let strange = |id: &&u32| **id >= size && !tokenizer.contains(**id);
+    if let Some(id) = request.tokens.iter().find(strange) {
+        return Err(error::outside_vocabulary("tokens", i64::from(*id), size));
+    }
+    let text = tokenizer.decode(&request.tokens, false);
+    let prompt = text.map_err(|error| ApiError::invalid_request("tokens", format!("{error}.")))?;
+    Ok((DetokenizeResponse { prompt }, parsed.ignored))
+}
+
+/// The model of this name, or the only one where the request names none, as in vLLM.
+fn locate_or_only(state: &AppState, name: Option<&str>) -> Result<Located, ApiError> {
+    if let Some(name) = name {
+        return locate(state, name);
+    }
+    let models = state.table.models();
+    let mut names = models.keys();
+    match (names.next(), names.next()) {
+        (Some(only), None) => locate(state, only),
+        (None, _) => locate(state, ""),
+        _ => Err(ApiError::invalid_request(
+            "model",
+            "Missing required parameter: `model`, because several models are served. Send a name from \
+             `/v1/models`.",
+        )),
+    }
+}
+
+fn files<'a>(served: &'a ServedModel, field: &'static str) -> Result<&'a TextModel, ApiError> {
+    served.text.as_deref().ok_or_else(|| {
+        ApiError::invalid_request(
+            field,
+            "The gateway has no tokenizer for this model. Start the gateway with `--tokenizer`.",
+        )
+    })
+}
