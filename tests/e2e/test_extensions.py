@@ -188,6 +188,51 @@ def test_a_salt_parts_the_cache(client: openai.OpenAI) -> None:
     assert found[1] > 0
 
 
+@pytest.mark.parametrize("extra", [{"min_p": 1.0}, {"top_k": 1}])
+def test_only_the_likeliest_tokens_are_drawn(client: openai.OpenAI, extra: dict[str, Any]) -> None:
+    greedy = ask(client).choices[0].message.content
+    drawn = {"temperature": 2, "seed": 7}
+    assert ask(client, **drawn).choices[0].message.content != greedy
+    assert ask(client, **drawn, extra_body=extra).choices[0].message.content == greedy
+
+
+def test_what_came_before_is_penalized(client: openai.OpenAI) -> None:
+    def distinct(**extra: Any) -> int:
+        extra = {"ignore_eos": True, **extra}
+        answer = ask(client, logprobs=True, max_tokens=60, extra_body=extra)
+        return len({entry.token for entry in answer.choices[0].logprobs.content})
+
+    assert distinct(repetition_penalty=2.0) > distinct()
+
+
+def test_special_tokens_are_shown_where_asked(client: openai.OpenAI) -> None:
+    special = 3
+    for skip in (True, False):
+        extra = {"skip_special_tokens": skip, "allowed_token_ids": [special]}
+        [choice] = ask(client, max_tokens=3, extra_body=extra).choices
+        assert choice.message.content == ("" if skip else "<|im_start|>" * 3)
+
+
+def test_an_answer_that_was_begun_is_continued(client: openai.OpenAI) -> None:
+    plain = ask(client).choices[0].message.content
+    begun = plain[: plain.index(" ", len(plain) // 2)]
+    messages = [*MESSAGES, {"role": "assistant", "content": begun}]
+    extra = {"continue_final_message": True, "add_generation_prompt": False}
+    rest = ask(client, messages=messages, extra_body=extra).choices[0].message.content
+    assert (begun + rest).startswith(plain)
+
+
+def test_variables_reach_the_template(client: openai.OpenAI) -> None:
+    def prompt(**extra: Any) -> Any:
+        return ask(client, max_tokens=1, extra_body={"return_token_ids": True, **extra}).prompt_token_ids
+
+    plain = prompt()
+    assert prompt(chat_template_kwargs={"bos_token": ""}) == plain[1:]
+    assert plain[: len(prompt(add_generation_prompt=False))] == prompt(add_generation_prompt=False)
+    assert len(prompt(add_generation_prompt=False)) < len(plain)
+    assert prompt(add_special_tokens=True) == [plain[0], *plain]
+
+
 def test_a_priority_changes_no_answer(client: openai.OpenAI) -> None:
     plain = ask(client).choices[0].message.content
     assert text(client, priority=-5) == text(client, priority=5) == plain
