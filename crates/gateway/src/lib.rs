@@ -31,6 +31,7 @@
 //! | `model` | what a model is and can do |
 
 mod access;
+mod address_file;
 mod admission;
 mod api_key;
 mod cli;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::Parser;
 use http::{HeaderValue, Uri};
 
+use crate::address_file::{AddressFile, worker_address};
 use crate::api_key::{ApiKey, KeyFile};
 use crate::log::LogFormat;
 use crate::model::for_model::ForModel;
-use crate::upstream::discovery::AddressFile;
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]
@@ -132,18 +132,6 @@ pub struct GatewayOptions {
     pub log_format: LogFormat,
 }
 
-pub(crate) fn worker_address(text: &str) -> Result<String, String> {
-    let bare = text.strip_prefix("http://").unwrap_or(text);
-    let port = bare.rsplit_once(':').and_then(|(host, port)| {
-        let port = port.parse::<u16>().ok()?;
-        (!host.is_empty() && port > 0).then_some(port)
-    });
-    match port {
-        Some(_) => Ok(bare.to_owned()),
-        None => Err("must be HOST:PORT, e.g. 127.0.0.1:8001".to_owned()),
-    }
-}
-
 fn worker_silence(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok();
     // Below, a busy machine looks like a stopped worker.
@@ -173,15 +161,6 @@ fn api_key(text: &str) -> Result<ApiKey, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn worker_addresses_have_a_host_and_a_port() {
-        assert_eq!(worker_address("http://a:1").unwrap(), "a:1");
-        assert_eq!(worker_address("[::1]:8001").unwrap(), "[::1]:8001");
-        for bad in ["a", "a:", ":1", "a:b", "a:0", "a:99999", ""] {
-            assert!(worker_address(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn origins_are_as_browsers_send_them() {

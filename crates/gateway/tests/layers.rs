@@ -22,11 +22,12 @@ const CRATE: Arrows = &[
     ("guide", &["admission"]),
     ("server", &["client"]),
     ("request_body", &["admission", "client"]),
-    ("options", &["api_key", "log", "model"]),
+    ("address_file", &[]),
+    ("options", &["address_file", "api_key", "log", "model"]),
     ("option_list", &["log", "options"]),
     ("access", &["api_key", "client", "error", "options"]),
     ("translate", &["error", "model"]),
-    ("upstream", &["metrics", "model"]),
+    ("upstream", &["address_file", "metrics", "model", "options"]),
     ("stream", &["error", "log", "metrics", "upstream"]),
     ("state", &["access", "admission", "guide", "metrics", "options", "upstream"]),
     ("middleware", &["error", "log", "metrics", "request_body", "state"]),
@@ -61,6 +62,7 @@ const UPSTREAM: Arrows = &[
     ("inflight", &["connection", "context", "prompt_request", "registry", "rpc", "table"]),
     ("triton", &["connection", "context", "inbox", "prompt_request", "pulse", "registry", "rpc", "table"]),
     ("connect", &["context", "inflight", "rpc", "table", "triton"]),
+    ("discovery", &["connect", "table"]),
 ];
 
 #[test]

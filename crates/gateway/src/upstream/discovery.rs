@@ -3,15 +3,15 @@
 //! the connect loop's.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
 use super::connect::{Connector, keep_connected};
 use super::table::{Table, WorkerSlot};
-use crate::options::{GatewayOptions, worker_address};
+use crate::address_file::AddressFile;
+use crate::options::GatewayOptions;
 
 /// How often files are looked at. A look is one `stat`.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -19,86 +19,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOK_UP_EVERY: Duration = Duration::from_secs(5);
 /// A DNS server that does not answer must not delay the files.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Larger files are a mistake.
-const MAX_FILE_BYTES: u64 = 1 << 20;
-
-/// A file of addresses, one on each line.
-#[derive(Clone, Debug)]
-pub struct AddressFile {
-    path: PathBuf,
-    addresses: Vec<String>,
-    seen: Option<Stamp>,
-}
-
-/// What changes with a file's content.
-type Stamp = (SystemTime, u64, u64);
-
-impl AddressFile {
-    /// Reads the file at `path`; it may be empty.
-    ///
-    /// # Errors
-    /// A sentence for the user: it cannot be read, or a line is no address.
-    pub(crate) fn read(path: &str) -> Result<Self, String> {
-        let mut file = Self {
-            path: path.into(),
-            addresses: Vec::new(),
-            seen: None,
-        };
-        file.seen = file.stamp();
-        file.addresses = file.read_addresses()?;
-        Ok(file)
-    }
-
-    /// Reads it again if it is another than before. Returns whether the addresses may have changed.
-    fn refresh(&mut self) -> bool {
-        let stamp = self.stamp();
-        if stamp == self.seen {
-            return false;
-        }
-        self.seen = stamp;
-        match self.read_addresses() {
-            Ok(addresses) => {
-                self.addresses = addresses;
-                true
-            }
-            Err(reason) => {
-                let file = self.path.display();
-                tracing::error!(%file, %reason, "worker file not usable; the workers stay as they were");
-                false
-            }
-        }
-    }
-
-    fn stamp(&self) -> Option<Stamp> {
-        use std::os::unix::fs::MetadataExt;
-        let data = std::fs::metadata(&self.path).ok()?;
-        Some((data.modified().ok()?, data.len(), data.ino()))
-    }
-
-    fn read_addresses(&self) -> Result<Vec<String>, String> {
-        use std::io::Read;
-        let unreadable = |error: std::io::Error| format!("cannot read the file: {error}");
-        let file = std::fs::File::open(&self.path).map_err(unreadable)?;
-        let mut text = String::new();
-        let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
-        read.map_err(unreadable)?;
-        if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(format!("the file has more than {MAX_FILE_BYTES} bytes"));
-        }
-        parse(&text)
-    }
-}
-
-fn parse(text: &str) -> Result<Vec<String>, String> {
-    let lines = text.lines().map(str::trim).zip(1..);
-    let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|(line, number)| {
-            worker_address(line).map_err(|error| format!("line {number}, `{line}`, {error}"))
-        })
-        .collect()
-}
-
 /// Everything that says where servers are.
 #[derive(Debug)]
 pub(crate) struct Discovery {
@@ -153,7 +73,7 @@ impl Discovery {
     }
 
     fn addresses(&self) -> Vec<String> {
-        let of_files = self.files.iter().flat_map(|file| &file.addresses);
+        let of_files = self.files.iter().flat_map(AddressFile::addresses);
         let of_names = self.names.values().flatten();
         let all = self.given.iter().chain(of_files).chain(of_names);
         all.cloned().collect()
@@ -209,40 +129,7 @@ async fn look_up(name: &str) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
-
-    #[test]
-    fn addresses_are_one_a_line_with_comments() {
-        let text = "# two\na:1\r\n\n  http://[::1]:8001  \n";
-        assert_eq!(parse(text).unwrap(), ["a:1", "[::1]:8001"]);
-        assert_eq!(parse("").unwrap(), Vec::<String>::new());
-        let error = parse("a:1\nb\n").unwrap_err();
-        assert_eq!(error, "line 2, `b`, must be HOST:PORT, e.g. 127.0.0.1:8001");
-    }
-
-    #[test]
-    fn a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing() {
-        let path = std::env::temp_dir().join(format!("workers-{}", std::process::id()));
-        let write = |text: &str| fs::write(&path, text).unwrap();
-        write("a:1\n");
-        let mut file = AddressFile::read(path.to_str().unwrap()).unwrap();
-        assert!(!file.refresh());
-        write("a:1\nb:1\n");
-        assert!(file.refresh());
-        assert_eq!(file.addresses, ["a:1", "b:1"]);
-        write("a:1\nnot an address\n");
-        assert!(!file.refresh());
-        fs::remove_file(&path).unwrap();
-        assert!(!file.refresh());
-        assert_eq!(file.addresses, ["a:1", "b:1"]);
-        write("");
-        assert!(file.refresh());
-        assert!(file.addresses.is_empty());
-        fs::remove_file(&path).unwrap();
-        assert!(AddressFile::read("/no/such/file").is_err());
-    }
 
     #[tokio::test]
     async fn a_name_has_all_its_addresses_and_an_unknown_one_keeps_what_it_had() {

@@ -512,7 +512,12 @@ mod tests {
         // Its model is only another worker's again.
         ready(&table, 0, "m", "h");
         assert_eq!(
-            &*table.find("m").unwrap().pick("h", &[]).unwrap().address,
+            &*table
+                .find("m")
+                .unwrap()
+                .pick("h", &[], None)
+                .unwrap()
+                .address,
             "b:1"
         );
         let soon = PREPARING + Duration::from_millis(120);

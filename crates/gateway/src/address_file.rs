@@ -1,0 +1,153 @@
+//! Addresses of servers as options and files give them. Owns their form and the file's; when a file is looked
+//! at again, and what then becomes of its servers, is `upstream`'s.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// Larger files are a mistake.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// A file of addresses, one on each line.
+#[derive(Clone, Debug)]
+pub struct AddressFile {
+    path: PathBuf,
+    addresses: Vec<String>,
+    seen: Option<Stamp>,
+}
+
+/// What changes with a file's content.
+type Stamp = (SystemTime, u64, u64);
+
+impl AddressFile {
+    /// Reads the file at `path`; it may be empty.
+    ///
+    /// # Errors
+    /// A sentence for the user: it cannot be read, or a line is no address.
+    pub(crate) fn read(path: &str) -> Result<Self, String> {
+        let mut file = Self {
+            path: path.into(),
+            addresses: Vec::new(),
+            seen: None,
+        };
+        file.seen = file.stamp();
+        file.addresses = file.read_addresses()?;
+        Ok(file)
+    }
+
+    /// As they were when it could last be read.
+    pub(crate) fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// Reads it again if it is another than before. Returns whether the addresses may have changed.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let stamp = self.stamp();
+        if stamp == self.seen {
+            return false;
+        }
+        self.seen = stamp;
+        match self.read_addresses() {
+            Ok(addresses) => {
+                self.addresses = addresses;
+                true
+            }
+            Err(reason) => {
+                let file = self.path.display();
+                tracing::error!(%file, %reason, "worker file not usable; the workers stay as they were");
+                false
+            }
+        }
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        use std::os::unix::fs::MetadataExt;
+        let data = std::fs::metadata(&self.path).ok()?;
+        Some((data.modified().ok()?, data.len(), data.ino()))
+    }
+
+    fn read_addresses(&self) -> Result<Vec<String>, String> {
+        use std::io::Read;
+        let unreadable = |error: std::io::Error| format!("cannot read the file: {error}");
+        let file = std::fs::File::open(&self.path).map_err(unreadable)?;
+        let mut text = String::new();
+        let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
+        read.map_err(unreadable)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(format!("the file has more than {MAX_FILE_BYTES} bytes"));
+        }
+        parse(&text)
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<String>, String> {
+    let lines = text.lines().map(str::trim).zip(1..);
+    let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|(line, number)| {
+            worker_address(line).map_err(|error| format!("line {number}, `{line}`, {error}"))
+        })
+        .collect()
+}
+
+/// Reads `HOST:PORT`, also as a URL.
+///
+/// # Errors
+/// What it must be.
+pub(crate) fn worker_address(text: &str) -> Result<String, String> {
+    let bare = text.strip_prefix("http://").unwrap_or(text);
+    let port = bare.rsplit_once(':').and_then(|(host, port)| {
+        let port = port.parse::<u16>().ok()?;
+        (!host.is_empty() && port > 0).then_some(port)
+    });
+    match port {
+        Some(_) => Ok(bare.to_owned()),
+        None => Err("must be HOST:PORT, e.g. 127.0.0.1:8001".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn worker_addresses_have_a_host_and_a_port() {
+        assert_eq!(worker_address("http://a:1").unwrap(), "a:1");
+        assert_eq!(worker_address("[::1]:8001").unwrap(), "[::1]:8001");
+        for bad in ["a", "a:", ":1", "a:b", "a:0", "a:99999", ""] {
+            assert!(worker_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_one_a_line_with_comments() {
+        let text = "# two\na:1\r\n\n  http://[::1]:8001  \n";
+        assert_eq!(parse(text).unwrap(), ["a:1", "[::1]:8001"]);
+        assert_eq!(parse("").unwrap(), Vec::<String>::new());
+        let error = parse("a:1\nb\n").unwrap_err();
+        assert_eq!(error, "line 2, `b`, must be HOST:PORT, e.g. 127.0.0.1:8001");
+    }
+
+    #[test]
+    fn a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing() {
+        let path = std::env::temp_dir().join(format!("workers-{}", std::process::id()));
+        let write = |text: &str| fs::write(&path, text).unwrap();
+        write("a:1\n");
+        let mut file = AddressFile::read(path.to_str().unwrap()).unwrap();
+        assert!(!file.refresh());
+        write("a:1\nb:1\n");
+        assert!(file.refresh());
+        assert_eq!(file.addresses, ["a:1", "b:1"]);
+        write("a:1\nnot an address\n");
+        assert!(!file.refresh());
+        fs::remove_file(&path).unwrap();
+        assert!(!file.refresh());
+        assert_eq!(file.addresses, ["a:1", "b:1"]);
+        write("");
+        assert!(file.refresh());
+        assert!(file.addresses.is_empty());
+        fs::remove_file(&path).unwrap();
+        assert!(AddressFile::read("/no/such/file").is_err());
+    }
+}
