@@ -15,14 +15,18 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -name '*.rs' -o 
 # The other folders start servers for real clients, build models or need a Triton server.
 FAST_TESTS := tests/python tests/reference
 
-.PHONY: help install serve check test test-rust test-python soak lint deny format bench templates fuzz wheel check-wheel gateway clean
+# Static binaries link musl.
+MUSL := $(shell uname -m)-unknown-linux-musl
+
+.PHONY: help install serve check test test-rust test-python soak lint deny format bench templates fuzz wheel check-wheel check-containers gateway gateway-static clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 install: $(VENV)/.installed $(VENV)/.tools ## Create .venv with the package and what the tests need
 
 $(VENV)/.created: pyproject.toml
+	tools/require-rust
 	PYTHON=$(PYTHON) tools/install-system-packages
 	@echo "==> creating $(VENV)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -120,18 +124,38 @@ else
 	cargo +nightly fuzz run $(TARGET) -- $(FUZZ)
 endif
 
-wheel: $(VENV)/.created ## Build the wheel for this platform in dist/
-	$(BIN)/maturin build --release --locked --out dist
+# zig's linker asks for older symbols of glibc than this machine's would: 2.28 is RHEL 8's, and Ubuntu 20.04 has 2.31.
+wheel: $(VENV)/.release ## Build the wheel for this platform in dist/, for glibc 2.28 and later
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --locked --zig --compatibility manylinux_2_28 --out dist
 	@ls -l dist
+
+$(VENV)/.release: $(VENV)/.created
+	@echo "==> installing what links for older systems"
+	$(BIN)/pip install --quiet --group release
+	touch $@
 
 # What a wheel contains does not depend on its profile, so this builds one in seconds.
 check-wheel: install ## Build a wheel with the daily profile, install it in a clean environment, serve a completion
 	$(BIN)/maturin build --quiet --locked --out $(CARGO_TARGET_DIR)/wheel
 	$(BIN)/python tools/check_wheel.py $(CARGO_TARGET_DIR)/wheel
 
+# The wheel has the daily profile, as in check-wheel.
+check-containers: install ## Build the CPU image with buildah, run it with podman (root; minutes)
+	rm -rf $(CARGO_TARGET_DIR)/container-wheels
+	$(BIN)/maturin build --quiet --locked --out $(CARGO_TARGET_DIR)/container-wheels
+	$(BIN)/pip download --quiet --only-binary :all: --dest $(CARGO_TARGET_DIR)/container-wheels $(CARGO_TARGET_DIR)/container-wheels/*.whl
+	INFLIGHT_TEST_CONTAINERS=1 INFLIGHT_TEST_WHEELS=$(CARGO_TARGET_DIR)/container-wheels $(BIN)/pytest tests/deploy/test_containers.py
+
 gateway: ## Build the standalone gateway binary
 	cargo build --release --locked -p inflight-gateway
 	@echo $(CARGO_TARGET_DIR)/release/inflight-gateway
+
+gateway-static: $(VENV)/.release ## Build the gateway as one static binary, dist/inflight-gateway, which runs in an empty container
+	rustup target add $(MUSL)
+	PATH="$(CURDIR)/$(BIN):$$PATH" cargo zigbuild --release --locked -p inflight-gateway --target $(MUSL)
+	mkdir -p dist
+	cp $(CARGO_TARGET_DIR)/$(MUSL)/release/inflight-gateway dist/
+	@ls -l dist/inflight-gateway
 
 clean: ## Remove the virtual environment, wheels and caches of this clone
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache
