@@ -22,6 +22,7 @@ COMMANDS = (
     "chat",
     "inspect",
     "doctor",
+    "top",
     "repository",
     "repository create",
     "repository check",
