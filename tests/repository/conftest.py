@@ -51,7 +51,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
     shutil.copy(Path(__file__).with_name("full_executor.py"), repository / "full" / "1" / "model.py")
     ignored = repository / "ignored" / "config.pbtxt"
     with ignored.open("a") as file:
-        for key, value in (("sink_token_length", "4"), ("normalize_log_probs", "false"), ("unknown", "1")):
+        for key, value in (("recv_poll_period_ms", "4"), ("normalize_log_probs", "false"), ("unknown", "1")):
             file.write(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
     server = real_triton.start(repository, scratch, [*MODELS, *(VARIANTS.keys() - UNREADY)])
     try:

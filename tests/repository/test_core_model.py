@@ -132,9 +132,9 @@ def test_outputs_are_sent_when_they_are_asked_for(triton: real_triton.Triton) ->
 
 #: Inputs besides a good request's -> what the refusal says.
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"return_perf_metrics": True}, "`return_perf_metrics` needs `perf_metrics`"),
+    ({"decoder_input_ids": [1, 2]}, "`decoder_input_ids` needs `encoder`"),
     ({"beam_width": 5}, "`beam_width` has value `5`, expected `1` to `4`"),
-    ({"lora_task_id": 1}, "`lora_task_id` needs `lora`"),
+    ({"lora_task_id": 1}, "LoRA task 1 not found in cache"),
     ({"request_type": "context_only"}, "`request_type` needs `context_phase`"),
     ({"temperature": -1.0}, "`temperature` has value `-1`, expected a number from `0` on"),
     ({"runtime_top_p": 1.5}, "`runtime_top_p` has value `1.5`, expected at most 1"),
@@ -305,7 +305,7 @@ def test_parameters_reach_the_executor(triton: real_triton.Triton) -> None:
 def test_a_parameter_that_the_executor_lacks_is_refused_at_load(triton: real_triton.Triton) -> None:
     status, text = curl(triton, "repository/models/ignored/load")
     assert status == 400
-    for part in ("`sink_token_length` is `4`", "`normalize_log_probs` is `false`", "`unknown` is `1`"):
+    for part in ("`recv_poll_period_ms` is `4`", "`normalize_log_probs` is `false`", "`unknown` is `1`"):
         assert part in text
 
 

@@ -40,12 +40,12 @@ from inflight.triton.repository.parameters import PARAMETERS
         (
             "reference",
             None,
-            {"sink_token_length": "2", "unknown": "1"},
+            {"recv_poll_period_ms": "2", "unknown": "1"},
             {},
-            ["`sink_token_length`", "`unknown`"],
+            ["`recv_poll_period_ms`", "`unknown`"],
         ),
         # Not set.
-        ("reference", None, {"max_beam_width": "${max_beam_width}", "sink_token_length": ""}, {}, []),
+        ("reference", None, {"max_beam_width": "${max_beam_width}", "recv_poll_period_ms": ""}, {}, []),
         # The model's own.
         ("reference", None, {"gpt_model_path": "/m", "exclude_input_in_output": "true"}, {}, []),
         ("scripted", None, {"step_us": "2.5"}, {"step_us": 2.5}, []),
@@ -103,8 +103,8 @@ def test_only_what_was_asked_for_is_written_for_executors() -> None:
     [
         (
             "python",
-            "sink_token_length=4",
-            "`sink_token_length` is `4`, which the executor `reference` does not support",
+            "recv_poll_period_ms=4",
+            "`recv_poll_period_ms` is `4`, which the executor `reference` does not support",
         ),
         ("python", "dtype=int4", "`dtype` is `int4`"),
         ("tensorrtllm", "executor=reference", "`executor` is not an option of the C++ backend"),
@@ -130,10 +130,10 @@ def test_check_names_a_parameter_that_the_executor_would_ignore(
         run(inflight, ["repository", "create", str(model_directory), "--output", str(output)]).exit_code == 0
     )
     with (output / "tensorrt_llm" / "config.pbtxt").open("a") as file:
-        file.write('parameters { key: "sink_token_length" value { string_value: "4" } }\n')
+        file.write('parameters { key: "recv_poll_period_ms" value { string_value: "4" } }\n')
     answer = run(inflight, ["repository", "check", str(output)])
     assert answer.exit_code == 2
-    assert "`sink_token_length` is `4`, which the executor `reference` does not support" in answer.output
+    assert "`recv_poll_period_ms` is `4`, which the executor `reference` does not support" in answer.output
 
 
 def test_every_executor_option_is_an_option_of_create() -> None:
