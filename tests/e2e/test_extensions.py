@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import openai
 import pytest
 from pydantic import BaseModel
 
-from support.servers import MODEL_NAME, Server
+from support.metrics import active_requests
+from support.processes import wait_until
+from support.servers import MODEL_ARGUMENTS, MODEL_NAME, Server, Start, wait_ready
 
 MESSAGES: list[Any] = [{"role": "user", "content": "What is machine learning?"}]
 
@@ -233,10 +236,40 @@ def test_variables_reach_the_template(client: openai.OpenAI) -> None:
     assert prompt(add_special_tokens=True) == [plain[0], *plain]
 
 
-def test_a_priority_changes_no_answer(client: openai.OpenAI) -> None:
-    plain = ask(client).choices[0].message.content
-    assert text(client, priority=-5) == text(client, priority=5) == plain
-    with pytest.raises(openai.BadRequestError) as refused:
+def test_a_priority_goes_before_those_that_came_earlier(start: Start) -> None:
+    """Each waits for the one place in the batch; the last to come is urgent."""
+    process = start(
+        "serve",
+        *MODEL_ARGUMENTS,
+        f"--served-model-name={MODEL_NAME}",
+        "--executor-option=max_batch_size=1",
+        "--max-queue-wait-s=60",
+        "--port=0",
+        "--grpc-port=0",
+        "--metrics-port=0",
+    )
+    server = Server(wait_ready(process), process.address("grpc"), process.address("metrics"), MODEL_NAME)
+    ended = []
+
+    def asked(client: openai.OpenAI, priority: int) -> None:
+        text(client, priority=priority)
+        ended.append(priority)
+
+    def waits(waiting: int) -> None:
+        wait_until("it waits", lambda: active_requests(server.metrics) == waiting + 1)
+
+    with server.client() as client, ThreadPoolExecutor(3) as pool:
+        # More than one may wait once the worker has seen how fast others end.
+        with ThreadPoolExecutor(2) as two:
+            list(two.map(lambda _: text(client), range(6)))
+        holder = ask(client, stream=True, max_tokens=1500, extra_body={"ignore_eos": True})
+        next(iter(holder))
+        for waiting, priority in enumerate((5, 0, -5), 1):
+            pool.submit(asked, client, priority)
+            waits(waiting)
+        holder.close()
+    assert ended == [-5, 0, 5]
+    with server.client() as client, pytest.raises(openai.BadRequestError) as refused:
         text(client, priority=1000)
     assert refused.value.param == "priority"
 
