@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,24 @@ def first_free(count: int) -> int:
     raise AssertionError("no free ports")
 
 
-def written(directory: Path) -> tuple[Path, str]:
+RANKS = """
+models:
+  - executor: reference
+    tp_size: 2
+    grpc_port: {0}
+    metrics_port: {1}
+    environment: {{OMP_NUM_THREADS: 1}}
+gateways: {{port: {2}}}
+drain: {{gateway_s: 3, worker_s: 3}}
+deploy: {{executable: {3}}}
+"""
+PMIX = Path("/usr/lib/x86_64-linux-gnu/libpmix.so")
+
+
+def written(directory: Path, topology: str = TOPOLOGY) -> tuple[Path, str]:
     """The script, and where its gateway listens."""
     port = first_free(5)
-    text = TOPOLOGY.format(port, port + 1, port + 4, INFLIGHT)
+    text = topology.format(port, port + 1, port + 4, INFLIGHT)
     path = directory / "inflight.sbatch"
     path.write_text(render(parse(text, directory), "slurm")["inflight.sbatch"])
     return path, f"127.0.0.1:{port + 4}"
@@ -78,9 +93,9 @@ def processes(directory: Path) -> dict[int, str]:
     return found
 
 
-def serve(slurm: Slurm) -> tuple[str, str]:
+def serve(slurm: Slurm, topology: str = TOPOLOGY) -> tuple[str, str]:
     """A job that is ready, and its gateway's address."""
-    path, address = written(slurm.directory)
+    path, address = written(slurm.directory, topology)
     job = slurm.submit(path)
     log = slurm.directory / f"inflight-{job}.log"
     try:
@@ -119,8 +134,25 @@ def test_a_job_serves_restarts_a_worker_and_is_cancelled_without_a_trace(slurm: 
     assert done == "[DONE]"
     assert json.loads(last)["choices"][0]["finish_reason"] == "length"
     wait_until("the job is done", lambda: slurm.state(job) == "COMPLETED", 60)
-    assert "inflight: stopping" in log.read_text()
+    text = log.read_text()
+    assert "inflight: stopping" in text
+    # The gateway has drained, and is gone, before the workers are asked; nobody starts one again.
+    assert text.index("inflight_gateway::cli: shutting down") < text.index("inflight: the gateways are gone")
+    assert text.count("restarting it") == 1
     wait_until("none is left", lambda: not any(map(exists, ours)))
+
+
+def test_a_worker_that_cannot_start_ends_the_job_and_nothing_is_left(slurm: Slurm) -> None:
+    broken = TOPOLOGY.replace("replicas: 2,", "worker_options: {{max_batch_size: 0}},")
+    path, _ = written(slurm.directory, broken)
+    job = slurm.submit(path)
+    log = slurm.directory / f"inflight-{job}.log"
+    wait_until("the job has failed", lambda: slurm.state(job) == "FAILED", START_S)
+    wait_until("none is left", lambda: not processes(slurm.directory))
+    text = log.read_text()
+    assert "inflight: worker ended with code 2 after 0 restarts" in text
+    assert "the gateways are gone" in text
+    assert "restarting it" not in text
 
 
 def test_a_job_that_is_cancelled_leaves_nothing(slurm: Slurm) -> None:
@@ -129,4 +161,37 @@ def test_a_job_that_is_cancelled_leaves_nothing(slurm: Slurm) -> None:
     assert len(ours) == 3
     slurm.run("scancel", job)
     wait_until("the job is gone", lambda: slurm.state(job) == "CANCELLED", 60)
+    wait_until("none is left", lambda: not any(map(exists, ours)))
+
+
+@pytest.mark.skipif(not PMIX.exists(), reason="`libpmix.so` is not there: apt-get install libpmix-dev")
+@pytest.mark.skipif(find_spec("mpi4py") is None, reason="mpi4py is not installed")
+def test_ranks_under_pmix_serve_together_end_together_and_come_back(slurm: Slurm) -> None:
+    job, address = serve(slurm, RANKS)
+    assert ask(address) == 200
+    ours = processes(slurm.directory)
+    ranks = sorted(pid for pid, command in ours.items() if " worker " in command)
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGKILL)
+    log = slurm.directory / f"inflight-{job}.log"
+    wait_until("both ranks are gone", lambda: not any(map(exists, ranks)))
+    wait_until("the worker is restarted", lambda: "restarting it in 1 s" in log.read_text())
+    wait_until("it serves again", lambda: ask(address) == 200, START_S)
+    ours = processes(slurm.directory)
+    slurm.run("scancel", job)
+    wait_until("the job is gone", lambda: slurm.state(job) == "CANCELLED", 60)
+    wait_until("none is left", lambda: not any(map(exists, ours)))
+
+
+def test_the_time_limit_is_heard_in_time(slurm: Slurm) -> None:
+    path, address = written(slurm.directory)
+    text = path.read_text()
+    # Slurm counts in minutes; the drains' time is taken from the front.
+    path.write_text(text.replace("#SBATCH --requeue", "#SBATCH --requeue\n#SBATCH --time=1"))
+    job = slurm.submit(path)
+    log = slurm.directory / f"inflight-{job}.log"
+    wait_until("the gateway is ready", lambda: is_ready(address), START_S)
+    ours = processes(slurm.directory)
+    wait_until("the limit is heard", lambda: "inflight: stopping" in log.read_text(), 90)
+    wait_until("the job is done", lambda: slurm.state(job) == "COMPLETED", 60)
     wait_until("none is left", lambda: not any(map(exists, ours)))

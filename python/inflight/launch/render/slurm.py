@@ -121,8 +121,10 @@ end() { # NAME
         awk -v name="$1" '$2 == name { print $1 }' | xargs --no-run-if-empty scancel --signal=TERM
 }
 
-keep() ( # NAME SRUN-ARGUMENTS...
-    name=$1 stopping='' code=0
+# Always in the background, so that what it sets is its own. Not a subshell in parentheses: that would be a
+# second process, and the signal would end the first.
+keep() { # NAME SRUN-ARGUMENTS...
+    local name=$1 stopping='' code=0 restarts step wait_s
     shift
     trap 'stopping=1; end "$name"' TERM
     for ((restarts = 0; ; restarts++)); do
@@ -147,14 +149,17 @@ keep() ( # NAME SRUN-ARGUMENTS...
         wait $!
         [[ $stopping ]] && exit 0
     done
-)
+}
 
 stop() { # gateways drain before the workers
     trap '' TERM
-    for group in "${gateways[*]}" "${workers[*]}"; do
-        # shellcheck disable=SC2086 # a list of process ids
-        [[ $group ]] && kill -TERM $group 2>/dev/null && wait $group
-    done
+    if ((${#gateways[@]})); then
+        kill -TERM "${gateways[@]}" 2>/dev/null
+        wait "${gateways[@]}"
+        echo "inflight: the gateways are gone" >&2
+    fi
+    kill -TERM "${workers[@]}" 2>/dev/null
+    wait "${workers[@]}"
 }
 trap 'echo "inflight: stopping" >&2; stop; exit 0' TERM INT
 """
