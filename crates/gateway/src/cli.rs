@@ -15,10 +15,17 @@ use crate::log::{flush_log, start_log, write_line};
 use crate::options::GatewayOptions;
 use crate::run::{self, ServeError};
 
-/// Runs the gateway with the process's own arguments.
+/// Runs the gateway with the process's own arguments. The word `gateway` may come first, as the Python
+/// package's command has it, so that container files may name either.
 pub fn main() -> ExitCode {
-    let code = main_with_args(std::env::args_os());
+    let code = main_with_args(without_command(std::env::args_os()));
     ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+fn without_command(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let is_command = |(place, word): &(usize, OsString)| *place == 1 && word == "gateway";
+    let others = arguments.enumerate().filter(move |one| !is_command(one));
+    others.map(|(_, word)| word)
 }
 
 /// Runs the gateway until a signal ends it; `arguments` starts with the program's name. Blocks; under
@@ -122,6 +129,22 @@ fn report(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_may_be_named_once() {
+        let left = |words: &[&str]| -> Vec<OsString> {
+            without_command(words.iter().map(OsString::from)).collect()
+        };
+        assert_eq!(left(&["x", "gateway", "--port=1"]), ["x", "--port=1"]);
+        assert_eq!(
+            left(&["x", "--host", "gateway"]),
+            ["x", "--host", "gateway"]
+        );
+        assert_eq!(
+            left(&["gateway", "gateway", "gateway"]),
+            ["gateway", "gateway"]
+        );
+    }
 
     #[test]
     fn exit_codes_tell_help_from_mistakes_from_failures() {
