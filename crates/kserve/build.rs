@@ -3,6 +3,8 @@
 use std::env;
 use std::path::Path;
 
+use prost::Message;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Read at run time, because one build directory may serve several clones.
     let root = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
@@ -12,6 +14,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["grpc_service.proto", "model_config.proto"],
         [root.join("kserve")],
     )?;
+    // For whoever writes the messages in another form.
+    let descriptors = Path::new(&env::var("OUT_DIR")?).join("kserve.bin");
+    std::fs::write(descriptors, kserve.encode_to_vec())?;
     tonic_prost_build::configure()
         // Tensor data stays a slice of the received message.
         .bytes(".")

@@ -86,11 +86,27 @@ impl Access {
         if self.authorize(client.as_deref(), request.headers(), is_api)? {
             request.extensions_mut().insert(Trusted);
         }
-        // KServe's bodies are of other types, and nobody reads them here.
-        if request.method() == Method::POST && !error::is_kserve(request.uri().path()) {
-            message::json_body(request.headers())?;
+        if request.method() == Method::POST {
+            // KServe's clients name other types, or none. A page always says whose it is.
+            let is_kserve = error::is_kserve(request.uri().path());
+            match is_kserve && !request.headers().contains_key(header::ORIGIN) {
+                true => message::plain_body(request.headers())?,
+                false => message::json_body(request.headers())?,
+            }
         }
         Ok(())
+    }
+
+    /// Lets a call of another port in, whose head is `headers`.
+    ///
+    /// # Errors
+    /// 401, or 429 after many wrong keys.
+    pub(crate) fn allows(
+        &self,
+        client: Option<&Client>,
+        headers: &HeaderMap,
+    ) -> Result<(), ApiError> {
+        self.authorize(client, headers, true).map(|_| ())
     }
 
     /// Whether the client is trusted; one without a key may ask for what is not part of the API.

@@ -104,7 +104,7 @@ async fn run(options: &GatewayOptions) -> i32 {
                     report(&format!("error: {}", inflight_kserve::error_chain(&error)));
                     match error {
                         ServeError::Tokenizer(_) => 2,
-                        ServeError::Bind { .. } => 1,
+                        ServeError::Bind { .. } | ServeError::BindGrpc { .. } => 1,
                     }
                 }
             },

@@ -38,6 +38,11 @@ pub(crate) fn is_kserve(path: &str) -> bool {
     path == "/v2" || path.starts_with("/v2/")
 }
 
+/// Whether `path` asks how KServe's server is, which everybody may.
+pub(crate) fn is_probe(path: &str) -> bool {
+    path.starts_with("/v2/health/")
+}
+
 /// The error as an HTTP response.
 pub(crate) fn response(error: &ApiError) -> Response {
     with_body(error, error.to_json().into())
@@ -47,6 +52,16 @@ pub(crate) fn response(error: &ApiError) -> Response {
 pub(crate) fn flat_response(error: &ApiError) -> Response {
     let body = serde_json::json!({ "error": error.message });
     with_body(error, body.to_string().into())
+}
+
+/// A response that is logged as a failure.
+pub(crate) fn marked(mut response: Response) -> Response {
+    let failure = Failure {
+        code: None,
+        param: None,
+    };
+    response.extensions_mut().insert(failure);
+    response
 }
 
 fn with_body(error: &ApiError, body: axum::body::Body) -> Response {

@@ -1,4 +1,4 @@
-//! The gateway: OpenAI's API in front, KServe v2 gRPC towards the workers, no state in between.
+//! The gateway: OpenAI's API and KServe's in front, KServe v2 gRPC towards the workers, no state in between.
 //!
 //! [`serve`] runs it inside a tokio runtime; [`main_with_args`] is the whole command, with signals, log and
 //! runtime:
@@ -23,7 +23,8 @@
 //! | `cli`, `options`, `log`, `run` | the command, its options, the log, the gateway's life |
 //! | `server`, `router`, `middleware` | sockets and connections, routes, what every request passes through |
 //! | `access`, `admission`, `client` | which requests are let in, how much at once, who holds what |
-//! | `handlers` | one file per resource of the API |
+//! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
+//! | `grpc` | KServe's calls over gRPC |
 //! | `guide` | whether schemas and regular expressions can be followed |
 //! | `translate` | a request of the API becomes sampling parameters |
 //! | `stream` | a server's output becomes text and events |
@@ -37,6 +38,7 @@ mod api_key;
 mod cli;
 mod client;
 mod error;
+mod grpc;
 mod guide;
 mod handlers;
 mod log;

@@ -28,11 +28,13 @@ pub(crate) async fn around(
     let context = RequestContext::new(request.headers());
     let path = request.uri().path();
     let requested = Requested {
-        route: access_log::route_label(matched.as_ref().map(MatchedPath::as_str)),
-        is_api: is_api(path),
+        route: access_log::route_label(matched.as_ref().map(MatchedPath::as_str), path),
+        is_openai: is_api(path),
+        is_kserve: error::is_kserve(path) && !error::is_probe(path),
         method: request.method().clone(),
     };
-    let allowed = state.access.check(&mut request, requested.is_api);
+    let needs_key = requested.is_openai || requested.is_kserve;
+    let allowed = state.access.check(&mut request, needs_key);
     let mut response = match allowed {
         Ok(()) => {
             request.extensions_mut().insert(context.clone());

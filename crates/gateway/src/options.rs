@@ -22,6 +22,10 @@ pub struct GatewayOptions {
     #[arg(long, default_value_t = 8000)]
     pub port: u16,
 
+    /// Port for KServe over gRPC, for Triton's clients: one address of all workers. By default, none
+    #[arg(long, value_name = "PORT")]
+    pub grpc_port: Option<u16>,
+
     /// gRPC address of a worker or Triton server; repeat for several
     #[arg(long = "worker", value_name = "HOST:PORT", value_parser = worker_address)]
     #[arg(required_unless_present_any = ["worker_files", "worker_names"])]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::grpc::{self, GrpcLimits};
 use crate::options::GatewayOptions;
 use crate::router;
 use crate::server;
@@ -28,6 +29,14 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
+    /// The port for gRPC cannot be opened.
+    #[error("cannot listen on port `{port}` of `{host}`; choose another with `--grpc-port`")]
+    BindGrpc {
+        host: String,
+        port: u16,
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 /// Serves until `shutdown` resolves and open requests have finished or the grace period has passed.
@@ -46,6 +55,16 @@ pub async fn serve(
         port: options.port,
         source,
     })?;
+    let grpc = match options.grpc_port {
+        Some(port) => Some(server::bind(&options.host, port).await.map_err(|source| {
+            ServeError::BindGrpc {
+                host: options.host.clone(),
+                port,
+                source,
+            }
+        })?),
+        None => None,
+    };
     let tokenizers = Tokenizers::load(&options.tokenizers, &options.max_seq_lens)?;
     let state = AppState::new(options);
     let workers = connect_workers(&state, options, tokenizers);
@@ -56,11 +75,28 @@ pub async fn serve(
         header_timeout: Duration::from_secs(options.idle_timeout_s),
         write_stall: Duration::from_secs(options.slow_client_s),
     };
+    let grace = Duration::from_secs(options.shutdown_grace_s);
+    let (stop_grpc, stopped) = tokio::sync::oneshot::channel::<()>();
+    let grpc = grpc.map(|(listener, address)| {
+        tracing::info!(%address, "KServe gRPC port open");
+        let limits = GrpcLimits {
+            max_message_bytes: options.grpc_max_message_bytes,
+            max_connections: options.max_connections,
+            grace,
+        };
+        let stopped = async {
+            // A dropped sender stops the server as well.
+            let _ = stopped.await;
+        };
+        tokio::spawn(grpc::serve(listener, Arc::clone(&state), limits, stopped))
+    });
     let shutdown = async {
         shutdown.await;
         state.start_draining();
+        let _ = stop_grpc.send(());
     };
     let interrupt = || {
+        state.forward.interrupt();
         for slot in state.table.workers().iter() {
             for connection in slot.connections().iter() {
                 connection.fail_all("the gateway is shutting down");
@@ -68,8 +104,11 @@ pub async fn serve(
         }
     };
     let router = router::router(Arc::clone(&state));
-    let grace = Duration::from_secs(options.shutdown_grace_s);
     server::serve(listener, router, limits, shutdown, grace, interrupt).await;
+    if let Some(grpc) = grpc {
+        // It has stopped accepting; what is open there has the same grace.
+        let _ = grpc.await;
+    }
     drop(workers);
     Ok(())
 }

@@ -9,6 +9,7 @@ use crate::admission::Admission;
 use crate::guide::Guides;
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
+use crate::upstream::forward::Forward;
 use crate::upstream::table::Table;
 
 /// All bodies together may take 16 times the largest one, but never less than this, so that a small
@@ -19,6 +20,8 @@ const MIN_BODY_MEMORY: usize = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct AppState {
     pub table: Arc<Table>,
+    /// For KServe's clients.
+    pub forward: Arc<Forward>,
     pub metrics: Arc<Metrics>,
     pub admission: Admission,
     pub guides: Guides,
@@ -39,10 +42,13 @@ impl AppState {
             .max_body_bytes
             .saturating_mul(16)
             .max(MIN_BODY_MEMORY);
+        // Discovery fills it.
+        let table = Arc::new(Table::new(&[]));
+        let metrics = Metrics::new();
         Arc::new(Self {
-            // Discovery fills it.
-            table: Arc::new(Table::new(&[])),
-            metrics: Metrics::new(),
+            forward: Arc::new(Forward::new(Arc::clone(&table), Arc::clone(&metrics))),
+            table,
+            metrics,
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
             guides: Guides::default(),
             max_body_bytes: options.max_body_bytes,

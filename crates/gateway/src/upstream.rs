@@ -4,13 +4,17 @@
 //! Both kinds of server are driven through [`connection::Connection`]; what differs between them is in
 //! [`inflight`] and [`triton`].
 
+pub(crate) mod classify;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod context;
 pub(crate) mod discovery;
 pub(crate) mod dispatch;
+pub(crate) mod forward;
 pub(crate) mod inbox;
 pub(crate) mod inflight;
+pub(crate) mod peer;
+pub(crate) mod pool;
 pub(crate) mod prompt_request;
 pub(crate) mod pulse;
 pub(crate) mod registry;

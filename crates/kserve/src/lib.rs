@@ -22,6 +22,9 @@
 #[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
 pub mod inference {
     tonic::include_proto!("inference");
+
+    /// The descriptors of these messages: a serialized `google.protobuf.FileDescriptorSet`.
+    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kserve.bin"));
 }
 
 /// The read-only service by which a gateway learns a worker's model.
@@ -30,6 +33,7 @@ pub mod assets {
     tonic::include_proto!("inflight.v1");
 }
 
+pub mod accept;
 pub mod capability;
 pub mod client;
 mod content_hash;

@@ -246,6 +246,32 @@ async fn listen(service: Service, address: SocketAddr) -> (SocketAddr, Runtime) 
     (address, runtime)
 }
 
+/// What Triton tells of a model's tensors: each has a batch dimension where the model takes batches.
+fn metadata(config: &ModelConfig) -> ModelMetadataResponse {
+    let tensor = |name: &str, kind: i32, dims: &[i64]| {
+        let batch = (config.max_batch_size > 0).then_some(-1);
+        let named = DataType::try_from(kind).map_or("", |kind| kind.as_str_name());
+        model_metadata_response::TensorMetadata {
+            name: name.to_owned(),
+            datatype: named.replace("TYPE_", "").replace("STRING", "BYTES"),
+            shape: batch.into_iter().chain(dims.iter().copied()).collect(),
+        }
+    };
+    let inputs = config.input.iter();
+    let outputs = config.output.iter();
+    ModelMetadataResponse {
+        name: config.name.clone(),
+        versions: vec!["1".to_owned()],
+        platform: config.backend.clone(),
+        inputs: inputs
+            .map(|input| tensor(&input.name, input.data_type, &input.dims))
+            .collect(),
+        outputs: outputs
+            .map(|output| tensor(&output.name, output.data_type, &output.dims))
+            .collect(),
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Service {
     models: Arc<Mutex<Models>>,
@@ -327,6 +353,63 @@ impl GrpcInferenceService for Service {
         }))
     }
 
+    async fn model_ready(
+        &self,
+        request: Request<ModelReadyRequest>,
+    ) -> Result<Response<ModelReadyResponse>, Status> {
+        let ready = self.models().contains_key(&request.into_inner().name);
+        Ok(Response::new(ModelReadyResponse { ready }))
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<ModelMetadataRequest>,
+    ) -> Result<Response<ModelMetadataResponse>, Status> {
+        let name = request.into_inner().name;
+        let config = self.models().get(&name).cloned();
+        let config = config.ok_or_else(|| {
+            Status::not_found(format!("Request for unknown model: '{name}' is not found"))
+        })?;
+        Ok(Response::new(metadata(&config)))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Result<Response<ModelStatisticsResponse>, Status> {
+        let asked = request.into_inner().name;
+        let models = self.models();
+        let names = models
+            .keys()
+            .filter(|name| asked.is_empty() || **name == asked);
+        let model_stats = names.map(|name| ModelStatistics {
+            name: name.clone(),
+            version: "1".to_owned(),
+            inference_count: 3,
+            ..ModelStatistics::default()
+        });
+        Ok(Response::new(ModelStatisticsResponse {
+            model_stats: model_stats.collect(),
+        }))
+    }
+
+    /// The first response to the request; an error is INTERNAL, as in Triton.
+    async fn model_infer(
+        &self,
+        request: Request<ModelInferRequest>,
+    ) -> Result<Response<ModelInferResponse>, Status> {
+        let (outgoing, mut answers) = mpsc::channel(16);
+        let message = request.into_inner();
+        let sent = self.requests.send(Asked { message, outgoing }).await;
+        sent.map_err(|_| Status::unavailable("the test has ended"))?;
+        let answer = answers.recv().await;
+        let answer = answer.unwrap_or_else(|| Err(Status::unavailable("not answered")))?;
+        match answer.error_message.as_str() {
+            "" => Ok(Response::new(answer.infer_response.unwrap_or_default())),
+            text => Err(Status::internal(text)),
+        }
+    }
+
     type ModelStreamInferStream =
         Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>>;
 
@@ -349,10 +432,6 @@ impl GrpcInferenceService for Service {
     }
 
     unimplemented_rpcs! {
-        model_ready(ModelReadyRequest) -> ModelReadyResponse;
-        model_metadata(ModelMetadataRequest) -> ModelMetadataResponse;
-        model_infer(ModelInferRequest) -> ModelInferResponse;
-        model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse;
         repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse;
         repository_model_unload(RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse;
         system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse;

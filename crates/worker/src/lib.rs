@@ -6,7 +6,6 @@
 mod assets;
 mod batch;
 mod catalog;
-mod connections;
 pub mod embedded;
 mod engine;
 pub mod executor;

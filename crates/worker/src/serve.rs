@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use inflight_kserve::accept::accept;
 use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::error_chain;
@@ -17,7 +18,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::assets::Assets;
 use crate::catalog::{Catalog, TextSettings};
-use crate::connections;
 use crate::engine::{Engine, EngineLimits, Threads};
 use crate::executor::{Executor, ModelInfo};
 use crate::loading::{Listeners, Loading};
@@ -129,14 +129,12 @@ pub async fn serve_loaded(
         budget.clone(),
     ))
     .add_service(Budgeted::new(ModelAssetsServer::new(assets), budget));
-    let mut serving: JoinHandle<Result<(), tonic::transport::Error>> =
-        tokio::spawn(router.serve_with_incoming_shutdown(
-            connections::accept(grpc.0, options.max_grpc_connections),
-            async {
-                // A dropped sender stops the server as well.
-                let _ = stopped.await;
-            },
-        ));
+    let mut serving: JoinHandle<Result<(), tonic::transport::Error>> = tokio::spawn(
+        router.serve_with_incoming_shutdown(accept(grpc.0, options.max_grpc_connections), async {
+            // A dropped sender stops the server as well.
+            let _ = stopped.await;
+        }),
+    );
     let stop_metrics = Arc::new(Notify::new());
     let metrics_server = tokio::spawn(metrics::serve(
         metrics.0,

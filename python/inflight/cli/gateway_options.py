@@ -15,6 +15,7 @@ from inflight.cli.options import PORT
 
 #: Not for a command that starts the worker as well, and why.
 NOT_TAKEN = {
+    "grpc-port": "it is the worker's here, which speaks the same protocol",
     "worker": "the worker is the one that is started",
     "worker-file": "the same",
     "worker-dns": "the same",

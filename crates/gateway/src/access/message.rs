@@ -65,18 +65,27 @@ pub(super) fn framing(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Checks that the body is JSON and not compressed. A web page may send any other type to any server without
-/// asking it first.
+/// Checks that the body is not compressed.
 ///
 /// # Errors
 /// 415 otherwise.
-pub(super) fn json_body(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(super) fn plain_body(headers: &HeaderMap) -> Result<(), ApiError> {
     let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
     if codings.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return Err(ApiError::unsupported_media_type(
             "A compressed request body is not supported. Send it without `Content-Encoding`.",
         ));
     }
+    Ok(())
+}
+
+/// Checks that the body is JSON and not compressed. A web page may send any other type to any server without
+/// asking it first.
+///
+/// # Errors
+/// 415 otherwise.
+pub(super) fn json_body(headers: &HeaderMap) -> Result<(), ApiError> {
+    plain_body(headers)?;
     let content_type = headers.get(header::CONTENT_TYPE);
     let content_type = content_type.and_then(|value| value.to_str().ok());
     let media_type = content_type.and_then(|value| value.split(';').next());

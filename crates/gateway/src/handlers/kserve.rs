@@ -1,57 +1,164 @@
-//! What KServe's HTTP clients find here: whether the server is live and ready, and errors in the flat form that they
-//! read. Inference over KServe is the workers', over gRPC.
+//! KServe's HTTP API, `/v2`. Owns what a call is let through and how long it may take, as for `/v1`; its forms are
+//! inflight-rest's, and which server answers is `upstream`'s.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
-use http::StatusCode;
-use serde_json::json;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use inflight_kserve::inference::ModelInferRequest;
+use inflight_openai::ApiError;
+use inflight_rest::{Call, Method, NoRoute, RestError, Route, Upstream};
+use tonic::{Extensions, Status};
 
-use crate::access::Trusted;
+use super::deadline::deadline;
+use crate::admission::Work;
+use crate::client::Client;
+use crate::error;
+use crate::middleware::RequestContext;
+use crate::request_body;
 use crate::state::AppState;
+use crate::upstream::forward::{CallContext, Forward, ForwardStream};
 
-/// Characters of a name that an error repeats.
-const LONGEST_NAME: usize = 64;
-const NOT_SERVED: &str = "the gateway does not serve KServe over HTTP; send KServe requests to a worker's gRPC port, \
-                          or use `/v1/completions`";
-
-/// The process answers: 200 without a body, as from Triton.
-pub(crate) async fn live() -> StatusCode {
-    StatusCode::OK
-}
-
-/// 200 when some worker can take a request. KServe wants a 4xx otherwise.
-pub(crate) async fn ready(State(state): State<Arc<AppState>>) -> StatusCode {
-    match !state.is_draining() && state.table.ready() {
-        true => StatusCode::OK,
-        false => StatusCode::BAD_REQUEST,
+/// Any call of the API.
+pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {
+    let method = match *request.method() {
+        http::Method::GET => Some(Method::Get),
+        http::Method::POST => Some(Method::Post),
+        _ => None,
+    };
+    let path = request.uri().path();
+    let route = match method {
+        Some(method) => Route::parse(method, path),
+        None => Route::parse(Method::Get, path).and(Err(NoRoute::WrongMethod(Method::Get))),
+    };
+    let route = match route {
+        Ok(route) => route,
+        Err(NoRoute::NotFound) => {
+            return RestError::new(StatusCode::NOT_FOUND, "Not Found").response();
+        }
+        Err(NoRoute::WrongMethod(right)) => return wrong_method(right),
+    };
+    match answer(&state, route, request).await {
+        Ok(response) => response,
+        Err(Failed::Here(error)) => error::flat_response(&error),
+        Err(Failed::There(error)) => error::marked(error.response()),
     }
 }
 
-/// Everything else of KServe's HTTP API. Where keys are required, which models there are is for clients that have one.
-pub(crate) async fn not_served(
-    State(state): State<Arc<AppState>>,
-    trusted: Option<Extension<Trusted>>,
-    request: Request,
-) -> Response {
-    let named = model_in(request.uri().path()).filter(|_| trusted.is_some());
-    let unknown = named.filter(|name| !state.table.models().contains_key(*name));
-    let (status, error) = match unknown {
-        Some(name) => {
-            let name: String = name.chars().take(LONGEST_NAME).collect();
-            // Clients look for these words of Triton's.
-            let error = format!("Request for unknown model: '{name}' is not found");
-            (StatusCode::NOT_FOUND, error)
-        }
-        None => (StatusCode::NOT_IMPLEMENTED, NOT_SERVED.to_owned()),
-    };
-    (status, Json(json!({ "error": error }))).into_response()
+/// Who failed a call: the gateway, or who answers it.
+enum Failed {
+    Here(ApiError),
+    There(RestError),
 }
 
-/// The model that a path names: `/v2/models/NAME/…`.
-fn model_in(path: &str) -> Option<&str> {
-    let rest = path.strip_prefix("/v2/models/")?;
-    rest.split('/').next().filter(|name| !name.is_empty())
+impl From<ApiError> for Failed {
+    fn from(error: ApiError) -> Self {
+        Self::Here(error)
+    }
+}
+
+impl From<RestError> for Failed {
+    fn from(error: RestError) -> Self {
+        Self::There(error)
+    }
+}
+
+async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result<Response, Failed> {
+    if route == Route::Ready && state.is_draining() {
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        return Ok(response);
+    }
+    let is_post = request.method() == http::Method::POST;
+    let (mut parts, body) = request.into_parts();
+    let client = Client::of(&parts.extensions).cloned();
+    let context = parts.extensions.remove::<RequestContext>();
+    let started = context.as_ref().map_or_else(Instant::now, |it| it.started);
+    let until = deadline(&parts.headers, state.request_timeout, started)?;
+    let body = if is_post {
+        let (headers, limit) = (&parts.headers, state.max_body_bytes);
+        Some(request_body::read(headers, body, limit, &state.admission, client.as_ref()).await?)
+    } else {
+        None
+    };
+    let place = if route.is_inference() {
+        Some(Arc::new(state.admission.admit(client.as_ref())?))
+    } else {
+        None
+    };
+    let is_stream = matches!(route, Route::GenerateStream(_));
+    let first = state.first_token_timeout.filter(|_| is_stream);
+    let mut extensions = Extensions::new();
+    extensions.insert(CallContext {
+        request_id: context
+            .as_ref()
+            .map_or_else(Arc::default, |it| Arc::clone(&it.id)),
+        trace_parent: context.and_then(|it| it.trace_parent),
+        deadline: until,
+        first_response: first.and_then(|limit| Some((started.checked_add(limit)?, limit))),
+        place,
+    });
+    let bytes = body
+        .as_ref()
+        .map_or_else(Bytes::new, |body| body.bytes.clone());
+    let call = Call {
+        route,
+        headers: parts.headers,
+        body: bytes,
+        extensions,
+    };
+    let upstream = Sender { state };
+    Ok(inflight_rest::serve(&upstream, call).await?)
+}
+
+fn wrong_method(right: Method) -> Response {
+    let error = RestError::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    let mut response = error.response();
+    let allowed = match right {
+        Method::Get => HeaderValue::from_static("GET"),
+        Method::Post => HeaderValue::from_static("POST"),
+    };
+    response.headers_mut().insert(header::ALLOW, allowed);
+    response
+}
+
+/// The servers, with the gateway's threads for large bodies.
+struct Sender<'a> {
+    state: &'a AppState,
+}
+
+impl Upstream for Sender<'_> {
+    type Service = Forward;
+    type Responses = ForwardStream;
+
+    fn service(&self) -> &Forward {
+        &self.state.forward
+    }
+
+    async fn start(
+        &self,
+        request: tonic::Request<ModelInferRequest>,
+    ) -> Result<ForwardStream, Status> {
+        self.state.forward.start(request).await
+    }
+
+    async fn work<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Result<T, RestError> + Send + 'static,
+    ) -> Result<T, RestError> {
+        let work = move || Ok(work());
+        let done = self.state.admission.work(bytes, Work::Computes, work).await;
+        done.unwrap_or_else(|error| {
+            let status = StatusCode::from_u16(error.status());
+            Err(RestError {
+                status: status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                message: error.message.clone(),
+                retry_after_s: error.retry_after_s,
+            })
+        })
+    }
 }

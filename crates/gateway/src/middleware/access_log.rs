@@ -2,6 +2,7 @@
 
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, Method};
+use inflight_rest::Route;
 
 use super::request_id::{REQUEST_ID, RequestContext};
 use crate::error::{Failure, LoggedAtEnd};
@@ -19,8 +20,9 @@ pub(super) struct Requested {
     pub(super) method: Method,
     /// See [`route_label`].
     pub(super) route: &'static str,
-    /// Whether it is part of the OpenAI API; the rest are probes and scrapes.
-    pub(super) is_api: bool,
+    /// Whether it is part of the OpenAI API, or of KServe's; the rest are probes and scrapes.
+    pub(super) is_openai: bool,
+    pub(super) is_kserve: bool,
 }
 
 /// Completes the headers of an answer, logs it and counts it.
@@ -35,13 +37,14 @@ pub(super) fn record(
     let Requested {
         method,
         route,
-        is_api,
+        is_openai,
+        is_kserve,
     } = requested;
     let id = &context.id;
     if let Ok(value) = HeaderValue::from_str(id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    if *is_api {
+    if *is_openai {
         let millis = HeaderValue::from(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
         response.headers_mut().insert(PROCESSING_MS, millis);
         response.headers_mut().insert(VERSION, VERSION_VALUE);
@@ -59,7 +62,7 @@ pub(super) fn record(
             request_id = %id, %method, route, status, head_ms,
             code = failure.code, param = failure.param, "request failed"
         ),
-        None if *is_api && !logged_at_end => {
+        None if (*is_openai || *is_kserve) && !logged_at_end => {
             tracing::info!(request_id = %id, %method, route, status, head_ms, "request");
         }
         None => tracing::debug!(request_id = %id, %method, route, status, head_ms, "request"),
@@ -67,7 +70,7 @@ pub(super) fn record(
 }
 
 /// The route's template: paths that clients make up never become labels.
-pub(super) fn route_label(matched: Option<&str>) -> &'static str {
+pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
     match matched {
         Some("/v1/chat/completions") => "/v1/chat/completions",
         Some("/v1/completions") => "/v1/completions",
@@ -80,8 +83,14 @@ pub(super) fn route_label(matched: Option<&str>) -> &'static str {
         Some("/health") => "/health",
         Some("/ping") => "/ping",
         Some("/version") => "/version",
-        Some("/v2/health/live" | "/v2/health/ready") => "/v2/health",
-        Some("/v2" | "/v2/{*rest}") => "/v2",
+        Some("/v2" | "/v2/{*rest}") => {
+            // By either method: what a path is does not depend on it.
+            let route = [inflight_rest::Method::Get, inflight_rest::Method::Post];
+            let mut routes = route
+                .into_iter()
+                .filter_map(|method| Route::parse(method, path).ok());
+            routes.next().map_or("/v2/other", |route| route.label())
+        }
         Some("/metrics") => "/metrics",
         _ => "other",
     }

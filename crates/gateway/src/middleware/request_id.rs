@@ -23,7 +23,7 @@ pub(crate) struct RequestContext {
 
 impl RequestContext {
     /// The context of a request that arrives now.
-    pub(super) fn new(headers: &HeaderMap) -> Self {
+    pub(crate) fn new(headers: &HeaderMap) -> Self {
         Self {
             started: Instant::now(),
             id: request_id(headers),

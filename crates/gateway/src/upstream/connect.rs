@@ -82,6 +82,10 @@ pub(crate) async fn keep_connected(slot: Arc<WorkerSlot>, connector: Arc<Connect
                 tracing::warn!(worker = %slot.address, %reason, requests, "worker lost");
             }
             Err(error) => {
+                // A server without a model for OpenAI's clients may have some for KServe's.
+                if !matches!(error, NotReady::Triton(triton::NotReady::NoModel { .. })) {
+                    slot.peer.set_down();
+                }
                 let reason = rpc::describe(&error);
                 slot.set_reason(&reason);
                 // A reason that does not change is logged once.

@@ -17,7 +17,7 @@ use crate::model::adapter::Adapter;
 /// How many workers a request may reach. Two more than one: a rolling restart may end a second worker
 /// under a request that it has already moved. No more, because a request that itself ends workers must not
 /// reach all of them.
-const MOST_WORKERS: usize = 3;
+pub(super) const MOST_WORKERS: usize = 3;
 
 /// How long after its deadline a request is ended here. A worker ends it first, and says so; this is for a
 /// server that knows no deadlines, or does not answer.

@@ -6,23 +6,30 @@ pub(crate) mod request;
 mod request_queue;
 mod step_stream;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use inflight_kserve::assets::DescribeRequest;
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
+use inflight_kserve::client::ConnectError;
 use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
-use inflight_kserve::inference::{ServerLiveRequest, ServerReadyRequest};
+use inflight_kserve::inference::{RepositoryIndexRequest, ServerLiveRequest, ServerReadyRequest};
+use tonic::Code;
 use tonic::transport::Channel;
 
 pub(crate) use self::assets::{AssetCache, AssetError};
 use self::step_stream::StepStream;
 use super::context::Context;
+use super::peer::Served;
+use super::pool::Pool;
 use super::rpc::{self, RpcError};
 use super::table::WorkerSlot;
 
 /// Why a worker is not ready.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotReady {
+    #[error(transparent)]
+    Transport(#[from] ConnectError),
     #[error(transparent)]
     Rpc(#[from] RpcError),
     #[error("the server is running but not ready yet")]
@@ -57,6 +64,11 @@ impl Worker {
         let description = assets.describe(DescribeRequest {});
         let description = rpc::call("ModelAssets.Describe", description).await?;
         let served = cache.served_model(&mut assets, description).await?;
+        slot.peer.set_up(Served {
+            pool: Arc::new(Pool::new(&slot.address, &context.limits.transport())?),
+            models: models(&mut kserve, &served.description.core_model_name).await?,
+            of: Some(served.description.served_model_name.clone()),
+        });
         let stream = StepStream::open(slot, served, &mut kserve, context.limits).await?;
         Ok(Self { stream, kserve })
     }
@@ -88,5 +100,26 @@ impl Worker {
         context.table.set_lost(slot, &reason);
         connection.fail_all("the worker was lost");
         (reason, requests)
+    }
+}
+
+/// Name and version of each model that the worker has for KServe's clients; `core` if it does not say.
+async fn models(
+    kserve: &mut GrpcInferenceServiceClient<Channel>,
+    core: &str,
+) -> Result<BTreeSet<(String, String)>, RpcError> {
+    let index = kserve.repository_index(RepositoryIndexRequest {
+        repository_name: String::new(),
+        ready: true,
+    });
+    match rpc::call("RepositoryIndex", index).await {
+        Ok(index) => {
+            let models = index.models.into_iter();
+            Ok(models.map(|model| (model.name, model.version)).collect())
+        }
+        Err(RpcError::Failed { status, .. }) if status.code() == Code::Unimplemented => {
+            Ok([(core.to_owned(), String::new())].into())
+        }
+        Err(error) => Err(error),
     }
 }

@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::connection::Connection;
+use super::peer::Peer;
+use super::pool::Pool;
 use super::pulse::Pulse;
 use crate::model::adapter::{Adapter, task_of};
 use crate::model::served::ServedModel;
@@ -29,6 +31,8 @@ pub(crate) struct WorkerSlot {
     pub address: Arc<str>,
     /// Whether it still answers, while it is connected.
     pub pulse: Arc<Pulse>,
+    /// For KServe's clients.
+    pub peer: Peer,
     /// One for each model it serves: an Inflight worker has one model, a plain Triton any number.
     connections: ArcSwap<Vec<Arc<Connection>>>,
     /// The models it last served, and why it is not ready now.
@@ -63,6 +67,7 @@ impl WorkerSlot {
         Self {
             address: address.into(),
             pulse: Arc::default(),
+            peer: Peer::default(),
             connections: ArcSwap::default(),
             past: Mutex::new(past),
             retired: watch::Sender::new(false),
@@ -115,6 +120,11 @@ impl WorkerSlot {
         "the server has not answered for too long".to_owned()
     }
 
+    /// Whether KServe's calls may be sent to it.
+    pub(crate) fn takes_calls(&self) -> bool {
+        self.peer.is_up() && !self.pulse.is_silent() && !self.is_retired()
+    }
+
     /// Ends every request that it has with an error.
     pub(crate) fn fail_all(&self, text: &str) {
         for connection in self.connections.load().iter() {
@@ -125,10 +135,8 @@ impl WorkerSlot {
     /// Requests that wait for its output.
     pub(crate) fn active(&self) -> usize {
         let connections = self.connections.load();
-        connections
-            .iter()
-            .map(|connection| connection.active())
-            .sum()
+        let of_models = connections.iter().map(|connection| connection.active());
+        of_models.sum::<usize>() + self.peer.active()
     }
 
     /// The connection of this model, when ready.
@@ -216,13 +224,15 @@ impl ModelEntry {
 
     fn least_loaded(&self, fits: impl Fn(&Connection) -> bool) -> Option<Arc<Connection>> {
         let ready = self.workers.iter();
-        ready
-            .filter_map(|slot| slot.connection(&self.name))
-            .filter(|connection| fits(connection))
-            .min_by_key(|connection| {
-                let last_turn = connection.last_turn.load(Ordering::Relaxed);
-                (connection.active(), last_turn)
-            })
+        let ready = ready.filter_map(|slot| Some((slot, slot.connection(&self.name)?)));
+        let least =
+            ready
+                .filter(|(_, connection)| fits(connection))
+                .min_by_key(|(slot, connection)| {
+                    let last_turn = connection.last_turn.load(Ordering::Relaxed);
+                    (connection.active() + slot.peer.active(), last_turn)
+                });
+        least.map(|(_, connection)| connection)
     }
 }
 
@@ -233,6 +243,27 @@ pub(crate) enum NoModel {
     NotYet,
     /// Every worker has said what it serves, and none serves this.
     Unknown,
+}
+
+/// Why no server takes a call of KServe's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoPeer {
+    /// Some server has never said what it serves: the name may yet appear.
+    NotYet,
+    /// No server has the model.
+    Unknown,
+    /// Several models go by the name; these are names of one each.
+    Ambiguous(Vec<String>),
+    /// All that have it are away, or have been tried.
+    NoneReady,
+}
+
+/// A server that was picked for a call, and the name that the model has there.
+#[derive(Debug)]
+pub(crate) struct Picked {
+    pub slot: Arc<WorkerSlot>,
+    pub pool: Arc<Pool>,
+    pub model: String,
 }
 
 /// All workers and the models they serve.
@@ -329,6 +360,72 @@ impl Table {
         })
     }
 
+    /// Picks the server of a call for this model: the one with the fewest open requests, and among equals the one
+    /// whose last turn is longest ago; none of the `tried` addresses. `OWN:MODEL` is the model at workers whose
+    /// own model is called `OWN`, and at others the model of that name. Needs an empty version, or one that there is.
+    ///
+    /// # Errors
+    /// [`NoPeer`].
+    pub(crate) fn pick_peer(
+        &self,
+        name: &str,
+        version: &str,
+        tried: &[Arc<str>],
+    ) -> Result<Picked, NoPeer> {
+        let mut owners: Vec<Option<String>> = Vec::new();
+        let mut is_heard = true;
+        let mut fitting = Vec::new();
+        let workers = self.workers.load();
+        let configured = workers.iter().filter(|slot| !slot.is_retired());
+        for slot in configured {
+            let Some(served) = slot.peer.served() else {
+                is_heard = false;
+                continue;
+            };
+            let qualified = served.of.as_deref().and_then(|of| {
+                let rest = name.strip_prefix(of)?.strip_prefix(':')?;
+                served.has(rest, version).then_some(rest)
+            });
+            let model = if served.has(name, version) {
+                if !owners.contains(&served.of) {
+                    owners.push(served.of.clone());
+                }
+                name
+            } else if let Some(model) = qualified {
+                model
+            } else {
+                continue;
+            };
+            fitting.push((slot, served.pool.clone(), model.to_owned()));
+        }
+        if owners.len() > 1 {
+            let names = owners
+                .into_iter()
+                .flatten()
+                .map(|of| format!("{of}:{name}"));
+            return Err(NoPeer::Ambiguous(names.collect()));
+        }
+        if fitting.is_empty() {
+            return Err(if is_heard {
+                NoPeer::Unknown
+            } else {
+                NoPeer::NotYet
+            });
+        }
+        let ready = fitting.into_iter().filter(|(slot, ..)| {
+            slot.takes_calls() && !tried.contains(&slot.address)
+        });
+        let least = ready.min_by_key(|(slot, ..)| {
+            let last_turn = slot.peer.last_turn.load(Ordering::Relaxed);
+            (slot.active(), last_turn)
+        });
+        let (slot, pool, model) = least.ok_or(NoPeer::NoneReady)?;
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
+        slot.peer.last_turn.store(turn, Ordering::Relaxed);
+        let slot = Arc::clone(slot);
+        Ok(Picked { slot, pool, model })
+    }
+
     /// Whether any worker is ready.
     pub(crate) fn ready(&self) -> bool {
         self.workers.load().iter().any(|slot| slot.is_ready())
@@ -360,6 +457,7 @@ impl Table {
     pub(crate) fn set_lost(&self, slot: &WorkerSlot, reason: &str) {
         let _one = self.changing.lock();
         slot.set_reason(reason);
+        slot.peer.set_down();
         slot.connections.store(Arc::default());
     }
 

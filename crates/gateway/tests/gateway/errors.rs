@@ -359,53 +359,6 @@ async fn requests_over_the_limit_get_429_with_retry_after() {
 }
 
 #[tokio::test]
-async fn kserve_clients_read_flat_errors() {
-    let (_worker, gateway) = pair().await;
-    for (path, status, words) in [
-        (
-            "/v2/models/other/infer",
-            404,
-            "Request for unknown model: 'other' is not found",
-        ),
-        ("/v2/models/m", 501, "gRPC"),
-        ("/v2", 501, "gRPC"),
-        ("/v2/repository/index", 501, "gRPC"),
-    ] {
-        let answer = gateway.post(path, &json!({})).await;
-        assert_eq!(answer.status, status, "{path}");
-        let error = answer.json();
-        let error = error["error"].as_str().unwrap();
-        assert!(error.contains(words), "{path}: {error}");
-    }
-    for path in ["/v2/health/live", "/v2/health/ready"] {
-        assert_eq!(gateway.get(path).await.status, 200, "{path}");
-    }
-}
-
-#[tokio::test]
-async fn kserve_clients_read_refusals_too_and_learn_no_names_without_a_key() {
-    let worker = FakeWorker::start(byte_model()).await;
-    let gateway = Gateway::start(&[worker.address], &["--api-key", "k"]).await;
-    let gateway = gateway.ready().await;
-    let mut client = Client::connect(gateway.address).await;
-    let mut ask = async |path: &str, key: &str| {
-        let request = Request::post(path)
-            .header("host", "gateway")
-            .header("content-type", "application/octet-stream")
-            .header("authorization", format!("Bearer {key}"))
-            .body(Full::from(""))
-            .unwrap();
-        let answer = client.whole(request).await;
-        assert!(answer.json()["error"].is_string(), "{path}");
-        answer.status
-    };
-    assert_eq!(ask("/v2/models/other/infer", "k").await, 404);
-    assert_eq!(ask("/v2/models/other/infer", "wrong").await, 401);
-    let answer = gateway.post("/v2/models/other/infer", &json!({})).await;
-    assert_eq!(answer.status, 501, "without a key, every name is alike");
-}
-
-#[tokio::test]
 async fn probes_of_other_servers_find_an_answer() {
     let lost = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let unready = Gateway::start(&[lost], &[]).await;

@@ -12,6 +12,7 @@ mod completions;
 mod deadlines;
 mod errors;
 mod failover;
+mod kserve;
 mod lifecycle;
 mod preparing;
 mod sharing;

@@ -9,7 +9,6 @@ use inflight_kserve::names::FINAL_RESPONSE;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::{TensorError, Tensors};
 use inflight_text::Tokenizer;
-use tonic::Code;
 
 use crate::model::dialect::{Dialect, TritonModel, output};
 use crate::upstream::inbox::DeltaDetails;
@@ -330,36 +329,6 @@ pub(super) fn is_final(response: &ModelInferResponse) -> bool {
     let flag = response.parameters.get(FINAL_RESPONSE);
     let flag = flag.and_then(|flag| flag.parameter_choice.as_ref());
     matches!(flag, Some(ParameterChoice::BoolParam(true)))
-}
-
-/// The gRPC status code that an error's words amount to, and the words that a client may read where
-/// the request is at fault. Triton's stream carries words alone, its TensorRT-LLM models give INTERNAL
-/// for nearly everything, and BLS puts a whole traceback around the line that matters.
-pub(super) fn classify(text: &str) -> (Code, &str) {
-    use Code::{InvalidArgument, ResourceExhausted, Unavailable};
-    /// Words, all in lower case, and what they mean; the first match counts.
-    const MEANINGS: [(&str, Code); 12] = [
-        ("exceeds maximum queue size", ResourceExhausted),
-        ("queue is full", ResourceExhausted),
-        ("exceeds maximum input length", InvalidArgument),
-        ("exceeds the maximum", InvalidArgument),
-        ("exceeds max", InvalidArgument),
-        ("should not exceed max", InvalidArgument),
-        ("unknown model", Unavailable),
-        ("is not ready", Unavailable),
-        ("not at ready state", Unavailable),
-        ("unavailable", Unavailable),
-        ("cancelled", Unavailable),
-        ("canceled", Unavailable),
-    ];
-    let lower = text.to_ascii_lowercase();
-    let found = MEANINGS.iter().find(|(words, _)| lower.contains(words));
-    let Some((words, code)) = found else {
-        return (Code::Internal, text);
-    };
-    let mut lines = text.lines();
-    let line = lines.find(|line| line.to_ascii_lowercase().contains(words));
-    (*code, line.unwrap_or(text).trim())
 }
 
 #[cfg(test)]

@@ -3,70 +3,29 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use inflight_kserve::client::{self, ConnectError, TransportOptions};
-use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
-use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use super::answer::{Expected, Reader, classify};
+use super::answer::{Expected, Reader};
 use super::request::{Sequence, triton_request};
 use crate::metrics::Metrics;
 use crate::model::dialect::TritonModel;
 use crate::model::served::ServedModel;
+use crate::upstream::classify::classify;
 use crate::upstream::connection::{NotSent, Transport};
+use crate::upstream::pool::{Client, Pool};
 use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::pulse::Pulse;
 use crate::upstream::registry::{Handle, Registry};
 use crate::upstream::rpc;
 
-/// HTTP/2 connections to one server. One would put all streams behind one flow-control window and one
-/// of the server's threads; a handful is enough for either.
-const CONNECTIONS: usize = 4;
-/// Streams that were reset and whose late frames are ignored; a few bytes each.
-const REMEMBERED_RESETS: usize = 1 << 14;
 /// How long a server may take to close a stream after its last response.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The connections to one server, shared by its models.
-#[derive(Debug)]
-pub(super) struct Pool {
-    clients: [GrpcInferenceServiceClient<Channel>; CONNECTIONS],
-    next: AtomicUsize,
-}
-
-impl Pool {
-    /// Connects at the first use, and again after a loss.
-    ///
-    /// # Errors
-    /// The address is none.
-    pub(super) fn new(address: &str, options: &TransportOptions) -> Result<Self, ConnectError> {
-        let endpoint = client::endpoint(address, options)?
-            // A client that leaves resets its stream, and what the server had sent by then still
-            // arrives. For a stream that is forgotten that would count as a protocol error, and after
-            // a thousand of them as a reason to drop the connection and all that travels on it.
-            .http2_max_concurrent_reset_streams(REMEMBERED_RESETS)
-            .http2_max_local_error_reset_streams(None);
-        let clients =
-            std::array::from_fn(|_| client::inference_client(endpoint.connect_lazy(), options));
-        Ok(Self {
-            clients,
-            next: AtomicUsize::new(0),
-        })
-    }
-
-    /// The next connection's client; cloning one costs a few counters.
-    pub(super) fn client(&self) -> GrpcInferenceServiceClient<Channel> {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        self.clients[turn % CONNECTIONS].clone()
-    }
-}
 
 /// The open requests of one model at a server.
 #[derive(Debug)]
@@ -173,11 +132,7 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    async fn run(
-        mut self,
-        mut client: GrpcInferenceServiceClient<Channel>,
-        request: ModelInferRequest,
-    ) {
+    async fn run(mut self, mut client: Client, request: ModelInferRequest) {
         let opened = client.model_stream_infer(tokio_stream::once(request)).await;
         let mut stream = match opened {
             Ok(stream) => stream.into_inner(),

@@ -14,12 +14,14 @@ use inflight_kserve::inference::{
 use inflight_kserve::names::STEP_BATCHING_EXTENSION;
 use tonic::Code;
 
-use super::exchange::{Exchanges, Pool};
+use super::exchange::Exchanges;
 use super::tokenizers::Tokenizers;
 use crate::model::dialect::{self, Surroundings, TritonModel};
 use crate::model::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 use crate::upstream::connection::Connection;
 use crate::upstream::context::Context;
+use crate::upstream::peer::Served;
+use crate::upstream::pool::Pool;
 use crate::upstream::registry::Registry;
 use crate::upstream::rpc::{self, RpcError};
 use crate::upstream::table::WorkerSlot;
@@ -92,7 +94,11 @@ impl Server {
         tokenizers: &Tokenizers,
         context: &Context,
     ) -> Result<Self, NotReady> {
-        let pool = Arc::new(Pool::new(&slot.address, &context.limits.transport())?);
+        // Calls of KServe's clients travel on it; a server that is asked again keeps it.
+        let pool = match slot.peer.served().filter(|served| served.of.is_none()) {
+            Some(served) => Arc::clone(&served.pool),
+            None => Arc::new(Pool::new(&slot.address, &context.limits.transport())?),
+        };
         let index = match index(&pool).await {
             Err(RpcError::Failed { status, .. }) if status.code() == Code::Unimplemented => {
                 return Err(NotReady::Unknown {
@@ -102,6 +108,7 @@ impl Server {
             }
             index => index?,
         };
+        list(slot, &pool, &index);
         let mut server = Self {
             name,
             configs: configs(&pool, &index).await?,
@@ -226,6 +233,7 @@ impl Server {
             if index == self.index && read.elapsed() < READ_EVERY {
                 continue;
             }
+            list(slot, &self.pool, &index);
             let configs = match configs(&self.pool, &index).await {
                 Ok(configs) => configs,
                 Err(error) => return rpc::describe(&error),
@@ -255,6 +263,15 @@ impl Server {
             );
         }
     }
+}
+
+/// Tells the table which models KServe's clients find at the server.
+fn list(slot: &WorkerSlot, pool: &Arc<Pool>, index: &Index) {
+    slot.peer.set_up(Served {
+        pool: Arc::clone(pool),
+        models: index.clone(),
+        of: None,
+    });
 }
 
 /// The models that are ready. Whether the server as a whole is says less: one model that cannot be loaded

@@ -453,49 +453,6 @@ fn a_last_repeated_text_counts_where_it_has_a_token() {
 }
 
 #[test]
-fn errors_are_classified_by_their_words() {
-    let traceback = "Traceback (most recent call last):\n  File \"model.py\", line 3\nRuntimeError: \
-                     Prompt length (9) exceeds maximum input length (8).\n";
-    for (words, code, told) in [
-        (
-            traceback,
-            Code::InvalidArgument,
-            "RuntimeError: Prompt length (9) exceeds maximum input length (8).",
-        ),
-        (
-            "Error generating request: The sum of prompt length (9.0), query length (0) should not \
-             exceed max_num_tokens (8)",
-            Code::InvalidArgument,
-            "Error generating request: The sum of prompt length (9.0), query length (0) should not \
-             exceed max_num_tokens (8)",
-        ),
-        (
-            "Exceeds maximum queue size",
-            Code::ResourceExhausted,
-            "Exceeds maximum queue size",
-        ),
-        (
-            "Request for unknown model: 'm' is not found",
-            Code::Unavailable,
-            "Request for unknown model: 'm' is not found",
-        ),
-        (
-            "Request cancelled by client",
-            Code::Unavailable,
-            "Request cancelled by client",
-        ),
-        (
-            "Encountered an error",
-            Code::Internal,
-            "Encountered an error",
-        ),
-        ("", Code::Internal, ""),
-    ] {
-        assert_eq!(classify(words), (code, told));
-    }
-}
-
-#[test]
 fn a_malformed_tensor_is_an_error() {
     let mut reader = reader("tokens", expected(9));
     let wrong_type = response(false, |builder| {

@@ -1,4 +1,4 @@
-//! The connections of the gRPC port, and how many there may be. Knows nothing of what they carry.
+//! The connections of a gRPC port, and how many there may be. Knows nothing of what they carry.
 
 use std::io::{Error, IoSlice};
 use std::pin::Pin;
@@ -18,14 +18,14 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// One connection and its place among those that there may be.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     socket: TcpStream,
     _place: OwnedSemaphorePermit,
 }
 
 /// Accepted connections, `limit` at once; one more is closed at once, so that its client learns of it. Without
 /// Nagle's delay: each message is complete when it is written.
-pub(crate) fn accept(
+pub fn accept(
     listener: TcpListener,
     limit: usize,
 ) -> impl Stream<Item = std::io::Result<Connection>> {

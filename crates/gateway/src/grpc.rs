@@ -1,0 +1,204 @@
+//! KServe over gRPC for Triton's clients: the gateway as one address of many servers. Owns which calls are let in,
+//! as over HTTP, and what becomes of a stream with several requests; which server answers is `upstream`'s.
+
+mod stream;
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::Extensions;
+use inflight_kserve::accept::accept;
+use inflight_kserve::client::{TransportOptions, server};
+use inflight_kserve::inference as wire;
+use inflight_kserve::inference::grpc_inference_service_server::{
+    GrpcInferenceService, GrpcInferenceServiceServer,
+};
+use inflight_openai::ApiError;
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpConnectInfo;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use crate::client::{Addresses, Client, Connection};
+use crate::middleware::RequestContext;
+use crate::state::AppState;
+use crate::upstream::forward::CallContext;
+
+/// Calls at once on one connection: Triton's clients open one stream for each request.
+const MAX_STREAMS: u32 = 1024;
+/// Bytes of requests that one stream may send ahead of being read; a connection may send twice that.
+const RECEIVE_WINDOW: u32 = 1 << 20;
+
+/// What the port takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrpcLimits {
+    pub max_message_bytes: usize,
+    pub max_connections: usize,
+    /// How long open calls may take once `shutdown` has resolved.
+    pub grace: Duration,
+}
+
+/// Serves until `shutdown` resolves and open calls have ended, or the grace period has.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    state: Arc<AppState>,
+    limits: GrpcLimits,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) {
+    let service = GrpcInferenceServiceServer::new(Service {
+        state,
+        addresses: Arc::default(),
+    })
+    .max_decoding_message_size(limits.max_message_bytes)
+    .max_encoding_message_size(limits.max_message_bytes);
+    let (told, mut stopping) = tokio::sync::watch::channel(false);
+    let stopped = async move {
+        shutdown.await;
+        let _ = told.send(true);
+    };
+    let serving = server(&TransportOptions {
+        max_message_bytes: limits.max_message_bytes,
+        stream_window_bytes: RECEIVE_WINDOW,
+        connection_window_bytes: 2 * RECEIVE_WINDOW,
+        ..TransportOptions::default()
+    })
+    .max_concurrent_streams(MAX_STREAMS)
+    .add_service(service)
+    .serve_with_incoming_shutdown(accept(listener, limits.max_connections), stopped);
+    let over = async {
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+        // A moment more than the HTTP port has: its end interrupts what is open here, too.
+        tokio::time::sleep(limits.grace + Duration::from_secs(1)).await;
+    };
+    tokio::select! {
+        served = serving => if let Err(error) = served {
+            tracing::error!("the gRPC port ended: {error}");
+        },
+        () = over => {}
+    }
+}
+
+/// The service, before its calls are let in.
+struct Service {
+    state: Arc<AppState>,
+    addresses: Arc<Addresses>,
+}
+
+/// What a call that was let in may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Ask how the gateway is, which everybody may.
+    Probe,
+    /// Ask about models.
+    Question,
+    /// Make a model work.
+    Work,
+}
+
+impl Service {
+    /// Lets a call in, and says what its server is to know of it.
+    ///
+    /// # Errors
+    /// No key, a wrong one, or no place.
+    fn admit<T>(&self, request: Request<T>, kind: Kind) -> Result<Request<T>, Status> {
+        let (metadata, extensions, message) = request.into_parts();
+        let headers = metadata.into_headers();
+        let client = self.client(&extensions);
+        if kind != Kind::Probe {
+            let known = self.state.access.allows(client.as_deref(), &headers);
+            known.map_err(|error| status(&error))?;
+        }
+        let context = RequestContext::new(&headers);
+        let timeout = self.state.request_timeout;
+        let mut call = CallContext {
+            request_id: context.id,
+            trace_parent: context.trace_parent,
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            ..CallContext::default()
+        };
+        if kind == Kind::Work {
+            let place = self.state.admission.admit(client.as_ref());
+            call.place = Some(Arc::new(place.map_err(|error| status(&error))?));
+        }
+        let mut request = Request::new(message);
+        request.extensions_mut().insert(call);
+        Ok(request)
+    }
+
+    /// Who calls. Counted for the call alone: gRPC's own limits bound a connection.
+    fn client(&self, extensions: &Extensions) -> Option<Arc<Client>> {
+        let info = extensions.get::<TcpConnectInfo>()?;
+        let peer = info.remote_addr().as_ref().map(SocketAddr::ip)?;
+        let connection = Connection::new(peer, &self.addresses);
+        Some(Client::new(Arc::new(connection)))
+    }
+}
+
+/// A refusal in gRPC's words.
+fn status(error: &ApiError) -> Status {
+    let code = match error.status() {
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        429 => Code::ResourceExhausted,
+        503 => Code::Unavailable,
+        400..=499 => Code::InvalidArgument,
+        _ => Code::Internal,
+    };
+    Status::new(code, error.message.clone())
+}
+
+/// Calls that are let in and passed on.
+macro_rules! passed_on {
+    ($($rpc:ident($request:ident) -> $response:ident: $kind:ident;)*) => {$(
+        // Spelled as async_trait expands it: the attribute does not see into this macro.
+        fn $rpc<'life0, 'async_trait>(
+            &'life0 self,
+            request: Request<wire::$request>,
+        ) -> Pin<Box<dyn Future<Output = Result<Response<wire::$response>, Status>> + Send + 'async_trait>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                let request = self.admit(request, Kind::$kind)?;
+                self.state.forward.$rpc(request).await
+            })
+        }
+    )*};
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Service {
+    type ModelStreamInferStream = stream::Answers;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<wire::ModelInferRequest>>,
+    ) -> Result<Response<stream::Answers>, Status> {
+        let request = self.admit(request, Kind::Question)?;
+        Ok(Response::new(stream::open(&self.state, request)))
+    }
+
+    passed_on! {
+        server_live(ServerLiveRequest) -> ServerLiveResponse: Probe;
+        server_ready(ServerReadyRequest) -> ServerReadyResponse: Probe;
+        model_ready(ModelReadyRequest) -> ModelReadyResponse: Question;
+        server_metadata(ServerMetadataRequest) -> ServerMetadataResponse: Question;
+        model_metadata(ModelMetadataRequest) -> ModelMetadataResponse: Question;
+        model_config(ModelConfigRequest) -> ModelConfigResponse: Question;
+        model_infer(ModelInferRequest) -> ModelInferResponse: Work;
+        model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse: Question;
+        repository_index(RepositoryIndexRequest) -> RepositoryIndexResponse: Question;
+        repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse: Question;
+        repository_model_unload(RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse: Question;
+        system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse: Question;
+        system_shared_memory_register(SystemSharedMemoryRegisterRequest) -> SystemSharedMemoryRegisterResponse: Question;
+        system_shared_memory_unregister(SystemSharedMemoryUnregisterRequest) -> SystemSharedMemoryUnregisterResponse: Question;
+        cuda_shared_memory_status(CudaSharedMemoryStatusRequest) -> CudaSharedMemoryStatusResponse: Question;
+        cuda_shared_memory_register(CudaSharedMemoryRegisterRequest) -> CudaSharedMemoryRegisterResponse: Question;
+        cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest) -> CudaSharedMemoryUnregisterResponse: Question;
+        trace_setting(TraceSettingRequest) -> TraceSettingResponse: Question;
+        log_settings(LogSettingsRequest) -> LogSettingsResponse: Question;
+    }
+}

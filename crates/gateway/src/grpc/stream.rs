@@ -1,0 +1,177 @@
+//! One stream of a client of Triton's, with any number of requests. Each becomes a stream of its own at the server
+//! that it goes to, so that the requests of one client are spread as well; their responses come in the order in
+//! which they are made. Dropping the answers stops the work on all of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::inference::{
+    InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
+};
+use inflight_kserve::names;
+use inflight_kserve::tensor::Tensors;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Status, Streaming};
+
+use super::status;
+use crate::state::AppState;
+use crate::upstream::forward::{CallContext, Target};
+use crate::upstream::pool::Client;
+use crate::upstream::table::Picked;
+
+/// Responses of all requests that may wait for the client.
+const WAITING: usize = 64;
+
+type Answer = Result<ModelStreamInferResponse, Status>;
+/// The responses of a stream's requests.
+pub(super) type Answers = ReceiverStream<Answer>;
+/// Where the open requests are, by the client's own id: what stops one must go there.
+type Places = Arc<Mutex<HashMap<String, (Picked, Client)>>>;
+
+/// Reads requests until the client ends its side, and answers each.
+pub(super) fn open(
+    state: &Arc<AppState>,
+    request: Request<Streaming<ModelInferRequest>>,
+) -> Answers {
+    let (_, mut extensions, incoming) = request.into_parts();
+    let context = extensions.remove::<CallContext>().unwrap_or_default();
+    let (sender, answers) = mpsc::channel(WAITING);
+    let reading = read(Arc::clone(state), context, incoming, sender.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = reading => {}
+            // The client has gone; with the reading, all its requests end.
+            () = sender.closed() => {}
+        }
+    });
+    ReceiverStream::new(answers)
+}
+
+async fn read(
+    state: Arc<AppState>,
+    context: CallContext,
+    mut incoming: Streaming<ModelInferRequest>,
+    sender: mpsc::Sender<Answer>,
+) {
+    let places = Places::default();
+    let mut requests = JoinSet::new();
+    loop {
+        let message = tokio::select! {
+            biased;
+            Some(_) = requests.join_next(), if !requests.is_empty() => continue,
+            message = incoming.message() => message,
+        };
+        match message {
+            Ok(Some(message)) => {
+                let (id, model) = (message.id.clone(), message.model_name.clone());
+                let place = match state.admission.admit(None) {
+                    Ok(place) => Some(Arc::new(place)),
+                    Err(error) => {
+                        let _ = sender.send(Ok(failed(id, model, &status(&error)))).await;
+                        continue;
+                    }
+                };
+                let context = CallContext {
+                    place,
+                    deadline: None,
+                    ..context.clone()
+                };
+                let answering = answer(
+                    Arc::clone(&state),
+                    context,
+                    message,
+                    sender.clone(),
+                    Arc::clone(&places),
+                );
+                requests.spawn(answering);
+            }
+            Ok(None) => break,
+            // Nothing after it can be read.
+            Err(status) => {
+                let _ = sender.send(Err(status)).await;
+                return;
+            }
+        }
+    }
+    while requests.join_next().await.is_some() {}
+}
+
+/// Passes a request on, and its responses back.
+async fn answer(
+    state: Arc<AppState>,
+    mut context: CallContext,
+    message: ModelInferRequest,
+    sender: mpsc::Sender<Answer>,
+    places: Places,
+) {
+    let (id, model) = (message.id.clone(), message.model_name.clone());
+    let timeout = state.request_timeout;
+    context.deadline = timeout.and_then(|timeout| std::time::Instant::now().checked_add(timeout));
+    let target = match is_stop(&message) {
+        true => places
+            .lock()
+            .remove(&id)
+            .map(|(picked, client)| Target::Same(picked, client)),
+        false => None,
+    };
+    let own = (target.is_none() && !id.is_empty()).then(|| id.clone());
+    let started = state
+        .forward
+        .stream(message, context, target.unwrap_or(Target::Any));
+    let mut responses = match started.await {
+        Ok(responses) => responses,
+        Err(status) => {
+            let _ = sender.send(Ok(failed(id, model, &status))).await;
+            return;
+        }
+    };
+    if let Some((own, source)) = own.clone().zip(responses.source()) {
+        places.lock().insert(own, source);
+    }
+    while let Some(response) = responses.next().await {
+        let response = response.unwrap_or_else(|status| failed(id.clone(), model.clone(), &status));
+        if sender.send(Ok(response)).await.is_err() {
+            return;
+        }
+    }
+    if let Some(own) = own {
+        places.lock().remove(&own);
+    }
+}
+
+/// Whether a request stops another one.
+fn is_stop(message: &ModelInferRequest) -> bool {
+    let mut inputs = message.inputs.iter();
+    inputs.any(|input| input.name == names::STOP)
+        && Tensors::inputs(message)
+            .is_ok_and(|inputs| matches!(inputs.scalar::<bool>(names::STOP), Ok(Some(true))))
+}
+
+/// A request's error, as Triton tells it in a stream, with its code beside it.
+fn failed(id: String, model: String, status: &Status) -> ModelStreamInferResponse {
+    let parameter = |choice| InferParameter {
+        parameter_choice: Some(choice),
+    };
+    let code = ParameterChoice::Int64Param(i64::from(i32::from(status.code())));
+    ModelStreamInferResponse {
+        error_message: status.message().to_owned(),
+        infer_response: Some(ModelInferResponse {
+            model_name: model,
+            id,
+            parameters: [
+                (names::ERROR_CODE.to_owned(), parameter(code)),
+                (
+                    names::FINAL_RESPONSE.to_owned(),
+                    parameter(ParameterChoice::BoolParam(true)),
+                ),
+            ]
+            .into(),
+            ..ModelInferResponse::default()
+        }),
+    }
+}

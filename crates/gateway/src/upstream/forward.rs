@@ -1,0 +1,415 @@
+//! KServe's calls for many servers: one call goes to one of them, and to another if that one cannot answer. Owns
+//! which failures another server may not have, and when a call is given up; what calls say is their own.
+//!
+//! A call moves while its client has seen nothing of an answer. A stream is final with its first response.
+
+mod calls;
+mod merge;
+mod service;
+mod streams;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use inflight_kserve::inference::{
+    ModelInferRequest, ModelMetadataResponse, ModelStreamInferResponse,
+};
+use inflight_kserve::names::ERROR_CODE;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tonic::{Code, Request, Status, Streaming};
+
+pub(crate) use self::streams::ForwardStream;
+use super::classify::classify;
+use super::dispatch::MOST_WORKERS;
+use super::pool::Client;
+use super::table::{NoPeer, Picked, Table, WorkerSlot};
+use crate::metrics::{Metrics, RetryLabels, RetryReason};
+
+/// How long a model's metadata is taken to hold: as long as a configuration is between two looks at it.
+const METADATA_AGE: Duration = Duration::from_secs(5);
+/// Models whose metadata is kept.
+const METADATA_KEPT: usize = 256;
+
+/// What a call's server is to know of it, and how long it may take.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CallContext {
+    pub request_id: Arc<str>,
+    /// W3C trace context.
+    pub trace_parent: Option<Box<str>>,
+    /// When it must have been answered.
+    pub deadline: Option<Instant>,
+    /// When a stream must have begun.
+    pub first_response: Option<(Instant, Duration)>,
+    /// Its place among the admitted ones, held until the last of it is gone.
+    pub place: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Forward {
+    table: Arc<Table>,
+    metrics: Arc<Metrics>,
+    metadata: Mutex<HashMap<(String, String), (Instant, ModelMetadataResponse)>>,
+    /// Tells apart requests of different clients that have one id.
+    requests: AtomicU64,
+    /// Set when open calls are to end.
+    interrupted: watch::Sender<bool>,
+}
+
+/// An open call at a server.
+#[derive(Debug)]
+pub(crate) struct Open {
+    slot: Arc<WorkerSlot>,
+    client: Client,
+    model: String,
+}
+
+impl Open {
+    fn new(picked: &Picked, client: Client) -> Self {
+        picked.slot.peer.enter();
+        Self {
+            slot: Arc::clone(&picked.slot),
+            client,
+            model: picked.model.clone(),
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.slot.peer.leave();
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// To whoever is least loaded.
+    Any,
+    /// To the server, and over the connection, of another request.
+    Same(Picked, Client),
+}
+
+/// What is asked, whatever the call.
+#[derive(Clone, Copy, Debug)]
+struct Asked<'a> {
+    model: &'a str,
+    version: &'a str,
+    context: &'a CallContext,
+    /// Whether it is a stream that must begin in time.
+    begins: bool,
+}
+
+impl Forward {
+    /// Calls go to the servers of `table`.
+    pub(crate) fn new(table: Arc<Table>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            table,
+            metrics,
+            metadata: Mutex::default(),
+            requests: AtomicU64::new(0),
+            interrupted: watch::Sender::new(false),
+        }
+    }
+
+    /// Whether some server can take calls.
+    pub(crate) fn is_ready(&self) -> bool {
+        let workers = self.table.workers();
+        workers.iter().any(|slot| slot.takes_calls())
+    }
+
+    /// Ends every open call with an error.
+    pub(crate) fn interrupt(&self) {
+        self.interrupted.send_replace(true);
+    }
+
+    /// Sends one request of a stream of its own, and waits for its first response.
+    ///
+    /// # Errors
+    /// It failed, and no other server can take it.
+    pub(crate) async fn stream(
+        &self,
+        mut message: ModelInferRequest,
+        context: CallContext,
+        target: Target,
+    ) -> Result<ForwardStream, Status> {
+        let id = self.make_own(&mut message);
+        let asked = Asked {
+            model: &message.model_name,
+            version: &message.model_version,
+            context: &context,
+            begins: true,
+        };
+        let ask = |mut client: Client, model: String| {
+            let mut message = message.clone();
+            message.model_name = model;
+            let request = context.request(tokio_stream::once(message));
+            async move {
+                let mut stream = client.model_stream_infer(request).await?.into_inner();
+                let first = stream.message().await?;
+                match first.as_ref().and_then(in_band) {
+                    Some(status) => Err(status),
+                    None => Ok((first, stream)),
+                }
+            }
+        };
+        let ((first, rest), open) = self.call(asked, target, ask).await?;
+        let ended = Box::pin(ended(self.interrupted.subscribe(), context.deadline));
+        Ok(ForwardStream::new(first, rest, id, open, ended, context))
+    }
+
+    /// Gives the request an id that no other client's has at the server: it can be stopped by it. Returns the
+    /// client's own, for the responses.
+    fn make_own(&self, message: &mut ModelInferRequest) -> Option<String> {
+        if message.id.is_empty() {
+            return None;
+        }
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let own = format!("{}-{number:x}", message.id);
+        Some(std::mem::replace(&mut message.id, own))
+    }
+
+    /// Makes a call at the server that it is for, or at another one if that cannot answer.
+    async fn call<T, F>(
+        &self,
+        asked: Asked<'_>,
+        target: Target,
+        ask: impl Fn(Client, String) -> F,
+    ) -> Result<(T, Open), Status>
+    where
+        F: Future<Output = Result<T, Status>> + Send,
+    {
+        let context = asked.context;
+        let calls = self.call_until(asked, target, ask);
+        let until = ended(self.interrupted.subscribe(), context.deadline);
+        let first = context.first_response.filter(|_| asked.begins);
+        tokio::select! {
+            biased;
+            answer = calls => answer,
+            status = until => Err(status),
+            limit = reached(first) => Err(Status::deadline_exceeded(format!(
+                "the model generated nothing within {} s", limit.as_secs()
+            ))),
+        }
+    }
+
+    async fn call_until<T, F>(
+        &self,
+        asked: Asked<'_>,
+        target: Target,
+        ask: impl Fn(Client, String) -> F,
+    ) -> Result<(T, Open), Status>
+    where
+        F: Future<Output = Result<T, Status>> + Send,
+    {
+        let (mut picked, client, may_move) = match target {
+            Target::Same(picked, client) => (picked, client, false),
+            Target::Any => {
+                let picked = self.pick(asked, &[])?;
+                let client = picked.pool.client();
+                (picked, client, true)
+            }
+        };
+        let mut tried = vec![Arc::clone(&picked.slot.address)];
+        let mut open = Open::new(&picked, client);
+        loop {
+            let answer = ask(open.client.clone(), picked.model.clone());
+            let next = {
+                tokio::pin!(answer);
+                let mut heeds_silence = may_move;
+                loop {
+                    tokio::select! {
+                        biased;
+                        answer = &mut answer => break match answer {
+                            Ok(answer) => {
+                                open.slot.pulse.hear();
+                                return Ok((answer, open));
+                            }
+                            Err(status) => {
+                                let status = lost(status);
+                                let reason = retry_reason(&status).filter(|_| may_move);
+                                match reason.and_then(|reason| self.elsewhere(asked, &tried, reason)) {
+                                    Some(next) => next,
+                                    None => return Err(status),
+                                }
+                            }
+                        },
+                        () = open.slot.pulse.silence(), if heeds_silence => {
+                            match self.elsewhere(asked, &tried, RetryReason::Silent) {
+                                Some(next) => break next,
+                                // Without another server, this one may yet go on.
+                                None => heeds_silence = false,
+                            }
+                        }
+                    }
+                }
+            };
+            picked = next;
+            tried.push(Arc::clone(&picked.slot.address));
+            open = Open::new(&picked, picked.pool.client());
+        }
+    }
+
+    /// Another server for a call that some have had.
+    fn elsewhere(
+        &self,
+        asked: Asked<'_>,
+        tried: &[Arc<str>],
+        reason: RetryReason,
+    ) -> Option<Picked> {
+        if tried.len() >= MOST_WORKERS {
+            return None;
+        }
+        let next = self.pick(asked, tried).ok()?;
+        tracing::info!(
+            request_id = %asked.context.request_id,
+            to = %next.slot.address,
+            reason = reason.label(),
+            "request sent to another worker"
+        );
+        let labels = RetryLabels::from(reason);
+        self.metrics.retries.get_or_create(&labels).inc();
+        Some(next)
+    }
+
+    /// The name that a model has at its server.
+    ///
+    /// # Errors
+    /// No server has it, or none that does is ready.
+    fn name_at_its_server(
+        &self,
+        (model, version): (&str, &str),
+        context: &CallContext,
+    ) -> Result<String, Status> {
+        let asked = Asked {
+            model,
+            version,
+            context,
+            begins: false,
+        };
+        Ok(self.pick(asked, &[])?.model)
+    }
+
+    fn pick(&self, asked: Asked<'_>, tried: &[Arc<str>]) -> Result<Picked, Status> {
+        let Asked { model, version, .. } = asked;
+        let picked = self.table.pick_peer(model, version, tried);
+        picked.map_err(|missing| match missing {
+            // Clients look for these words of Triton's.
+            NoPeer::Unknown if version.is_empty() => Status::not_found(format!(
+                "Request for unknown model: '{}' is not found",
+                shortened(model)
+            )),
+            NoPeer::Unknown => Status::not_found(format!(
+                "Request for unknown model: '{}' version {} is not found",
+                shortened(model),
+                shortened(version)
+            )),
+            NoPeer::NotYet => {
+                Status::unavailable("not every worker has been reached yet; retry later")
+            }
+            NoPeer::NoneReady => {
+                Status::unavailable("no worker of the model is ready; retry later")
+            }
+            NoPeer::Ambiguous(names) => Status::failed_precondition(format!(
+                "`{model}` is another model at each worker; ask for one of `{}`",
+                names.join("`, `")
+            )),
+        })
+    }
+}
+
+impl CallContext {
+    /// A request of the call.
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        // Triton then tells an error's code, as a status, where it told words alone.
+        let metadata = request.metadata_mut();
+        metadata.insert(
+            "triton_grpc_error",
+            tonic::metadata::MetadataValue::from_static("true"),
+        );
+        if let Some(trace) = self
+            .trace_parent
+            .as_deref()
+            .and_then(|trace| trace.parse().ok())
+        {
+            metadata.insert("traceparent", trace);
+        }
+        request
+    }
+}
+
+/// Resolves when a call is to end, to why.
+async fn ended(mut interrupted: watch::Receiver<bool>, deadline: Option<Instant>) -> Status {
+    let deadline = deadline.map(Instant::into);
+    tokio::select! {
+        () = async { match deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
+            None => std::future::pending().await,
+        } } => Status::deadline_exceeded("the request timed out"),
+        _ = interrupted.wait_for(|interrupted| *interrupted) => {
+            Status::unavailable("the gateway is shutting down")
+        }
+    }
+}
+
+async fn reached(limit: Option<(Instant, Duration)>) -> Duration {
+    match limit {
+        Some((until, limit)) => {
+            tokio::time::sleep_until(until.into()).await;
+            limit
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The failure that a message of a stream tells.
+fn in_band(message: &ModelStreamInferResponse) -> Option<Status> {
+    use inflight_kserve::inference::infer_parameter::ParameterChoice;
+    if message.error_message.is_empty() {
+        return None;
+    }
+    let parameters = message.infer_response.as_ref().map(|it| &it.parameters);
+    let code = parameters.and_then(|parameters| parameters.get(ERROR_CODE));
+    let code = match code.and_then(|code| code.parameter_choice.as_ref()) {
+        Some(ParameterChoice::Int64Param(code)) => i32::try_from(*code).map(Code::from).ok(),
+        _ => None,
+    };
+    let code = code.unwrap_or_else(|| classify(&message.error_message).0);
+    Some(Status::new(code, &message.error_message))
+}
+
+/// A failed call, as the client is told: the transport says `unknown` when the connection is gone, and Triton's
+/// TensorRT-LLM models say INTERNAL whatever it is.
+fn lost(status: Status) -> Status {
+    let code = match status.code() {
+        Code::Unknown | Code::Cancelled => Code::Unavailable,
+        Code::Internal => classify(status.message()).0,
+        other => other,
+    };
+    if code == status.code() {
+        return status;
+    }
+    let mut changed = Status::new(code, status.message());
+    *changed.metadata_mut() = status.metadata().clone();
+    changed
+}
+
+/// Whether another server may do what this one did not.
+fn retry_reason(status: &Status) -> Option<RetryReason> {
+    match status.code() {
+        Code::Unavailable | Code::Cancelled | Code::Aborted => Some(RetryReason::Unavailable),
+        Code::ResourceExhausted => Some(RetryReason::Full),
+        _ => None,
+    }
+}
+
+/// The beginning of a name that an error repeats.
+fn shortened(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+type Rest = Streaming<ModelStreamInferResponse>;

@@ -1,0 +1,79 @@
+//! A server as KServe's clients use it: every model that it has, also those that OpenAI's clients cannot. Owns
+//! which models these are, and how many calls are open; knows nothing of what calls say.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwapOption;
+
+use super::pool::Pool;
+
+/// What a server serves.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub pool: Arc<Pool>,
+    /// Name and version of each model that is ready.
+    pub models: BTreeSet<(String, String)>,
+    /// An Inflight worker's own model, whose name OpenAI's clients use: its KServe models are called alike at all
+    /// workers, whatever they serve. `None`: a plain Triton, whose names are its own.
+    pub of: Option<String>,
+}
+
+impl Served {
+    /// Whether there is a model of this name; an empty version is any.
+    pub(crate) fn has(&self, name: &str, version: &str) -> bool {
+        let of_name = self.models.iter().filter(|(model, _)| model == name);
+        let mut versions = of_name.map(|(_, version)| version);
+        versions.any(|own| version.is_empty() || own.is_empty() || own == version)
+    }
+}
+
+/// The calls of one server.
+#[derive(Debug, Default)]
+pub(crate) struct Peer {
+    /// As last heard; kept while the server is away, so that clients get 503 and not 404.
+    served: ArcSwapOption<Served>,
+    is_up: AtomicBool,
+    active: AtomicUsize,
+    /// When it was last picked, in the count of [`super::table`]; 0: never.
+    pub last_turn: AtomicU64,
+}
+
+impl Peer {
+    /// The server answers, and serves this.
+    pub(crate) fn set_up(&self, served: Served) {
+        self.served.store(Some(Arc::new(served)));
+        self.is_up.store(true, Ordering::Release);
+    }
+
+    /// The server is lost.
+    pub(crate) fn set_down(&self) {
+        self.is_up.store(false, Ordering::Release);
+    }
+
+    /// Whether calls can be sent.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Acquire)
+    }
+
+    /// What it serves, or did when last heard of.
+    pub(crate) fn served(&self) -> Option<Arc<Served>> {
+        self.served.load_full()
+    }
+
+    /// Open calls.
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// A call begins.
+    pub(crate) fn enter(&self) {
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call has ended.
+    pub(crate) fn leave(&self) {
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}

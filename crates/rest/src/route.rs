@@ -1,0 +1,226 @@
+//! Which call of KServe's a path is. Pure; owns the paths, which are Triton's.
+
+use percent_encoding::percent_decode_str;
+
+/// The methods that KServe's HTTP API uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Post,
+}
+
+/// A model, and which of its versions; an empty version leaves the choice to the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelRef {
+    pub name: String,
+    pub version: String,
+}
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    Live,
+    Ready,
+    ServerMetadata,
+    ModelReady(ModelRef),
+    ModelMetadata(ModelRef),
+    ModelConfig(ModelRef),
+    /// Of all models, where the name is empty.
+    Statistics(ModelRef),
+    Infer(ModelRef),
+    Generate(ModelRef),
+    GenerateStream(ModelRef),
+    RepositoryIndex,
+    Load(String),
+    Unload(String),
+}
+
+/// Why a path is no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoute {
+    NotFound,
+    WrongMethod(Method),
+}
+
+impl Route {
+    /// The call of a `path` below `/v2`, as it stands in the request's line.
+    ///
+    /// # Errors
+    /// [`NoRoute`].
+    pub fn parse(method: Method, path: &str) -> Result<Self, NoRoute> {
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        let (expected, route) = Self::find(&parts).ok_or(NoRoute::NotFound)?;
+        if expected == method {
+            Ok(route)
+        } else {
+            Err(NoRoute::WrongMethod(expected))
+        }
+    }
+
+    fn find(parts: &[&str]) -> Option<(Method, Self)> {
+        use Method::{Get, Post};
+        let found = match parts {
+            ["v2"] => (Get, Self::ServerMetadata),
+            ["v2", "health", "live"] => (Get, Self::Live),
+            ["v2", "health", "ready"] => (Get, Self::Ready),
+            ["v2", "models", "stats"] => (Get, Self::Statistics(ModelRef::default())),
+            ["v2", "models", name, "versions", version, rest @ ..] => {
+                return Self::of_model(model(name, version)?, rest);
+            }
+            ["v2", "models", name, rest @ ..] => return Self::of_model(model(name, "")?, rest),
+            // Triton's path for one of several repositories; which one a model is from makes no difference here.
+            ["v2", "repository", "index"] | ["v2", "repository", _, "index"] => {
+                (Post, Self::RepositoryIndex)
+            }
+            ["v2", "repository", "models", name, action]
+            | ["v2", "repository", _, "models", name, action] => {
+                let name = decoded(name)?;
+                match *action {
+                    "load" => (Post, Self::Load(name)),
+                    "unload" => (Post, Self::Unload(name)),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
+        Some(found)
+    }
+
+    fn of_model(model: ModelRef, rest: &[&str]) -> Option<(Method, Self)> {
+        use Method::{Get, Post};
+        Some(match rest {
+            [] => (Get, Self::ModelMetadata(model)),
+            ["ready"] => (Get, Self::ModelReady(model)),
+            ["config"] => (Get, Self::ModelConfig(model)),
+            ["stats"] => (Get, Self::Statistics(model)),
+            ["infer"] => (Post, Self::Infer(model)),
+            ["generate"] => (Post, Self::Generate(model)),
+            ["generate_stream"] => (Post, Self::GenerateStream(model)),
+            _ => return None,
+        })
+    }
+
+    /// The route's template, for metrics and logs.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Live | Self::Ready => "/v2/health",
+            Self::ServerMetadata => "/v2",
+            Self::ModelReady(_) => "/v2/models/{model}/ready",
+            Self::ModelMetadata(_) => "/v2/models/{model}",
+            Self::ModelConfig(_) => "/v2/models/{model}/config",
+            Self::Statistics(_) => "/v2/models/{model}/stats",
+            Self::Infer(_) => "/v2/models/{model}/infer",
+            Self::Generate(_) => "/v2/models/{model}/generate",
+            Self::GenerateStream(_) => "/v2/models/{model}/generate_stream",
+            Self::RepositoryIndex => "/v2/repository/index",
+            Self::Load(_) | Self::Unload(_) => "/v2/repository/models/{model}",
+        }
+    }
+
+    /// Whether the call makes a model work.
+    pub fn is_inference(&self) -> bool {
+        matches!(
+            self,
+            Self::Infer(_) | Self::Generate(_) | Self::GenerateStream(_)
+        )
+    }
+}
+
+fn model(name: &str, version: &str) -> Option<ModelRef> {
+    let is_number = version.bytes().all(|byte| byte.is_ascii_digit());
+    Some(ModelRef {
+        name: decoded(name)?,
+        version: is_number.then(|| version.to_owned())?,
+    })
+}
+
+/// A name as clients write it in a path: `%20` and the like are decoded.
+fn decoded(name: &str) -> Option<String> {
+    let name = percent_decode_str(name).decode_utf8().ok()?;
+    (!name.is_empty()).then(|| name.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_tritons() {
+        use Method::{Get, Post};
+        let model = |name: &str, version: &str| ModelRef {
+            name: name.to_owned(),
+            version: version.to_owned(),
+        };
+        for (method, path, expected) in [
+            (Get, "/v2", Ok(Route::ServerMetadata)),
+            (Get, "/v2/", Err(NoRoute::NotFound)),
+            (Get, "/v2/health/live", Ok(Route::Live)),
+            (Get, "/v2/health/ready", Ok(Route::Ready)),
+            (Post, "/v2/health/ready", Err(NoRoute::WrongMethod(Get))),
+            (
+                Get,
+                "/v2/models/m",
+                Ok(Route::ModelMetadata(model("m", ""))),
+            ),
+            (
+                Get,
+                "/v2/models/a%20b",
+                Ok(Route::ModelMetadata(model("a b", ""))),
+            ),
+            (
+                Get,
+                "/v2/models/m/versions/1",
+                Ok(Route::ModelMetadata(model("m", "1"))),
+            ),
+            (Get, "/v2/models/m/versions/x", Err(NoRoute::NotFound)),
+            (
+                Get,
+                "/v2/models/m/versions/2/ready",
+                Ok(Route::ModelReady(model("m", "2"))),
+            ),
+            (
+                Get,
+                "/v2/models/m/config",
+                Ok(Route::ModelConfig(model("m", ""))),
+            ),
+            (
+                Get,
+                "/v2/models/m/stats",
+                Ok(Route::Statistics(model("m", ""))),
+            ),
+            (
+                Get,
+                "/v2/models/stats",
+                Ok(Route::Statistics(ModelRef::default())),
+            ),
+            (Post, "/v2/models/m/infer", Ok(Route::Infer(model("m", "")))),
+            (Get, "/v2/models/m/infer", Err(NoRoute::WrongMethod(Post))),
+            (
+                Post,
+                "/v2/models/m/generate",
+                Ok(Route::Generate(model("m", ""))),
+            ),
+            (
+                Post,
+                "/v2/models/m/versions/1/generate_stream",
+                Ok(Route::GenerateStream(model("m", "1"))),
+            ),
+            (Post, "/v2/models/m/other", Err(NoRoute::NotFound)),
+            (Post, "/v2/models//infer", Err(NoRoute::NotFound)),
+            (Post, "/v2/repository/index", Ok(Route::RepositoryIndex)),
+            (
+                Post,
+                "/v2/repository/models/m/load",
+                Ok(Route::Load("m".to_owned())),
+            ),
+            (
+                Post,
+                "/v2/repository/models/m/unload",
+                Ok(Route::Unload("m".to_owned())),
+            ),
+            (Post, "/v2/nothing", Err(NoRoute::NotFound)),
+        ] {
+            assert_eq!(Route::parse(method, path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Answers one call through KServe's gRPC service, whoever is behind it. Owns the order of things in a call; the
+//! forms are the other modules'.
+
+use std::future::poll_fn;
+
+use axum::body::Body as HttpBody;
+use bytes::Bytes;
+use futures_util::Stream;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use inflight_kserve::inference as wire;
+use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
+use serde::Deserialize;
+use serde_json::json;
+use tonic::{Extensions, Request, Status};
+
+use crate::error::RestError;
+use crate::events::{EventBody, Item, Next, Responses};
+use crate::reflect::to_json;
+use crate::route::{ModelRef, Route};
+use crate::{generate, infer};
+
+/// Where the JSON of a request or a response ends, if tensors follow it.
+const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+
+/// What a response's body is made of.
+pub type Body = HttpBody;
+
+/// Who answers: a worker's own service, or one that passes calls on.
+pub trait Upstream: Sync {
+    type Service: GrpcInferenceService;
+    /// The responses to one request. Dropping them stops the work on it.
+    type Responses: Stream<Item = Item> + Send + 'static;
+
+    /// Answers every call but streams.
+    fn service(&self) -> &Self::Service;
+
+    /// Sends one request of a stream of its own.
+    fn start(
+        &self,
+        request: Request<wire::ModelInferRequest>,
+    ) -> impl Future<Output = Result<Self::Responses, Status>> + Send;
+
+    /// Does CPU work in proportion to `bytes` where such work may be done.
+    fn work<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Result<T, RestError> + Send + 'static,
+    ) -> impl Future<Output = Result<T, RestError>> + Send {
+        let _ = bytes;
+        std::future::ready(work())
+    }
+}
+
+/// One call, its body read.
+#[derive(Debug)]
+pub struct Call {
+    pub route: Route,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// What the upstream is to know of the request, with each of its calls.
+    pub extensions: Extensions,
+}
+
+impl Call {
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        *request.extensions_mut() = self.extensions.clone();
+        request
+    }
+}
+
+/// Answers a call. Dropping the future, or the response's body, stops the work on it.
+///
+/// # Errors
+/// What failed before there was anything to answer.
+pub async fn serve<U: Upstream>(upstream: &U, call: Call) -> Result<Response<Body>, RestError> {
+    match &call.route {
+        Route::Infer(model) => infer(upstream, &call, model).await,
+        Route::Generate(model) => generate_one(upstream, &call, model).await,
+        Route::GenerateStream(model) => generate_stream(upstream, &call, model).await,
+        _ => describe(upstream, &call).await,
+    }
+}
+
+/// The calls that make no model work.
+async fn describe<U: Upstream>(upstream: &U, call: &Call) -> Result<Response<Body>, RestError> {
+    let value = match &call.route {
+        Route::Live => {
+            let request = call.request(wire::ServerLiveRequest {});
+            let live = upstream.service().server_live(request).await;
+            return health(live.is_ok_and(|answer| answer.into_inner().live), "");
+        }
+        Route::Ready => {
+            let request = call.request(wire::ServerReadyRequest {});
+            let ready = upstream.service().server_ready(request).await;
+            return health(ready.is_ok_and(|answer| answer.into_inner().ready), "");
+        }
+        Route::ModelReady(ModelRef { name, version }) => {
+            let (name, version) = (name.clone(), version.clone());
+            let request = call.request(wire::ModelReadyRequest { name, version });
+            let ready = upstream.service().model_ready(request).await;
+            let is_ready = ready.is_ok_and(|answer| answer.into_inner().ready);
+            return health(is_ready, "Model version not ready");
+        }
+        Route::ServerMetadata => {
+            let request = call.request(wire::ServerMetadataRequest {});
+            let answer = upstream.service().server_metadata(request).await?;
+            to_json("ServerMetadataResponse", answer.get_ref())?
+        }
+        Route::ModelMetadata(model) => {
+            let metadata = metadata(upstream, call, model).await?;
+            to_json("ModelMetadataResponse", &metadata)?
+        }
+        Route::ModelConfig(ModelRef { name, version }) => {
+            let (name, version) = (name.clone(), version.clone());
+            let request = call.request(wire::ModelConfigRequest { name, version });
+            let answer = upstream.service().model_config(request).await?.into_inner();
+            to_json("ModelConfig", &answer.config.unwrap_or_default())?
+        }
+        Route::Statistics(ModelRef { name, version }) => {
+            let (name, version) = (name.clone(), version.clone());
+            let request = call.request(wire::ModelStatisticsRequest { name, version });
+            let answer = upstream.service().model_statistics(request).await?;
+            to_json("ModelStatisticsResponse", answer.get_ref())?
+        }
+        Route::RepositoryIndex => index(upstream, call).await?,
+        Route::Load(name) => {
+            let message = wire::RepositoryModelLoadRequest {
+                repository_name: String::new(),
+                model_name: name.clone(),
+                parameters: control_parameters(&call.body)?,
+            };
+            upstream
+                .service()
+                .repository_model_load(call.request(message))
+                .await?;
+            return Ok(Response::new(Body::empty()));
+        }
+        Route::Unload(name) => {
+            let message = wire::RepositoryModelUnloadRequest {
+                repository_name: String::new(),
+                model_name: name.clone(),
+                parameters: control_parameters(&call.body)?,
+            };
+            upstream
+                .service()
+                .repository_model_unload(call.request(message))
+                .await?;
+            return Ok(Response::new(Body::empty()));
+        }
+        Route::Infer(_) | Route::Generate(_) | Route::GenerateStream(_) => {
+            return Err(RestError::invalid("the call makes a model work"));
+        }
+    };
+    Ok(with_type(JSON, Body::from(value.to_string())))
+}
+
+/// 200 or 400 without a body, but for what Triton says there.
+fn health(is_well: bool, otherwise: &str) -> Result<Response<Body>, RestError> {
+    match (is_well, otherwise) {
+        (true, _) => Ok(Response::new(Body::empty())),
+        (false, "") => {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+            Ok(response)
+        }
+        (false, text) => Err(RestError::invalid(text)),
+    }
+}
+
+async fn metadata<U: Upstream>(
+    upstream: &U,
+    call: &Call,
+    model: &ModelRef,
+) -> Result<wire::ModelMetadataResponse, RestError> {
+    let request = call.request(wire::ModelMetadataRequest {
+        name: model.name.clone(),
+        version: model.version.clone(),
+    });
+    Ok(upstream
+        .service()
+        .model_metadata(request)
+        .await?
+        .into_inner())
+}
+
+async fn index<U: Upstream>(upstream: &U, call: &Call) -> Result<serde_json::Value, RestError> {
+    #[derive(Default, Deserialize)]
+    struct Asked {
+        #[serde(default)]
+        ready: bool,
+    }
+    let asked = match call.body.is_empty() {
+        true => Asked::default(),
+        false => serde_json::from_slice(&call.body).map_err(infer::not_json)?,
+    };
+    let request = call.request(wire::RepositoryIndexRequest {
+        repository_name: String::new(),
+        ready: asked.ready,
+    });
+    let models = upstream
+        .service()
+        .repository_index(request)
+        .await?
+        .into_inner()
+        .models;
+    // Triton leaves out what is empty.
+    let models = models.into_iter().map(|model| {
+        let mut entry = json!({ "name": model.name });
+        for (key, value) in [
+            ("version", model.version),
+            ("state", model.state),
+            ("reason", model.reason),
+        ] {
+            if !value.is_empty() {
+                entry[key] = value.into();
+            }
+        }
+        entry
+    });
+    Ok(models.collect())
+}
+
+/// The `parameters` of a call that loads or unloads a model.
+fn control_parameters(
+    body: &[u8],
+) -> Result<std::collections::HashMap<String, wire::ModelRepositoryParameter>, RestError> {
+    use wire::model_repository_parameter::ParameterChoice;
+    #[derive(Default, Deserialize)]
+    struct Asked {
+        #[serde(default)]
+        parameters: serde_json::Map<String, serde_json::Value>,
+    }
+    let asked = match body.is_empty() {
+        true => Asked::default(),
+        false => serde_json::from_slice(body).map_err(infer::not_json)?,
+    };
+    let parameters = asked.parameters.into_iter().map(|(name, value)| {
+        let choice = match (value.as_bool(), value.as_i64(), value.as_str()) {
+            (Some(flag), ..) => ParameterChoice::BoolParam(flag),
+            (_, Some(number), _) => ParameterChoice::Int64Param(number),
+            (.., Some(text)) => ParameterChoice::StringParam(text.to_owned()),
+            _ => {
+                let text =
+                    format!("the parameter `{name}` must be a number, a string, true or false");
+                return Err(RestError::invalid(text));
+            }
+        };
+        let parameter = wire::ModelRepositoryParameter {
+            parameter_choice: Some(choice),
+        };
+        Ok((name, parameter))
+    });
+    parameters.collect()
+}
+
+async fn infer<U: Upstream>(
+    upstream: &U,
+    call: &Call,
+    model: &ModelRef,
+) -> Result<Response<Body>, RestError> {
+    let json_length = call.headers.get(JSON_LENGTH).map(|value| {
+        let length = value.to_str().ok().and_then(|text| text.parse().ok());
+        length
+            .ok_or_else(|| RestError::invalid(format!("`{JSON_LENGTH}` must be a number of bytes")))
+    });
+    let json_length = json_length.transpose()?;
+    let (named, body) = (model.clone(), call.body.clone());
+    let work = move || infer::parse(&named, &body, json_length);
+    // Packed tensors are not looked at.
+    let bytes = json_length.unwrap_or(call.body.len());
+    let (message, form) = upstream.work(bytes, work).await?;
+    let response = upstream
+        .service()
+        .model_infer(call.request(message))
+        .await?;
+    let encoded = infer::write(response.get_ref(), &form)?;
+    let Some(length) = encoded.json_length else {
+        return Ok(with_type(JSON, Body::from(encoded.body)));
+    };
+    let mut response = with_type(OCTETS, Body::from(encoded.body));
+    let length = HeaderValue::from(length);
+    response.headers_mut().insert(JSON_LENGTH, length);
+    Ok(response)
+}
+
+/// Starts a request of the generate extension.
+async fn start<U: Upstream>(
+    upstream: &U,
+    call: &Call,
+    model: &ModelRef,
+) -> Result<Responses<U::Responses>, RestError> {
+    let metadata = metadata(upstream, call, model).await?;
+    let (named, body) = (model.clone(), call.body.clone());
+    let work = move || generate::parse(&named, &metadata, &body);
+    let message = upstream.work(call.body.len(), work).await?;
+    let responses = upstream.start(call.request(message)).await?;
+    Ok(Responses::new(responses))
+}
+
+async fn generate_one<U: Upstream>(
+    upstream: &U,
+    call: &Call,
+    model: &ModelRef,
+) -> Result<Response<Body>, RestError> {
+    let mut responses = start(upstream, call, model).await?;
+    let mut body = Vec::new();
+    let mut count = 0;
+    while let Next::Response(response) = poll_fn(|context| responses.poll_next(context)).await? {
+        count += 1;
+        if count > 1 {
+            break;
+        }
+        generate::write(&response, &mut body)?;
+    }
+    if count != 1 {
+        return Err(RestError::invalid(
+            "generate expects model to produce exactly 1 response, use generate stream for model that generates \
+             various number of responses",
+        ));
+    }
+    Ok(with_type(JSON, Body::from(body)))
+}
+
+async fn generate_stream<U: Upstream>(
+    upstream: &U,
+    call: &Call,
+    model: &ModelRef,
+) -> Result<Response<Body>, RestError> {
+    let mut responses = start(upstream, call, model).await?;
+    // What fails before the first response has a status of its own.
+    let first = match poll_fn(|context| responses.poll_next(context)).await? {
+        Next::Response(response) => Some(response),
+        Next::End => None,
+    };
+    let body = EventBody::new(first, responses)?;
+    let mut response = with_type(EVENTS, Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx would otherwise collect events in its buffer.
+    let name = HeaderName::from_static("x-accel-buffering");
+    headers.insert(name, HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+fn with_type(content_type: HeaderValue, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, content_type);
+    response
+}
