@@ -56,7 +56,7 @@ struct LoadArgs {
     /// Tokens that each request asks for.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     tokens: u32,
-    /// Tokens (KServe) or words (OpenAI) of each prompt.
+    /// Tokens (KServe) or words (OpenAI, text over `generate`) of each prompt.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompt_tokens: u32,
     /// Requests in all [default: four per stream, unless --duration-s is given].
@@ -203,7 +203,9 @@ fn load_command(args: LoadArgs) -> i32 {
     let model = match (args.model, args.wire) {
         (Some(model), _) => Ok(model),
         (None, Wire::Openai) => first_model(address, args.api_key.as_deref()),
-        (None, Wire::Kserve | Wire::KserveStep) => Ok(DEFAULT_KSERVE_MODEL.to_owned()),
+        (None, Wire::Generate | Wire::Kserve | Wire::KserveStep) => {
+            Ok(DEFAULT_KSERVE_MODEL.to_owned())
+        }
     };
     let model = match model {
         Ok(model) => model,

@@ -1,9 +1,9 @@
 //! One run of load: N streams in a closed loop, each starting its next request as the last one ends.
 //! Owns what both wires share: how many requests, for how long, and what is measured around them.
 
+mod http;
 mod kserve;
 mod models;
-mod openai;
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,8 @@ pub(crate) use self::models::first_model;
 pub(crate) enum Wire {
     /// A gateway: chat completions as server-sent events over HTTP/1.1.
     Openai,
+    /// A gateway, a worker's HTTP port or Triton: `generate_stream` as server-sent events over HTTP/1.1.
+    Generate,
     /// A worker: one ModelStreamInfer call per request, as any KServe client makes.
     Kserve,
     /// A worker: every request on one step-batching stream, as the gateway makes them.
@@ -131,7 +133,7 @@ trait Streams {
 pub(crate) fn run(target: &Target, workload: &Workload) -> Result<Report, LoadError> {
     process::raise_open_files();
     let mut streams: Box<dyn Streams> = match target.wire {
-        Wire::Openai => Box::new(openai::OpenAiStreams::new(target, workload)?),
+        Wire::Openai | Wire::Generate => Box::new(http::HttpStreams::new(target, workload)?),
         Wire::Kserve => Box::new(kserve::RequestStreams::new(target, workload)?),
         Wire::KserveStep => Box::new(kserve::StepStreams::new(target, workload)?),
     };

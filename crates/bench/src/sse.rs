@@ -1,5 +1,5 @@
 //! Reads one HTTP/1.1 response that streams server-sent events, from bytes cut anywhere. Counts what
-//! an OpenAI client would see. Knows nothing of sockets or clocks.
+//! a client of OpenAI's API or of Triton's would see. Knows nothing of sockets or clocks.
 
 use memchr::{memchr, memmem};
 
@@ -15,6 +15,8 @@ const MAX_LINE_BYTES: usize = 8 << 20;
 pub(crate) enum Event {
     /// A delta with text.
     Content,
+    /// A response of Triton's `generate_stream` with so many tokens.
+    Tokens(u64),
     /// The usage chunk's `completion_tokens`.
     Usage(u64),
     Error(String),
@@ -338,7 +340,12 @@ fn classify(data: &[u8]) -> Event {
     if let Some(tokens) = number_after(data, b"\"completion_tokens\":") {
         return Event::Usage(tokens);
     }
-    if memmem::find(data, b"\"error\":{").is_some() {
+    for count in [&b"\"sequence_length\":"[..], b"\"num_output_tokens\":"] {
+        if let Some(tokens) = number_after(data, count) {
+            return Event::Tokens(tokens);
+        }
+    }
+    if memmem::find(data, b"\"error\":{").is_some() || data.starts_with(b"{\"error\":") {
         let text = data.get(..MAX_ERROR_BYTES).unwrap_or(data);
         return Event::Error(String::from_utf8_lossy(text).into_owned());
     }

@@ -70,7 +70,7 @@ struct Measured {
     wire: Wire,
 }
 
-const MEASURED: [Measured; 5] = [
+const MEASURED: [Measured; 6] = [
     Measured {
         name: "floor",
         command: |options| &options.floor_command,
@@ -82,6 +82,12 @@ const MEASURED: [Measured; 5] = [
         command: |options| &options.gateway_command,
         needs_worker: true,
         wire: Wire::Openai,
+    },
+    Measured {
+        name: "gateway, generate_stream",
+        command: |options| &options.gateway_command,
+        needs_worker: true,
+        wire: Wire::Generate,
     },
     Measured {
         name: "worker, step batching",
@@ -193,10 +199,9 @@ fn one_server(
     };
     template.worker_port = worker.as_ref().map(|worker| worker.port);
     template.core = options.server_core;
-    let ready = if measured.wire == Wire::Openai {
-        Ready::Http
-    } else {
-        Ready::Grpc
+    let ready = match measured.wire {
+        Wire::Openai | Wire::Generate => Ready::Http,
+        Wire::Kserve | Wire::KserveStep => Ready::Grpc,
     };
     let server = Server::start((measured.command)(options), &template, ready)?;
     let target = Target {
@@ -204,7 +209,7 @@ fn one_server(
         address: format!("127.0.0.1:{}", server.port),
         model: match measured.wire {
             Wire::Openai => options.model.clone(),
-            Wire::Kserve | Wire::KserveStep => options.kserve_model.clone(),
+            Wire::Generate | Wire::Kserve | Wire::KserveStep => options.kserve_model.clone(),
         },
         api_key: None,
         connections: 1,

@@ -184,6 +184,40 @@ fn broken_answers_are_counted_by_kind() {
 }
 
 #[test]
+fn a_stream_of_triton_s_is_whole_without_a_mark_and_counted_by_its_tokens() {
+    for (chunks, counts, problem) in [
+        (
+            "{\"sequence_length\":31}\n\ndata: {\"sequence_length\":1}",
+            (0, 0, 0),
+            None,
+        ),
+        (
+            "{\"sequence_length\":31}",
+            (1, 0, 0),
+            Some("a stream ended after 31 tokens"),
+        ),
+        (
+            "{\"sequence_length\":31}\n\ndata: {\"error\":\"gone\"}",
+            (0, 0, 1),
+            Some("{\"error\":\"gone\"}"),
+        ),
+    ] {
+        let data = format!("data: {chunks}\n\n");
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n{:x}\r\n{data}\r\n0\r\n\r\n",
+            data.len()
+        );
+        let target = Target {
+            wire: Wire::Generate,
+            ..target(canned(answer.leak().as_bytes()))
+        };
+        let report = load::run(&target, &workload(1, 1)).unwrap();
+        assert_eq!((report.short, report.truncated, report.errored), counts);
+        assert_eq!(report.first_problem.as_deref(), problem);
+    }
+}
+
+#[test]
 fn the_model_is_the_first_that_the_server_lists() {
     let list = b"HTTP/1.0 200 OK\r\n\r\n{\"data\":[{\"id\":\"a\"},{\"id\":\"b\"}]}";
     let address = canned(list).to_string();
@@ -209,7 +243,7 @@ fn nobody_there_is_an_error_not_a_report() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    for wire in [Wire::Openai, Wire::Kserve, Wire::KserveStep] {
+    for wire in [Wire::Openai, Wire::Generate, Wire::Kserve, Wire::KserveStep] {
         let target = Target {
             wire,
             ..target(address)

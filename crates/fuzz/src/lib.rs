@@ -2,10 +2,13 @@
 //! the bytes are; a panic, a crash or a broken promise of the parser is the finding. Owns no way of finding
 //! such bytes: `fuzz/` gives the targets to libFuzzer, and `tests/replay.rs` gives them the corpora.
 
-use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
+use bytes::Bytes;
+use inflight_kserve::inference::model_metadata_response::TensorMetadata;
+use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
 use inflight_kserve::step::StepBatch;
-use inflight_kserve::tensor::Tensors;
+use inflight_kserve::tensor::{DataType, Tensors};
 use inflight_openai::{chat, completions};
+use inflight_rest::{ModelRef, RestError, generate, infer};
 use inflight_text::{ChatTemplate, ModelFiles, TemplateInput, TemplateLimits, TextModel};
 use prost::Message;
 use serde_json::Map;
@@ -14,7 +17,7 @@ use serde_json::Map;
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("chat_body", chat_body),
     ("completion_body", completion_body),
     ("tensors", tensors),
@@ -22,6 +25,8 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("template", template),
     ("tokenizer", tokenizer),
     ("sse", sse),
+    ("kserve_infer", kserve_infer),
+    ("kserve_generate", kserve_generate),
 ];
 
 /// The body of `POST /v1/chat/completions`.
@@ -120,4 +125,59 @@ pub fn tokenizer(data: &[u8]) {
 /// A streamed HTTP response, as the load generator reads it.
 pub fn sse(data: &[u8]) {
     inflight_bench::check_reader(data);
+}
+
+/// The body of `POST /v2/models/MODEL/infer`: JSON and, behind a zero byte, packed tensors. What is read has all its
+/// data, and a response of the same tensors is written as JSON.
+pub fn kserve_infer(data: &[u8]) {
+    let model = ModelRef::default();
+    let zero = data.iter().position(|byte| *byte == 0);
+    let whole = Bytes::copy_from_slice(data);
+    check_refused(infer::parse(&model, &whole, None).err());
+    let head = zero.unwrap_or(data.len());
+    let packed = data.get(head + 1..).unwrap_or_default();
+    let body = Bytes::from([data.get(..head).unwrap_or_default(), packed].concat());
+    let (request, form) = match infer::parse(&model, &body, Some(head)) {
+        Ok(read) => read,
+        Err(error) => return check_refused(Some(error)),
+    };
+    assert!(request.raw_input_contents.len() <= request.inputs.len());
+    let response = ModelInferResponse {
+        outputs: ModelInferResponse::decode(request.encode_to_vec().as_slice())
+            .map(|response| response.outputs)
+            .unwrap_or_default(),
+        raw_output_contents: request.raw_input_contents,
+        ..ModelInferResponse::default()
+    };
+    if let Ok(encoded) = infer::write(&response, &form) {
+        let head = encoded.json_length.unwrap_or(encoded.body.len());
+        let json = encoded.body.get(..head).unwrap_or_default();
+        assert!(serde_json::from_slice::<serde_json::Value>(json).is_ok());
+    }
+}
+
+/// The body of `POST /v2/models/MODEL/generate`, for a model with an input of each type: `BYTES`, `INT32`, ….
+pub fn kserve_generate(data: &[u8]) {
+    let inputs = DataType::ALL.map(|datatype| TensorMetadata {
+        name: datatype.name().to_owned(),
+        datatype: datatype.name().to_owned(),
+        shape: vec![-1, 2, -1],
+    });
+    let metadata = ModelMetadataResponse {
+        inputs: inputs.to_vec(),
+        ..ModelMetadataResponse::default()
+    };
+    match generate::parse(&ModelRef::default(), &metadata, data) {
+        Ok(request) => {
+            let inputs = Tensors::inputs(&request);
+            assert!(inputs.is_ok_and(|inputs| inputs.len() == request.inputs.len()));
+        }
+        Err(error) => check_refused(Some(error)),
+    }
+}
+
+fn check_refused(error: Option<RestError>) {
+    if let Some(error) = error {
+        assert_eq!(error.status.as_u16(), 400, "{error}");
+    }
 }

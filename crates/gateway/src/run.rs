@@ -78,7 +78,7 @@ pub async fn serve(
     let grace = Duration::from_secs(options.shutdown_grace_s);
     let (stop_grpc, stopped) = tokio::sync::oneshot::channel::<()>();
     let grpc = grpc.map(|(listener, address)| {
-        tracing::info!(%address, "KServe gRPC port open");
+        tracing::info!("listening on grpc://{address}");
         let limits = GrpcLimits {
             max_message_bytes: options.grpc_max_message_bytes,
             max_connections: options.max_connections,

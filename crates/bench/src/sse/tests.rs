@@ -173,6 +173,18 @@ fn events_by_what_they_say() {
             "{\"error\":{\"message\":\"m\"}}",
             Event::Error("{\"error\":{\"message\":\"m\"}}".into()),
         ),
+        (
+            "{\"output_ids\":[5,6],\"sequence_length\":2}",
+            Event::Tokens(2),
+        ),
+        (
+            "{\"num_output_tokens\":1,\"text_output\":\"x\"}",
+            Event::Tokens(1),
+        ),
+        (
+            "{\"error\":\"gone\"}",
+            Event::Error("{\"error\":\"gone\"}".into()),
+        ),
     ] {
         assert_eq!(classify(data.as_bytes()), expected, "{data}");
     }

@@ -20,9 +20,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::status;
 use crate::state::AppState;
-use crate::upstream::forward::{CallContext, Target};
-use crate::upstream::pool::Client;
-use crate::upstream::table::Picked;
+use crate::upstream::forward::{CallContext, Source, Target};
 
 /// Responses of all requests that may wait for the client.
 const WAITING: usize = 64;
@@ -31,7 +29,7 @@ type Answer = Result<ModelStreamInferResponse, Status>;
 /// The responses of a stream's requests.
 pub(super) type Answers = ReceiverStream<Answer>;
 /// Where the open requests are, by the client's own id: what stops one must go there.
-type Places = Arc<Mutex<HashMap<String, (Picked, Client)>>>;
+type Places = Arc<Mutex<HashMap<String, Source>>>;
 
 /// Reads requests until the client ends its side, and answers each.
 pub(super) fn open(
@@ -113,10 +111,7 @@ async fn answer(
     let timeout = state.request_timeout;
     context.deadline = timeout.and_then(|timeout| std::time::Instant::now().checked_add(timeout));
     let target = match is_stop(&message) {
-        true => places
-            .lock()
-            .remove(&id)
-            .map(|(picked, client)| Target::Same(picked, client)),
+        true => places.lock().remove(&id).map(Target::Same),
         false => None,
     };
     let own = (target.is_none() && !id.is_empty()).then(|| id.clone());

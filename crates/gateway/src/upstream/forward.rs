@@ -89,8 +89,16 @@ impl Drop for Open {
 pub(crate) enum Target {
     /// To whoever is least loaded.
     Any,
-    /// To the server, and over the connection, of another request.
-    Same(Picked, Client),
+    /// To where another request is.
+    Same(Source),
+}
+
+/// Where a request is: its server, the connection, and its id there.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    picked: Picked,
+    client: Client,
+    id: String,
 }
 
 /// What is asked, whatever the call.
@@ -136,7 +144,10 @@ impl Forward {
         context: CallContext,
         target: Target,
     ) -> Result<ForwardStream, Status> {
-        let id = self.make_own(&mut message);
+        let id = match &target {
+            Target::Any => self.make_own(&mut message),
+            Target::Same(source) => Some(std::mem::replace(&mut message.id, source.id.clone())),
+        };
         let asked = Asked {
             model: &message.model_name,
             version: &message.model_version,
@@ -158,7 +169,8 @@ impl Forward {
         };
         let ((first, rest), open) = self.call(asked, target, ask).await?;
         let ended = Box::pin(ended(self.interrupted.subscribe(), context.deadline));
-        Ok(ForwardStream::new(first, rest, id, open, ended, context))
+        let ids = id.map(|id| (id, message.id));
+        Ok(ForwardStream::new(first, rest, ids, open, ended, context))
     }
 
     /// Gives the request an id that no other client's has at the server: it can be stopped by it. Returns the
@@ -206,7 +218,7 @@ impl Forward {
         F: Future<Output = Result<T, Status>> + Send,
     {
         let (mut picked, client, may_move) = match target {
-            Target::Same(picked, client) => (picked, client, false),
+            Target::Same(source) => (source.picked, source.client, false),
             Target::Any => {
                 let picked = self.pick(asked, &[])?;
                 let client = picked.pool.client();

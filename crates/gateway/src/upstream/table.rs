@@ -259,7 +259,7 @@ pub(crate) enum NoPeer {
 }
 
 /// A server that was picked for a call, and the name that the model has there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Picked {
     pub slot: Arc<WorkerSlot>,
     pub pool: Arc<Pool>,
@@ -373,15 +373,17 @@ impl Table {
         tried: &[Arc<str>],
     ) -> Result<Picked, NoPeer> {
         let mut owners: Vec<Option<String>> = Vec::new();
-        let mut is_heard = true;
+        let mut is_heard = false;
+        let mut is_complete = true;
         let mut fitting = Vec::new();
         let workers = self.workers.load();
         let configured = workers.iter().filter(|slot| !slot.is_retired());
         for slot in configured {
             let Some(served) = slot.peer.served() else {
-                is_heard = false;
+                is_complete = false;
                 continue;
             };
+            is_heard = true;
             let qualified = served.of.as_deref().and_then(|of| {
                 let rest = name.strip_prefix(of)?.strip_prefix(':')?;
                 served.has(rest, version).then_some(rest)
@@ -406,15 +408,15 @@ impl Table {
             return Err(NoPeer::Ambiguous(names.collect()));
         }
         if fitting.is_empty() {
-            return Err(if is_heard {
+            return Err(if is_heard && is_complete {
                 NoPeer::Unknown
             } else {
                 NoPeer::NotYet
             });
         }
-        let ready = fitting.into_iter().filter(|(slot, ..)| {
-            slot.takes_calls() && !tried.contains(&slot.address)
-        });
+        let ready = fitting
+            .into_iter()
+            .filter(|(slot, ..)| slot.takes_calls() && !tried.contains(&slot.address));
         let least = ready.min_by_key(|(slot, ..)| {
             let last_turn = slot.peer.last_turn.load(Ordering::Relaxed);
             (slot.active(), last_turn)

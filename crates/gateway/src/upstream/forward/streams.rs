@@ -11,8 +11,7 @@ use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names::FINAL_RESPONSE;
 use tonic::Status;
 
-use super::{CallContext, Open, Rest, lost};
-use crate::upstream::pool::Client;
+use super::{CallContext, Open, Rest, Source, lost};
 use crate::upstream::table::{Picked, WorkerSlot};
 
 /// How long a server may take to close a stream after its last response.
@@ -23,8 +22,8 @@ pub(crate) struct ForwardStream {
     first: Option<ModelStreamInferResponse>,
     /// `None`: it has ended.
     rest: Option<Rest>,
-    /// The client's id of the request, where that is not the server's.
-    id: Option<String>,
+    /// The client's id of the request, and the server's.
+    ids: Option<(String, String)>,
     /// Whether the last response has come.
     is_final: bool,
     open: Open,
@@ -37,7 +36,7 @@ impl ForwardStream {
     pub(super) fn new(
         first: Option<ModelStreamInferResponse>,
         rest: Rest,
-        id: Option<String>,
+        ids: Option<(String, String)>,
         open: Open,
         ended: Pin<Box<dyn Future<Output = Status> + Send>>,
         context: CallContext,
@@ -45,7 +44,7 @@ impl ForwardStream {
         Self {
             first,
             rest: Some(rest),
-            id,
+            ids,
             is_final: false,
             open,
             ended,
@@ -53,20 +52,24 @@ impl ForwardStream {
         }
     }
 
-    /// Where it is from: for a request that is about this one.
-    pub(crate) fn source(&self) -> Option<(Picked, Client)> {
+    /// Where it is from, if the request has an id: for a request that is about this one.
+    pub(crate) fn source(&self) -> Option<Source> {
         let slot: &std::sync::Arc<WorkerSlot> = &self.open.slot;
         let picked = Picked {
             slot: std::sync::Arc::clone(slot),
             pool: std::sync::Arc::clone(&slot.peer.served()?.pool),
             model: self.open.model.clone(),
         };
-        Some((picked, self.open.client.clone()))
+        Some(Source {
+            picked,
+            client: self.open.client.clone(),
+            id: self.ids.as_ref()?.1.clone(),
+        })
     }
 
     fn pass_on(&mut self, mut message: ModelStreamInferResponse) -> ModelStreamInferResponse {
         if let Some(response) = &mut message.infer_response {
-            if let Some(id) = &self.id {
+            if let Some((id, _)) = &self.ids {
                 response.id.clone_from(id);
             }
             let flag = response.parameters.get(FINAL_RESPONSE);

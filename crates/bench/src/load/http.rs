@@ -1,5 +1,5 @@
-//! The OpenAI client: kept-alive HTTP/1.1 connections, one request at a time on each, all on one
-//! thread over epoll. An ordinary client: it leaves delayed ACKs as they are, and sends each request
+//! The clients of OpenAI's API and of Triton's `generate_stream`: kept-alive HTTP/1.1 connections, one request at
+//! a time on each, all on one thread over epoll. An ordinary client: it leaves delayed ACKs as they are, and sends each request
 //! in one write.
 
 use std::io::{ErrorKind, Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use super::{LoadError, Phase, Streams, Target, Workload, ending, ramp_start};
+use super::{LoadError, Phase, Streams, Target, Wire, Workload, ending, ramp_start};
 use crate::measure::{Ending, Timer};
 use crate::sse::{Event, ResponseReader};
 
@@ -17,10 +17,14 @@ use crate::sse::{Event, ResponseReader};
 const MAX_FAILURES: usize = 16;
 /// More of an answer than a read of this size does not wait in a socket buffer of usual size.
 const READ_BYTES: usize = 256 << 10;
+/// The model whose requests are token ids.
+const CORE_MODEL: &str = "tensorrt_llm";
 
-pub(super) struct OpenAiStreams {
+pub(super) struct HttpStreams {
     address: SocketAddr,
     request: Vec<u8>,
+    /// Whether a stream's end is marked by an event of its own.
+    has_end_mark: bool,
     tokens: u32,
     poll: Poll,
     connections: Vec<Connection>,
@@ -54,7 +58,7 @@ enum Io {
     Closed,
 }
 
-impl OpenAiStreams {
+impl HttpStreams {
     pub(super) fn new(target: &Target, workload: &Workload) -> Result<Self, LoadError> {
         let address = target
             .address
@@ -76,6 +80,7 @@ impl OpenAiStreams {
         Ok(Self {
             address,
             request: request_bytes(target, workload),
+            has_end_mark: target.wire == Wire::Openai,
             tokens: workload.tokens,
             poll: Poll::new()?,
             connections,
@@ -169,7 +174,7 @@ impl OpenAiStreams {
         if is_complete {
             self.failures = 0;
             let reusable = connection.reader.keeps_alive() && matches!(outcome, Ok(Io::Open));
-            connection.finish(self.tokens, phase);
+            connection.finish(self.tokens, !self.has_end_mark, phase);
             if !reusable {
                 connection.close(&self.poll);
             }
@@ -197,7 +202,7 @@ impl OpenAiStreams {
             return Ok(());
         }
         let had_response = connection.reader.status() != 0;
-        connection.finish(self.tokens, phase);
+        connection.finish(self.tokens, false, phase);
         if !had_response {
             self.failures += 1;
             if self.failures >= MAX_FAILURES.min(self.connections.len() * 2) {
@@ -243,7 +248,7 @@ impl OpenAiStreams {
     }
 }
 
-impl Streams for OpenAiStreams {
+impl Streams for HttpStreams {
     fn run(&mut self, phase: &mut Phase) -> Result<(), LoadError> {
         let (now, count) = (Instant::now(), self.connections.len());
         for (index, connection) in self.connections.iter_mut().enumerate() {
@@ -292,6 +297,11 @@ impl Connection {
                 running.events += 1;
                 recorder.event(&mut running.timer, now);
             }
+            Event::Tokens(tokens) => {
+                running.events += 1;
+                running.usage = Some(running.usage.unwrap_or(0) + tokens);
+                recorder.event(&mut running.timer, now);
+            }
             Event::Usage(tokens) => running.usage = Some(tokens),
             Event::Error(text) => running.error = Some(text),
             Event::Done => running.is_done = true,
@@ -306,8 +316,8 @@ impl Connection {
         }
     }
 
-    /// Records how the request that ran came out.
-    fn finish(&mut self, expected: u32, phase: &mut Phase) {
+    /// Records how the request that ran came out. `is_done`: its response is whole, which is all that tells.
+    fn finish(&mut self, expected: u32, is_done: bool, phase: &mut Phase) {
         let Some(running) = self.running.take() else {
             return;
         };
@@ -317,7 +327,7 @@ impl Connection {
         } else if !matches!(self.reader.status(), 0 | 200) {
             let status = self.reader.status();
             Ending::Errored(format!("HTTP {status}: {}", self.reader.error_body()))
-        } else if !running.is_done {
+        } else if !(running.is_done || is_done) {
             Ending::Truncated
         } else if running.usage.is_none() {
             Ending::Errored("a stream ended without a usage chunk: its tokens are unknown".into())
@@ -352,9 +362,60 @@ fn write_request(socket: &mut TcpStream, request: &[u8], sent: &mut usize) -> st
 
 /// The whole request, which is the same for every stream.
 fn request_bytes(target: &Target, workload: &Workload) -> Vec<u8> {
+    let (path, body) = match target.wire {
+        Wire::Generate => (
+            format!("/v2/models/{}/generate_stream", target.model),
+            generate_body(target, workload),
+        ),
+        _ => (
+            "/v1/chat/completions".to_owned(),
+            chat_body(target, workload),
+        ),
+    };
+    let authorization = target
+        .api_key
+        .as_ref()
+        .map(|key| format!("authorization: Bearer {key}\r\n"))
+        .unwrap_or_default();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
+         accept: text/event-stream\r\n{authorization}content-length: {}\r\n\r\n{body}",
+        target.address,
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// A request of the core model, or of one that takes text.
+fn generate_body(target: &Target, workload: &Workload) -> String {
+    if target.model == CORE_MODEL {
+        let ids: Vec<u32> = (0..workload.prompt_tokens)
+            .map(|index| 3 + index % 50)
+            .collect();
+        return serde_json::json!({
+            "input_ids": ids,
+            "input_lengths": workload.prompt_tokens,
+            "request_output_len": workload.tokens,
+            "streaming": true,
+        })
+        .to_string();
+    }
+    let prompt = vec!["word"; workload.prompt_tokens as usize].join(" ");
+    serde_json::json!({
+        "text_input": prompt,
+        "max_tokens": workload.tokens,
+        // Nothing ends an answer early.
+        "end_id": -1,
+        "stream": true,
+        "return_num_output_tokens": true,
+    })
+    .to_string()
+}
+
+fn chat_body(target: &Target, workload: &Workload) -> String {
     // One short word is about one token for any tokenizer.
     let prompt = vec!["word"; workload.prompt_tokens as usize].join(" ");
-    let body = serde_json::json!({
+    serde_json::json!({
         "model": target.model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": workload.tokens,
@@ -362,17 +423,5 @@ fn request_bytes(target: &Target, workload: &Workload) -> Vec<u8> {
         "stream": true,
         "stream_options": {"include_usage": true},
     })
-    .to_string();
-    let authorization = target
-        .api_key
-        .as_ref()
-        .map(|key| format!("authorization: Bearer {key}\r\n"))
-        .unwrap_or_default();
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
-         accept: text/event-stream\r\n{authorization}content-length: {}\r\n\r\n{body}",
-        target.address,
-        body.len()
-    )
-    .into_bytes()
+    .to_string()
 }

@@ -1,0 +1,263 @@
+"""KServe over HTTP under tritonclient and curl, and the gateway as one gRPC address of two workers."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from support.http import get, post, stream
+from support.metrics import active_requests, total
+from support.processes import InflightProcess, wait_until
+from support.servers import Server, Start, start_gateway, start_worker, wait_ready
+from support.triton import MODEL, TritonStream, inputs, is_final, tokens
+
+PROMPT = [40, 41, 42, 43]
+GENERATE = f"/v2/models/{MODEL}/generate"
+#: A token every 20 ms, so that there is time to leave, or to lose a worker, in the middle of an answer.
+TIMING = ("--step-us=20000", "--prefill-us-per-token=0")
+
+
+def question(max_tokens: int = 6, **more: Any) -> dict[str, Any]:
+    return {
+        "input_ids": PROMPT,
+        "input_lengths": len(PROMPT),
+        "request_output_len": max_tokens,
+        "exclude_input_in_output": True,
+        "runtime_top_k": 1,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(server: Server) -> list[int]:
+    """What the worker itself says."""
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+        made = inputs(PROMPT, 6, exclude_input_in_output=True, runtime_top_k=1)
+        return tokens(client.infer(MODEL, made))
+
+
+@pytest.fixture(scope="module")
+def http_client(server: Server) -> Iterator[tritonclient.http.InferenceServerClient]:
+    client = tritonclient.http.InferenceServerClient(server.http)
+    yield client
+    client.close()
+
+
+def http_inputs(binary: bool) -> list[tritonclient.http.InferInput]:
+    made = []
+    for name, values, datatype in [
+        ("input_ids", np.array([PROMPT], np.int32), "INT32"),
+        ("input_lengths", np.array([[len(PROMPT)]], np.int32), "INT32"),
+        ("request_output_len", np.array([[6]], np.int32), "INT32"),
+        ("exclude_input_in_output", np.array([[True]]), "BOOL"),
+        ("runtime_top_k", np.array([[1]], np.int32), "INT32"),
+    ]:
+        one = tritonclient.http.InferInput(name, list(values.shape), datatype)
+        one.set_data_from_numpy(values, binary_data=binary)
+        made.append(one)
+    return made
+
+
+def test_tritonclient_finds_its_way(http_client: tritonclient.http.InferenceServerClient) -> None:
+    assert http_client.is_server_live()
+    assert http_client.is_server_ready()
+    assert http_client.is_model_ready(MODEL)
+    assert not http_client.is_model_ready("nothing")
+    assert http_client.get_server_metadata()["name"] == "inflight"
+    metadata = http_client.get_model_metadata(MODEL)
+    assert {"name": "input_ids", "datatype": "INT32", "shape": [-1, -1]} in metadata["inputs"]
+    config = http_client.get_model_config(MODEL)
+    assert config["model_transaction_policy"] == {"decoupled": True}
+    assert {"name": MODEL, "version": "1", "state": "READY"} in http_client.get_model_repository_index()
+    with pytest.raises(InferenceServerException, match="Request for unknown model: 'nothing' is not found"):
+        http_client.get_model_metadata("nothing")
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_infer_says_what_the_worker_says(
+    http_client: tritonclient.http.InferenceServerClient, expected: list[int], binary: bool
+) -> None:
+    wanted = [tritonclient.http.InferRequestedOutput("output_ids", binary_data=binary)]
+    before = http_client.get_inference_statistics(MODEL)["model_stats"][0]["inference_count"]
+    result = http_client.infer(MODEL, http_inputs(binary), request_id="r1", outputs=wanted)
+    assert result.as_numpy("output_ids").reshape(-1).tolist() == expected
+    assert result.get_response()["id"] == "r1"
+    after = http_client.get_inference_statistics(MODEL)["model_stats"][0]["inference_count"]
+    assert after == before + 1
+
+
+def test_curl_generates(server: Server, expected: list[int]) -> None:
+    url = f"http://{server.http}{GENERATE}"
+    # As the guides of Triton's TensorRT-LLM backend write it: without a content type.
+    command = ["curl", "-s", "-X", "POST", url, "-d", json.dumps(question())]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=30)
+    answer = json.loads(done.stdout)
+    assert answer["output_ids"] == expected
+    assert answer["sequence_length"] == len(expected)
+    assert (answer["model_name"], answer["model_version"]) == (MODEL, "1")
+    assert list(answer) == sorted(answer)
+
+
+def test_generate_stream_has_an_event_for_each_response(server: Server, expected: list[int]) -> None:
+    opened = stream(server.http, f"{GENERATE}_stream", question(streaming=True))
+    assert opened.headers["content-type"] == "text/event-stream; charset=utf-8"
+    said: list[int] = []
+    for event in opened.events():
+        ids = json.loads(event)["output_ids"]
+        said += ids if isinstance(ids, list) else [ids]
+    opened.close()
+    assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", 400, "cannot be read"),
+        (question(input_ids="five"), 400, "`input_ids`"),
+        (question(streaming=True), 400, "exactly 1 response"),
+    ],
+)
+def test_what_is_wrong_is_said(server: Server, body: Any, status: int, words: str) -> None:
+    answer = post(server.http, GENERATE, body)
+    assert answer.status == status, answer.body
+    assert words in answer.json()["error"]
+
+
+@dataclass
+class Pair:
+    """Two workers behind one gateway."""
+
+    workers: list[InflightProcess]
+    gateway: InflightProcess
+    http: str
+
+    @property
+    def grpc(self) -> str:
+        return self.gateway.address("grpc")
+
+    def loads(self) -> list[float]:
+        return [active_requests(worker.address("metrics")) for worker in self.workers]
+
+
+@pytest.fixture
+def pair(start: Start) -> Pair:
+    workers = [start_worker(start, *TIMING) for _ in range(2)]
+    gateway = start_gateway(start, workers, "--grpc-port=0")
+    pair = Pair(workers, gateway, wait_ready(gateway))
+    gateway.wait_until("both workers are up", lambda: total(pair.http, "inflight_gateway_worker_up") == 2)
+    return pair
+
+
+def test_many_streams_are_whole(start: Start) -> None:
+    """Kept-alive connections with many tokens at once: Triton 2.51 loses the end of some of these."""
+    gateway = start_gateway(start, [start_worker(start, "--step-us=0", "--prefill-us-per-token=0")])
+    address = wait_ready(gateway)
+    short: list[int] = []
+
+    def ask(index: int) -> None:
+        for _ in range(5):
+            opened = stream(address, f"{GENERATE}_stream", question(200, streaming=True))
+            events = [json.loads(event) for event in opened.events()]
+            opened.close()
+            count = sum(np.size(event["output_ids"]) for event in events)
+            if count != 200:
+                short.append(count)
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not short
+
+
+def test_requests_are_spread_and_stop_when_their_clients_leave(pair: Pair) -> None:
+    streams = []
+    for count in range(1, 5):
+        opened = stream(pair.http, f"{GENERATE}_stream", question(1000, streaming=True))
+        next(opened.events())
+        streams.append(opened)
+        loads = pair.loads()
+        assert sum(loads) == count
+        assert max(loads) - min(loads) <= 1, loads
+    for opened in streams:
+        opened.close()
+    wait_until("nothing is left", lambda: sum(pair.loads()) == 0)
+
+
+def test_a_lost_worker_s_unanswered_requests_go_to_the_other(pair: Pair) -> None:
+    answers: queue.Queue[tuple[int, int]] = queue.Queue()
+
+    def ask() -> None:
+        answer = post(pair.http, GENERATE, question(40))
+        answers.put((answer.status, len(answer.json().get("output_ids", []))))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until("all are at work", lambda: sum(pair.loads()) == 4)
+    pair.workers[0].send(signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+    assert [answers.get() for _ in threads] == [(200, 40)] * 4
+    assert get(pair.http, "/v2/health/ready").status == 200
+
+
+def test_a_begun_stream_of_a_lost_worker_ends_with_an_error(pair: Pair) -> None:
+    opened = stream(pair.http, f"{GENERATE}_stream", question(1000, streaming=True))
+    events = opened.events()
+    next(events)
+    lost = pair.loads().index(1)
+    pair.workers[lost].send(signal.SIGKILL)
+    assert "error" in [json.loads(event) for event in events][-1]
+    opened.close()
+
+
+def test_one_grpc_address_for_tritonclient(pair: Pair, expected: list[int]) -> None:
+    with tritonclient.grpc.InferenceServerClient(pair.grpc) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready(MODEL)
+        assert client.get_model_metadata(MODEL).name == MODEL
+        assert client.get_model_config(MODEL).config.model_transaction_policy.decoupled
+        made = inputs(PROMPT, 6, exclude_input_in_output=True)
+        result = client.infer(MODEL, made, request_id="mine")
+        assert len(tokens(result)) == 6
+        assert result.get_response().id == "mine"
+        with pytest.raises(InferenceServerException, match="unknown model: 'nothing'"):
+            client.infer("nothing", made)
+        with pytest.raises(InferenceServerException, match="own port"):
+            client.load_model(MODEL)
+
+
+def test_the_requests_of_one_grpc_stream_are_spread_and_can_be_stopped(pair: Pair) -> None:
+    opened = TritonStream(pair.grpc)
+    for name in ("a", "b"):
+        opened.send(name, inputs(PROMPT, 1000, streaming=True))
+    seen = set()
+    while seen != {"a", "b"}:
+        result, error = opened.next()
+        assert error is None, error
+        seen.add(result.get_response().id)
+    assert pair.loads() == [1, 1]
+    opened.send("a", inputs([0], 1, stop=True))
+    wait_until("one has stopped", lambda: sorted(pair.loads()) == [0, 1])
+    ended = None
+    while ended != "a":
+        result, error = opened.next()
+        assert error is None, error
+        ended = result.get_response().id if is_final(result) else None
+    opened.close(cancel=True)
+    wait_until("nothing is left", lambda: sum(pair.loads()) == 0)
