@@ -110,6 +110,38 @@ def test_curl_generates(server: Server, expected: list[int]) -> None:
     assert list(answer) == sorted(answer)
 
 
+#: As the guides of Triton's TensorRT-LLM backend write them.
+QUESTION = '{"text_input": "What is machine learning?", "max_tokens": 20, '
+GUIDES = (
+    QUESTION + '"bad_words": "", "stop_words": ""}',
+    QUESTION + '"bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 2}',
+    QUESTION
+    + '"bad_words": ["intelligence","model"], "stop_words": ["focuses","learn"], "pad_id": 2, "end_id": 2}',
+)
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+@pytest.mark.parametrize("body", GUIDES)
+def test_the_guides_curl_lines_are_answered(server: Server, model: str, body: str) -> None:
+    url = f"{server.http}/v2/models/{model}/generate"
+    command = ["curl", "-s", "-X", "POST", url, "-d", body]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=30)
+    answer = json.loads(done.stdout)
+    assert (answer["model_name"], answer["model_version"]) == (model, "1"), answer
+    assert isinstance(answer["text_output"], str)
+    assert answer["text_output"]
+
+
+def test_text_streams_piece_by_piece(server: Server) -> None:
+    body = {"text_input": "Once upon a time", "max_tokens": 12, "exclude_input_in_output": True}
+    whole = post(server.http, "/v2/models/ensemble/generate", body).json()["text_output"]
+    opened = stream(server.http, "/v2/models/ensemble/generate_stream", body)
+    pieces = [json.loads(event)["text_output"] for event in opened.events()]
+    opened.close()
+    assert len(pieces) > 1
+    assert "".join(pieces) == whole
+
+
 def test_generate_stream_has_an_event_for_each_response(server: Server, expected: list[int]) -> None:
     opened = stream(server.http, f"{GENERATE}_stream", question(streaming=True))
     assert opened.headers["content-type"] == "text/event-stream; charset=utf-8"
