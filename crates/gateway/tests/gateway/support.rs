@@ -103,9 +103,10 @@ impl Gateway {
         let poll = async {
             loop {
                 let health = self.get("/health/ready").await.json();
-                let reason = health["workers"][0]["reason"].as_str().unwrap().to_owned();
-                if reason != "not connected yet" {
-                    return reason;
+                // Before its first worker is configured, it lists none.
+                match health["workers"][0]["reason"].as_str() {
+                    None | Some("not connected yet") => {}
+                    Some(reason) => return reason.to_owned(),
                 }
                 tokio::task::yield_now().await;
             }
