@@ -278,7 +278,7 @@ def test_the_requests_of_one_grpc_stream_are_spread_and_can_be_stopped(pair: Pai
     opened = TritonStream(pair.grpc)
     for name in ("a", "b"):
         opened.send(name, inputs(PROMPT, 1000, streaming=True))
-    seen = set()
+    seen: set[str] = set()
     while seen != {"a", "b"}:
         result, error = opened.next()
         assert error is None, error
