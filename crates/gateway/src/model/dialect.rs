@@ -107,6 +107,12 @@ fn read(
             ));
         }
         if let Some((row, name)) = setting {
+            if !input.optional && !row.0.has_neutral() {
+                return Err(format!(
+                    "its input `{name}` is required, and most requests have nothing to send in it; make it \
+                     optional in the model's configuration"
+                ));
+            }
             // A table row's first name wins where a model has both.
             let newer = dialect.names(row).first() == Some(&name);
             if newer || !settings.contains_key(&row.0) {

@@ -17,6 +17,7 @@ mod lifecycle;
 mod preparing;
 mod sharing;
 mod support;
+mod tokenize;
 mod triton;
 mod unread;
 mod unread_log;

@@ -1,6 +1,7 @@
 //! The gateway before a plain Triton server, which the tests script: what it is asked, and what becomes
 //! of what it says.
 
+mod adapters;
 mod demands;
 mod errors;
 mod leaving;

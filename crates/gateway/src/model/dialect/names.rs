@@ -52,6 +52,17 @@ pub(crate) enum Setting {
     ReturnOutputTokens,
 }
 
+impl Setting {
+    /// Whether there is a value that changes nothing, for a model that must be sent one.
+    pub(super) fn has_neutral(self) -> bool {
+        use Setting::*;
+        !matches!(
+            self,
+            NoRepeatNgram | CacheSalt | LoraTask | GuideType | Guide
+        )
+    }
+}
+
 type Names = &'static [&'static str];
 /// An entry of [`SETTINGS`].
 type SettingNames = (Setting, DataType, Names, Names, Names);

@@ -47,6 +47,7 @@ fn core() -> ModelConfig {
         ("seed", TypeUint64),
         ("embedding_bias", TypeFp32),
         ("draft_input_ids", TypeInt32),
+        ("lora_task_id", TypeUint64),
     ];
     config("tensorrt_llm", &inputs, &[("output_ids", TypeInt32)])
 }
@@ -136,7 +137,7 @@ fn the_newer_of_two_names_is_used() {
 #[test]
 fn what_cannot_be_used_is_refused_by_its_tensor() {
     type Spoil = fn(&mut ModelConfig);
-    let cases: [(ModelConfig, Surroundings, Spoil, &str); 9] = [
+    let cases: [(ModelConfig, Surroundings, Spoil, &str); 10] = [
         (
             core(),
             DECOUPLED,
@@ -160,6 +161,12 @@ fn what_cannot_be_used_is_refused_by_its_tensor() {
             DECOUPLED,
             |config| config.input[7].optional = false,
             "draft_input_ids",
+        ),
+        (
+            core(),
+            DECOUPLED,
+            |config| config.input[8].optional = false,
+            "lora_task_id",
         ),
         (
             core(),
