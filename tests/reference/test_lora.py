@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from safetensors.numpy import save_file
 
 from inflight.errors import UserMistake
 from inflight.executors.base import NamedTensor, Request
+from inflight.executors.reference import adapters as adapters_module
+from inflight.executors.reference import create
 from inflight.executors.reference.adapters import Adapters, task_id_of
 from inflight.executors.reference.config import load_config
 from inflight.executors.reference.engine import Engine, Iteration
@@ -347,6 +350,45 @@ def test_an_adapter_of_a_directory_is_read_again_after_its_eviction(tmp_path: Pa
     subject = serving(directory=tmp_path, limit=size)
     tokens = [run(subject, [asked(1, PROMPTS[0], [task(task_id)])])[1, 0].tokens for task_id in (1, 2, 1)]
     assert tokens[0] == tokens[2] != tokens[1]
+
+
+def test_no_stream_waits_for_an_adapter_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever hands requests in loads what they bring; the next of the same call may count on it."""
+    save_peft(tmp_path / "adapters" / "9", matrices("llama", 2))
+    size = sum(down.nbytes + up.nbytes for down, up in matrices("llama", 1).values())
+    subject = create(
+        FIXTURES / "llama",
+        "cpu",
+        lora_adapter_dir=str(tmp_path / "adapters"),
+        lora_cache_host_memory_bytes=size,
+    )
+    threads: list[str] = []
+
+    def noting(load: Any) -> Any:
+        def noted(*arguments: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return load(*arguments)
+
+        return noted
+
+    for name in ("from_tensors", "read_peft"):
+        monkeypatch.setattr(adapters_module, name, noting(getattr(adapters_module, name)))
+    try:
+        for requests in (
+            [asked(1, PROMPTS[0], sent(1, matrices("llama", 1))), asked(2, PROMPTS[0], [task(1)])],
+            # Its place was taken.
+            [asked(3, PROMPTS[0], [task(9)])],
+        ):
+            subject.enqueue(requests)
+            finals = 0
+            while finals < len(requests):
+                batch = subject.await_responses(30.0)
+                assert not batch.errors
+                finals += sum(batch.finals)
+    finally:
+        subject.shutdown()
+    assert len(threads) == 2
+    assert set(threads) == {threading.current_thread().name}
 
 
 def test_names_are_told_with_their_task_ids(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     )
     memory = _memory([built, *([draft] if draft else [])], device)
     leader = None if team is None else team.leader
-    return ReferenceExecutor(engine, info, memory, guides, leader)
+    return ReferenceExecutor(engine, info, memory, guides, leader, adapters)
 
 
 def _load_engine(

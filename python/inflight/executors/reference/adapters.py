@@ -67,7 +67,7 @@ class _Cached:
 
 
 class Adapters:
-    """Adapters by task id, within ``max_bytes``. One thread owns it."""
+    """Adapters by task id, within ``max_bytes``. One thread owns it; any thread may `load`."""
 
     def __init__(
         self, config: ModelConfig, max_rank: int, max_bytes: int, directory: Path | None = None
@@ -99,11 +99,16 @@ class Adapters:
         """What the cache holds."""
         return self._bytes
 
-    def acquire(self, request: LoraRequest) -> Adapter:
-        """The adapter, which stays until it is released as often. Errors: `Refused`."""
+    def load(self, request: LoraRequest) -> Adapter | None:
+        """What `acquire` would have to load; None: it is in the cache. Errors: `Refused`."""
+        return None if request.task_id in self._cached else self._load(request)
+
+    def acquire(self, request: LoraRequest, loaded: Adapter | None = None) -> Adapter:
+        """The adapter, which stays until it is released as often; from the cache, or else ``loaded`` if that
+        was done before. Errors: `Refused`."""
         cached = self._cached.get(request.task_id)
         if cached is None:
-            self._put(self._load(request))
+            self._put(loaded or self._load(request))
             cached = self._cached[request.task_id]
         self._cached.move_to_end(request.task_id)
         cached.users += 1

@@ -38,6 +38,7 @@ from .sequence import RequestState, SequenceState
 
 _NO_GUIDES: Mapping[int, Guide | Refused] = {}
 _NO_ARRIVALS: Mapping[int, float] = {}
+_NONE_LOADED: Mapping[int, Adapter] = {}
 
 
 def _no_clock() -> float:
@@ -131,14 +132,16 @@ class Engine:
         iteration: Iteration,
         guides: Mapping[int, Guide | Refused] = _NO_GUIDES,
         arrivals: Mapping[int, float] = _NO_ARRIVALS,
+        loaded: Mapping[int, Adapter] = _NONE_LOADED,
     ) -> None:
         """Queues requests; what cannot be served becomes an errored, final row of ``iteration``. ``guides``
-        are those of the requests that ask for one, ``arrivals`` the times since when the requests wait, both
-        by client id."""
+        are those of the requests that ask for one, ``arrivals`` the times since when the requests wait,
+        ``loaded`` the adapters that were not in the cache, all by client id."""
         for request in requests:
             arrived_s = arrivals.get(request.client_id, iteration.now_s)
             try:
-                self._add(request, guides.get(request.client_id), arrived_s)
+                client_id = request.client_id
+                self._add(request, guides.get(client_id), arrived_s, loaded.get(client_id))
             except Refused as refusal:
                 iteration.rows.append(Row(request.client_id, final=True, error=(refusal.code, refusal.text)))
 
@@ -328,7 +331,13 @@ class Engine:
             else:
                 self._finish(sequence, beam.reason, iteration)
 
-    def _add(self, request: Request, guide: Guide | Refused | None, arrived_s: float) -> None:
+    def _add(
+        self,
+        request: Request,
+        guide: Guide | Refused | None,
+        arrived_s: float,
+        loaded: Adapter | None,
+    ) -> None:
         if request.client_id in self._requests:
             raise Refused(
                 StatusCode.INVALID_ARGUMENT, f"client id `{request.client_id}` is in use; choose another"
@@ -352,7 +361,7 @@ class Engine:
             request, admitted, cache_root=reuse.root(admitted.extras.cache_salt), arrived_s=arrived_s
         )
         if admitted.extras.lora is not None:
-            state.adapter = self._acquire(admitted.extras.lora)
+            state.adapter = self._acquire(admitted.extras.lora, loaded)
             # What one adapter computed is nothing to another.
             state.cache_root = reuse.root(state.cache_root + state.adapter.fingerprint)
         if width is not None:
@@ -391,14 +400,14 @@ class Engine:
                 self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
 
-    def _acquire(self, lora: LoraRequest) -> Adapter:
+    def _acquire(self, lora: LoraRequest, loaded: Adapter | None) -> Adapter:
         if self._adapters is None:
             raise Refused(
                 StatusCode.UNIMPLEMENTED,
                 "the reference executor does not implement `lora_task_id` over several ranks; send the "
                 "request without it",
             )
-        return self._adapters.acquire(lora)
+        return self._adapters.acquire(lora, loaded)
 
     def _forget(self, owner: RequestState) -> None:
         """The request's last row is told."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
 
+from .adapters import Adapters
 from .engine import Engine, Iteration
 from .extras import read_extras
 from .guides import Guide, Guides
+from .lora import Adapter
 from .parallel.team import Leader, RanksLost
 from .refusal import Refused
 from .rows import Row, pack
@@ -38,9 +41,11 @@ class ReferenceExecutor:
         memory: Memory,
         guides: Guides | None = None,
         leader: Leader | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self._leader = leader
         self._guides = guides
+        self._adapters = adapters
         self._engine = engine
         self._info = info
         self._statistics = Statistics(engine.pool, engine.limits, memory, info.max_seq_len)
@@ -48,6 +53,7 @@ class ReferenceExecutor:
         self._work = threading.Condition()
         self._incoming: list[Request] = []
         self._guides_of_incoming: dict[int, Guide | Refused] = {}
+        self._loaded: dict[int, Adapter] = {}
         self._arrivals: dict[int, float] = {}
         self._cancelled: list[int] = []
         self._stopping = False
@@ -62,14 +68,19 @@ class ReferenceExecutor:
 
     def enqueue(self, requests: Sequence[Request]) -> None:
         """Takes requests; a refusal of one is its errored, final row."""
-        guides = {one.client_id: guide for one in requests if (guide := self._guide(one)) is not None}
         now_s = time.perf_counter()
+        guides: dict[int, Guide | Refused] = {}
+        loaded: dict[int, Adapter] = {}
+        for one in requests:
+            if one.tensors:
+                self._prepare(one, guides, loaded)
         with self._work:
             stopping = self._stopping
             if not stopping:
                 self._incoming.extend(requests)
                 self._arrivals.update((one.client_id, now_s) for one in requests)
                 self._guides_of_incoming.update(guides)
+                self._loaded.update(loaded)
                 self._work.notify()
         self._raise_failure()
         if stopping:
@@ -124,15 +135,25 @@ class ReferenceExecutor:
             else:
                 self._leader.dismiss()
 
-    def _guide(self, request: Request) -> Guide | Refused | None:
-        """Compiles what a request is to be held to, here, where no stream waits for it."""
-        if self._guides is None or not request.tensors:
-            return None
+    def _prepare(
+        self, request: Request, guides: dict[int, Guide | Refused], loaded: dict[int, Adapter]
+    ) -> None:
+        """Compiles what a request is to be held to and loads its adapter: here, where no stream waits."""
         try:
-            asked = read_extras(request).guide
-            return None if asked is None else self._guides.compile(asked)
-        except Refused as refusal:
-            return refusal
+            extras = read_extras(request)
+        except Refused:
+            return  # the engine refuses it in the same words
+        if self._guides is not None and extras.guide is not None:
+            try:
+                guides[request.client_id] = self._guides.compile(extras.guide)
+            except Refused as refusal:
+                guides[request.client_id] = refusal
+        if self._adapters is not None and extras.lora is not None:
+            # What cannot be loaded now may be in the cache when the engine looks: it is for that to refuse.
+            with suppress(Refused):
+                adapter = self._adapters.load(extras.lora)
+                if adapter is not None:
+                    loaded[request.client_id] = adapter
 
     def _run(self) -> None:
         try:
@@ -159,12 +180,13 @@ class ReferenceExecutor:
             )
             incoming, self._incoming = self._incoming, []
             guides, self._guides_of_incoming = self._guides_of_incoming, {}
+            loaded, self._loaded = self._loaded, {}
             arrivals, self._arrivals = self._arrivals, {}
             cancelled, self._cancelled = self._cancelled, []
             stopping = self._stopping
         started = time.perf_counter()
         iteration = Iteration(now_s=started, clock=time.perf_counter)
-        self._engine.add(incoming, iteration, guides, arrivals)
+        self._engine.add(incoming, iteration, guides, arrivals, loaded)
         self._engine.cancel(cancelled, iteration)
         if stopping:
             self._engine.cancel_all(iteration)
