@@ -72,6 +72,32 @@ def test_what_a_gateway_would_refuse_is_refused_at_once(tmp_path: Path, gateways
     assert message in done.stderr
 
 
+WITH_KEYS = """
+models: [{executor: simulated, grpc_port: 0, metrics_port: 0}]
+gateways: {port: 0, api_key_file: keys}
+reload: {order: stop-first}
+drain: {gateway_s: 3, worker_s: 3}
+"""
+
+
+def test_a_reload_asks_gateways_with_a_key_that_they_accept_now(start: Start, tmp_path: Path) -> None:
+    path, keys = tmp_path / "topology.yaml", tmp_path / "keys"
+    path.write_text(WITH_KEYS)
+    keys.write_text("first\n")
+    launched = start("launch", str(path))
+    launched.wait_until("all are ready", lambda: "Press Ctrl-C" in launched.log, START_S)
+    gateway = re.findall(r"gateway .*listening on http://(\S+)", launched.log)[0]
+    keys.write_text("second\n")
+    done = command("launch", str(path), "--reload")
+    assert (done.returncode, done.stdout) == (0, "worker.2 replaced worker\nall workers were replaced\n"), (
+        done
+    )
+    body = {"model": "inflight-demo", "prompt": "Hi", "max_tokens": 2}
+    for key, status in (("first", 401), ("second", 200)):
+        headers = {"authorization": f"Bearer {key}"}
+        assert post(gateway, "/v1/completions", body, headers).status == status
+
+
 def test_a_reload_needs_a_launch_that_runs(tmp_path: Path) -> None:
     path = tmp_path / "topology.yaml"
     path.write_text(TWO_MODELS)

@@ -115,10 +115,14 @@ def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
         key=key or "INFLIGHT_API_KEY" in environment,
         prefix=log_format != "json",
     )
-    api_key = environment.get("INFLIGHT_API_KEY") or options.get("api-key")
-    if api_key is None and gateways.api_key_file is not None:
-        api_key = _first_key(Path(gateways.api_key_file))
-    code = supervise(processes, report, control=control, again=again, api_key=api_key)
+    key_file = gateways.api_key_file or options.get("api-key-file")
+    fixed = environment.get("INFLIGHT_API_KEY") or options.get("api-key")
+
+    def api_key() -> str | None:
+        return fixed or (_first_key(Path(key_file)) if key_file else None)
+
+    has_keys = fixed is not None or key_file is not None
+    code = supervise(processes, report, control=control, again=again, api_key=api_key if has_keys else None)
     output.flush()
     return code
 
@@ -152,7 +156,11 @@ def _reload(file: Path) -> int:
 
 
 def _first_key(path: Path) -> str | None:
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    """As the file has it now: the gateway takes up changes as well."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return None
     return next((line for line in lines if line and not line.startswith("#")), None)
 
 

@@ -67,12 +67,12 @@ def supervise(
     *,
     control: Path | None = None,
     again: Callable[[], LaunchPlan] | None = None,
-    api_key: str | None = None,
+    api_key: Callable[[], str | None] | None = None,
 ) -> int:
     """Runs `plan` until a signal or a child's end; returns the exit code. Main thread only.
 
     With `control` and `again` it can be asked there to replace its workers by those of the plan that `again`
-    returns. `api_key` is one that the gateways accept.
+    returns. `api_key` returns one that the gateways accept now, where they ask for keys.
     """
     events = EventQueue()
 
@@ -90,6 +90,11 @@ def supervise(
     def start(spec: ProcessSpec, arguments: Sequence[str]) -> Child:
         return ChildProcess(spec.name, command(spec.launcher, arguments), spec.environment, events.put)
 
+    def look(address: str) -> dict[str, bool] | None:
+        key = None if api_key is None else api_key()
+        # Without one, a gateway that asks for keys would show no worker, as if it had none.
+        return None if api_key is not None and key is None else workers_of(address, key)
+
     def on_signal(number: int, _frame: FrameType | None) -> None:
         events.put(StopRequested(number))
 
@@ -106,7 +111,7 @@ def supervise(
                 probe=answers_ok,
                 report=report,
                 publish=publish,
-                look=lambda address: workers_of(address, api_key),
+                look=look,
             ).run()
     finally:
         if plan.worker_file is not None:
@@ -140,7 +145,10 @@ def workers_of(address: str, api_key: str | None) -> dict[str, bool] | None:
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     try:
         connection.request("GET", "/health/ready", headers=headers)
-        health = json.loads(connection.getresponse().read(LARGEST_ANSWER))
+        response = connection.getresponse()
+        if response.status not in (http.client.OK, http.client.SERVICE_UNAVAILABLE):
+            return None
+        health = json.loads(response.read(LARGEST_ANSWER))
         return {worker["address"]: worker["ready"] for worker in health.get("workers", [])}
     except (OSError, http.client.HTTPException, ValueError):
         return None
