@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from inflight.executors.reference.config import load_config
 from support.processes import InflightProcess, exists, wait_until
 from support.servers import MODEL_ARGUMENTS, MODEL_NAME, Server, Start, start_gateway, wait_ready
-from support.triton import TritonStream, inputs, tokens
+from support.triton import TritonStream, inputs, tensor, tokens
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mpirun") is None, reason="mpirun is not installed: tools/install-system-packages mpi"
@@ -81,8 +83,16 @@ def listening(pid: int) -> set[str]:
     return held & inodes
 
 
-def ask(address: str) -> dict[str, list[int]]:
-    """The tokens of requests that run beside each other: greedy, sampled, with beams, of a long prompt."""
+def ask(address: str, model: Path) -> dict[str, list[int]]:
+    """The tokens of requests that run beside each other: greedy, sampled, with beams, of a long prompt, and
+    of one whose last tokens have embeddings of their own."""
+    config = load_config(model)
+    vocab_size = config.vocab_size
+    table = np.random.default_rng(1).normal(0, 0.05, (1, 2, config.hidden_size))
+    tables = [
+        tensor("prompt_embedding_table", table, "FP16"),
+        tensor("prompt_table_extra_ids", [[0] * len(PROMPT) + [1, 1]], "UINT64"),
+    ]
     stream = TritonStream(address)
     asked = {
         "greedy": inputs(PROMPT, 24, streaming=True),
@@ -91,6 +101,7 @@ def ask(address: str) -> dict[str, list[int]]:
         "beams": inputs(PROMPT, 12, beam_width=3),
         "logits": inputs(PROMPT, 6, return_generation_logits=True, return_context_logits=True),
         "repeated": inputs(PROMPT * 20, 8, streaming=True),
+        "virtual": [*inputs([*PROMPT, vocab_size, vocab_size + 1], 8), *tables],
     }
     found: dict[str, list[int]] = {name: [] for name in asked}
     for name, made in asked.items():
@@ -105,12 +116,12 @@ def ask(address: str) -> dict[str, list[int]]:
     return found
 
 
-def test_two_ranks_serve_the_tokens_of_one(start: Start, server: Server) -> None:
+def test_two_ranks_serve_the_tokens_of_one(start: Start, server: Server, model_directory: Path) -> None:
     process = start_ranks(start)
     wait_serving(process)
-    told = ask(process.address("grpc"))
+    told = ask(process.address("grpc"), model_directory)
     assert all(told.values())
-    assert told == ask(server.grpc)
+    assert told == ask(server.grpc, model_directory)
 
     leader, follower = rank_pids(process)
     # MPI's own sockets are each rank's; ports that accept are the leader's alone.
