@@ -14,17 +14,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["grpc_service.proto", "model_config.proto"],
         [root.join("kserve")],
     )?;
-    // For whoever writes the messages in another form.
-    let descriptors = Path::new(&env::var("OUT_DIR")?).join("kserve.bin");
-    std::fs::write(descriptors, kserve.encode_to_vec())?;
+    // For reflection, and for whoever writes the messages in another form.
+    write_descriptors("kserve.bin", &kserve)?;
     tonic_prost_build::configure()
         // Tensor data stays a slice of the received message.
         .bytes(".")
         .compile_fds(kserve)?;
 
     let assets = protox::compile(["inflight/v1/model_assets.proto"], [&root])?;
+    write_descriptors("assets.bin", &assets)?;
     tonic_prost_build::configure()
         .bytes(".")
         .compile_fds(assets)?;
+    Ok(())
+}
+
+/// What the reflection service answers with.
+fn write_descriptors(name: &str, files: &impl Message) -> Result<(), Box<dyn std::error::Error>> {
+    let path = Path::new(&env::var("OUT_DIR")?).join(name);
+    std::fs::write(path, files.encode_to_vec())?;
     Ok(())
 }

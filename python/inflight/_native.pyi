@@ -22,6 +22,8 @@ class WorkerOptions:
         core_model_name: str | None = None,
         exclude_input_in_output: bool | None = None,
         accumulate_tokens: bool | None = None,
+        draft_worker: str | None = None,
+        draft_model_name: str | None = None,
         assets: Mapping[str, bytes] | None = None,
         max_message_bytes: int | None = None,
         max_queue_wait_s: float | None = None,
@@ -47,6 +49,10 @@ class WorkerOptions:
     def exclude_input_in_output(self) -> bool: ...
     @property
     def accumulate_tokens(self) -> bool: ...
+    @property
+    def draft_worker(self) -> str | None: ...
+    @property
+    def draft_model_name(self) -> str: ...
     @property
     def max_message_bytes(self) -> int: ...
     @property

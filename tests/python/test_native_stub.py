@@ -75,7 +75,12 @@ def test_every_option_is_read_back_as_given(name: str) -> None:
     default = real()
     for attribute in (attribute for attribute in vars(real) if not attribute.startswith("__")):
         value = getattr(default, attribute)
-        other = not value if isinstance(value, bool) else value + "x" if isinstance(value, str) else value + 1
+        if isinstance(value, bool):
+            other: object = not value
+        elif value is None or isinstance(value, str):
+            other = (value or "") + "x"
+        else:
+            other = value + 1
         assert getattr(real(**{attribute: other}), attribute) == other
         assert getattr(real(**{attribute: None}), attribute) == value
 

@@ -57,7 +57,7 @@ mod translate;
 mod upstream;
 
 pub use cli::{main, main_with_args};
-pub use log::{LogFormat, flush_log, start_log};
+pub use log::{LogFormat, flush_log, set_log_level, start_log};
 pub use option_list::{OptionInfo, check_arguments, option_list};
 pub use options::GatewayOptions;
 pub use run::{ServeError, serve};

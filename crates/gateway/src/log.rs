@@ -6,6 +6,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
@@ -16,6 +17,11 @@ use self::writer::LogWriter;
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
+
+type SetFilter = Box<dyn Fn(EnvFilter) + Send + Sync>;
+
+/// Replaces the filter of the log that [`start_log`] has started.
+static FILTER: OnceLock<SetFilter> = OnceLock::new();
 
 /// How a log line is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -65,14 +71,33 @@ pub fn start_log(filter: &str, format: LogFormat) -> Result<(), ParseError> {
         // Reporting a failed write on standard error, which is the default, would panic in whatever task
         // has just logged.
         .log_internal_errors(false);
-    let _ = match format {
+    let started = match format {
         LogFormat::Text => {
             let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
-            log.with_ansi(is_terminal).try_init()
+            let log = log.with_ansi(is_terminal).with_filter_reloading();
+            let handle = log.reload_handle();
+            let set: SetFilter = Box::new(move |filter| drop(handle.reload(filter)));
+            log.try_init().map(|()| set)
         }
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
+        LogFormat::Json => {
+            let log = log.json().flatten_event(true).with_filter_reloading();
+            let handle = log.reload_handle();
+            let set: SetFilter = Box::new(move |filter| drop(handle.reload(filter)));
+            log.try_init().map(|()| set)
+        }
     };
+    if let Ok(set) = started {
+        let _ = FILTER.set(set);
+    }
     Ok(())
+}
+
+/// Logs everything of this level and of more severe ones from now on, in place of the filter that the log was
+/// started with.
+pub fn set_log_level(level: LevelFilter) {
+    if let Some(set) = FILTER.get() {
+        set(EnvFilter::default().add_directive(level.into()));
+    }
 }
 
 /// Checks a filter.

@@ -33,6 +33,12 @@ pub mod assets {
     tonic::include_proto!("inflight.v1");
 }
 
+/// The files that describe the services, encoded, for a server's reflection service.
+pub const FILE_DESCRIPTORS: [&[u8]; 2] = [
+    include_bytes!(concat!(env!("OUT_DIR"), "/kserve.bin")),
+    include_bytes!(concat!(env!("OUT_DIR"), "/assets.bin")),
+];
+
 pub mod accept;
 pub mod capability;
 pub mod client;

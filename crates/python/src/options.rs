@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use inflight_worker::{SimulatedOptions, WorkerOptions};
+use inflight_worker::{LogLevel, SimulatedOptions, WorkerOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -18,7 +18,8 @@ impl PyWorkerOptions {
     #[new]
     #[pyo3(signature = (
         *, host=None, grpc_port=None, metrics_port=None, served_model_name=None,
-        core_model_name=None, exclude_input_in_output=None, accumulate_tokens=None, assets=None,
+        core_model_name=None, exclude_input_in_output=None, accumulate_tokens=None, draft_worker=None,
+        draft_model_name=None, assets=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
         max_grpc_connections=None,
         max_concurrent_streams=None,
@@ -37,6 +38,8 @@ impl PyWorkerOptions {
         core_model_name: Option<String>,
         exclude_input_in_output: Option<bool>,
         accumulate_tokens: Option<bool>,
+        draft_worker: Option<String>,
+        draft_model_name: Option<String>,
         assets: Option<BTreeMap<String, Vec<u8>>>,
         max_message_bytes: Option<usize>,
         max_queue_wait_s: Option<f64>,
@@ -58,6 +61,9 @@ impl PyWorkerOptions {
             exclude_input_in_output: exclude_input_in_output
                 .unwrap_or(default.exclude_input_in_output),
             accumulate_tokens: accumulate_tokens.unwrap_or(default.accumulate_tokens),
+            draft_worker,
+            draft_model_name: draft_model_name.unwrap_or(default.draft_model_name),
+            log_level: Some(LogLevel::new(inflight_gateway::set_log_level)),
             assets: assets
                 .unwrap_or_default()
                 .into_iter()
@@ -117,6 +123,16 @@ impl PyWorkerOptions {
     #[getter]
     fn accumulate_tokens(&self) -> bool {
         self.0.accumulate_tokens
+    }
+
+    #[getter]
+    fn draft_worker(&self) -> Option<&str> {
+        self.0.draft_worker.as_deref()
+    }
+
+    #[getter]
+    fn draft_model_name(&self) -> &str {
+        &self.0.draft_model_name
     }
 
     #[getter]

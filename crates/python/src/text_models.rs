@@ -76,6 +76,7 @@ impl TextModels {
             max_input_len: None,
             max_batch_size: max_batch_size.unwrap_or(default.max_batch_size),
             core_model: core_model.unwrap_or(default.core_model),
+            draft_model: None,
             add_special_tokens,
             skip_special_tokens,
             exclude_input_in_output,
@@ -119,7 +120,9 @@ impl TextModels {
         match py.detach(|| self.0.generation(TextModelKind::Bls, &message)) {
             Err(refusal) => Ok(Bound::new(py, Refusal::from(refusal))?.into_any()),
             Ok(generation) => {
-                let models::Generation { request, answer } = generation;
+                let models::Generation {
+                    request, answer, ..
+                } = generation;
                 let inputs = PyList::empty(py);
                 for (input, data) in request.inputs.iter().zip(&request.raw_input_contents) {
                     inputs.append((

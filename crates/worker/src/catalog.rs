@@ -10,7 +10,7 @@ use inflight_kserve::inference::{
     model_config::SchedulingChoice, model_ensembling, model_instance_group,
     model_metadata_response::TensorMetadata, model_version_policy,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::engine::Health;
 use crate::executor::ModelInfo;
@@ -43,6 +43,7 @@ pub(crate) struct Catalog {
 #[derive(Debug)]
 struct Text {
     loaded: OnceLock<Result<Arc<TextModels>, String>>,
+    settled: Notify,
     counters: [Arc<ModelCounters>; 4],
     accumulates: bool,
     excludes_input: bool,
@@ -56,6 +57,7 @@ impl Catalog {
             info,
             text: text.map(|settings| Text {
                 loaded: OnceLock::new(),
+                settled: Notify::new(),
                 counters: Default::default(),
                 accumulates: settings.accumulates,
                 excludes_input: settings.excludes_input,
@@ -69,6 +71,9 @@ impl Catalog {
         if let Some(text) = &self.text {
             // Set once, by the task that loads.
             let _ = text.loaded.set(loaded.map(Arc::new));
+            text.settled.notify_waiters();
+            // For who has looked and does not wait yet.
+            text.settled.notify_one();
         }
     }
 
@@ -140,6 +145,13 @@ impl Catalog {
         self.text
             .as_ref()
             .is_none_or(|text| text.loaded.get().is_some())
+    }
+
+    /// Resolves once [`is_settled`](Self::is_settled) has changed.
+    pub(crate) async fn settled(&self) {
+        if let Some(text) = &self.text {
+            text.settled.notified().await;
+        }
     }
 
     pub(crate) fn counters(&self, kind: TextModelKind) -> Option<&Arc<ModelCounters>> {

@@ -20,6 +20,7 @@ mod request;
 mod respond;
 mod serve;
 mod service;
+mod shared_memory;
 mod simulated;
 pub mod text_models;
 mod text_stream;
@@ -30,6 +31,6 @@ pub use model::{
     CORE_MODEL, CORE_MODEL_VERSION, CoreInput, CoreOutput, CoreParameter, core_inputs,
     core_outputs, core_parameters,
 };
-pub use options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
+pub use options::{BoundAddresses, LogLevel, WorkerError, WorkerExit, WorkerOptions};
 pub use serve::{serve, serve_loaded};
 pub use simulated::{SimulatedExecutor, SimulatedOptions};

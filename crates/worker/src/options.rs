@@ -4,11 +4,15 @@
 //! and passes it to [`crate::serve()`].
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use inflight_kserve::client::DEFAULT_MAX_MESSAGE_BYTES;
+use inflight_kserve::client::{ConnectError, DEFAULT_MAX_MESSAGE_BYTES};
+
+use tracing::level_filters::LevelFilter;
 
 use crate::model::CORE_MODEL;
 
@@ -29,6 +33,13 @@ pub struct WorkerOptions {
     /// Whether answers leave out the prompt where a request does not say (`exclude_input_in_output`).
     /// Default: false, as in Triton's models.
     pub exclude_input_in_output: bool,
+    /// `HOST:PORT` of a worker whose core model guesses for `num_draft_tokens` of `tensorrt_llm_bls`. It must have
+    /// the same vocabulary. `None`: such requests are refused.
+    pub draft_worker: Option<String>,
+    /// The name of that worker's core model. Default: `tensorrt_llm`.
+    pub draft_model_name: String,
+    /// Changes what the process logs, for KServe's log settings. `None`: nobody may.
+    pub log_level: Option<LogLevel>,
     /// Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it. Default: false, as in
     /// Triton's model.
     pub accumulate_tokens: bool,
@@ -72,6 +83,9 @@ impl Default for WorkerOptions {
             served_model_name: "inflight-demo".to_owned(),
             core_model_name: CORE_MODEL.to_owned(),
             exclude_input_in_output: false,
+            draft_worker: None,
+            draft_model_name: CORE_MODEL.to_owned(),
+            log_level: None,
             accumulate_tokens: false,
             assets: BTreeMap::new(),
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
@@ -84,6 +98,26 @@ impl Default for WorkerOptions {
             slow_reader_timeout: Duration::from_secs(60),
             canary_timeout: Duration::from_secs(600),
         }
+    }
+}
+
+/// Changes what the process logs. Whoever owns the process's log supplies it.
+#[derive(Clone)]
+pub struct LogLevel(Arc<dyn Fn(LevelFilter) + Send + Sync>);
+
+impl LogLevel {
+    pub fn new(set: impl Fn(LevelFilter) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(set))
+    }
+
+    pub(crate) fn set(&self, level: LevelFilter) {
+        (self.0)(level);
+    }
+}
+
+impl fmt::Debug for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LogLevel")
     }
 }
 
@@ -116,6 +150,8 @@ pub enum WorkerError {
         #[source]
         source: std::io::Error,
     },
+    #[error("the draft worker's address is not usable")]
+    DraftWorker(#[source] ConnectError),
     #[error("the operating system refused to start the {name}")]
     Thread {
         name: &'static str,

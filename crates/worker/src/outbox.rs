@@ -267,6 +267,30 @@ impl Outbox {
         }
     }
 
+    /// Keeps the stream open for an answer that does not come through the executor, until [`release`](Self::release).
+    pub(crate) fn hold(&self) {
+        self.state.lock().live += 1;
+    }
+
+    /// Ends a [`hold`](Self::hold).
+    pub(crate) fn release(&self) {
+        let mut state = self.state.lock();
+        state.live = state.live.saturating_sub(1);
+        drop(state);
+        self.wake();
+    }
+
+    /// Resolves when the stream is gone.
+    pub(crate) async fn closed(&self) {
+        loop {
+            let room = self.room.notified();
+            if self.state.lock().closed {
+                return;
+            }
+            room.await;
+        }
+    }
+
     /// Ends the stream once its live requests have ended; no more requests will arrive.
     pub(crate) fn finish(&self) {
         self.state.lock().finishing = true;

@@ -19,6 +19,7 @@ use inflight_kserve::tensor::Tensors;
 
 use crate::executor::{ModelInfo, Request};
 use crate::model::{self, OutputSet};
+use crate::shared_memory::Placements;
 use crate::text_stream::TextStream;
 
 pub(crate) use error::RequestError;
@@ -88,6 +89,8 @@ pub(crate) struct PlainRequest {
     pub(crate) return_num_output_tokens: bool,
     /// Executor requests whose final row was not sent yet: the last one's response is final.
     unfinished: AtomicU32,
+    /// Where outputs go that are not sent in the message.
+    pub(crate) placements: Option<Placements>,
     /// The request of a text model that this one was made of, whose answers are text.
     pub(crate) text: Option<TextStream>,
 }
@@ -182,6 +185,7 @@ pub(crate) fn parse(
             return_num_input_tokens: flags.return_num_input_tokens,
             return_num_output_tokens: flags.return_num_output_tokens,
             unfinished: AtomicU32::new(rows as u32),
+            placements: None,
             text: None,
         },
         requests,

@@ -17,6 +17,8 @@ use tonic::Code;
 use crate::executor::{ClientId, NamedTensor, Request};
 use crate::model::CORE_MODEL_VERSION;
 use crate::request::PlainRequest;
+use crate::shared_memory::Placements;
+use crate::text_models::is_final;
 
 /// Fills beams that are shorter than the longest, in ids and log probabilities, as Triton does.
 const PADDING: i32 = -1;
@@ -108,15 +110,42 @@ impl Responder {
         tensors: &[NamedTensor],
     ) -> Result<Option<ModelInferResponse>, Box<FailedRow>> {
         let response = self.respond_with_ids(row, tensors);
-        match &self.request.text {
+        let response = match &self.request.text {
             None => response,
             Some(text) => text.answer(response),
+        };
+        match &self.request.placements {
+            None => response,
+            Some(placements) => self.placed(response, placements),
         }
     }
 
     /// The executor requests to stop, because stop words have ended their text. Once.
     pub(crate) fn take_stopped(&self) -> Option<Vec<ClientId>> {
         self.request.text.as_ref()?.take_stopped()
+    }
+
+    /// A response whose outputs are in shared memory.
+    fn placed(
+        &self,
+        response: Result<Option<ModelInferResponse>, Box<FailedRow>>,
+        placements: &Placements,
+    ) -> Result<Option<ModelInferResponse>, Box<FailedRow>> {
+        let Some(mut response) = response? else {
+            return Ok(None);
+        };
+        match placements.place(&mut response) {
+            Ok(()) => Ok(Some(response)),
+            Err(status) => Err(Box::new(FailedRow {
+                error: RowError {
+                    row: 0,
+                    code: status.code(),
+                    text: status.message().to_owned(),
+                    retry_after_ms: 0,
+                },
+                response: self.request.empty(is_final(&response)),
+            })),
+        }
     }
 
     /// The core model's own response.

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use inflight_kserve::accept::accept;
 use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
 use inflight_kserve::client::{TransportOptions, server};
-use inflight_kserve::error_chain;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
+use inflight_kserve::{FILE_DESCRIPTORS, error_chain};
 use inflight_text::ModelFiles;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tonic::transport::server::Router;
 
 use crate::assets::Assets;
 use crate::catalog::{Catalog, TextSettings};
@@ -24,7 +25,7 @@ use crate::loading::{Listeners, Loading};
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 use crate::request::Limits;
-use crate::service::{ArrivalBudget, Budgeted, Service};
+use crate::service::{ArrivalBudget, Budgeted, DraftWorker, Service, report_health};
 use crate::text_models::{TextModels, TextOptions};
 
 /// How often a draining worker checks whether its requests are done.
@@ -85,6 +86,7 @@ pub async fn serve_loaded(
         metrics,
         engine,
         threads,
+        draft,
     } = started;
     let core_model: Arc<str> = options.core_model_name.as_str().into();
     let limits = Limits {
@@ -106,7 +108,15 @@ pub async fn serve_loaded(
     if has_text {
         load_text(Arc::clone(&catalog), &options, &info);
     }
-    let service = Service::new(Arc::clone(&engine), limits, catalog);
+    let service = Service::new(
+        Arc::clone(&engine),
+        limits,
+        catalog,
+        options.log_level.clone(),
+        draft,
+    );
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let reporting = tokio::spawn(report_health(service.shared(), reporter));
     let assets = Assets::new(
         options.served_model_name.clone(),
         &options.core_model_name,
@@ -128,7 +138,12 @@ pub async fn serve_loaded(
             .max_encoding_message_size(options.max_message_bytes),
         budget.clone(),
     ))
-    .add_service(Budgeted::new(ModelAssetsServer::new(assets), budget));
+    .add_service(Budgeted::new(
+        ModelAssetsServer::new(assets),
+        budget.clone(),
+    ))
+    .add_service(Budgeted::new(health_service, budget.clone()));
+    let router = with_reflection(router, budget);
     let mut serving: JoinHandle<Result<(), tonic::transport::Error>> = tokio::spawn(
         router.serve_with_incoming_shutdown(accept(grpc.0, options.max_grpc_connections), async {
             // A dropped sender stops the server as well.
@@ -173,6 +188,7 @@ pub async fn serve_loaded(
             serving.abort();
         }
     }
+    reporting.abort();
     watchdog.abort();
     expiry.abort();
     wakes.abort();
@@ -195,6 +211,7 @@ struct Started {
     metrics: (TcpListener, SocketAddr),
     engine: Arc<Engine>,
     threads: Threads,
+    draft: Option<DraftWorker>,
 }
 
 async fn start(
@@ -203,6 +220,12 @@ async fn start(
     options: &WorkerOptions,
     loading: Option<Loading>,
 ) -> Result<Started, WorkerError> {
+    let draft = options
+        .draft_worker
+        .as_deref()
+        .map(|address| DraftWorker::new(address, options.max_message_bytes))
+        .transpose()
+        .map_err(WorkerError::DraftWorker)?;
     let Listeners { grpc, metrics } = match loading.and_then(Loading::finish) {
         Some(listeners) => listeners,
         None => Listeners::bind(options).await?,
@@ -235,7 +258,30 @@ async fn start(
         metrics,
         engine,
         threads,
+        draft,
     })
+}
+
+/// Describes all services to tools such as grpcurl, in both versions of the reflection protocol.
+fn with_reflection(router: Router, budget: ArrivalBudget) -> Router {
+    let builder = || {
+        FILE_DESCRIPTORS
+            .into_iter()
+            .chain([tonic_health::pb::FILE_DESCRIPTOR_SET])
+            .fold(
+                tonic_reflection::server::Builder::configure(),
+                |builder, files| builder.register_encoded_file_descriptor_set(files),
+            )
+    };
+    match (builder().build_v1(), builder().build_v1alpha()) {
+        (Ok(newer), Ok(older)) => router
+            .add_service(Budgeted::new(newer, budget.clone()))
+            .add_service(Budgeted::new(older, budget)),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::warn!(%error, "the reflection service is not available");
+            router
+        }
+    }
 }
 
 /// Reads the text models' files beside everything else that starts.
@@ -252,6 +298,10 @@ fn load_text(catalog: Arc<Catalog>, options: &WorkerOptions, info: &ModelInfo) {
         exclude_input_in_output: options.exclude_input_in_output,
         accumulate_tokens: options.accumulate_tokens,
         core_model: options.core_model_name.clone(),
+        draft_model: options
+            .draft_worker
+            .as_ref()
+            .map(|_| options.draft_model_name.clone()),
         ..TextOptions::default()
     };
     tokio::task::spawn_blocking(move || {

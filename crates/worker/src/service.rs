@@ -1,6 +1,9 @@
 //! The KServe v2 service: what each call answers. Generating is in [`stream`].
 
 mod arriving;
+mod health;
+mod settings;
+mod speculative;
 mod stream;
 mod text;
 
@@ -14,19 +17,26 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::catalog::{Catalog, Known};
 use crate::engine::Engine;
+use crate::options::LogLevel;
 use crate::outbox::Outbox;
 use crate::request::Limits;
+use crate::shared_memory::Regions;
 
 pub(crate) use arriving::{ArrivalBudget, Budgeted};
+pub(crate) use health::report as report_health;
+use settings::LogSettings;
+pub(crate) use speculative::DraftWorker;
 use stream::{Connection, ResponseStream};
 
 /// The server's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";
 /// The extensions of Triton that this server supports, and ours.
-const EXTENSIONS: [&str; 5] = [
+const EXTENSIONS: [&str; 7] = [
     "model_repository",
     "model_configuration",
     "statistics",
+    "system_shared_memory",
+    "logging",
     "binary_tensor_data",
     names::STEP_BATCHING_EXTENSION,
 ];
@@ -42,20 +52,36 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
     pub(crate) catalog: Arc<Catalog>,
+    regions: Regions,
+    log: LogSettings,
+    draft: Option<DraftWorker>,
     /// Open streams, so that a draining worker can end them.
     streams: Mutex<Vec<Weak<Outbox>>>,
 }
 
 impl Service {
-    pub(crate) fn new(engine: Arc<Engine>, limits: Limits, catalog: Arc<Catalog>) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        limits: Limits,
+        catalog: Arc<Catalog>,
+        log_level: Option<LogLevel>,
+        draft: Option<DraftWorker>,
+    ) -> Self {
         Self {
             shared: Arc::new(Shared {
                 engine,
                 limits,
                 catalog,
+                regions: Regions::default(),
+                log: LogSettings::new(log_level),
+                draft,
                 streams: Mutex::default(),
             }),
         }
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     /// Ends every stream once everything that waits on it is sent.
@@ -94,6 +120,14 @@ fn unsupported<T>(call: &str) -> Result<Response<T>, Status> {
     Err(Status::unimplemented(format!(
         "`{call}` is not supported by this worker"
     )))
+}
+
+/// Triton's answer where models are not under a client's control, with the reason.
+fn fixed_models() -> Status {
+    Status::unimplemented(
+        "explicit model load / unload is not allowed: a worker serves the models that it was started with; start \
+         another worker, or stop this one",
+    )
 }
 
 #[tonic::async_trait]
@@ -224,35 +258,57 @@ impl GrpcInferenceService for Service {
         &self,
         _request: Request<wire::RepositoryModelLoadRequest>,
     ) -> Result<Response<wire::RepositoryModelLoadResponse>, Status> {
-        unsupported("RepositoryModelLoad")
+        Err(fixed_models())
     }
 
     async fn repository_model_unload(
         &self,
         _request: Request<wire::RepositoryModelUnloadRequest>,
     ) -> Result<Response<wire::RepositoryModelUnloadResponse>, Status> {
-        unsupported("RepositoryModelUnload")
+        Err(fixed_models())
     }
 
     async fn system_shared_memory_status(
         &self,
-        _request: Request<wire::SystemSharedMemoryStatusRequest>,
+        request: Request<wire::SystemSharedMemoryStatusRequest>,
     ) -> Result<Response<wire::SystemSharedMemoryStatusResponse>, Status> {
-        unsupported("SystemSharedMemoryStatus")
+        let regions = self.shared.regions.status(&request.get_ref().name)?;
+        Ok(Response::new(wire::SystemSharedMemoryStatusResponse {
+            regions: regions
+                .into_iter()
+                .map(|region| (region.name.clone(), region))
+                .collect(),
+        }))
     }
 
     async fn system_shared_memory_register(
         &self,
-        _request: Request<wire::SystemSharedMemoryRegisterRequest>,
+        request: Request<wire::SystemSharedMemoryRegisterRequest>,
     ) -> Result<Response<wire::SystemSharedMemoryRegisterResponse>, Status> {
-        unsupported("SystemSharedMemoryRegister")
+        let here = |peer: std::net::SocketAddr| peer.ip().to_canonical().is_loopback();
+        if !request.remote_addr().is_some_and(here) {
+            return Err(Status::permission_denied(
+                "only clients on the worker's own machine, by its loopback address, may register shared memory",
+            ));
+        }
+        let wire::SystemSharedMemoryRegisterRequest {
+            name,
+            key,
+            offset,
+            byte_size,
+        } = request.into_inner();
+        self.shared
+            .regions
+            .register(&name, &key, offset, byte_size)?;
+        Ok(Response::new(wire::SystemSharedMemoryRegisterResponse {}))
     }
 
     async fn system_shared_memory_unregister(
         &self,
-        _request: Request<wire::SystemSharedMemoryUnregisterRequest>,
+        request: Request<wire::SystemSharedMemoryUnregisterRequest>,
     ) -> Result<Response<wire::SystemSharedMemoryUnregisterResponse>, Status> {
-        unsupported("SystemSharedMemoryUnregister")
+        self.shared.regions.unregister(&request.get_ref().name);
+        Ok(Response::new(wire::SystemSharedMemoryUnregisterResponse {}))
     }
 
     async fn cuda_shared_memory_status(
@@ -285,8 +341,11 @@ impl GrpcInferenceService for Service {
 
     async fn log_settings(
         &self,
-        _request: Request<wire::LogSettingsRequest>,
+        request: Request<wire::LogSettingsRequest>,
     ) -> Result<Response<wire::LogSettingsResponse>, Status> {
-        unsupported("LogSettings")
+        self.shared
+            .log
+            .update(request.into_inner())
+            .map(Response::new)
     }
 }

@@ -12,6 +12,7 @@ mod prepare;
 mod preprocessing;
 mod sequence;
 mod source;
+mod speculation;
 mod table;
 mod wanted;
 
@@ -26,6 +27,7 @@ pub(crate) use generation::final_flag as is_final;
 pub use generation::{Generation, TextAnswer};
 pub use source::TextOptions;
 use source::TextSource;
+pub(crate) use speculation::Speculation;
 pub(crate) use table::{TextInput, TextOutput};
 pub use table::{TextModelKind, TextModelTable, text_model_tables};
 
@@ -51,6 +53,8 @@ pub(crate) enum TextWork {
     Answer(ModelInferResponse),
     /// Work for the core model.
     Generation(Box<Generation>),
+    /// Work for the core model and a draft model in turn.
+    Speculation(Box<Speculation>, Box<TextAnswer>),
 }
 
 impl TextModels {
@@ -110,7 +114,17 @@ impl TextModels {
                 TextWork::Answer(postprocessing::answer(message, &self.source)?)
             }
             TextModelKind::Ensemble | TextModelKind::Bls => {
-                TextWork::Generation(Box::new(Generation::read(kind, message, &self.source)?))
+                let generation = Generation::read(kind, message, &self.source)?;
+                match (generation.plan, &self.source.options.draft_model) {
+                    (Some(plan), Some(draft_model)) => {
+                        let Generation {
+                            request, answer, ..
+                        } = generation;
+                        let rounds = Speculation::new(plan, request, draft_model)?;
+                        TextWork::Speculation(Box::new(rounds), Box::new(answer))
+                    }
+                    _ => TextWork::Generation(Box::new(generation)),
+                }
             }
         })
     }

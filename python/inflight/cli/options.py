@@ -54,6 +54,8 @@ class NativeDefault(click.Option):
 
         extra = super().get_help_extra(ctx)
         value = getattr(getattr(_native, self.owner)(), str(self.name))
+        if value is None:
+            return extra
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         extra["default"] = shown + self.note
         return extra

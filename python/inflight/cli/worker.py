@@ -48,6 +48,11 @@ MODELS = {
         bool,
         "Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it: true or false",
     ),
+    "draft_worker": (
+        str,
+        "HOST:PORT of a worker whose model guesses tokens for requests with `num_draft_tokens`",
+    ),
+    "draft_model_name": (str, "KServe name of that worker's core model"),
 }
 
 BOUNDS = {

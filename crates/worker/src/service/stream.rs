@@ -22,8 +22,9 @@ use crate::batch;
 use crate::engine::{Destination, Engine, NotAdmitted};
 use crate::executor::{ClientId, Request, ResponseBatch};
 use crate::outbox::{Known, Outbox, Taken};
-use crate::request::{self, Incoming, Plain};
+use crate::request::{self, Incoming, Plain, RequestError};
 use crate::respond::{self, Asked, FailedRow, Responder};
+use crate::shared_memory;
 
 /// The requests of one stream and the outbox for their rows. Dropping it cancels them.
 pub(super) struct Connection {
@@ -68,6 +69,16 @@ impl From<NotAdmitted> for Refusal {
     }
 }
 
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self {
+            code: status.code(),
+            text: status.message().to_owned(),
+            retry_after_ms: 0,
+        }
+    }
+}
+
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let mut status = Self::new(refusal.code, refusal.text);
@@ -97,15 +108,10 @@ impl Shared {
     /// Handles one request of a stream. An error is the answer to that request and does not end the
     /// stream.
     fn receive(&self, message: &ModelInferRequest, outbox: &Arc<Outbox>, peer: Option<SocketAddr>) {
-        let incoming = match request::parse(message, &self.limits) {
+        let incoming = match self.parse(message) {
             Ok(incoming) => incoming,
-            Err(error) => {
+            Err(refusal) => {
                 self.engine.metrics.refused();
-                let refusal = Refusal {
-                    code: error.code(),
-                    text: error.to_string(),
-                    retry_after_ms: 0,
-                };
                 let handle = request::handle_of_malformed(message);
                 return self.refuse(outbox, handle, &message.id, refusal);
             }
@@ -144,6 +150,27 @@ impl Shared {
                     self.refuse(outbox, None, &id, refusal);
                 }
             }
+        }
+    }
+
+    /// Reads a request of the core model.
+    pub(super) fn parse(&self, message: &ModelInferRequest) -> Result<Incoming, Refusal> {
+        let refused = |error: RequestError| Refusal {
+            code: error.code(),
+            text: error.to_string(),
+            retry_after_ms: 0,
+        };
+        match request::parse(message, &self.limits) {
+            // Looked for only here, so that the requests of others pay nothing.
+            Err(_) if shared_memory::is_used(message) => {
+                let (message, placements) = self.regions.resolve(message)?;
+                let mut incoming = request::parse(&message, &self.limits).map_err(refused)?;
+                if let Incoming::Plain(plain) = &mut incoming {
+                    plain.answer.placements = Some(placements);
+                }
+                Ok(incoming)
+            }
+            parsed => parsed.map_err(refused),
         }
     }
 
@@ -402,9 +429,9 @@ pub(super) async fn infer(
         .catalog
         .find(&message.model_name, &message.model_version)
         .map_err(Status::not_found)?;
-    let incoming = request::parse(&message, &shared.limits).map_err(|error| {
+    let incoming = shared.parse(&message).map_err(|refusal| {
         shared.engine.metrics.refused();
-        Status::new(error.code(), error.to_string())
+        Status::from(refusal)
     })?;
     let plain = match incoming {
         Incoming::StopId(id) => {

@@ -8,12 +8,14 @@ use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use tonic::{Code, Status};
 
 use super::Shared;
+use super::speculative::{self, Rounds};
 use super::stream::{Refusal, infer_plain};
 use crate::catalog::INLINE_BYTES;
 use crate::model_counters::Ended;
 use crate::outbox::Outbox;
 use crate::request::{self, Incoming, Plain};
 use crate::respond;
+use crate::shared_memory;
 use crate::text_models::{Generation, TextModelKind, TextWork};
 use crate::text_stream::TextStream;
 
@@ -21,13 +23,14 @@ use crate::text_stream::TextStream;
 enum Work {
     Answer(ModelInferResponse),
     Plain(Box<Plain>),
+    Rounds(Box<Rounds>),
 }
 
 impl Shared {
     /// Handles one request of a stream for a text model. The stream's next request is read afterwards, which
     /// bounds what waits to be tokenized.
     pub(super) async fn receive_text(
-        &self,
+        self: &Arc<Self>,
         kind: TextModelKind,
         message: ModelInferRequest,
         outbox: &Arc<Outbox>,
@@ -46,6 +49,22 @@ impl Shared {
                 Ok(()) => return,
                 Err(refusal) => refusal,
             },
+            Ok(Work::Rounds(rounds)) => {
+                // In a task of its own, so that the stream's next requests are read meanwhile.
+                outbox.hold();
+                let (shared, outbox) = (Arc::clone(self), Arc::clone(outbox));
+                tokio::spawn(async move {
+                    tokio::select! {
+                        answer = shared.run_rounds(*rounds, peer) => match answer {
+                            Ok(answer) => outbox.reply(respond::message(answer)),
+                            Err(status) => shared.fail(&outbox, kind.name(), &id, status.into()),
+                        },
+                        () = outbox.closed() => {}
+                    }
+                    outbox.release();
+                });
+                return;
+            }
             Err(refusal) => refusal,
         };
         self.fail(outbox, kind.name(), &id, refusal);
@@ -63,7 +82,7 @@ impl Shared {
                 Err(_) => counters.count(Ended::Failed, received.elapsed()),
                 Ok(Work::Answer(_)) => counters.count(Ended::Succeeded, received.elapsed()),
                 // Counted at its end.
-                Ok(Work::Plain(_)) => {}
+                Ok(Work::Plain(_) | Work::Rounds(_)) => {}
             }
         }
         work
@@ -82,6 +101,12 @@ impl Shared {
             .catalog
             .loaded()
             .map_err(|text| refusal(Code::Unavailable, text))?;
+        let (message, placements) = if shared_memory::is_used(&message) {
+            let (message, placements) = self.regions.resolve(&message)?;
+            (message, Some(placements))
+        } else {
+            (message, None)
+        };
         let work = match self.catalog.tokenizing().filter(|_| is_long(&message)) {
             None => models.work(kind, &message),
             Some(places) => {
@@ -96,11 +121,43 @@ impl Shared {
             }
         };
         match work.map_err(|error| refusal(error.code(), error.to_string()))? {
-            TextWork::Answer(answer) => Ok(Work::Answer(answer)),
-            TextWork::Generation(generation) => self
-                .plain_of(kind, *generation, received)
-                .map(|plain| Work::Plain(Box::new(plain))),
+            TextWork::Answer(mut answer) => {
+                if let Some(placements) = placements {
+                    placements.place(&mut answer)?;
+                }
+                Ok(Work::Answer(answer))
+            }
+            TextWork::Speculation(speculation, answer) => Ok(Work::Rounds(Box::new(Rounds {
+                speculation: *speculation,
+                answer: *answer,
+                placements,
+            }))),
+            TextWork::Generation(generation) => {
+                self.plain_of(kind, *generation, received).map(|mut plain| {
+                    plain.answer.placements = placements;
+                    Work::Plain(Box::new(plain))
+                })
+            }
         }
+    }
+
+    /// A request in rounds, counted at its end.
+    async fn run_rounds(
+        self: &Arc<Self>,
+        rounds: Rounds,
+        peer: Option<SocketAddr>,
+    ) -> Result<ModelInferResponse, Status> {
+        let received = Instant::now();
+        let answer = speculative::run(self, rounds, peer).await;
+        if let Some(counters) = self.catalog.counters(TextModelKind::Bls) {
+            let ended = if answer.is_ok() {
+                Ended::Succeeded
+            } else {
+                Ended::Failed
+            };
+            counters.count(ended, received.elapsed());
+        }
+        answer
     }
 
     /// The core model's request, whose answers become text.
@@ -110,7 +167,9 @@ impl Shared {
         generation: Generation,
         received: Instant,
     ) -> Result<Plain, Refusal> {
-        let Generation { request, answer } = generation;
+        let Generation {
+            request, answer, ..
+        } = generation;
         let parsed = request::parse(&request, &self.limits)
             .map_err(|error| refusal(error.code(), error.to_string()))?;
         let counters = self.catalog.counters(kind).map(Arc::clone);
@@ -139,6 +198,7 @@ pub(super) async fn infer(
     match shared.text_work(kind, message).await? {
         Work::Answer(answer) => Ok(answer),
         Work::Plain(plain) => infer_plain(shared, *plain, peer).await,
+        Work::Rounds(rounds) => shared.run_rounds(*rounds, peer).await,
     }
 }
 

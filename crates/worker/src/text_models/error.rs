@@ -17,6 +17,14 @@ pub(crate) enum TextRequestError {
     Missing { tensor: &'static str },
     #[error("`{tensor}` is not supported by this model; send the request without it")]
     Unsupported { tensor: &'static str },
+    #[error(
+        "`{tensor}` is not supported by this model, which has no draft model; send the request without it"
+    )]
+    NoDraftModel { tensor: &'static str },
+    #[error(
+        "speculative decoding is not supported with {what}; leave it out, or `num_draft_tokens`"
+    )]
+    NotSpeculative { what: &'static str },
     #[error("tensor `{tensor}` is {actual}, expected {expected}")]
     Datatype {
         tensor: &'static str,

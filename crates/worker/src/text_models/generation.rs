@@ -17,6 +17,7 @@ use super::inputs::Inputs;
 use super::prepare::{Prepared, pack_words, pad, prepare};
 use super::sequence::SequenceText;
 use super::source::TextSource;
+use super::speculation::DraftPlan;
 use super::table::{Role, TEXT_OUTPUT, TextModelKind};
 use super::wanted::Wanted;
 use crate::model::CORE_MODEL_VERSION;
@@ -36,6 +37,8 @@ pub struct Generation {
     /// For the core model.
     pub request: ModelInferRequest,
     pub answer: TextAnswer,
+    /// What is asked of a draft model.
+    pub(crate) plan: Option<DraftPlan>,
 }
 
 impl Generation {
@@ -46,6 +49,10 @@ impl Generation {
     ) -> Result<Self, TextRequestError> {
         let inputs = Inputs::read(kind, message, source.options.max_batch_size)?;
         let wanted = Wanted::read(kind, message)?;
+        let plan = match &source.options.draft_model {
+            Some(_) => DraftPlan::read(&inputs)?,
+            None => refuse_drafts(&inputs)?,
+        };
         let made = prepare(&inputs, source)?;
         let stream = inputs.flag(Role::Core("streaming"))?.unwrap_or(false);
         let exclude = inputs
@@ -87,8 +94,22 @@ impl Generation {
             &answer.wanted,
             is_bls || exclude,
         );
-        Ok(Self { request, answer })
+        Ok(Self {
+            request,
+            answer,
+            plan,
+        })
     }
+}
+
+/// Without a draft model nothing can be asked of one.
+fn refuse_drafts(inputs: &Inputs<'_>) -> Result<Option<DraftPlan>, TextRequestError> {
+    for tensor in ["num_draft_tokens", "use_draft_logits"] {
+        if inputs.named(tensor).is_some() {
+            return Err(TextRequestError::NoDraftModel { tensor });
+        }
+    }
+    Ok(None)
 }
 
 /// The core model's request.

@@ -26,6 +26,8 @@ pub struct TextOptions {
     pub accumulate_tokens: bool,
     /// The name of the core model.
     pub core_model: String,
+    /// The model that guesses for `num_draft_tokens` of BLS. `None`: such requests are refused.
+    pub draft_model: Option<String>,
 }
 
 impl Default for TextOptions {
@@ -39,6 +41,7 @@ impl Default for TextOptions {
             exclude_input_in_output: false,
             accumulate_tokens: false,
             core_model: crate::model::CORE_MODEL.to_owned(),
+            draft_model: None,
         }
     }
 }

@@ -306,8 +306,8 @@ const BLS_ONLY: &[TextInput] = &[
     input("image_bytes_input", Uint8, IMAGES, Role::Unsupported),
     input("video_bytes_input", Uint8, IMAGES, Role::Unsupported),
     input("image_url_input", Bytes, ONE, Role::Unsupported),
-    input("num_draft_tokens", Int32, ONE, Role::Unsupported),
-    input("use_draft_logits", Bool, ONE, Role::Unsupported).squeezed(),
+    input("num_draft_tokens", Int32, ONE, Role::Own),
+    input("use_draft_logits", Bool, ONE, Role::Own).squeezed(),
     core(
         "guided_decoding_guide_type",
         Bytes,

@@ -44,6 +44,9 @@ fn shared() -> Shared {
     Shared {
         engine,
         catalog: Arc::new(catalog),
+        regions: Default::default(),
+        log: crate::service::settings::LogSettings::new(None),
+        draft: None,
         limits,
         streams: Default::default(),
     }
