@@ -5,7 +5,7 @@ and a second worker that guesses.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -136,7 +136,7 @@ def test_regions_are_listed_and_refused_by_name(
     status = client.get_system_shared_memory_status(name).regions
     assert (status[name].key, status[name].offset, status[name].byte_size) == (f"/{name}", 0, 4096)
     rest = inputs(PROMPT, 4)[1:]
-    for calls, reason in [
+    calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: client.register_system_shared_memory(name, f"/{name}", 16), "already in manager"),
         (
             lambda: client.register_system_shared_memory("x", "/nothing-there", 16),
@@ -148,9 +148,10 @@ def test_regions_are_listed_and_refused_by_name(
         ),
         (lambda: client.register_system_shared_memory("x", f"/{name}", 8192), "invalid args"),
         (lambda: client.get_system_shared_memory_status("x"), "Unable to find shared memory region: 'x'"),
-    ]:
+    ]
+    for call, reason in calls:
         with pytest.raises(InferenceServerException, match=reason):
-            calls()
+            call()
     for region_name, size, offset, reason in [
         ("nowhere", 16, 0, "Unable to find shared memory region: 'nowhere'"),
         (name, 16, 4090, "Invalid offset"),
@@ -181,12 +182,12 @@ def test_probes_and_tools_find_the_services(server: Server) -> None:
             call = channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
             # `list_services` (field 7).
             [answer] = list(call(iter([b"\x3a\x00"])))
-            for service in (
+            for name in (
                 b"inference.GRPCInferenceService",
                 b"inflight.v1.ModelAssets",
                 b"grpc.health.v1.Health",
             ):
-                assert service in answer
+                assert name in answer
 
 
 @pytest.fixture(scope="module")
@@ -234,12 +235,13 @@ def test_what_does_not_go_with_guesses_is_refused(
     drafting: str, client: triton.InferenceServerClient
 ) -> None:
     own = triton.InferenceServerClient(drafting)
-    for scalars, reason in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"beam_width": 2}, "not supported with beam_width"),
         ({"return_context_logits": True}, "not supported with return_context_logits"),
         ({"num_return_sequences": 2}, "not supported with num_return_sequences"),
         ({"stream": True}, "not supported with `stream`"),
-    ]:
+    ]
+    for scalars, reason in cases:
         with pytest.raises(InferenceServerException, match=reason):
             own.infer("tensorrt_llm_bls", text("Hello", 4, num_draft_tokens=2, **scalars))
     assert own.infer("tensorrt_llm_bls", text("Hello", 4, num_draft_tokens=0)) is not None
