@@ -9,7 +9,10 @@ use crate::error::ApiError;
 use crate::fields::Endpoint;
 use crate::generation::take_model;
 use crate::ignored::IgnoredFields;
-use crate::reader::{Fields, wrong_type};
+use crate::reader::{Fields, too_many, wrong_type};
+
+/// More than any context; the decoder takes a hundred bytes and more for each.
+const MAX_TOKENS: usize = 1 << 20;
 
 /// What tokens are asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,6 +101,9 @@ pub fn parse_detokenize(body: &[u8]) -> Result<Parsed<DetokenizeRequest>, ApiErr
     let expected = "an array of token ids (each an integer from 0 to 2147483647)";
     let tokens: Vec<u32> =
         serde_json::from_str(raw.get()).map_err(|_| wrong_type("tokens", expected, raw))?;
+    if tokens.len() > MAX_TOKENS {
+        return Err(too_many("tokens", tokens.len(), MAX_TOKENS));
+    }
     fields.ignore_applied(Endpoint::Completions, &mut ignored);
     fields.finish(Endpoint::Completions, "", &mut ignored)?;
     let request = DetokenizeRequest { model, tokens };
@@ -178,9 +184,10 @@ mod tests {
             json!({"tokens": [-1]}),
             json!({"tokens": [1.5]}),
             json!({"tokens": [[1]]}),
+            json!({"tokens": vec![1; MAX_TOKENS + 1]}),
         ] {
             let error = parse(body.clone()).unwrap_err();
-            assert_eq!(error.param.as_deref(), Some("tokens"), "{body}");
+            assert_eq!(error.param.as_deref(), Some("tokens"), "{error:?}");
         }
     }
 }
