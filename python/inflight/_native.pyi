@@ -21,6 +21,7 @@ class WorkerOptions:
         served_model_name: str | None = None,
         core_model_name: str | None = None,
         exclude_input_in_output: bool | None = None,
+        fill_outputs: bool | None = None,
         accumulate_tokens: bool | None = None,
         draft_worker: str | None = None,
         draft_model_name: str | None = None,
@@ -47,6 +48,8 @@ class WorkerOptions:
     def core_model_name(self) -> str: ...
     @property
     def exclude_input_in_output(self) -> bool: ...
+    @property
+    def fill_outputs(self) -> bool: ...
     @property
     def accumulate_tokens(self) -> bool: ...
     @property

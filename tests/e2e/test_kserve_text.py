@@ -90,6 +90,7 @@ def settings_address(start_for_session: Start) -> str:
         "--core-model-name=target",
         "--exclude-input-in-output=true",
         "--accumulate-tokens=true",
+        "--fill-outputs=true",
         "--grpc-port=0",
         "--metrics-port=0",
     )
@@ -367,6 +368,22 @@ def test_a_setting_of_the_server_leaves_prompts_out(
     assert len(ids) == 4
     parameters = settings.get_model_config("tensorrt_llm_bls").config.parameters
     assert parameters["exclude_input_in_output"].string_value == "true"
+
+
+@pytest.mark.parametrize("model", ["target", *TEXT_MODELS])
+def test_a_setting_fills_outputs_as_older_releases_did(
+    settings: triton.InferenceServerClient, client: triton.InferenceServerClient, model: str
+) -> None:
+    asked = inputs([40, 41], 4) if model == "target" else ask([PROMPT], 4)
+    result = settings.infer(model, asked)
+    shapes = {"cum_log_probs": 1, "output_log_probs": 2, "context_logits": 2, "generation_logits": 3}
+    for name, dimensions in shapes.items():
+        assert result.as_numpy(name).shape == (1,) * (dimensions + 1)
+        assert not result.as_numpy(name).any()
+    own = client.infer(MODEL if model == "target" else model, asked)
+    assert all(own.as_numpy(name) is None for name in shapes)
+    with_log_probs = settings.infer(model, [*asked, tensor("return_log_probs", [[True]], "BOOL")])
+    assert (with_log_probs.as_numpy("cum_log_probs") < 0).all()
 
 
 def test_the_core_model_may_have_another_name(settings: triton.InferenceServerClient) -> None:

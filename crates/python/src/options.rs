@@ -18,7 +18,7 @@ impl PyWorkerOptions {
     #[new]
     #[pyo3(signature = (
         *, host=None, grpc_port=None, metrics_port=None, served_model_name=None,
-        core_model_name=None, exclude_input_in_output=None, accumulate_tokens=None, draft_worker=None,
+        core_model_name=None, exclude_input_in_output=None, fill_outputs=None, accumulate_tokens=None, draft_worker=None,
         draft_model_name=None, assets=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
         max_grpc_connections=None,
@@ -37,6 +37,7 @@ impl PyWorkerOptions {
         served_model_name: Option<String>,
         core_model_name: Option<String>,
         exclude_input_in_output: Option<bool>,
+        fill_outputs: Option<bool>,
         accumulate_tokens: Option<bool>,
         draft_worker: Option<String>,
         draft_model_name: Option<String>,
@@ -60,6 +61,7 @@ impl PyWorkerOptions {
             core_model_name: core_model_name.unwrap_or(default.core_model_name),
             exclude_input_in_output: exclude_input_in_output
                 .unwrap_or(default.exclude_input_in_output),
+            fill_outputs: fill_outputs.unwrap_or(default.fill_outputs),
             accumulate_tokens: accumulate_tokens.unwrap_or(default.accumulate_tokens),
             draft_worker,
             draft_model_name: draft_model_name.unwrap_or(default.draft_model_name),
@@ -118,6 +120,11 @@ impl PyWorkerOptions {
     #[getter]
     fn exclude_input_in_output(&self) -> bool {
         self.0.exclude_input_in_output
+    }
+
+    #[getter]
+    fn fill_outputs(&self) -> bool {
+        self.0.fill_outputs
     }
 
     #[getter]

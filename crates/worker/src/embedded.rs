@@ -76,6 +76,7 @@ impl CoreRequests {
                 info,
                 max_message_bytes,
                 excludes_input,
+                fills_outputs: false,
             },
             last_id: AtomicU64::new(0),
             live: Mutex::default(),

@@ -40,6 +40,9 @@ pub struct WorkerOptions {
     pub draft_model_name: String,
     /// Changes what the process logs, for KServe's log settings. `None`: nobody may.
     pub log_level: Option<LogLevel>,
+    /// Whether answers have log probabilities and logits that were not asked for, as zeros. Releases of Triton's
+    /// models up to 0.11 answer so, and their clients read them. Default: false, as in newer ones.
+    pub fill_outputs: bool,
     /// Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it. Default: false, as in
     /// Triton's model.
     pub accumulate_tokens: bool,
@@ -83,6 +86,7 @@ impl Default for WorkerOptions {
             served_model_name: "inflight-demo".to_owned(),
             core_model_name: CORE_MODEL.to_owned(),
             exclude_input_in_output: false,
+            fill_outputs: false,
             draft_worker: None,
             draft_model_name: CORE_MODEL.to_owned(),
             log_level: None,

@@ -33,6 +33,8 @@ pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
     /// What holds for a request without `exclude_input_in_output`.
     pub(crate) excludes_input: bool,
+    /// Whether responses have log probabilities and logits that were not asked for, as zeros.
+    pub(crate) fills_outputs: bool,
 }
 
 impl Limits {
@@ -84,6 +86,8 @@ pub(crate) struct PlainRequest {
     pub(crate) streaming: bool,
     /// The answer is the context phase: without `context_phase_params` it is none.
     pub(crate) context_only: bool,
+    /// Responses have log probabilities and logits that were not asked for, as zeros.
+    pub(crate) fills_outputs: bool,
     pub(crate) return_log_probs: bool,
     pub(crate) return_num_input_tokens: bool,
     pub(crate) return_num_output_tokens: bool,
@@ -181,6 +185,7 @@ pub(crate) fn parse(
             beam_width,
             streaming,
             context_only: parameters.context_only,
+            fills_outputs: limits.fills_outputs,
             return_log_probs: flags.return_log_probs,
             return_num_input_tokens: flags.return_num_input_tokens,
             return_num_output_tokens: flags.return_num_output_tokens,

@@ -281,6 +281,9 @@ impl Responder {
                 );
             }
         }
+        if request.fills_outputs {
+            self.fill(beams, tensors, &mut out);
+        }
         if request.batch > 1 && wants("batch_index") {
             out.push("batch_index", &[1, 1], &[self.batch_index]);
         }
@@ -317,6 +320,32 @@ impl Responder {
             out.push_raw(tensor.name.as_str(), datatype, &shape, tensor.data.clone());
         }
         out.build()
+    }
+
+    /// What was not asked for, as zeros, in the shapes that NVIDIA's backend gave them.
+    fn fill(&self, beams: &[Beam], tensors: &[NamedTensor], out: &mut ResponseBuilder) {
+        let wants = |name: &str| {
+            self.request.outputs.has(name) && !tensors.iter().any(|tensor| tensor.name == name)
+        };
+        let width = beams.len() as i64;
+        let has_log_probs =
+            self.asked.log_probs || beams.iter().any(|beam| beam.log_probs.is_some());
+        if wants("cum_log_probs") && !has_log_probs {
+            out.push("cum_log_probs", &[1, width], &vec![0_f32; beams.len()]);
+        }
+        if wants(names::OUTPUT_LOG_PROBS) && !has_log_probs {
+            out.push(
+                names::OUTPUT_LOG_PROBS,
+                &[1, width, 1],
+                &vec![0_f32; beams.len()],
+            );
+        }
+        if wants("context_logits") {
+            out.push("context_logits", &[1, 1, 1], &[0_f32]);
+        }
+        if wants("generation_logits") {
+            out.push("generation_logits", &[1, 1, 1, 1], &[0_f32]);
+        }
     }
 
     /// Our own outputs: only for requests that named them.

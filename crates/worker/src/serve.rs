@@ -94,6 +94,7 @@ pub async fn serve_loaded(
         info: info.clone(),
         max_message_bytes: options.max_message_bytes,
         excludes_input: options.exclude_input_in_output,
+        fills_outputs: options.fill_outputs,
     };
     let has_text = options.assets.contains_key(TOKENIZER_FILE);
     let settings = TextSettings {

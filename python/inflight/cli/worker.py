@@ -44,6 +44,11 @@ MODELS = {
         bool,
         "Whether KServe answers leave out the prompt where a request does not say: true or false",
     ),
+    "fill_outputs": (
+        bool,
+        "Whether answers have log probabilities and logits that were not asked for, as zeros; Triton's models"
+        " up to 0.11 answer so: true or false",
+    ),
     "accumulate_tokens": (
         bool,
         "Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it: true or false",

@@ -10,6 +10,7 @@ fn limits(capabilities: &[&str]) -> Limits {
     Limits {
         core_model: model::CORE_MODEL.into(),
         excludes_input: false,
+        fills_outputs: false,
         info: ModelInfo {
             executor: "test".to_owned(),
             vocab_size: 100,

@@ -30,6 +30,7 @@ fn shared() -> Shared {
         info: executor.info(),
         max_message_bytes: 1 << 20,
         excludes_input: false,
+        fills_outputs: false,
     };
     let metrics = Arc::new(Metrics::default());
     let limits_of_engine = EngineLimits {
