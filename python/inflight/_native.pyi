@@ -18,6 +18,7 @@ class WorkerOptions:
         host: str | None = None,
         grpc_port: int | None = None,
         metrics_port: int | None = None,
+        http_port: int | None = None,
         served_model_name: str | None = None,
         core_model_name: str | None = None,
         exclude_input_in_output: bool | None = None,
@@ -42,6 +43,8 @@ class WorkerOptions:
     def grpc_port(self) -> int: ...
     @property
     def metrics_port(self) -> int: ...
+    @property
+    def http_port(self) -> int | None: ...
     @property
     def served_model_name(self) -> str: ...
     @property

@@ -293,3 +293,60 @@ def test_the_requests_of_one_grpc_stream_are_spread_and_can_be_stopped(pair: Pai
         ended = result.get_response().id if is_final(result) else None
     opened.close(cancel=True)
     wait_until("nothing is left", lambda: sum(pair.loads()) == 0)
+
+
+@pytest.fixture(scope="module")
+def alone(start_for_session: Start) -> InflightProcess:
+    """A worker that serves HTTP itself."""
+    worker = start_worker(start_for_session, "--http-port=0", *TIMING)
+    http = worker.address("http")
+    worker.wait_until("it is ready", lambda: get(http, "/v2/health/ready").status == 200)
+    return worker
+
+
+def test_a_worker_serves_http_itself(alone: InflightProcess) -> None:
+    http = alone.address("http")
+    assert get(http, "/v2/health/live").status == 200
+    with tritonclient.http.InferenceServerClient(http) as client:
+        assert client.is_model_ready(MODEL)
+        assert "inflight_step_batching_v1" in client.get_server_metadata()["extensions"]
+        ids = client.infer(MODEL, http_inputs(binary=True)).as_numpy("output_ids")
+        assert ids.size == 6
+    body = {"text_input": "Hi", "max_tokens": 5}
+    for model in ("ensemble", "tensorrt_llm_bls"):
+        answer = post(http, f"/v2/models/{model}/generate", body)
+        assert answer.status == 200, answer.body
+        assert answer.json()["text_output"]
+    for path, status in (("/v2/models/nothing", 404), ("/v2/nothing", 404), ("/v1/models", 404)):
+        assert get(http, path).status == status
+    refused = post(http, GENERATE, question(max_tokens=-1))
+    assert refused.status == 400, refused.body
+    assert "request_output_len" in refused.json()["error"]
+    assert post(http, GENERATE, question(), {"origin": "http://evil.example"}).status == 403
+
+
+def test_a_worker_s_own_streams_are_whole_and_stop_when_their_clients_leave(alone: InflightProcess) -> None:
+    http, metrics = alone.address("http"), alone.address("metrics")
+    opened = stream(http, f"{GENERATE}_stream", question(20, streaming=True))
+    events = [json.loads(event) for event in opened.events()]
+    opened.close()
+    assert sum(np.size(event["output_ids"]) for event in events) == 20
+    opened = stream(http, f"{GENERATE}_stream", question(1000, streaming=True))
+    next(opened.events())
+    assert active_requests(metrics) == 1
+    opened.close()
+    wait_until("its request has stopped", lambda: active_requests(metrics) == 0)
+
+
+def test_a_draining_worker_finishes_its_own_streams(start: Start) -> None:
+    worker = start_worker(start, "--http-port=0", *TIMING)
+    http = worker.address("http")
+    worker.wait_until("it is ready", lambda: get(http, "/v2/health/ready").status == 200)
+    opened = stream(http, f"{GENERATE}_stream", question(60, streaming=True))
+    events = opened.events()
+    first = json.loads(next(events))
+    worker.send(signal.SIGTERM)
+    count = np.size(first["output_ids"]) + sum(np.size(json.loads(event)["output_ids"]) for event in events)
+    opened.close()
+    assert count == 60
+    assert worker.wait() == 0

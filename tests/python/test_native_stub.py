@@ -75,8 +75,11 @@ def test_every_option_is_read_back_as_given(name: str) -> None:
     default = real()
     for attribute in (attribute for attribute in vars(real) if not attribute.startswith("__")):
         value = getattr(default, attribute)
+        other: object
         if isinstance(value, bool):
-            other: object = not value
+            other = not value
+        elif attribute.endswith("_port"):
+            other = (value or 0) + 1
         elif value is None or isinstance(value, str):
             other = (value or "") + "x"
         else:

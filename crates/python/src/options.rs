@@ -17,7 +17,7 @@ pub(crate) struct PyWorkerOptions(pub(crate) WorkerOptions);
 impl PyWorkerOptions {
     #[new]
     #[pyo3(signature = (
-        *, host=None, grpc_port=None, metrics_port=None, served_model_name=None,
+        *, host=None, grpc_port=None, metrics_port=None, http_port=None, served_model_name=None,
         core_model_name=None, exclude_input_in_output=None, fill_outputs=None, accumulate_tokens=None, draft_worker=None,
         draft_model_name=None, assets=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
@@ -34,6 +34,7 @@ impl PyWorkerOptions {
         host: Option<String>,
         grpc_port: Option<u16>,
         metrics_port: Option<u16>,
+        http_port: Option<u16>,
         served_model_name: Option<String>,
         core_model_name: Option<String>,
         exclude_input_in_output: Option<bool>,
@@ -57,6 +58,7 @@ impl PyWorkerOptions {
             host: host.unwrap_or(default.host),
             grpc_port: grpc_port.unwrap_or(default.grpc_port),
             metrics_port: metrics_port.unwrap_or(default.metrics_port),
+            http_port,
             served_model_name: served_model_name.unwrap_or(default.served_model_name),
             core_model_name: core_model_name.unwrap_or(default.core_model_name),
             exclude_input_in_output: exclude_input_in_output
@@ -105,6 +107,11 @@ impl PyWorkerOptions {
     #[getter]
     fn metrics_port(&self) -> u16 {
         self.0.metrics_port
+    }
+
+    #[getter]
+    fn http_port(&self) -> Option<u16> {
+        self.0.http_port
     }
 
     #[getter]

@@ -138,6 +138,9 @@ fn announce(bound: BoundAddresses) {
         "inflight worker: listening on grpc://{}\ninflight worker: metrics on http://{}/metrics",
         bound.grpc, bound.metrics
     );
+    if let Some(http) = bound.http {
+        let _ = writeln!(out, "inflight worker: listening on http://{http}");
+    }
     let _ = out.flush();
 }
 

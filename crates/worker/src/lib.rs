@@ -10,6 +10,7 @@ pub mod embedded;
 mod engine;
 pub mod executor;
 mod health;
+mod http;
 mod loading;
 mod metrics;
 mod model;

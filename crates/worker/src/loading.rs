@@ -22,11 +22,12 @@ use tonic::metadata::MetadataValue;
 use crate::health;
 use crate::options::{WorkerError, WorkerOptions};
 
-/// Both ports, bound and listening.
+/// All ports, bound and listening.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     pub(crate) grpc: (TcpListener, SocketAddr),
     pub(crate) metrics: (TcpListener, SocketAddr),
+    pub(crate) http: Option<(TcpListener, SocketAddr)>,
 }
 
 impl Listeners {
@@ -38,6 +39,10 @@ impl Listeners {
         Ok(Self {
             grpc: bind(&options.host, options.grpc_port, "gRPC").await?,
             metrics: bind(&options.host, options.metrics_port, "metrics").await?,
+            http: match options.http_port {
+                Some(port) => Some(bind(&options.host, port, "HTTP").await?),
+                None => None,
+            },
         })
     }
 }
@@ -94,6 +99,9 @@ impl Loading {
         let listeners = runtime.block_on(Listeners::bind(options))?;
         let grpc = listeners.grpc.0.try_clone().map_err(failed)?;
         let metrics = listeners.metrics.0.try_clone().map_err(failed)?;
+        let http = listeners.http.as_ref();
+        let http = http.map(|(listener, _)| listener.try_clone());
+        let http = http.transpose().map_err(failed)?;
         let stage = Arc::new(Stage {
             text: Mutex::new(stage.to_owned()),
             begun: Instant::now(),
@@ -102,7 +110,7 @@ impl Loading {
         let shared = Arc::clone(&stage);
         let thread = std::thread::Builder::new().name("loading".to_owned());
         let thread =
-            thread.spawn(move || runtime.block_on(answer([grpc, metrics], shared, stopped)));
+            thread.spawn(move || runtime.block_on(answer([grpc, metrics], http, shared, stopped)));
         Ok(Self {
             listeners: Some(listeners),
             stage,
@@ -139,15 +147,26 @@ impl Drop for Loading {
 }
 
 /// Answers on all `listeners` until the sender of `stopped` is gone; connections end with it.
-async fn answer(listeners: [TcpListener; 2], stage: Arc<Stage>, stopped: oneshot::Receiver<()>) {
+async fn answer(
+    listeners: [TcpListener; 2],
+    http: Option<TcpListener>,
+    stage: Arc<Stage>,
+    stopped: oneshot::Receiver<()>,
+) {
     let router = Router::new().fallback(not_yet).with_state(stage);
     let serve = async |listener: TcpListener| {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         axum::serve(listener, router.clone()).await
     };
     let [grpc, metrics] = listeners;
+    let http = async {
+        match http {
+            Some(listener) => serve(listener).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        ended = async { tokio::try_join!(serve(grpc), serve(metrics)) } => {
+        ended = async { tokio::try_join!(serve(grpc), serve(metrics), http) } => {
             if let Err(error) = ended {
                 tracing::warn!(%error, "the loading worker no longer answers");
             }
@@ -169,6 +188,14 @@ async fn not_yet(State(stage): State<Arc<Stage>>, uri: Uri, headers: HeaderMap) 
     }
     match uri.path() {
         "/health/live" => health::live(),
+        // As Triton says it.
+        "/v2/health/live" => StatusCode::OK.into_response(),
+        "/v2/health/ready" => StatusCode::BAD_REQUEST.into_response(),
+        path if path.starts_with("/v2") => {
+            let error = format!("the model is loading: {text}");
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            inflight_rest::RestError::new(status, error).response()
+        }
         "/health/ready" => health::not_ready("loading", &text, stage.begun.elapsed()),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "the model is loading\n").into_response(),
     }

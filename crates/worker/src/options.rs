@@ -26,6 +26,9 @@ pub struct WorkerOptions {
     pub grpc_port: u16,
     /// Default: 8002, Triton's metrics port. 0 picks a free port, reported through `on_bound`.
     pub metrics_port: u16,
+    /// Port for KServe over HTTP, for clients without a gateway. Default: none, because a gateway serves it for all
+    /// workers. 0 picks a free port, reported through `on_bound`.
+    pub http_port: Option<u16>,
     /// The name that OpenAI clients use; KServe clients have names of their own.
     pub served_model_name: String,
     /// The KServe name of the model that takes token ids. Default: `tensorrt_llm`, Triton's.
@@ -83,6 +86,7 @@ impl Default for WorkerOptions {
             host: "127.0.0.1".to_owned(),
             grpc_port: 8001,
             metrics_port: 8002,
+            http_port: None,
             served_model_name: "inflight-demo".to_owned(),
             core_model_name: CORE_MODEL.to_owned(),
             exclude_input_in_output: false,
@@ -130,6 +134,8 @@ impl fmt::Debug for LogLevel {
 pub struct BoundAddresses {
     pub grpc: SocketAddr,
     pub metrics: SocketAddr,
+    /// `None`: no such port was asked for.
+    pub http: Option<SocketAddr>,
 }
 
 /// Why a worker ended without an error of its own.

@@ -438,7 +438,17 @@ pub(crate) fn empty(model: &str, id: &str, is_final: bool) -> ModelInferResponse
 }
 
 /// A stream's message for a failed request: Triton's `error_message`, with the request's id.
-pub(crate) fn failed(text: String, response: ModelInferResponse) -> ModelStreamInferResponse {
+pub(crate) fn failed(
+    code: impl Into<Code>,
+    text: String,
+    mut response: ModelInferResponse,
+) -> ModelStreamInferResponse {
+    let code = ParameterChoice::Int64Param(i64::from(i32::from(code.into())));
+    let code = InferParameter {
+        parameter_choice: Some(code),
+    };
+    let name = names::ERROR_CODE.to_owned();
+    response.parameters.insert(name, code);
     ModelStreamInferResponse {
         error_message: text,
         infer_response: Some(response),

@@ -12,7 +12,7 @@ use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServ
 use inflight_kserve::{FILE_DESCRIPTORS, error_chain};
 use inflight_text::ModelFiles;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tonic::transport::server::Router;
@@ -21,6 +21,7 @@ use crate::assets::Assets;
 use crate::catalog::{Catalog, TextSettings};
 use crate::engine::{Engine, EngineLimits, Threads};
 use crate::executor::{Executor, ModelInfo};
+use crate::http::{self, HttpLimits};
 use crate::loading::{Listeners, Loading};
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
@@ -84,6 +85,7 @@ pub async fn serve_loaded(
     let Started {
         grpc,
         metrics,
+        http,
         engine,
         threads,
         draft,
@@ -157,9 +159,19 @@ pub async fn serve_loaded(
         Arc::clone(&engine),
         Arc::clone(&stop_metrics),
     ));
+    let (stop_http, http_stopped) = watch::channel(false);
+    let http_address = http.as_ref().map(|(_, address)| *address);
+    let http_server = http.map(|(listener, _)| {
+        let limits = HttpLimits {
+            max_connections: options.max_grpc_connections,
+            max_body_bytes: options.max_message_bytes,
+        };
+        tokio::spawn(http::serve(listener, service.clone(), limits, http_stopped))
+    });
     on_bound(BoundAddresses {
         grpc: grpc.1,
         metrics: metrics.1,
+        http: http_address,
     });
 
     let wakes = tokio::spawn({
@@ -172,7 +184,10 @@ pub async fn serve_loaded(
     });
     let model = options.served_model_name.clone();
     let canary = tokio::spawn(prove(Arc::clone(&engine), model, options.canary_timeout));
-    let watchdog = tokio::spawn(watch(Arc::clone(&engine), options.progress_timeout));
+    let watchdog = tokio::spawn(watch_progress(
+        Arc::clone(&engine),
+        options.progress_timeout,
+    ));
     let mut health = engine.health();
     let ended = tokio::select! {
         () = shutdown => None,
@@ -185,11 +200,17 @@ pub async fn serve_loaded(
         drain(&engine, &options).await;
         service.finish_streams();
         let _ = stop_grpc.send(());
+        stop_http.send_replace(true);
         if timeout(FLUSH_TIMEOUT, &mut serving).await.is_err() {
             serving.abort();
         }
     }
     reporting.abort();
+    if let Some(mut server) = http_server
+        && timeout(FLUSH_TIMEOUT, &mut server).await.is_err()
+    {
+        server.abort();
+    }
     watchdog.abort();
     expiry.abort();
     wakes.abort();
@@ -210,6 +231,7 @@ pub async fn serve_loaded(
 struct Started {
     grpc: (TcpListener, SocketAddr),
     metrics: (TcpListener, SocketAddr),
+    http: Option<(TcpListener, SocketAddr)>,
     engine: Arc<Engine>,
     threads: Threads,
     draft: Option<DraftWorker>,
@@ -227,7 +249,11 @@ async fn start(
         .map(|address| DraftWorker::new(address, options.max_message_bytes))
         .transpose()
         .map_err(WorkerError::DraftWorker)?;
-    let Listeners { grpc, metrics } = match loading.and_then(Loading::finish) {
+    let Listeners {
+        grpc,
+        metrics,
+        http,
+    } = match loading.and_then(Loading::finish) {
         Some(listeners) => listeners,
         None => Listeners::bind(options).await?,
     };
@@ -242,6 +268,7 @@ async fn start(
     };
     let grpc = on_runtime("gRPC", grpc)?;
     let metrics = on_runtime("metrics", metrics)?;
+    let http = http.map(|http| on_runtime("HTTP", http)).transpose()?;
     let (engine, threads) = Engine::start(
         Arc::clone(executor),
         EngineLimits {
@@ -257,6 +284,7 @@ async fn start(
     Ok(Started {
         grpc,
         metrics,
+        http,
         engine,
         threads,
         draft,
@@ -334,7 +362,7 @@ async fn prove(engine: Arc<Engine>, model: String, limit: Duration) {
 }
 
 /// Fails an executor that neither answers nor reports an error.
-async fn watch(engine: Arc<Engine>, limit: Duration) {
+async fn watch_progress(engine: Arc<Engine>, limit: Duration) {
     let health = engine.health();
     loop {
         sleep((limit / 4).max(Duration::from_millis(10))).await;

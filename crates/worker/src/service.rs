@@ -26,7 +26,8 @@ pub(crate) use arriving::{ArrivalBudget, Budgeted};
 pub(crate) use health::report as report_health;
 use settings::LogSettings;
 pub(crate) use speculative::DraftWorker;
-use stream::{Connection, ResponseStream};
+use stream::Connection;
+pub(crate) use stream::ResponseStream;
 
 /// The server's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";
@@ -82,6 +83,16 @@ impl Service {
 
     pub(crate) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
+    }
+
+    /// Answers one request of a client at `peer`, as in a stream of its own. Dropping the responses cancels it.
+    pub(crate) fn start(
+        &self,
+        message: wire::ModelInferRequest,
+        peer: Option<std::net::SocketAddr>,
+    ) -> ResponseStream {
+        let connection = Connection::open(Arc::clone(&self.shared), peer);
+        ResponseStream::of_one(connection, message)
     }
 
     /// Ends every stream once everything that waits on it is sent.

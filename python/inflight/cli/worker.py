@@ -120,6 +120,11 @@ def worker_options(command: Command) -> Command:
         "metrics_port": (PORT, "Prometheus metrics port; 0 picks a free port"),
     },
 )
+@click.option(
+    "--http-port",
+    type=PORT,
+    help="Port for KServe over HTTP, as a gateway has it; 0 picks a free port  [default: none]",
+)
 @click.pass_context
 def worker(
     ctx: click.Context,
@@ -160,6 +165,8 @@ def worker(
         # Loading a model takes minutes, a port in use is known at once.
         require_free(options.host, options.grpc_port, "--grpc-port")
         require_free(options.host, options.metrics_port, "--metrics-port")
+        if options.http_port is not None:
+            require_free(options.host, options.http_port, "--http-port")
         if executor != "simulated":
             loading = _native.LoadingWorker(options, "reading the tokenizer")
     vocab_size = found.vocab_size()

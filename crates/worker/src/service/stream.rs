@@ -257,6 +257,7 @@ impl Shared {
     /// Answers a request that names `model` with an error.
     pub(super) fn fail(&self, outbox: &Outbox, model: &str, id: &str, refusal: Refusal) {
         outbox.reply(respond::failed(
+            refusal.code,
             refusal.text,
             respond::empty(model, id, true),
         ));
@@ -281,6 +282,21 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Handles one request, of whichever model.
+    async fn receive_any(
+        &self,
+        message: ModelInferRequest,
+        outbox: &Arc<Outbox>,
+        peer: Option<SocketAddr>,
+    ) {
+        match self.catalog.text_model(&message.model_name) {
+            None => self.receive(&message, outbox, peer),
+            Some(kind) => self.receive_text(kind, message, outbox, peer).await,
+        }
+    }
+}
+
 /// Reads requests until the client ends its side.
 async fn read(
     mut inbound: Streaming<ModelInferRequest>,
@@ -291,10 +307,7 @@ async fn read(
     loop {
         outbox.has_room().await;
         match inbound.message().await {
-            Ok(Some(message)) => match shared.catalog.text_model(&message.model_name) {
-                None => shared.receive(&message, &outbox, peer),
-                Some(kind) => shared.receive_text(kind, message, &outbox, peer).await,
-            },
+            Ok(Some(message)) => shared.receive_any(message, &outbox, peer).await,
             Ok(None) => return outbox.finish(),
             Err(status) => {
                 // Not a request, or too large for one: nothing after it can be read.
@@ -329,6 +342,25 @@ impl ResponseStream {
         }
     }
 
+    /// The responses to this request alone.
+    pub(super) fn of_one(connection: Connection, message: ModelInferRequest) -> Self {
+        let (shared, outbox) = (
+            Arc::clone(&connection.shared),
+            Arc::clone(&connection.outbox),
+        );
+        let peer = connection.peer;
+        let reading = async move {
+            shared.receive_any(message, &outbox, peer).await;
+            outbox.finish();
+        };
+        let reader = tokio::spawn(reading).abort_handle();
+        Self {
+            connection,
+            reader,
+            ready: VecDeque::new(),
+        }
+    }
+
     fn take_step(&mut self, rows: StepBatch) {
         let limit = self.connection.shared.limits.max_message_bytes / 2;
         let core_model = &*self.connection.shared.limits.core_model;
@@ -342,7 +374,9 @@ impl ResponseStream {
         each_response(&shared.engine, outbox, batch, |response| {
             self.ready.push_back(match response {
                 Ok(response) => respond::message(response),
-                Err(failed) => respond::failed(failed.error.text, failed.response),
+                Err(failed) => {
+                    respond::failed(failed.error.code, failed.error.text, failed.response)
+                }
             });
         });
     }

@@ -1,0 +1,282 @@
+//! KServe over HTTP at a worker's own port, for whoever has no gateway in front. Owns the port's limits; the forms of
+//! calls are inflight-rest's, and the answers the service's.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use inflight_kserve::accept::accept;
+use inflight_kserve::inference::ModelInferRequest;
+use inflight_rest::{Call, Method, NoRoute, RestError, Route, Upstream};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::task::JoinSet;
+use tonic::codegen::http::{self, Request, Response, StatusCode, header};
+use tonic::transport::server::Connected;
+use tonic::{Extensions, Status};
+
+use crate::service::{ResponseStream, Service};
+
+/// A request's head must be complete within this, idle time on a kept-alive connection included.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// A body must be complete within this.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bodies that have arrived in part may take so many times the largest one together.
+const LARGEST_BODIES: usize = 4;
+/// Their memory is counted in units of this many bytes.
+const UNIT: usize = 16 << 10;
+/// What is read of a body that nobody wants, so that its sender gets to read why.
+const DISCARDED: usize = 1 << 20;
+/// JSON up to this size is read where it arrives; more would hold up every stream of the worker.
+const INLINE_BYTES: usize = 16 << 10;
+
+/// Limits of the port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HttpLimits {
+    pub(crate) max_connections: usize,
+    pub(crate) max_body_bytes: usize,
+}
+
+/// Serves until `stop` says so; connections then finish their requests.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    service: Service,
+    limits: HttpLimits,
+    stop: watch::Receiver<bool>,
+) {
+    let units = limits.max_body_bytes.div_ceil(UNIT).max(1) * LARGEST_BODIES;
+    let shared = Arc::new(Shared {
+        service,
+        max_body_bytes: limits.max_body_bytes,
+        bodies: Semaphore::new(units.min(Semaphore::MAX_PERMITS)),
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(1024)
+        .keep_alive_interval(Duration::from_secs(30));
+    let builder = Arc::new(builder);
+    let mut connections = JoinSet::new();
+    let mut accepted = pin!(accept(listener, limits.max_connections));
+    let mut stopping = stop.clone();
+    loop {
+        let connection = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stop| *stop) => break,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            accepted = accepted.next() => match accepted {
+                Some(Ok(connection)) => connection,
+                _ => continue,
+            },
+        };
+        let peer = connection.connect_info().remote_addr();
+        let (shared, builder, mut stop) = (Arc::clone(&shared), Arc::clone(&builder), stop.clone());
+        connections.spawn(async move {
+            let answer = |request: Request<hyper::body::Incoming>| {
+                let shared = Arc::clone(&shared);
+                async move { Ok::<_, std::convert::Infallible>(shared.answer(request, peer).await) }
+            };
+            let io = TokioIo::new(connection);
+            let mut connection =
+                pin!(builder.serve_connection(io, hyper::service::service_fn(answer)));
+            tokio::select! {
+                biased;
+                _ = connection.as_mut() => return,
+                _ = stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = connection.await;
+        });
+    }
+    while connections.join_next().await.is_some() {}
+}
+
+struct Shared {
+    service: Service,
+    max_body_bytes: usize,
+    /// Memory of bodies that have arrived in part.
+    bodies: Semaphore,
+}
+
+impl Shared {
+    async fn answer(
+        &self,
+        request: Request<hyper::body::Incoming>,
+        peer: Option<SocketAddr>,
+    ) -> Response<Body> {
+        let method = match *request.method() {
+            http::Method::GET => Some(Method::Get),
+            http::Method::POST => Some(Method::Post),
+            _ => None,
+        };
+        let path = request.uri().path();
+        let route = match method {
+            Some(method) => Route::parse(method, path),
+            None => Route::parse(Method::Get, path).and(Err(NoRoute::WrongMethod(Method::Get))),
+        };
+        let answered = match route {
+            Ok(route) => self.call(route, request, peer).await,
+            Err(NoRoute::NotFound) => Err(RestError::new(StatusCode::NOT_FOUND, "Not Found")),
+            Err(NoRoute::WrongMethod(_)) => {
+                let status = StatusCode::METHOD_NOT_ALLOWED;
+                Err(RestError::new(status, "Method Not Allowed"))
+            }
+        };
+        answered.unwrap_or_else(|error| error.response())
+    }
+
+    async fn call(
+        &self,
+        route: Route,
+        request: Request<hyper::body::Incoming>,
+        peer: Option<SocketAddr>,
+    ) -> Result<Response<Body>, RestError> {
+        let is_post = request.method() == http::Method::POST;
+        let (parts, body) = request.into_parts();
+        // A web page says whose it is, and nobody's pages may use a worker.
+        if parts.headers.contains_key(header::ORIGIN) {
+            let text = "web pages may not use a worker; put a gateway in front of it";
+            return Err(RestError::new(StatusCode::FORBIDDEN, text));
+        }
+        let mut codings = parts.headers.get_all(header::CONTENT_ENCODING).iter();
+        if codings.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            let text =
+                "a compressed request body is not supported; send it without `Content-Encoding`";
+            return Err(RestError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+        }
+        let body = if is_post {
+            let read = tokio::time::timeout(BODY_TIMEOUT, self.read(body)).await;
+            read.unwrap_or_else(|_| {
+                let seconds = BODY_TIMEOUT.as_secs();
+                Err(RestError::invalid(format!(
+                    "the body did not arrive within {seconds} s"
+                )))
+            })?
+        } else {
+            Bytes::new()
+        };
+        let call = Call {
+            route,
+            headers: parts.headers,
+            body,
+            extensions: Extensions::new(),
+        };
+        let upstream = Own {
+            service: &self.service,
+            peer,
+        };
+        inflight_rest::serve(&upstream, call).await
+    }
+
+    /// A whole body. What has come of it counts in what all bodies may take, until it is whole.
+    async fn read(&self, mut body: hyper::body::Incoming) -> Result<Bytes, RestError> {
+        let mut held: Option<SemaphorePermit<'_>> = None;
+        let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+        while let Some(frame) = body.frame().await {
+            let frame = frame
+                .map_err(|_| RestError::invalid("the body ended early or is not valid HTTP"))?;
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            let total = first.len() + rest.len() + data.len();
+            if total > self.max_body_bytes {
+                let limit = self.max_body_bytes;
+                discard(body).await;
+                let text = format!("the body is larger than the limit of `{limit}` bytes");
+                return Err(RestError::new(StatusCode::PAYLOAD_TOO_LARGE, text));
+            }
+            let have = held.as_ref().map_or(0, SemaphorePermit::num_permits);
+            let more = total.div_ceil(UNIT).saturating_sub(have);
+            // Most bodies are one frame, and hold nothing.
+            if more > 0 && !(total == data.len() && body.is_end_stream()) {
+                let more = u32::try_from(more).unwrap_or(u32::MAX);
+                let Ok(more) = self.bodies.try_acquire_many(more) else {
+                    discard(body).await;
+                    return Err(Status::unavailable(
+                        "too many large bodies are arriving; retry later",
+                    )
+                    .into());
+                };
+                match &mut held {
+                    Some(held) => held.merge(more),
+                    None => held = Some(more),
+                }
+            }
+            if total == data.len() {
+                first = data;
+            } else {
+                if rest.is_empty() {
+                    rest.extend_from_slice(&first);
+                    first = Bytes::new();
+                }
+                rest.extend_from_slice(&data);
+            }
+        }
+        Ok(if rest.is_empty() {
+            first
+        } else {
+            rest.freeze()
+        })
+    }
+}
+
+/// Reads on without keeping anything.
+async fn discard(mut body: hyper::body::Incoming) {
+    let mut left = DISCARDED;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(length) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+/// This worker's service, for a client of this connection.
+struct Own<'a> {
+    service: &'a Service,
+    peer: Option<SocketAddr>,
+}
+
+impl Upstream for Own<'_> {
+    type Service = Service;
+    type Responses = ResponseStream;
+
+    fn service(&self) -> &Service {
+        self.service
+    }
+
+    async fn start(
+        &self,
+        request: tonic::Request<ModelInferRequest>,
+    ) -> Result<ResponseStream, Status> {
+        Ok(self.service.start(request.into_inner(), self.peer))
+    }
+
+    async fn work<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Result<T, RestError> + Send + 'static,
+    ) -> Result<T, RestError> {
+        if bytes <= INLINE_BYTES {
+            return work();
+        }
+        let done = tokio::task::spawn_blocking(work).await;
+        done.unwrap_or_else(|error| {
+            tracing::error!(%error, "reading a request failed");
+            Err(Status::internal("the request could not be read").into())
+        })
+    }
+}
