@@ -22,9 +22,6 @@
 #[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
 pub mod inference {
     tonic::include_proto!("inference");
-
-    /// The descriptors of these messages: a serialized `google.protobuf.FileDescriptorSet`.
-    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kserve.bin"));
 }
 
 /// The read-only service by which a gateway learns a worker's model.
@@ -33,7 +30,8 @@ pub mod assets {
     tonic::include_proto!("inflight.v1");
 }
 
-/// The files that describe the services, encoded, for a server's reflection service.
+/// The files that describe the services, encoded, for a server's reflection service and for whoever writes the
+/// messages in another form: KServe's, then ours.
 pub const FILE_DESCRIPTORS: [&[u8]; 2] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/kserve.bin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/assets.bin")),

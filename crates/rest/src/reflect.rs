@@ -4,15 +4,17 @@
 use std::sync::LazyLock;
 
 use http::StatusCode;
-use inflight_kserve::inference::DESCRIPTORS;
+use inflight_kserve::FILE_DESCRIPTORS;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::Value;
 
 use crate::error::RestError;
 
-static POOL: LazyLock<Option<DescriptorPool>> =
-    LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).ok());
+static POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| {
+    let [kserve, _] = FILE_DESCRIPTORS;
+    DescriptorPool::decode(kserve).ok()
+});
 
 /// The `message` of this name in the package `inference`.
 ///

@@ -285,7 +285,7 @@ impl Shared {
 impl Shared {
     /// Handles one request, of whichever model.
     async fn receive_any(
-        &self,
+        self: &Arc<Self>,
         message: ModelInferRequest,
         outbox: &Arc<Outbox>,
         peer: Option<SocketAddr>,
