@@ -155,10 +155,16 @@ impl Shared {
 
     /// Reads a request of the core model.
     pub(super) fn parse(&self, message: &ModelInferRequest) -> Result<Incoming, Refusal> {
-        let refused = |error: RequestError| Refusal {
-            code: error.code(),
-            text: error.to_string(),
-            retry_after_ms: 0,
+        let refused = |error: RequestError| {
+            let known = self
+                .catalog
+                .find(&message.model_name, &message.model_version);
+            Refusal {
+                code: error.code(),
+                // A model that nobody has is all there is to say.
+                text: known.err().unwrap_or_else(|| error.to_string()),
+                retry_after_ms: 0,
+            }
         };
         match request::parse(message, &self.limits) {
             // Looked for only here, so that the requests of others pay nothing.
@@ -459,10 +465,6 @@ pub(super) async fn infer(
     if let Some(kind) = shared.catalog.text_model(&message.model_name) {
         return text::infer(shared, kind, message, peer).await;
     }
-    shared
-        .catalog
-        .find(&message.model_name, &message.model_version)
-        .map_err(Status::not_found)?;
     let incoming = shared.parse(&message).map_err(|refusal| {
         shared.engine.metrics.refused();
         Status::from(refusal)

@@ -1,8 +1,8 @@
 //! Bad requests: each is answered by name, nothing else is disturbed.
 
 use inflight_kserve::inference::{
-    LogSettingsRequest, ModelInferRequest, ModelMetadataRequest, RepositoryModelLoadRequest,
-    SystemSharedMemoryStatusRequest,
+    CudaSharedMemoryStatusRequest, ModelInferRequest, ModelMetadataRequest,
+    RepositoryModelLoadRequest, TraceSettingRequest,
 };
 use inflight_kserve::names;
 use inflight_kserve::tensor::RequestBuilder;
@@ -314,18 +314,18 @@ async fn what_is_not_supported_says_so() {
             .await
             .unwrap_err(),
         client
-            .system_shared_memory_status(SystemSharedMemoryStatusRequest::default())
+            .cuda_shared_memory_status(CudaSharedMemoryStatusRequest::default())
             .await
             .unwrap_err(),
         client
-            .log_settings(LogSettingsRequest::default())
+            .trace_setting(TraceSettingRequest::default())
             .await
             .unwrap_err(),
     ];
     for (status, name) in refused.iter().zip([
-        "RepositoryModelLoad",
-        "SystemSharedMemoryStatus",
-        "LogSettings",
+        "explicit model load / unload is not allowed",
+        "CudaSharedMemoryStatus",
+        "TraceSetting",
     ]) {
         assert_eq!(status.code(), Code::Unimplemented);
         assert!(status.message().contains(name), "{}", status.message());
