@@ -202,7 +202,9 @@ impl Regions {
         };
         let (offset, byte_size) = (number(OFFSET)?, number(BYTE_SIZE)?);
         let region = self.0.lock().get(name).cloned();
-        let region = region.ok_or_else(|| unknown(name))?;
+        let region = region.ok_or_else(|| {
+            Status::invalid_argument(format!("tensor `{tensor}`: {}", unknown(name).message()))
+        })?;
         if offset
             .checked_add(byte_size)
             .is_none_or(|end| end > region.byte_size)
