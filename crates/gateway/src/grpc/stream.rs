@@ -111,7 +111,10 @@ async fn answer(
     let timeout = state.request_timeout;
     context.deadline = timeout.and_then(|timeout| std::time::Instant::now().checked_add(timeout));
     let target = match is_stop(&message) {
-        true => places.lock().remove(&id).map(Target::Same),
+        true => places
+            .lock()
+            .remove(&id)
+            .map(|source| Target::Same(Box::new(source))),
         false => None,
     };
     let own = (target.is_none() && !id.is_empty()).then(|| id.clone());

@@ -94,7 +94,7 @@ pub(crate) enum Target {
     /// To whoever is least loaded.
     Any,
     /// To where another request is.
-    Same(Source),
+    Same(Box<Source>),
 }
 
 /// Where a request is: its server, the connection, and its id there.
@@ -222,7 +222,10 @@ impl Forward {
         F: Future<Output = Result<T, Status>> + Send,
     {
         let (mut picked, client, may_move) = match target {
-            Target::Same(source) => (source.picked, source.client, false),
+            Target::Same(source) => {
+                let Source { picked, client, .. } = *source;
+                (picked, client, false)
+            }
             Target::Any => {
                 let picked = self.pick(asked, &[])?;
                 let client = picked.pool.client();
