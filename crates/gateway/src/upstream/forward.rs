@@ -86,10 +86,6 @@ impl Drop for Open {
 
 /// Where a request goes.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one for each request, moved once: a box would cost more"
-)]
 pub(crate) enum Target {
     /// To whoever is least loaded.
     Any,
