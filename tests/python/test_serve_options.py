@@ -18,7 +18,10 @@ from inflight.launch.plan import LaunchPlan
 from support.processes import InflightProcess
 
 #: Of the worker, and why `serve` does not take it.
-FIXED = {"host": "the worker asks for no key, so it is for this machine only; the gateway has its own"}
+FIXED = {
+    "host": "the worker asks for no key, so it is for this machine only; the gateway has its own",
+    "http-port": "the gateway's port serves KServe over HTTP for every worker",
+}
 
 
 def context_of(command: click.Command) -> click.Context:
@@ -83,7 +86,7 @@ def test_each_option_reaches_its_owner(
             assert gateway.environment[declared.environment] == value
         else:
             assert argument in gateway.arguments
-    told_otherwise = {"executor", "device", "executor-option", "served-model-name", "host", "help"}
+    told_otherwise = {"executor", "device", "executor-option", "served-model-name", "help", *FIXED}
     ports = {"grpc-port", "metrics-port"}
     switches = {
         flag for one in worker.get_params(context_of(worker)) if one.type is click.BOOL for flag in one.opts
