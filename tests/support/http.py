@@ -88,8 +88,13 @@ def _send(
         body = json.dumps(body).encode()
     sent = {} if body is None else {"content-type": "application/json"}
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
-    connection.request(method, path, body=body, headers={**sent, **(headers or {})})
-    return connection, connection.getresponse()
+    try:
+        connection.request(method, path, body=body, headers={**sent, **(headers or {})})
+        return connection, connection.getresponse()
+    except BaseException:
+        # The caller never sees this connection: a socket left open fails whichever test runs next.
+        connection.close()
+        raise
 
 
 def request(
