@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use inflight_openai::ApiError;
-use inflight_openai::chat::{self, Message, Role, TemplateOptions};
+use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
+use inflight_openai::{ApiError, Parsed};
 use inflight_text::{TemplateInput, TextModel};
 
 use super::generate::{self, Prepared};
@@ -31,8 +31,21 @@ pub(crate) async fn create_chat_completion(
 }
 
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
-    let parsed = chat::parse(body)?;
-    let mut request = parsed.request;
+    prepare_parsed(state, chat::parse(body)?)
+}
+
+/// Prepares a checked request, of this endpoint or of one that says the same in other words.
+///
+/// # Errors
+/// 404 or 503 without a model; 400 where the prompt cannot be made or the model cannot do what is asked.
+pub(super) fn prepare_parsed(
+    state: &AppState,
+    parsed: Parsed<ChatRequest>,
+) -> Result<Prepared, ApiError> {
+    let Parsed {
+        mut request,
+        ignored,
+    } = parsed;
     let model = locate(state, &request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
@@ -57,7 +70,7 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         log_probs: request.logprobs,
         generation: request.generation,
         prompts: vec![prompt],
-        ignored: parsed.ignored,
+        ignored,
     })
 }
 

@@ -33,17 +33,36 @@ pub(super) async fn answer(
     prepared: &Prepared,
     shape: Shape,
 ) -> Result<Response, ApiError> {
-    let request = unanswered.wait().await;
-    let mut request = request.map_err(|error| named(error, prepared))?;
-    let mut response = if prepared.generation.stream {
-        request.begin_answer();
+    let mut request = begin(unanswered, prepared).await?;
+    let response = if prepared.generation.stream {
         streamed(request, prepared, shape)
     } else {
         complete(&mut request, prepared, shape)?
     };
+    Ok(finish(response, prepared))
+}
+
+/// Waits until the answer can be sent, in whatever shape.
+///
+/// # Errors
+/// See [`answer`].
+pub(super) async fn begin(
+    unanswered: Unanswered<'_>,
+    prepared: &Prepared,
+) -> Result<ActiveRequest, ApiError> {
+    let request = unanswered.wait().await;
+    let mut request = request.map_err(|error| named(error, prepared))?;
+    if prepared.generation.stream {
+        request.begin_answer();
+    }
+    Ok(request)
+}
+
+/// Completes the answer to a request that was dispatched.
+pub(super) fn finish(mut response: Response, prepared: &Prepared) -> Response {
     response.extensions_mut().insert(LoggedAtEnd);
     report_ignored(&mut response, &prepared.ignored);
-    Ok(response)
+    response
 }
 
 /// Names the fields that had no effect.
@@ -120,7 +139,12 @@ fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Respon
         })
         .collect();
     let body = EventBody::new(request, shape, templates, include_usage, tells(prepared));
-    let mut response = Response::new(Body::new(body));
+    events(Body::new(body))
+}
+
+/// A response of server-sent events.
+pub(super) fn events(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
@@ -140,13 +164,18 @@ fn complete(
     let (id, created) = identity(shape);
     let model = prepared.generation.model.clone();
     let tells = tells(prepared);
-    let json = match shape {
-        Shape::Chat => serde_json::to_vec(&whole::chat(request, id, created, model, &tells)),
-        Shape::Completion => {
-            serde_json::to_vec(&whole::completion(request, id, created, model, &tells))
-        }
-    };
-    let json = json.map_err(|error| {
+    match shape {
+        Shape::Chat => json(&whole::chat(request, id, created, model, &tells)),
+        Shape::Completion => json(&whole::completion(request, id, created, model, &tells)),
+    }
+}
+
+/// A response in one piece.
+///
+/// # Errors
+/// 500: the value is none that JSON can hold.
+pub(super) fn json(value: &impl serde::Serialize) -> Result<Response, ApiError> {
+    let json = serde_json::to_vec(value).map_err(|error| {
         tracing::error!(%error, "cannot write a response");
         ApiError::internal()
     })?;
