@@ -1,0 +1,211 @@
+//! Where the state machines put what they found. Owns the rules that all formats share: which white space is
+//! formatting, what an undecided call becomes, the numbers of calls and the bound on them.
+
+use std::sync::Arc;
+
+use crate::deltas::Deltas;
+use crate::tools::Tools;
+use crate::{MAX_SPACE, MAX_UNDECIDED, is_space, skip_space};
+
+/// The part of the sink that lives as long as the answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    tools: Option<Arc<Tools>>,
+    max_calls: usize,
+    edge: Edge,
+    /// White space that waits to know whether it is formatting.
+    space: String,
+    /// What was read of a call that has not begun yet.
+    undecided: String,
+    calls: usize,
+    is_call_open: bool,
+}
+
+/// What was written last, which decides what white space means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Edge {
+    /// Nothing yet.
+    Start,
+    /// Reasoning started, and only white space came.
+    ReasoningStart,
+    Reasoning,
+    /// A run of white space within reasoning that is too long to be formatting.
+    ReasoningSpace,
+    /// Reasoning ended.
+    ReasoningEnd,
+    Content,
+    Call,
+}
+
+impl Answer {
+    pub(crate) fn new(tools: Option<Arc<Tools>>, max_calls: usize) -> Self {
+        Self {
+            tools,
+            max_calls,
+            edge: Edge::Start,
+            space: String::new(),
+            undecided: String::new(),
+            calls: 0,
+            is_call_open: false,
+        }
+    }
+}
+
+/// An answer and the events of the present push.
+pub(crate) struct Sink<'a> {
+    answer: &'a mut Answer,
+    out: &'a mut Deltas,
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn new(answer: &'a mut Answer, out: &'a mut Deltas) -> Self {
+        Self { answer, out }
+    }
+
+    /// The request's tools, if they are known.
+    pub(crate) fn tools(&self) -> Option<&Arc<Tools>> {
+        self.answer.tools.as_ref()
+    }
+
+    /// Adds content.
+    pub(crate) fn content(&mut self, text: &str) {
+        let answer = &mut *self.answer;
+        if answer.edge == Edge::Content {
+            return self.out.content(text);
+        }
+        let rest = skip_space(text);
+        let space = text.len() - rest.len();
+        if answer.edge == Edge::ReasoningEnd {
+            if !rest.is_empty() {
+                self.out.content(rest);
+                answer.edge = Edge::Content;
+            }
+            return;
+        }
+        if rest.is_empty() && answer.space.len() + space <= MAX_SPACE {
+            answer.space.push_str(text);
+            return;
+        }
+        self.out.content(&answer.space);
+        self.out.content(text);
+        answer.space.clear();
+        answer.edge = Edge::Content;
+    }
+
+    /// Starts the reasoning; white space before it was formatting.
+    pub(crate) fn begin_reasoning(&mut self) {
+        self.answer.space.clear();
+        self.answer.edge = Edge::ReasoningStart;
+    }
+
+    /// Adds reasoning.
+    pub(crate) fn reasoning(&mut self, text: &str) {
+        let answer = &mut *self.answer;
+        let body = text.trim_end_matches(is_space);
+        let space = text.get(body.len()..).unwrap_or_default();
+        if !body.is_empty() {
+            if answer.edge == Edge::ReasoningStart {
+                self.out.reasoning(skip_space(body));
+            } else {
+                self.out.reasoning(&answer.space);
+                self.out.reasoning(body);
+            }
+            answer.space.clear();
+            answer.edge = Edge::Reasoning;
+        }
+        match answer.edge {
+            Edge::Reasoning if answer.space.len() + space.len() <= MAX_SPACE => {
+                answer.space.push_str(space);
+            }
+            Edge::Reasoning | Edge::ReasoningSpace => {
+                self.out.reasoning(&answer.space);
+                self.out.reasoning(space);
+                answer.space.clear();
+                answer.edge = Edge::ReasoningSpace;
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the reasoning; white space before and behind this is formatting.
+    pub(crate) fn end_reasoning(&mut self) {
+        self.answer.space.clear();
+        self.answer.edge = Edge::ReasoningEnd;
+    }
+
+    /// Keeps what was read of a call that has not begun, or of what stands between calls. False: it is too long.
+    #[must_use]
+    pub(crate) fn hold(&mut self, text: &str) -> bool {
+        self.answer.undecided.push_str(text);
+        self.answer.undecided.len() <= MAX_UNDECIDED
+    }
+
+    /// Forgets what was held: it was part of a call.
+    pub(crate) fn forget(&mut self) {
+        self.answer.undecided.clear();
+    }
+
+    /// Ends what is malformed here: an open call is over, and what was held is content.
+    pub(crate) fn give_up(&mut self) {
+        self.end(false);
+        let held = std::mem::take(&mut self.answer.undecided);
+        self.content(&held);
+        self.answer.undecided = held;
+        self.answer.undecided.clear();
+    }
+
+    /// Whether a call of this name may begin.
+    pub(crate) fn may_call(&self, name: &str) -> bool {
+        !name.is_empty()
+            && name.len() <= crate::MAX_NAME
+            && self.answer.calls < self.answer.max_calls
+            && match &self.answer.tools {
+                Some(tools) => tools.contains(name),
+                None => name.chars().all(is_name_character),
+            }
+    }
+
+    /// Begins a call; what was held was part of it. An open call ends first.
+    pub(crate) fn begin(&mut self, id: Option<&str>, name: &str) {
+        self.end(false);
+        self.answer.space.clear();
+        self.answer.undecided.clear();
+        self.answer.edge = Edge::Call;
+        self.answer.is_call_open = true;
+        self.out.begin(self.answer.calls, id, name);
+        self.answer.calls += 1;
+    }
+
+    /// Adds to the arguments of the open call.
+    pub(crate) fn arguments(&mut self, json: &str) {
+        if self.answer.is_call_open {
+            self.out.arguments(self.answer.calls - 1, json);
+        }
+    }
+
+    /// Ends the open call, if there is one.
+    pub(crate) fn end(&mut self, is_complete: bool) {
+        if std::mem::take(&mut self.answer.is_call_open) {
+            self.out.end(self.answer.calls - 1, is_complete);
+        }
+    }
+
+    pub(crate) fn is_call_open(&self) -> bool {
+        self.answer.is_call_open
+    }
+
+    /// Ends the answer: white space that waits is formatting only behind a call.
+    pub(crate) fn finish(&mut self) {
+        let space = std::mem::take(&mut self.answer.space);
+        match self.answer.edge {
+            Edge::Start | Edge::Content => self.out.content(&space),
+            Edge::Reasoning => self.out.reasoning(&space),
+            _ => {}
+        }
+    }
+}
+
+/// What a function's name may be made of, where the tools are not known.
+pub(crate) fn is_name_character(character: char) -> bool {
+    character.is_alphanumeric() || matches!(character, '_' | '-' | '.' | ':' | '/')
+}
