@@ -6,12 +6,14 @@
 
 mod describe;
 mod inputs;
+mod mismatch;
 mod outputs;
 mod parameters;
 mod table;
 
 pub(crate) use describe::{config, metadata};
 pub(crate) use inputs::{FLAGS_NONE, Field, Flags, INPUTS, InputSpec, Neutral, Range, input};
+pub(crate) use mismatch::{TensorMismatch, check_datatype, checked_rows, fits};
 pub(crate) use outputs::{OUTPUTS, OutputSet, output};
 pub(crate) use parameters::{PARAMETERS, PRIORITY, REQUEST_TYPE};
 pub use table::{CoreInput, CoreOutput, CoreParameter, core_inputs, core_outputs, core_parameters};

@@ -230,10 +230,6 @@ impl InputSpec {
         }
     }
 
-    pub(crate) fn takes(&self, datatype: DataType) -> bool {
-        datatype == self.datatype || self.any_float && matches!(datatype, Fp16 | Bf16 | Fp32)
-    }
-
     /// The field of [`Request`](crate::executor::Request) that it becomes. None: the worker applies it,
     /// or it travels in `Request::tensors` under its own name.
     pub(crate) fn path(&self) -> Option<&'static str> {
@@ -260,7 +256,7 @@ impl InputSpec {
     }
 }
 
-use DataType::{Bf16, Bool, Bytes, Fp16, Fp32, Int32, Int64, Uint8, Uint64};
+use DataType::{Bool, Bytes, Fp16, Fp32, Int32, Int64, Uint8, Uint64};
 use Field::Passed;
 use Neutral::{AtMostOne, Empty, Negative, Never, One, Zero, ZeroOrOne};
 

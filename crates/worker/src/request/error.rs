@@ -1,7 +1,9 @@
 //! Why a request was refused, with the gRPC status that says whose turn it is.
 
-use inflight_kserve::tensor::{DataType, TensorError};
+use inflight_kserve::tensor::TensorError;
 use tonic::Code;
+
+use crate::model::TensorMismatch;
 
 /// A refusal before the executor saw the request. The text is for the client.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -10,6 +12,8 @@ pub(crate) enum RequestError {
     UnknownModel(String),
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    #[error(transparent)]
+    Mismatch(#[from] TensorMismatch),
     #[error("unknown input tensor `{tensor}`: the model lists its inputs in its metadata")]
     UnknownInput { tensor: String },
     #[error("unknown output tensor `{output}`: the model lists its outputs in its metadata")]
@@ -38,27 +42,6 @@ pub(crate) enum RequestError {
     },
     #[error("tensor `{tensor}` is required by the model and missing")]
     Missing { tensor: &'static str },
-    #[error("tensor `{tensor}` is {actual}, expected {expected}")]
-    Datatype {
-        tensor: &'static str,
-        expected: DataType,
-        actual: DataType,
-    },
-    #[error("tensor `{tensor}` has shape {shape:?}, expected [batch, {dims}]")]
-    Shape {
-        tensor: &'static str,
-        shape: Vec<i64>,
-        dims: String,
-    },
-    #[error("tensor `{tensor}` has batch size `{actual}` where `{expected_of}` has `{expected}`")]
-    BatchSize {
-        tensor: String,
-        actual: usize,
-        expected_of: String,
-        expected: usize,
-    },
-    #[error("the batch has `{rows}` rows, at most `{limit}` are taken: split it")]
-    BatchLimit { rows: usize, limit: u32 },
     #[error("tensor `{tensor}` needs `{capability}`, which executor `{executor}` does not have")]
     Capability {
         tensor: &'static str,

@@ -4,7 +4,7 @@ use inflight_kserve::step::Handle;
 use inflight_kserve::tensor::{BytesElements, DataType, Element, Tensor, Tensors};
 
 use super::{Limits, RequestError};
-use crate::model::{self, FLAGS_NONE, Field, Flags, InputSpec, Neutral};
+use crate::model::{self, FLAGS_NONE, Field, Flags, InputSpec, Neutral, TensorMismatch};
 
 /// One input with its row of the table.
 pub(super) struct Input<'a> {
@@ -26,12 +26,13 @@ impl<'a> Batch<'a> {
         for tensor in tensors {
             let input = Input::new(tensor)?;
             if let Some(first) = inputs.first().filter(|first| first.rows != input.rows) {
-                return Err(RequestError::BatchSize {
-                    tensor: tensor.name.to_owned(),
+                return Err(TensorMismatch::BatchSize {
+                    tensor: input.spec.name,
                     actual: input.rows,
-                    expected_of: first.spec.name.to_owned(),
+                    expected_of: first.spec.name,
                     expected: first.rows,
-                });
+                }
+                .into());
             }
             inputs.push(input);
         }
@@ -40,10 +41,7 @@ impl<'a> Batch<'a> {
 
     pub(super) fn rows(&self, limit: u32) -> Result<usize, RequestError> {
         let rows = self.inputs.first().map_or(1, |input| input.rows);
-        if rows == 0 || rows > limit.max(1) as usize {
-            return Err(RequestError::BatchLimit { rows, limit });
-        }
-        Ok(rows)
+        Ok(model::checked_rows(rows, limit as usize)?)
     }
 
     /// The switches; they hold for the whole batch, as the first row has them.
@@ -73,18 +71,8 @@ impl<'a> Input<'a> {
         let spec = model::input(tensor.name).ok_or_else(|| RequestError::UnknownInput {
             tensor: tensor.name.to_owned(),
         })?;
-        if !spec.takes(tensor.datatype) {
-            return Err(RequestError::Datatype {
-                tensor: spec.name,
-                expected: spec.datatype,
-                actual: tensor.datatype,
-            });
-        }
-        let wrong = || RequestError::Shape {
-            tensor: spec.name,
-            shape: tensor.shape.to_vec(),
-            dims: describe(spec.dims),
-        };
+        model::check_datatype(spec.name, spec.datatype, spec.any_float, tensor.datatype)?;
+        let wrong = || TensorMismatch::shape(spec.name, tensor.shape, spec.dims);
         let (rows, shape) = if tensor.shape.len() == spec.dims.len() {
             (1, tensor.shape)
         } else {
@@ -95,13 +83,8 @@ impl<'a> Input<'a> {
             }
         };
         let bare_scalar = spec.dims == [1] && tensor.shape.is_empty();
-        let fits = shape.len() == spec.dims.len()
-            && shape
-                .iter()
-                .zip(spec.dims)
-                .all(|(have, want)| *want == -1 || have == want);
-        if !fits && !bare_scalar {
-            return Err(wrong());
+        if !model::fits(shape, spec.dims) && !bare_scalar {
+            return Err(wrong().into());
         }
         Ok(Self {
             spec,
@@ -202,18 +185,4 @@ fn text_range(
         }
     }
     start..end
-}
-
-fn describe(dims: &[i64]) -> String {
-    let names: Vec<String> = dims
-        .iter()
-        .map(|dim| {
-            if *dim == -1 {
-                "n".to_owned()
-            } else {
-                dim.to_string()
-            }
-        })
-        .collect();
-    names.join(", ")
 }

@@ -1,14 +1,18 @@
 //! Why a text model refuses a request. The text is for the client; the code says whose turn it is.
 
-use inflight_kserve::tensor::{DataType, TensorError};
+use inflight_kserve::tensor::TensorError;
 use inflight_text::TextError;
 use tonic::Code;
+
+use crate::model::TensorMismatch;
 
 /// A refusal before the core model saw the request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TextRequestError {
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    #[error(transparent)]
+    Mismatch(#[from] TensorMismatch),
     #[error("unknown input tensor `{tensor}`: model `{model}` lists its inputs in its metadata")]
     UnknownInput { model: &'static str, tensor: String },
     #[error("unknown output tensor `{output}`: model `{model}` lists its outputs in its metadata")]
@@ -25,27 +29,6 @@ pub(crate) enum TextRequestError {
         "speculative decoding is not supported with {what}; leave it out, or `num_draft_tokens`"
     )]
     NotSpeculative { what: &'static str },
-    #[error("tensor `{tensor}` is {actual}, expected {expected}")]
-    Datatype {
-        tensor: &'static str,
-        expected: DataType,
-        actual: DataType,
-    },
-    #[error("tensor `{tensor}` has shape {shape:?}, expected [batch, {dims}]")]
-    Shape {
-        tensor: &'static str,
-        shape: Vec<i64>,
-        dims: String,
-    },
-    #[error("tensor `{tensor}` has batch size `{actual}` where `{expected_of}` has `{expected}`")]
-    BatchSize {
-        tensor: &'static str,
-        actual: usize,
-        expected_of: &'static str,
-        expected: usize,
-    },
-    #[error("the batch has `{rows}` rows, at most `{limit}` are taken: split it")]
-    BatchLimit { rows: usize, limit: usize },
     #[error("`{tensor}` is not UTF-8")]
     NotText { tensor: &'static str },
     #[error("`{tensor}` cannot be tokenized: {reason}")]

@@ -5,6 +5,7 @@ use inflight_kserve::tensor::{Element, Tensor, Tensors};
 
 use super::error::TextRequestError;
 use super::table::{Role, TextInput, TextModelKind};
+use crate::model::{self, TensorMismatch};
 
 /// The inputs of one request; all have as many rows.
 #[derive(Debug)]
@@ -43,12 +44,14 @@ impl<'a> Inputs<'a> {
             if let Some(first) = given.first() {
                 let expected = rows_of(&first.tensor);
                 if rows != expected {
-                    return Err(TextRequestError::BatchSize {
-                        tensor: spec.name,
+                    let (tensor, expected_of) = (spec.name, first.spec.name);
+                    return Err(TensorMismatch::BatchSize {
+                        tensor,
                         actual: rows,
-                        expected_of: first.spec.name,
+                        expected_of,
                         expected,
-                    });
+                    }
+                    .into());
                 }
             }
             given.push(Given { spec, tensor });
@@ -59,12 +62,7 @@ impl<'a> Inputs<'a> {
             }
         }
         let rows = given.first().map_or(0, |first| rows_of(&first.tensor));
-        if rows == 0 || rows > max_rows.max(1) {
-            return Err(TextRequestError::BatchLimit {
-                rows,
-                limit: max_rows.max(1),
-            });
-        }
+        let rows = model::checked_rows(rows, max_rows)?;
         Ok(Self { kind, rows, given })
     }
 
@@ -140,39 +138,13 @@ fn rows_of(tensor: &Tensor<'_>) -> usize {
 }
 
 /// Type and shape; returns the rows.
-fn check(spec: &'static TextInput, tensor: &Tensor<'_>) -> Result<usize, TextRequestError> {
-    if !spec.takes(tensor.datatype) {
-        return Err(TextRequestError::Datatype {
-            tensor: spec.name,
-            expected: spec.datatype,
-            actual: tensor.datatype,
-        });
-    }
+fn check(spec: &'static TextInput, tensor: &Tensor<'_>) -> Result<usize, TensorMismatch> {
+    model::check_datatype(spec.name, spec.datatype, spec.any_float, tensor.datatype)?;
     let dims = tensor.shape.get(1..).unwrap_or_default();
     // Where Triton squeezes a tensor, its backends see the batch dimension alone.
     let squeezed = spec.squeezed && tensor.shape.len() == 1;
-    let fits = dims.len() == spec.dims.len()
-        && dims
-            .iter()
-            .zip(spec.dims)
-            .all(|(has, wants)| *wants == -1 || has == wants);
-    if fits || squeezed {
+    if model::fits(dims, spec.dims) || squeezed {
         return Ok(rows_of(tensor));
     }
-    let dims: Vec<String> = spec
-        .dims
-        .iter()
-        .map(|size| {
-            if *size == -1 {
-                "n".to_owned()
-            } else {
-                size.to_string()
-            }
-        })
-        .collect();
-    Err(TextRequestError::Shape {
-        tensor: spec.name,
-        shape: tensor.shape.to_vec(),
-        dims: dims.join(", "),
-    })
+    Err(TensorMismatch::shape(spec.name, tensor.shape, spec.dims))
 }

@@ -230,11 +230,6 @@ impl TextInput {
             ..self
         }
     }
-
-    pub(crate) fn takes(&self, datatype: DataType) -> bool {
-        datatype == self.datatype
-            || self.any_float && matches!(datatype, DataType::Fp16 | DataType::Bf16 | Fp32)
-    }
 }
 
 /// What ensemble and BLS share, in the order of Triton's config.pbtxt.
