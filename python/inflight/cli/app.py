@@ -28,6 +28,7 @@ COMMANDS = {
         "top",
         "repository",
         "bench",
+        "conformance",
     )
 }
 

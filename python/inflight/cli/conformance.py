@@ -1,0 +1,61 @@
+"""`inflight conformance`: which checks are asked and how they are shown; `inflight.conformance` owns them."""
+
+from __future__ import annotations
+
+import click
+
+MARKS = {"passed": ("ok", "green"), "absent": ("none", "cyan"), "failed": ("FAIL", "red")}
+
+
+@click.command()
+@click.argument("url", default="http://127.0.0.1:8000")
+@click.option("--model", metavar="NAME", help="Model to ask; the server's first if not given")
+@click.option("--api-key", metavar="KEY", envvar="OPENAI_API_KEY", help="Key of a server that asks for one")
+@click.option("--only", metavar="TEXT", default="", help="Checks whose topic or name holds this text")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON when all is done")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print a page when all is done")
+@click.pass_context
+def conformance(
+    ctx: click.Context,
+    url: str,
+    model: str | None,
+    api_key: str | None,
+    only: str,
+    as_json: bool,
+    as_markdown: bool,
+) -> None:
+    """Check a server against the OpenAI and Anthropic APIs.
+
+    Asks the server at URL through the SDKs that people use, and says of each behavior whether it is there,
+    absent with a word that says so, or wrong. Works with any server. Exit status 1 if something is wrong.
+    """
+    import json
+
+    from inflight.cli.terminal import printable
+    from inflight.conformance import page
+    from inflight.conformance.check import checks, run
+    from inflight.conformance.target import Target
+    from inflight.errors import UserMistake
+
+    chosen = checks(only)
+    if not chosen:
+        raise UserMistake(f"no check's name holds `{only}`", "leave out `--only` to see all of them")
+    target = Target(url, model, api_key)
+    results = []
+    # Progress goes to the error stream where standard output is for a program or a page.
+    is_quiet = as_json or as_markdown
+    try:
+        for result in run(target, chosen):
+            results.append(result)
+            mark, color = MARKS[result.state]
+            reason = f": {result.reason}" if result.reason else ""
+            text = printable(f"{result.check.topic}: {result.check.name}{reason}")
+            click.echo(f"{click.style(f'{mark:<4}', fg=color)}  {text}", err=is_quiet)
+    finally:
+        target.close()
+    if as_json:
+        click.echo(json.dumps(page.as_json(results), indent=2))
+    elif as_markdown:
+        click.echo(page.markdown(results))
+    click.echo(page.counts(results), err=is_quiet)
+    ctx.exit(1 if any(result.state == "failed" for result in results) else 0)

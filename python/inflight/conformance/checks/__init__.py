@@ -1,0 +1,1 @@
+"""The checks, a module for each topic; importing a module registers its checks."""

@@ -1,0 +1,106 @@
+"""`inflight conformance`: our server keeps every check, the page says so, and a wrong server keeps none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner
+
+from inflight.cli.app import inflight
+from inflight.conformance import page
+from inflight.conformance.check import checks, run
+from inflight.conformance.target import Target
+from support.servers import MODEL, Server
+
+PAGE = Path(__file__).parents[2] / "docs" / "CONFORMANCE.md"
+HEAD = """\
+# Conformance
+
+What `inflight serve` with the embedded model answers to the SDKs of OpenAI and Anthropic for Python.
+`inflight conformance URL --markdown` prints these tables for any server; a test keeps the page equal to them.
+
+"yes": the SDK reads what the API promises. "absent, and said so": an error or header that names what is not
+there, never a wrong answer. "**no**": a defect.
+
+"""
+
+
+@pytest.mark.skipif(MODEL is not None, reason="the page is of the embedded model")
+@pytest.mark.timeout(300)
+def test_our_server_keeps_every_check_and_the_page_says_so(server: Server) -> None:
+    target = Target(f"http://{server.http}", server.model, None)
+    try:
+        results = list(run(target, checks()))
+    finally:
+        target.close()
+    assert [(one.check.name, one.reason) for one in results if one.state == "failed"] == []
+    text = HEAD + page.markdown(results)
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        PAGE.write_text(text)
+    assert PAGE.read_text() == text
+
+
+class Empty(BaseHTTPRequestHandler):
+    """Answers everything with 200 and an empty object: an API in name only."""
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("content-length") or 0)
+        self.rfile.read(length)
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_POST = do_DELETE = do_GET
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def empty() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Empty)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+#: An empty object is all that they ask for, or is no contradiction to it.
+KEPT_BY_AN_EMPTY_OBJECT = {"Fields", "Beside generation"}
+
+
+def test_every_check_fails_where_the_server_answers_nothing(empty: str) -> None:
+    target = Target(empty, "a", None)
+    try:
+        results = list(run(target, checks()))
+    finally:
+        target.close()
+    passed = {result.check.topic for result in results if result.state != "failed"}
+    assert passed <= KEPT_BY_AN_EMPTY_OBJECT
+    assert len([result for result in results if result.state == "failed"]) > 70
+
+
+def test_the_command_counts_and_exits_with_1(empty: str) -> None:
+    asked = ["conformance", empty, "--model=a", "--only=whole answer"]
+    outcome = CliRunner().invoke(inflight, asked)
+    assert outcome.exit_code == 1
+    assert "0 passed, 0 absent, 2 failed" in outcome.output
+    outcome = CliRunner().invoke(inflight, [*asked, "--json"])
+    assert '"state": "failed"' in outcome.stdout
+
+
+def test_a_search_without_a_check_is_a_mistake() -> None:
+    outcome = CliRunner().invoke(inflight, ["conformance", "--only=no such check"])
+    assert outcome.exit_code == 2
+    assert "no check's name holds `no such check`" in outcome.output
