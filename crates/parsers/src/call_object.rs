@@ -87,8 +87,10 @@ impl CallObject {
         let (Step::Took(read) | Step::Done(read) | Step::Bad(read)) = step else {
             return step;
         };
-        if !self.has_begun && !sink.hold(crate::split(text, read).0) {
-            return Step::Bad(read);
+        if !self.has_begun
+            && let Err(kept) = sink.hold(crate::split(text, read).0)
+        {
+            return Step::Bad(kept);
         }
         match step {
             Step::Done(read) if !self.end(sink) => Step::Bad(read),
@@ -129,7 +131,11 @@ impl CallObject {
             return Step::More;
         };
         match (&self.state, first) {
-            (State::Open, b'{') => self.go(State::Key { is_first: true }, 1),
+            (State::Open, b'{') => {
+                // From here on what is held is this call's.
+                sink.hold_token("");
+                self.go(State::Key { is_first: true }, 1)
+            }
             (State::Key { is_first: true }, b'}') | (State::AfterValue, b'}') => Step::Done(1),
             (State::Key { .. }, b'"') => match string(text) {
                 Token::Whole(length, key) => match self.key(&key) {

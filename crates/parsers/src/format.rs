@@ -23,6 +23,24 @@ pub struct Format {
 pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen 2.5 and 3, the embedded model.
     Hermes,
+    /// `<tool_call><function=…><parameter=…>…`: Qwen3-Coder.
+    Qwen3Coder,
+    /// `{"name": …, "parameters": {…}}`, with or without `<|python_tag|>`: Llama 3.1 to 3.3.
+    Llama3Json,
+    /// `[name(key=value)]`: Llama 3.2 and 4.
+    Pythonic,
+    /// `[TOOL_CALLS]`: Mistral, in both of its forms.
+    Mistral,
+    /// `<｜tool▁calls▁begin｜>` with fenced arguments: DeepSeek V3 and R1. The same parser as [`Self::DeepseekV31`].
+    DeepseekV3,
+    /// `<｜tool▁calls▁begin｜>` with bare arguments: DeepSeek V3.1.
+    DeepseekV31,
+    /// `<tool_call>name<arg_key>…`: GLM 4.5 to 4.7.
+    Glm45,
+    /// `<|tool_calls_section_begin|>`: Kimi K2.
+    KimiK2,
+    /// Messages to functions: gpt-oss. This format reads reasoning too.
+    Harmony,
 }
 
 /// How a model writes reasoning.
@@ -30,6 +48,16 @@ pub enum ToolFormat {
 pub enum ReasoningFormat {
     /// `<think>…</think>`: DeepSeek R1, Qwen 3, GLM 4.5, Kimi K2, and most others.
     Think,
+    /// `[THINK]…[/THINK]`: Magistral.
+    Mistral,
+    /// "Here is my thought process:" and "Here is my response:": Granite 3.2.
+    Granite,
+    /// `<seed:think>…</seed:think>`: Seed-OSS.
+    SeedOss,
+    /// `<|START_THINKING|>…<|END_THINKING|>`: Command A Reasoning.
+    Cohere,
+    /// The channel `analysis`: gpt-oss.
+    Harmony,
 }
 
 /// A name that is not a format's.
@@ -59,7 +87,18 @@ impl UnknownFormat {
 
 impl ToolFormat {
     /// Every format, each with its names; the first one is its own, the others are vLLM's aliases.
-    const NAMES: [(Self, &'static [&'static str]); 1] = [(Self::Hermes, &["hermes"])];
+    const NAMES: [(Self, &'static [&'static str]); 10] = [
+        (Self::Hermes, &["hermes"]),
+        (Self::Qwen3Coder, &["qwen3_coder", "qwen3_xml"]),
+        (Self::Llama3Json, &["llama3_json", "llama4_json"]),
+        (Self::Pythonic, &["pythonic", "llama4_pythonic"]),
+        (Self::Mistral, &["mistral"]),
+        (Self::DeepseekV3, &["deepseek_v3"]),
+        (Self::DeepseekV31, &["deepseek_v31"]),
+        (Self::Glm45, &["glm45", "glm47"]),
+        (Self::KimiK2, &["kimi_k2"]),
+        (Self::Harmony, &["openai", "harmony"]),
+    ];
 
     /// Every format.
     pub fn all() -> impl Iterator<Item = Self> {
@@ -76,21 +115,54 @@ impl ToolFormat {
     pub const fn special_markers(self) -> &'static [&'static str] {
         match self {
             Self::Hermes => formats::hermes::SPECIAL,
+            Self::Qwen3Coder => formats::qwen_coder::SPECIAL,
+            Self::Llama3Json => formats::llama_json::SPECIAL,
+            Self::Pythonic => formats::pythonic::SPECIAL,
+            Self::Mistral => formats::mistral::SPECIAL,
+            Self::DeepseekV3 | Self::DeepseekV31 => formats::sections::DEEPSEEK_SPECIAL,
+            Self::Glm45 => formats::glm::SPECIAL,
+            Self::KimiK2 => formats::sections::KIMI_SPECIAL,
+            Self::Harmony => formats::harmony::SPECIAL,
         }
     }
 
     /// The special tokens that start a call, and so end reasoning that was not closed.
     pub(crate) const fn call_tokens(self) -> &'static [&'static str] {
         match self {
-            Self::Hermes => &[],
+            Self::DeepseekV3 | Self::DeepseekV31 => formats::sections::DEEPSEEK_STARTS,
+            Self::KimiK2 => formats::sections::KIMI_STARTS,
+            Self::Mistral => formats::mistral::STARTS,
+            // Text that prose may hold, or no token at all.
+            _ => &[],
         }
     }
 }
 
 impl ReasoningFormat {
     /// Every format, each with its names; the first one is its own, the others are vLLM's names of the same format.
-    const NAMES: [(Self, &'static [&'static str]); 1] =
-        [(Self::Think, &["think", "deepseek_r1", "qwen3"])];
+    const NAMES: [(Self, &'static [&'static str]); 6] = [
+        (
+            Self::Think,
+            &[
+                "think",
+                "deepseek_r1",
+                "deepseek_v3",
+                "qwen3",
+                "glm45",
+                "kimi_k2",
+                "ernie45",
+                "olmo3",
+                "nemotron_v3",
+                "step3",
+                "minimax_m2",
+            ],
+        ),
+        (Self::Mistral, &["mistral"]),
+        (Self::Granite, &["granite"]),
+        (Self::SeedOss, &["seed_oss"]),
+        (Self::Cohere, &["cohere"]),
+        (Self::Harmony, &["openai_gptoss", "harmony"]),
+    ];
 
     /// Every format.
     pub fn all() -> impl Iterator<Item = Self> {
@@ -106,16 +178,27 @@ impl ReasoningFormat {
     pub const fn special_markers(self) -> &'static [&'static str] {
         match self {
             Self::Think => &["<think>", "</think>"],
+            Self::Mistral => &["[THINK]", "[/THINK]"],
+            Self::Granite => &[],
+            Self::SeedOss => &["<seed:think>", "</seed:think>"],
+            Self::Cohere => &["<|START_THINKING|>", "<|END_THINKING|>"],
+            Self::Harmony => formats::harmony::SPECIAL,
         }
     }
 
     pub(crate) fn tags(self) -> Option<Tags> {
-        match self {
-            Self::Think => Some(Tags {
-                open: &["<think>"],
-                close: &["</think>"],
-            }),
-        }
+        let (open, close): (&[&str], &[&str]) = match self {
+            Self::Think => (&["<think>"], &["</think>"]),
+            Self::Mistral => (&["[THINK]"], &["[/THINK]"]),
+            Self::Granite => (
+                &["Here is my thought process:", "Here's my thought process:"],
+                &["Here is my response:", "Here's my response:"],
+            ),
+            Self::SeedOss => (&["<seed:think>"], &["</seed:think>"]),
+            Self::Cohere => (&["<|START_THINKING|>"], &["<|END_THINKING|>"]),
+            Self::Harmony => return None,
+        };
+        Some(Tags { open, close })
     }
 }
 
@@ -123,6 +206,11 @@ impl Format {
     /// Whether there is nothing to parse: text is content as it is.
     pub fn is_plain(self) -> bool {
         self == Self::default()
+    }
+
+    /// Whether the answer is made of harmony's messages.
+    pub(crate) fn is_harmony(self) -> bool {
+        self.tools == Some(ToolFormat::Harmony) || self.reasoning == Some(ReasoningFormat::Harmony)
     }
 
     /// The markers that must be visible in the text that the parser gets, of tools and of reasoning.
@@ -137,6 +225,9 @@ impl Format {
     /// Whether this prompt, as rendered, leaves the reasoning open, so that the answer starts within it.
     pub fn opens_reasoning(self, prompt: &str) -> bool {
         let prompt = prompt.trim_end();
+        if self.is_harmony() {
+            return prompt.ends_with(formats::harmony::OPEN);
+        }
         self.reasoning
             .and_then(ReasoningFormat::tags)
             .is_some_and(|tags| tags.open.iter().any(|open| prompt.ends_with(open)))

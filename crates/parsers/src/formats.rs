@@ -1,7 +1,15 @@
 //! The tool formats: one state machine per file. Each takes what it can decide from the start of the text and is
-//! shown the rest again, so that no byte is looked at more often than a marker is long.
+//! shown the rest again, so that no byte is looked at more often than a marker or a name is long.
 
+pub(crate) mod glm;
+pub(crate) mod harmony;
 pub(crate) mod hermes;
+pub(crate) mod llama_json;
+pub(crate) mod mistral;
+pub(crate) mod python;
+pub(crate) mod pythonic;
+pub(crate) mod qwen_coder;
+pub(crate) mod sections;
 
 use crate::format::{Format, ToolFormat};
 use crate::marker::{Found, find};
@@ -12,13 +20,35 @@ use crate::sink::Sink;
 pub(crate) enum Machine {
     Plain,
     Hermes(hermes::Hermes),
+    QwenCoder(qwen_coder::QwenCoder),
+    LlamaJson(llama_json::LlamaJson),
+    Pythonic(pythonic::Pythonic),
+    Mistral(mistral::Mistral),
+    Sections(sections::Sections),
+    Glm(glm::Glm),
+    Harmony(harmony::Harmony),
 }
 
 impl Machine {
-    pub(crate) fn new(format: Format) -> Self {
+    /// The machine of a format; `is_reasoning_open` as in the parser's options.
+    pub(crate) fn new(format: Format, is_reasoning_open: bool) -> Self {
+        // Harmony's messages hold all of an answer, so one machine reads both.
+        if format.is_harmony() {
+            let has_calls = format.tools == Some(ToolFormat::Harmony);
+            return Self::Harmony(harmony::Harmony::new(has_calls, is_reasoning_open));
+        }
         match format.tools {
-            None => Self::Plain,
+            None | Some(ToolFormat::Harmony) => Self::Plain,
             Some(ToolFormat::Hermes) => Self::Hermes(hermes::Hermes::default()),
+            Some(ToolFormat::Qwen3Coder) => Self::QwenCoder(qwen_coder::QwenCoder::default()),
+            Some(ToolFormat::Llama3Json) => Self::LlamaJson(llama_json::LlamaJson::default()),
+            Some(ToolFormat::Pythonic) => Self::Pythonic(pythonic::Pythonic::default()),
+            Some(ToolFormat::Mistral) => Self::Mistral(mistral::Mistral::default()),
+            Some(ToolFormat::DeepseekV3 | ToolFormat::DeepseekV31) => {
+                Self::Sections(sections::Sections::new(&sections::DEEPSEEK))
+            }
+            Some(ToolFormat::KimiK2) => Self::Sections(sections::Sections::new(&sections::KIMI)),
+            Some(ToolFormat::Glm45) => Self::Glm(glm::Glm::default()),
         }
     }
 
@@ -32,15 +62,30 @@ impl Machine {
                 Some(text.len())
             }
             Self::Hermes(machine) => machine.take(text, sink),
+            Self::QwenCoder(machine) => machine.take(text, sink),
+            Self::LlamaJson(machine) => machine.take(text, sink),
+            Self::Pythonic(machine) => machine.take(text, sink),
+            Self::Mistral(machine) => machine.take(text, sink),
+            Self::Sections(machine) => machine.take(text, sink),
+            Self::Glm(machine) => machine.take(text, sink),
+            Self::Harmony(machine) => machine.take(text, sink),
         }
     }
 
     /// Ends the answer, with the text that was not taken.
     pub(crate) fn finish(&mut self, held: &str, sink: &mut Sink<'_>) {
-        let was_in_call = sink.is_call_open();
-        sink.give_up();
-        // What is held of an open call is part of a marker or of an escape.
-        if !was_in_call {
+        if let Self::Harmony(machine) = self
+            && machine.finish(held, sink)
+        {
+            return;
+        }
+        // What is held in an open call is part of a marker or of an escape; behind a call, of what closes it.
+        if sink.is_behind_call() {
+            sink.forget();
+        } else if sink.is_call_open() {
+            sink.give_up();
+        } else {
+            sink.give_up();
             sink.content(held);
         }
     }
@@ -49,16 +94,53 @@ impl Machine {
 /// Passes text on as content up to the first of `markers`: its index and the length of all that was taken, or
 /// `None` for the index if there is none yet.
 fn text_until(text: &str, markers: &[&str], sink: &mut Sink<'_>) -> Option<(Option<usize>, usize)> {
-    let (before, marker) = match find(text, markers) {
-        Found::Whole { at, marker } => (at, Some(marker)),
-        Found::Partial { at: 0 } => return None,
-        Found::Partial { at } => (at, None),
-        Found::Nowhere if text.is_empty() => return None,
-        Found::Nowhere => (text.len(), None),
-    };
+    let (before, marker) = before_marker(text, markers)?;
     sink.content(crate::split(text, before).0);
     let length = marker
         .and_then(|marker| markers.get(marker))
         .map_or(0, |marker| marker.len());
     Some((marker, before + length))
+}
+
+/// The length of the text before the first marker, and which one it is if it is whole. `None`: nothing can be said
+/// without more text.
+fn before_marker(text: &str, markers: &[&str]) -> Option<(usize, Option<usize>)> {
+    match find(text, markers) {
+        Found::Whole { at, marker } => Some((at, Some(marker))),
+        Found::Partial { at: 0 } => None,
+        Found::Partial { at } => Some((at, None)),
+        Found::Nowhere if text.is_empty() => None,
+        Found::Nowhere => Some((text.len(), None)),
+    }
+}
+
+/// A short text before a marker: a name, a key, a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Header<'a> {
+    /// The text without white space around it, the marker's index, and the length with the marker.
+    Whole(&'a str, usize, usize),
+    More,
+    /// It is longer than allowed.
+    Bad,
+}
+
+/// Reads up to the first of `markers`.
+fn header_until<'a>(text: &'a str, markers: &[&str], longest: usize) -> Header<'a> {
+    // Nothing further away matters, and may not be searched for each time.
+    let near = crate::split_near(text, longest + 64).0;
+    match find(near, markers) {
+        Found::Whole { at, marker } if at <= longest => {
+            let header = crate::split(near, at).0.trim_matches(crate::is_space);
+            let length = markers.get(marker).map_or(0, |marker| marker.len());
+            Header::Whole(header, marker, at + length)
+        }
+        Found::Partial { at } if at <= longest => Header::More,
+        Found::Nowhere if near.len() <= longest => Header::More,
+        _ => Header::Bad,
+    }
+}
+
+/// The length of the white space at the start of a text.
+fn space(text: &str) -> usize {
+    text.len() - crate::skip_space(text).len()
 }

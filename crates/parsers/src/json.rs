@@ -222,14 +222,14 @@ enum Structure {
 }
 
 /// The start of a text that begins with a backslash.
-enum Escape {
+pub(crate) enum Escape {
     Whole(usize),
     Cut,
     Bad,
 }
 
 /// Measures an escape; the two halves of a surrogate pair count as one.
-fn escape(text: &[u8]) -> Escape {
+pub(crate) fn escape(text: &[u8]) -> Escape {
     match text.get(1) {
         None => return Escape::Cut,
         Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => return Escape::Whole(2),

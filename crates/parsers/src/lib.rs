@@ -5,7 +5,7 @@
 //!
 //! # How to use it
 //!
-//! 1. Find the [`Format`] of a model once: `detect` reads its chat template; [`ToolFormat`] and
+//! 1. Find the [`Format`] of a model once: [`detect`] reads its chat template; [`ToolFormat`] and
 //!    [`ReasoningFormat`] parse from the names that vLLM uses.
 //! 2. Once per request, compile the request's tools into [`Tools`]; all choices share it. A request without tools
 //!    leaves `format.tools` out, so that its text is never searched for calls.
@@ -56,11 +56,10 @@
 //! - White space is formatting, and dropped: around reasoning; before the first call where no content came; between
 //!   calls; and behind the last one. Every other character outside reasoning and calls is content.
 
-#![allow(dead_code, reason = "the other formats use the rest")]
-
 mod arguments;
 mod call_object;
 mod deltas;
+mod detect;
 mod format;
 mod formats;
 mod json;
@@ -69,8 +68,10 @@ mod parser;
 mod reasoning;
 mod sink;
 mod tools;
+mod values;
 
 pub use deltas::{Delta, Deltas};
+pub use detect::detect;
 pub use format::{Format, ReasoningFormat, ToolFormat, UnknownFormat};
 pub use parser::{AnswerParser, ParserOptions};
 pub use tools::Tools;
@@ -95,6 +96,12 @@ fn is_space(character: char) -> bool {
 /// Splits a text; a position that is not within it, or within a character, takes all.
 fn split(text: &str, at: usize) -> (&str, &str) {
     text.split_at_checked(at).unwrap_or((text, ""))
+}
+
+/// Splits a text at this position, or at the start of the character that is there.
+fn split_near(text: &str, at: usize) -> (&str, &str) {
+    let near = (0..4).filter_map(|back| text.split_at_checked(at.checked_sub(back)?));
+    near.into_iter().next().unwrap_or((text, ""))
 }
 
 /// The text without its leading white space.

@@ -53,7 +53,7 @@ impl AnswerParser {
         let is_open = options.is_reasoning_open;
         Self {
             reasoning: TagParser::new(format, is_open),
-            machine: Machine::new(format),
+            machine: Machine::new(format, is_open),
             answer: Answer::new(options.tools, options.max_calls),
             held: String::new(),
         }

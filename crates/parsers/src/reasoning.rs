@@ -38,7 +38,7 @@ enum State {
 impl TagParser {
     /// A parser for the reasoning of this format, if tags mark it.
     pub(crate) fn new(format: Format, is_open: bool) -> Option<Self> {
-        let tags = format.reasoning?.tags()?;
+        let tags = format.reasoning?.tags().filter(|_| !format.is_harmony())?;
         let calls = format.tools.map_or(&[][..], |tools| tools.call_tokens());
         Some(Self {
             tags,

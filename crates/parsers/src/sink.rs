@@ -19,6 +19,10 @@ pub(crate) struct Answer {
     undecided: String,
     calls: usize,
     is_call_open: bool,
+    /// Whether what is held stands behind a whole call and belongs to it.
+    is_behind_call: bool,
+    has_content: bool,
+    has_reasoning: bool,
 }
 
 /// What was written last, which decides what white space means.
@@ -34,6 +38,8 @@ enum Edge {
     /// Reasoning ended.
     ReasoningEnd,
     Content,
+    /// Content ended, and other content may follow.
+    ContentEnd,
     Call,
 }
 
@@ -47,6 +53,9 @@ impl Answer {
             undecided: String::new(),
             calls: 0,
             is_call_open: false,
+            is_behind_call: false,
+            has_content: false,
+            has_reasoning: false,
         }
     }
 }
@@ -75,10 +84,14 @@ impl<'a> Sink<'a> {
         }
         let rest = skip_space(text);
         let space = text.len() - rest.len();
-        if answer.edge == Edge::ReasoningEnd {
+        if matches!(answer.edge, Edge::ReasoningEnd | Edge::ContentEnd) {
             if !rest.is_empty() {
+                if answer.edge == Edge::ContentEnd {
+                    self.out.content("\n");
+                }
                 self.out.content(rest);
                 answer.edge = Edge::Content;
+                answer.has_content = true;
             }
             return;
         }
@@ -90,9 +103,17 @@ impl<'a> Sink<'a> {
         self.out.content(text);
         answer.space.clear();
         answer.edge = Edge::Content;
+        answer.has_content = true;
     }
 
-    /// Starts the reasoning; white space before it was formatting.
+    /// Separates what follows from earlier content, if there is any, by a line end.
+    pub(crate) fn break_content(&mut self) {
+        if self.answer.has_content {
+            self.answer.edge = Edge::ContentEnd;
+        }
+    }
+
+    /// Starts reasoning; white space before it was formatting. A line end separates it from earlier reasoning.
     pub(crate) fn begin_reasoning(&mut self) {
         self.answer.space.clear();
         self.answer.edge = Edge::ReasoningStart;
@@ -105,6 +126,9 @@ impl<'a> Sink<'a> {
         let space = text.get(body.len()..).unwrap_or_default();
         if !body.is_empty() {
             if answer.edge == Edge::ReasoningStart {
+                if std::mem::replace(&mut answer.has_reasoning, true) {
+                    self.out.reasoning("\n");
+                }
                 self.out.reasoning(skip_space(body));
             } else {
                 self.out.reasoning(&answer.space);
@@ -133,21 +157,38 @@ impl<'a> Sink<'a> {
         self.answer.edge = Edge::ReasoningEnd;
     }
 
-    /// Keeps what was read of a call that has not begun, or of what stands between calls. False: it is too long.
-    #[must_use]
-    pub(crate) fn hold(&mut self, text: &str) -> bool {
-        self.answer.undecided.push_str(text);
-        self.answer.undecided.len() <= MAX_UNDECIDED
+    /// Keeps a marker, a name or a header of a call that has not begun; these are short.
+    pub(crate) fn hold_token(&mut self, token: &str) {
+        self.answer.undecided.push_str(token);
+        self.answer.is_behind_call = false;
     }
 
-    /// Forgets what was held: it was part of a call.
+    /// Keeps what was read of a call that has not begun, or of what stands between calls.
+    ///
+    /// # Errors
+    ///
+    /// How many bytes of the text still fit within the bound, and were kept.
+    pub(crate) fn hold(&mut self, text: &str) -> Result<(), usize> {
+        let room = MAX_UNDECIDED.saturating_sub(self.answer.undecided.len());
+        let (kept, rest) = crate::split_near(text, room);
+        self.answer.undecided.push_str(kept);
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(kept.len())
+        }
+    }
+
+    /// Forgets what was held: it belonged to the call before, which ends here with all that belongs to it.
     pub(crate) fn forget(&mut self) {
         self.answer.undecided.clear();
+        self.answer.is_behind_call = false;
     }
 
     /// Ends what is malformed here: an open call is over, and what was held is content.
     pub(crate) fn give_up(&mut self) {
         self.end(false);
+        self.answer.is_behind_call = false;
         let held = std::mem::take(&mut self.answer.undecided);
         self.content(&held);
         self.answer.undecided = held;
@@ -187,7 +228,13 @@ impl<'a> Sink<'a> {
     pub(crate) fn end(&mut self, is_complete: bool) {
         if std::mem::take(&mut self.answer.is_call_open) {
             self.out.end(self.answer.calls - 1, is_complete);
+            self.answer.is_behind_call = is_complete;
         }
+    }
+
+    /// Whether a whole call came last, and what may still belong to it has not all come.
+    pub(crate) fn is_behind_call(&self) -> bool {
+        self.answer.is_behind_call
     }
 
     pub(crate) fn is_call_open(&self) -> bool {

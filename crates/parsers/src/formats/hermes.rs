@@ -3,7 +3,7 @@
 
 use crate::arguments::Step;
 use crate::call_object::CallObject;
-use crate::formats::text_until;
+use crate::formats::{space, text_until};
 use crate::marker::{Look, look};
 use crate::sink::Sink;
 
@@ -32,7 +32,7 @@ impl Hermes {
             State::Text => {
                 let (marker, taken) = text_until(text, &[OPEN], sink)?;
                 if marker.is_some() {
-                    let _ = sink.hold(OPEN);
+                    sink.hold_token(OPEN);
                     self.state = State::Call(CallObject::marked());
                 }
                 Some(taken)
@@ -44,39 +44,31 @@ impl Hermes {
                     self.state = State::Close;
                     Some(taken)
                 }
-                Step::Bad(taken) => {
-                    sink.give_up();
-                    self.state = State::Text;
-                    Some(taken)
-                }
+                Step::Bad(taken) => self.leave(taken, sink),
             },
-            State::Close => {
-                let space = text.len() - crate::skip_space(text).len();
-                if space > 0 {
-                    if !sink.hold(crate::split(text, space).0) {
-                        self.leave(sink);
-                    }
-                    return Some(space);
-                }
-                match look(text.as_bytes(), &[CLOSE]) {
+            State::Close => match space(text) {
+                0 => match look(text.as_bytes(), &[CLOSE]) {
                     Look::Partial => None,
                     Look::Whole(_) => {
                         sink.forget();
                         self.state = State::Text;
                         Some(CLOSE.len())
                     }
-                    Look::Other => {
-                        self.leave(sink);
-                        Some(0)
-                    }
-                }
-            }
+                    // The closing tag is missing.
+                    Look::Other => self.leave(0, sink),
+                },
+                space => match sink.hold(crate::split(text, space).0) {
+                    Ok(()) => Some(space),
+                    Err(kept) => self.leave(kept, sink),
+                },
+            },
         }
     }
 
-    /// Takes what stands behind the object for text: the closing tag is missing.
-    fn leave(&mut self, sink: &mut Sink<'_>) {
+    /// What comes is text.
+    fn leave(&mut self, taken: usize, sink: &mut Sink<'_>) -> Option<usize> {
         sink.give_up();
         self.state = State::Text;
+        Some(taken)
     }
 }

@@ -1,0 +1,445 @@
+//! Python literals as JSON, incrementally. Owns Python's grammar of literals as far as models write them: strings with
+//! their escapes, numbers, `True`, `False`, `None`, lists and dictionaries with string keys. No tuples, sets, prefixes
+//! of strings or expressions: they are not literals of JSON.
+
+use crate::MAX_DEPTH;
+use crate::json::{Escape, Scan, escape, escape_control};
+
+/// The longest number or word.
+const MAX_WORD: usize = 400;
+
+/// Reads one literal, piece by piece, and emits it as JSON.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Literal {
+    /// The open containers, the innermost one in the lowest bit: 1 is a dictionary.
+    containers: u128,
+    depth: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Value,
+    /// Behind `[` or `{`: an item or the end.
+    First,
+    /// Behind `,`: an item or the end.
+    Next,
+    Colon,
+    /// Behind an item.
+    After,
+    String {
+        quote: u8,
+        is_triple: bool,
+        is_key: bool,
+    },
+    Over,
+}
+
+impl Literal {
+    /// Reads on. Bytes that were not read must come again at the start of the next text: those of an escape, a
+    /// number, a word or quotes. A number at the end is read only when something else follows.
+    pub(crate) fn scan(&mut self, text: &str, emit: &mut impl FnMut(&str)) -> Scan {
+        let mut position = 0;
+        loop {
+            if self.state == State::Over {
+                return Scan::Done(position);
+            }
+            let rest = crate::split(text, position).1;
+            if rest.is_empty() {
+                return Scan::More(position);
+            }
+            let read = match self.state {
+                State::String {
+                    quote, is_triple, ..
+                } => self.string(rest, quote, is_triple, emit),
+                _ => self.structure(rest, emit),
+            };
+            match read {
+                Read::Took(length) => position += length,
+                Read::Cut => return Scan::More(position),
+                Read::Bad => return Scan::Bad(position),
+            }
+        }
+    }
+
+    fn structure(&mut self, text: &str, emit: &mut impl FnMut(&str)) -> Read {
+        let space = crate::formats::space(text);
+        if space > 0 {
+            return Read::Took(space);
+        }
+        let Some(first) = text.bytes().next() else {
+            return Read::Cut;
+        };
+        let is_dictionary = self.depth > 0 && self.containers & 1 == 1;
+        match (self.state, first) {
+            (State::First | State::Next | State::After, b']' | b'}') => {
+                self.close(first, is_dictionary, emit)
+            }
+            (State::After, b',') => {
+                self.state = State::Next;
+                Read::Took(1)
+            }
+            (State::Colon, b':') => {
+                emit(": ");
+                self.state = State::Value;
+                Read::Took(1)
+            }
+            (State::First | State::Next, _) if is_dictionary => self.item(text, first, true, emit),
+            (State::First | State::Next | State::Value, _) => self.item(text, first, false, emit),
+            _ => Read::Bad,
+        }
+    }
+
+    fn item(&mut self, text: &str, first: u8, is_key: bool, emit: &mut impl FnMut(&str)) -> Read {
+        let comma = if self.state == State::Next { ", " } else { "" };
+        match first {
+            b'"' | b'\'' => {
+                let Some(quotes) = opening_quotes(text, first) else {
+                    return Read::Cut;
+                };
+                emit(comma);
+                emit("\"");
+                self.state = State::String {
+                    quote: first,
+                    is_triple: quotes == 3,
+                    is_key,
+                };
+                Read::Took(quotes)
+            }
+            _ if is_key => Read::Bad,
+            b'[' | b'{' if self.depth < MAX_DEPTH => {
+                emit(comma);
+                emit(if first == b'{' { "{" } else { "[" });
+                self.depth += 1;
+                self.containers = self.containers << 1 | u128::from(first == b'{');
+                self.state = State::First;
+                Read::Took(1)
+            }
+            _ => {
+                let word = text.find(|character| !is_word(character));
+                let length = word.unwrap_or(text.len());
+                if length == 0 || length > MAX_WORD {
+                    return Read::Bad;
+                }
+                if word.is_none() {
+                    return Read::Cut;
+                }
+                let Some(json) = word_to_json(crate::split(text, length).0) else {
+                    return Read::Bad;
+                };
+                emit(comma);
+                emit(&json);
+                self.state = self.after_value();
+                Read::Took(length)
+            }
+        }
+    }
+
+    fn close(&mut self, byte: u8, is_dictionary: bool, emit: &mut impl FnMut(&str)) -> Read {
+        if self.depth == 0 || (byte == b'}') != is_dictionary {
+            return Read::Bad;
+        }
+        emit(if is_dictionary { "}" } else { "]" });
+        self.containers >>= 1;
+        self.depth -= 1;
+        self.state = self.after_value();
+        Read::Took(1)
+    }
+
+    fn after_value(&self) -> State {
+        if self.depth == 0 {
+            State::Over
+        } else {
+            State::After
+        }
+    }
+
+    fn string(
+        &mut self,
+        text: &str,
+        quote: u8,
+        is_triple: bool,
+        emit: &mut impl FnMut(&str),
+    ) -> Read {
+        let special = |byte: u8| byte == b'"' || byte == b'\\' || byte == quote || byte < 0x20;
+        let plain = text.bytes().position(special).unwrap_or(text.len());
+        if plain > 0 {
+            emit(crate::split(text, plain).0);
+            return Read::Took(plain);
+        }
+        match text.bytes().next() {
+            None => Read::Cut,
+            Some(b'\\') => python_escape(text, emit),
+            Some(byte) if byte == quote => {
+                let closing = if is_triple { 3 } else { 1 };
+                let quotes = text
+                    .bytes()
+                    .take(closing)
+                    .take_while(|byte| *byte == quote)
+                    .count();
+                if quotes == closing {
+                    emit("\"");
+                    let is_key = matches!(self.state, State::String { is_key: true, .. });
+                    self.state = if is_key {
+                        State::Colon
+                    } else {
+                        self.after_value()
+                    };
+                    return Read::Took(closing);
+                }
+                if quotes == text.len() {
+                    return Read::Cut;
+                }
+                emit(if quote == b'"' { "\\\"" } else { "'" });
+                Read::Took(1)
+            }
+            Some(b'"') => {
+                emit("\\\"");
+                Read::Took(1)
+            }
+            Some(control) => {
+                escape_control(control, emit);
+                Read::Took(1)
+            }
+        }
+    }
+}
+
+/// What became of the start of a text.
+enum Read {
+    Took(usize),
+    /// More text is needed to decide.
+    Cut,
+    Bad,
+}
+
+/// How many quotes open the string: one or three. `None`: more text is needed.
+fn opening_quotes(text: &str, quote: u8) -> Option<usize> {
+    let quotes = text
+        .bytes()
+        .take(3)
+        .take_while(|byte| *byte == quote)
+        .count();
+    match quotes {
+        3 => Some(3),
+        quotes if quotes == text.len() => None,
+        _ => Some(1),
+    }
+}
+
+fn is_word(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '.' | '+' | '-')
+}
+
+/// The JSON of a number or a constant.
+fn word_to_json(word: &str) -> Option<String> {
+    match word {
+        "True" | "true" => return Some("true".to_owned()),
+        "False" | "false" => return Some("false".to_owned()),
+        "None" | "null" => return Some("null".to_owned()),
+        _ => {}
+    }
+    let (sign, digits) = match word.strip_prefix(['-', '+']) {
+        Some(digits) if word.starts_with('-') => ("-", digits),
+        Some(digits) => ("", digits),
+        None => ("", word),
+    };
+    if digits.contains("__") || digits.starts_with('_') || digits.ends_with('_') {
+        return None;
+    }
+    let digits = digits.replace('_', "");
+    let radix = match digits.get(..2).unwrap_or_default() {
+        "0x" | "0X" => Some(16),
+        "0o" | "0O" => Some(8),
+        "0b" | "0B" => Some(2),
+        _ => None,
+    };
+    if let Some(radix) = radix {
+        let number = digits.get(2..).filter(|digits| !digits.starts_with('+'))?;
+        let number = u128::from_str_radix(number, radix).ok()?;
+        return Some(format!("{sign}{number}"));
+    }
+    // JSON wants digits on both sides of the point.
+    let (mantissa, exponent) = match digits.find(['e', 'E']) {
+        Some(at) => digits.split_at(at),
+        None => (digits.as_str(), ""),
+    };
+    let mantissa = match mantissa.split_once('.') {
+        Some(("", "")) => return None,
+        Some(("", fraction)) => format!("0.{fraction}"),
+        Some((whole, "")) => format!("{whole}.0"),
+        _ => mantissa.to_owned(),
+    };
+    let json = format!("{sign}{mantissa}{exponent}");
+    crate::json::is_value(&json).then_some(json)
+}
+
+/// Reads an escape and emits what it stands for.
+fn python_escape(text: &str, emit: &mut impl FnMut(&str)) -> Read {
+    let bytes = text.as_bytes();
+    let Some(kind) = bytes.get(1) else {
+        return Read::Cut;
+    };
+    match kind {
+        b'\n' => return Read::Took(2),
+        b'\\' => emit("\\\\"),
+        b'\'' => emit("'"),
+        b'"' => emit("\\\""),
+        b'n' => emit("\\n"),
+        b'r' => emit("\\r"),
+        b't' => emit("\\t"),
+        b'b' => emit("\\b"),
+        b'f' => emit("\\f"),
+        b'a' => emit("\\u0007"),
+        b'v' => emit("\\u000b"),
+        b'x' => return coded(text, 2, emit),
+        b'U' => return coded(text, 8, emit),
+        // JSON writes these alike, pairs of surrogates too.
+        b'u' => {
+            return match escape(bytes) {
+                Escape::Cut => Read::Cut,
+                Escape::Bad => Read::Bad,
+                Escape::Whole(length) => {
+                    emit(crate::split(text, length).0);
+                    Read::Took(length)
+                }
+            };
+        }
+        b'0'..=b'7' => return octal(bytes, emit),
+        // `\N{name}` needs a table of names; any other backslash is one.
+        b'N' => return Read::Bad,
+        _ => {
+            emit("\\\\");
+            return Read::Took(1);
+        }
+    }
+    Read::Took(2)
+}
+
+/// An escape of a character by `count` hexadecimal digits.
+fn coded(text: &str, count: usize, emit: &mut impl FnMut(&str)) -> Read {
+    let digits = text.as_bytes().get(2..).unwrap_or_default();
+    let digits = digits.get(..count).unwrap_or(digits);
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Read::Bad;
+    }
+    if digits.len() < count {
+        return Read::Cut;
+    }
+    let code = text
+        .get(2..2 + count)
+        .and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    match code.and_then(char::from_u32) {
+        Some(character) => {
+            emit_character(character, emit);
+            Read::Took(2 + count)
+        }
+        None => Read::Bad,
+    }
+}
+
+/// An escape of a character by up to three octal digits.
+fn octal(bytes: &[u8], emit: &mut impl FnMut(&str)) -> Read {
+    let digits = bytes.iter().skip(1).take(3);
+    let digits: Vec<u32> = digits
+        .map_while(|byte| char::from(*byte).to_digit(8))
+        .collect();
+    if digits.len() < 3 && bytes.len() == digits.len() + 1 {
+        return Read::Cut;
+    }
+    let code = digits.iter().fold(0, |code, digit| code * 8 + digit);
+    if let Some(character) = char::from_u32(code) {
+        emit_character(character, emit);
+    }
+    Read::Took(1 + digits.len())
+}
+
+fn emit_character(character: char, emit: &mut impl FnMut(&str)) {
+    crate::values::escape(character.encode_utf8(&mut [0; 4]), emit);
+}
+
+/// The JSON of a text that is one literal.
+pub(crate) fn to_json(text: &str) -> Option<String> {
+    let mut literal = Literal::default();
+    let mut json = String::new();
+    // Something has to end a number.
+    let text = format!("{text}\n");
+    match literal.scan(&text, &mut |piece| json.push_str(piece)) {
+        Scan::Done(length) if length + 1 == text.len() || length == text.len() => Some(json),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_become_json() {
+        for (python, json) in [
+            ("1", "1"),
+            ("-1_000", "-1000"),
+            ("+0x1F", "31"),
+            (".5", "0.5"),
+            ("5.e3", "5.0e3"),
+            ("True", "true"),
+            ("None", "null"),
+            ("''", "\"\""),
+            ("'it\\'s \"so\"'", "\"it's \\\"so\\\"\""),
+            ("\"\"\"a\n\"b\" ''\"\"\"", "\"a\\n\\\"b\\\" ''\""),
+            (
+                "'\\x41\\u00e9\\U0001F600\\101\\0\\d\\\n!'",
+                "\"A\\u00e9😀A\\u0000\\\\d!\"",
+            ),
+            ("[1, 'a', [], {}, ]", "[1, \"a\", [], {}]"),
+            ("{'a': {'b': [True,],},}", "{\"a\": {\"b\": [true]}}"),
+        ] {
+            assert_eq!(to_json(python).as_deref(), Some(json), "{python}");
+            for size in 1..python.len() {
+                let mut literal = Literal::default();
+                let mut emitted = String::new();
+                let mut held = String::new();
+                let text = format!("{python},");
+                for piece in text.chars().collect::<Vec<_>>().chunks(size) {
+                    held.extend(piece);
+                    match literal.scan(&held, &mut |piece| emitted.push_str(piece)) {
+                        Scan::More(read) => drop(held.drain(..read)),
+                        Scan::Done(_) => break,
+                        Scan::Bad(_) => panic!("{python} by {size}"),
+                    }
+                }
+                assert_eq!(emitted, json, "{python} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_literal_is_bad() {
+        for text in [
+            "",
+            "a",
+            "1 2",
+            "'a' 'b'",
+            "(1,)",
+            "{1: 2}",
+            "{1}",
+            "[1",
+            "f'x'",
+            "'\\N{DASH}'",
+            "1__0",
+            "007",
+            "1e",
+            ".",
+            "0x",
+            "nan",
+            "'\\xg0'",
+            "'\\U99999999'",
+            "[}",
+            "]",
+            "--1",
+        ] {
+            assert_eq!(to_json(text), None, "{text}");
+        }
+    }
+}

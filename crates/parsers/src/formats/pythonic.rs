@@ -1,0 +1,216 @@
+//! Llama 3.2 and 4 "pythonic": the answer is `[name(key="value", …), …]`, in Llama 4 between `<|python_start|>` and
+//! `<|python_end|>`.
+//!
+//! Nothing else marks such calls, so they count at the start of the answer and behind the token, and, where the
+//! request's tools are known, at the start of any line. A list that does not start with a call is content.
+
+use crate::MAX_NAME;
+use crate::formats::python::Literal;
+use crate::formats::{Header, header_until, space, text_until};
+use crate::json::Scan;
+use crate::marker::{Look, look};
+use crate::sink::{Sink, is_name_character};
+
+const OPEN: &str = "<|python_start|>";
+const CLOSE: &str = "<|python_end|>";
+
+pub(crate) const SPECIAL: &[&str] = &[OPEN, CLOSE];
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pythonic {
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Where a list may start; whether the token was there.
+    Start {
+        is_held: bool,
+    },
+    /// Within a line.
+    Text,
+    /// Behind `[` or `,`: a name.
+    Name {
+        is_first: bool,
+    },
+    /// Behind `(` or `,`: a key. The name, until the call has begun.
+    Key(Option<String>),
+    Value(Literal),
+    /// Behind a value.
+    AfterValue,
+    /// Behind `)`.
+    AfterCall,
+    /// Behind `]`.
+    Close,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Start { is_held: false }
+    }
+}
+
+impl Pythonic {
+    pub(crate) fn take(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
+        match &mut self.state {
+            State::Text => {
+                let markers: &[&str] = if sink.tools().is_some() {
+                    &[OPEN, "\n"]
+                } else {
+                    &[OPEN]
+                };
+                let (marker, taken) = text_until(text, markers, sink)?;
+                match marker {
+                    Some(0) => {
+                        sink.hold_token(OPEN);
+                        self.state = State::Start { is_held: true };
+                    }
+                    Some(_) => {
+                        sink.content("\n");
+                        self.state = State::Start { is_held: false };
+                    }
+                    None => {}
+                }
+                Some(taken)
+            }
+            State::Value(literal) => match literal.scan(text, &mut |json| sink.arguments(json)) {
+                Scan::More(0) => None,
+                Scan::More(read) => Some(read),
+                Scan::Done(read) => self.go(State::AfterValue, read),
+                Scan::Bad(read) => self.leave(read, sink),
+            },
+            state => {
+                let space = space(text);
+                if space == 0 {
+                    return self.structure(text, sink);
+                }
+                let space_text = crate::split(text, space).0;
+                if matches!(state, State::Start { is_held: false }) {
+                    sink.content(space_text);
+                } else if !sink.is_call_open()
+                    && let Err(kept) = sink.hold(space_text)
+                {
+                    return self.leave(kept, sink);
+                }
+                Some(space)
+            }
+        }
+    }
+
+    /// Reads what stands around values.
+    fn structure(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
+        let first = text.bytes().next()?;
+        match (&mut self.state, first) {
+            (State::Start { .. }, _) => match look(text.as_bytes(), &["[", OPEN]) {
+                Look::Partial => None,
+                Look::Whole(0) => {
+                    sink.hold_token("[");
+                    self.go(State::Name { is_first: true }, 1)
+                }
+                Look::Whole(_) => match sink.hold(OPEN) {
+                    Ok(()) => self.go(State::Start { is_held: true }, OPEN.len()),
+                    Err(kept) => self.leave(kept, sink),
+                },
+                Look::Other => self.leave(0, sink),
+            },
+            (State::Name { is_first: false }, b']') | (State::AfterCall, b']') => {
+                sink.forget();
+                self.go(State::Close, 1)
+            }
+            (State::Name { .. }, _) => self.name(text, sink),
+            (State::Key(name), b')') => {
+                if let Some(name) = name.take() {
+                    sink.begin(None, &name);
+                    sink.arguments("{");
+                }
+                self.end_call(sink)
+            }
+            (State::Key(name), _) => {
+                let name = name.take();
+                self.key(name, text, sink)
+            }
+            (State::AfterValue, b',') => self.go(State::Key(None), 1),
+            (State::AfterValue, b')') => self.end_call(sink),
+            (State::AfterCall, b',') => {
+                self.state = State::Name { is_first: false };
+                match sink.hold(",") {
+                    Ok(()) => Some(1),
+                    Err(kept) => self.leave(kept, sink),
+                }
+            }
+            (State::Close, _) => match look(text.as_bytes(), &[CLOSE]) {
+                Look::Partial => None,
+                Look::Whole(_) => {
+                    sink.forget();
+                    self.go(State::Text, CLOSE.len())
+                }
+                // Perhaps another list.
+                Look::Other => {
+                    sink.give_up();
+                    self.go(State::Start { is_held: false }, 0)
+                }
+            },
+            _ => self.leave(0, sink),
+        }
+    }
+
+    fn name(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
+        let name = text.trim_start_matches(is_name_character);
+        if !name.is_empty() && !name.starts_with('(') {
+            return self.leave(0, sink);
+        }
+        match header_until(text, &["("], MAX_NAME) {
+            Header::More => None,
+            Header::Whole(name, _, length) if sink.may_call(name) => {
+                sink.hold_token(crate::split(text, length).0);
+                self.go(State::Key(Some(name.to_owned())), length)
+            }
+            _ => self.leave(0, sink),
+        }
+    }
+
+    /// Reads a key; the first one of a call begins it.
+    fn key(&mut self, name: Option<String>, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
+        let behind = text
+            .trim_start_matches(|character: char| character.is_alphanumeric() || character == '_');
+        let length = text.len() - behind.len();
+        let behind_space = crate::skip_space(behind);
+        let space = behind.len() - behind_space.len();
+        let is_key = (1..=MAX_NAME).contains(&length) && space <= MAX_NAME;
+        if !is_key || !(behind_space.is_empty() || behind_space.starts_with('=')) {
+            return self.leave(0, sink);
+        }
+        if behind_space.is_empty() {
+            self.state = State::Key(name);
+            return None;
+        }
+        match name {
+            Some(name) => {
+                sink.begin(None, &name);
+                sink.arguments("{\"");
+            }
+            None => sink.arguments(", \""),
+        }
+        sink.arguments(crate::split(text, length).0);
+        sink.arguments("\": ");
+        let read = text.len() - behind_space.len() + 1;
+        self.go(State::Value(Literal::default()), read)
+    }
+
+    fn end_call(&mut self, sink: &mut Sink<'_>) -> Option<usize> {
+        sink.arguments("}");
+        sink.end(true);
+        self.go(State::AfterCall, 1)
+    }
+
+    fn go(&mut self, state: State, taken: usize) -> Option<usize> {
+        self.state = state;
+        Some(taken)
+    }
+
+    /// What comes is text.
+    fn leave(&mut self, taken: usize, sink: &mut Sink<'_>) -> Option<usize> {
+        sink.give_up();
+        self.go(State::Text, taken)
+    }
+}
