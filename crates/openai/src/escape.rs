@@ -38,7 +38,7 @@ fn eight_are_plain(eight: u64) -> bool {
 }
 
 /// Appends `text` to `out`, escaped for the inside of a JSON string, without the quotes.
-pub(crate) fn write_escaped(out: &mut impl BufMut, text: &str) {
+pub fn write_escaped(out: &mut impl BufMut, text: &str) {
     let bytes = text.as_bytes();
     // Everything before `from` is written; everything before `at` is looked at.
     let (mut from, mut at) = (0, 0);

@@ -337,10 +337,6 @@ pub(crate) fn find(endpoint: Endpoint, name: &str) -> Option<&'static Field> {
 /// The field that `name` is most likely meant to be, where it is nearly its name: `max_token`, `maxTokens`.
 /// Fields that are ignored anyway are no suggestion.
 pub(crate) fn meant(endpoint: Endpoint, name: &str) -> Option<&'static str> {
-    if name.len() > MAX_TYPED {
-        return None;
-    }
-    let typed = letters(name);
     let candidates = FIELDS.iter().filter(|field| {
         field.endpoint.covers(endpoint)
             && !field.name.contains('.')
@@ -349,8 +345,17 @@ pub(crate) fn meant(endpoint: Endpoint, name: &str) -> Option<&'static str> {
                 Treatment::Applied | Treatment::Refused { .. }
             )
     });
-    let near = candidates.filter_map(|field| {
-        let known = letters(field.name);
+    nearest(name, candidates.map(|field| field.name))
+}
+
+/// The name that `typed` is most likely meant to be, if it is nearly one of `names`.
+pub fn nearest(typed: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    if typed.len() > MAX_TYPED {
+        return None;
+    }
+    let typed = letters(typed);
+    let near = names.filter_map(|name| {
+        let known = letters(name);
         let distance = strsim::osa_distance(&typed, &known);
         // In a short name one letter makes another word: `top_a` is not `top_p`.
         let allowed = match known.len() {
@@ -358,7 +363,7 @@ pub(crate) fn meant(endpoint: Endpoint, name: &str) -> Option<&'static str> {
             6..12 => 1,
             _ => 2,
         };
-        (distance <= allowed).then_some((distance, field.name))
+        (distance <= allowed).then_some((distance, name))
     });
     near.min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)

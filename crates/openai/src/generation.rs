@@ -30,6 +30,8 @@ pub struct Generation {
     /// `None`: the endpoint's default (chat: the rest of the context, completions: 16). 0 only for completions
     /// that echo their prompt.
     pub max_tokens: Option<u32>,
+    /// Whether `max_tokens` is only a limit: where the context has less room, that room is used.
+    pub fits_context: bool,
     /// Choices for each prompt, 1..=128.
     pub n: u32,
     /// Texts that end a choice; none is empty.
@@ -89,6 +91,7 @@ impl Generation {
         Ok(Self {
             model,
             max_tokens,
+            fits_context: false,
             n: fields.count("n", 1..=MAX_N)?.unwrap_or(1),
             stop: take_stop(fields)?,
             stream,

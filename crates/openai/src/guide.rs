@@ -28,6 +28,16 @@ pub struct Guide {
     pub param: &'static str,
 }
 
+impl Guide {
+    /// A guide to a JSON schema that the field `param` asks for and that stands at `path`.
+    ///
+    /// # Errors
+    /// 400: it is no object, or too large.
+    pub fn json_schema(param: &'static str, path: &str, raw: &RawValue) -> Result<Self, ApiError> {
+        schema(param, path, raw)
+    }
+}
+
 /// TensorRT-LLM's guide types, but for `json`, which a schema can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GuideKind {

@@ -24,11 +24,16 @@ pub struct IgnoredFields {
 impl IgnoredFields {
     /// Records a field by its name in the body.
     pub(crate) fn push(&mut self, name: &str) {
+        self.push_as(name, fields::label(name));
+    }
+
+    /// Records a field of another API's table, which counts it under `label`.
+    pub fn push_as(&mut self, name: &str, label: &'static str) {
         let name = token(name);
         if self.names.contains(&name) {
             return;
         }
-        self.labels.push(fields::label(&name));
+        self.labels.push(label);
         if self.names.len() < MAX_NAMES {
             self.names.push(name);
         } else {

@@ -21,7 +21,7 @@ pub mod chat;
 pub mod chunk;
 pub mod completions;
 mod error;
-mod escape;
+pub mod escape;
 mod extensions;
 mod fields;
 mod generation;
@@ -29,7 +29,7 @@ mod guide;
 mod ignored;
 mod logprobs;
 mod model;
-mod reader;
+pub mod reader;
 mod response;
 pub mod tokenize;
 

@@ -1,6 +1,6 @@
 //! Reads one JSON object field by field, without a tree of values: the object is split into raw fields
 //! once, and each is parsed by what it should be. Owns the wording of type and range errors; which
-//! fields there are is the parsers' and the table's.
+//! fields there are is the parsers' and the table's. Other APIs' crates read their bodies with it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,6 +14,8 @@ use crate::error::{ApiError, code};
 use crate::fields::{self, Endpoint, Treatment};
 use crate::ignored::IgnoredFields;
 
+pub use crate::fields::nearest;
+
 /// Fields of one object, repeated names included. OpenAI has about 40; a body of millions of names
 /// would take many times its size in memory, and time with the square of their number.
 const MAX_FIELDS: usize = 128;
@@ -23,7 +25,14 @@ const MAX_ENTRIES: usize = 1_024;
 const MAX_SHOWN_BYTES: usize = 80;
 
 /// The fields of one object that are not yet read.
-pub(crate) struct Fields<'a> {
+/// ```
+/// use inflight_openai::reader::Fields;
+///
+/// let mut fields = Fields::of_body(br#"{"top_k": 5}"#)?;
+/// assert_eq!(fields.count("top_k", 0..=9)?, Some(5));
+/// # Ok::<(), inflight_openai::ApiError>(())
+/// ```
+pub struct Fields<'a> {
     entries: Vec<(Cow<'a, str>, &'a RawValue)>,
     /// What stands before a field's name in `param`: empty, or `messages[3].`.
     path: String,
@@ -89,7 +98,7 @@ fn distinct<'a>(
 
 impl<'a> Fields<'a> {
     /// Splits a request body.
-    pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, ApiError> {
+    pub fn of_body(body: &'a [u8]) -> Result<Self, ApiError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::invalid_body(format!(
                 "The request body is not valid UTF-8 at byte `{}`. Send JSON in UTF-8.",
@@ -115,7 +124,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Splits a value inside the body; `path` names it in errors.
-    pub(crate) fn of_value(path: &str, raw: &'a RawValue) -> Result<Self, ApiError> {
+    pub fn of_value(path: &str, raw: &'a RawValue) -> Result<Self, ApiError> {
         let pairs =
             serde_json::from_str(raw.get()).map_err(|_| wrong_type(path, "an object", raw))?;
         Ok(Self {
@@ -125,7 +134,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The field's `param`.
-    pub(crate) fn param(&self, name: &str) -> String {
+    pub fn param(&self, name: &str) -> String {
         format!("{}{name}", self.path)
     }
 
@@ -135,24 +144,24 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether the field is there, null or not.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|(seen, _)| seen == name)
     }
 
     /// Takes a field; `None` if it is absent or null.
-    pub(crate) fn take(&mut self, name: &str) -> Option<&'a RawValue> {
+    pub fn take(&mut self, name: &str) -> Option<&'a RawValue> {
         let position = self.entries.iter().position(|(seen, _)| seen == name)?;
         let (_, raw) = self.entries.remove(position);
         (raw.get() != "null").then_some(raw)
     }
 
     /// Takes a field that must be there.
-    pub(crate) fn require(&mut self, name: &str) -> Result<&'a RawValue, ApiError> {
+    pub fn require(&mut self, name: &str) -> Result<&'a RawValue, ApiError> {
         self.take(name).ok_or_else(|| self.missing(name))
     }
 
     /// The error of an absent field.
-    pub(crate) fn missing(&self, name: &str) -> ApiError {
+    pub fn missing(&self, name: &str) -> ApiError {
         let param = self.param(name);
         let message = format!("Missing required parameter: `{param}`. Add it to the request.");
         ApiError::invalid_request(param, message).with_code(code::MISSING)
@@ -173,24 +182,24 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+    pub fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
         self.typed(name, "a boolean")
     }
 
     /// Takes an object of any values.
-    pub(crate) fn object(
+    pub fn object(
         &mut self,
         name: &str,
     ) -> Result<Option<serde_json::Map<String, serde_json::Value>>, ApiError> {
         self.typed(name, "an object")
     }
 
-    pub(crate) fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+    pub fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         self.typed(name, "a string")
     }
 
     /// Takes an integer in `range`.
-    pub(crate) fn integer(
+    pub fn integer(
         &mut self,
         name: &str,
         range: RangeInclusive<i64>,
@@ -202,7 +211,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Takes an integer in `range` that fits 32 bits without sign.
-    pub(crate) fn count(
+    pub fn count(
         &mut self,
         name: &str,
         range: RangeInclusive<u32>,
@@ -213,7 +222,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Takes a number in `range`.
-    pub(crate) fn decimal(
+    pub fn decimal(
         &mut self,
         name: &str,
         range: RangeInclusive<f32>,
@@ -225,15 +234,16 @@ impl<'a> Fields<'a> {
     }
 
     /// Takes a list, each element still raw.
-    pub(crate) fn list(
-        &mut self,
-        name: &str,
-        most: usize,
-    ) -> Result<Option<Vec<&'a RawValue>>, ApiError> {
+    pub fn list(&mut self, name: &str, most: usize) -> Result<Option<Vec<&'a RawValue>>, ApiError> {
         let Some(raw) = self.take(name) else {
             return Ok(None);
         };
         list(&self.param(name), raw, most).map(Some)
+    }
+
+    /// What is left: the fields that no parser took, with their values.
+    pub fn rest(self) -> impl Iterator<Item = (Cow<'a, str>, &'a RawValue)> {
+        self.entries.into_iter()
     }
 
     /// Reports the fields that are applied elsewhere and have no effect here.
@@ -307,7 +317,7 @@ impl<'a> Fields<'a> {
 }
 
 /// The error of a field whose name is a typing error.
-fn unknown(param: &str, meant: &str) -> ApiError {
+pub fn unknown(param: &str, meant: &str) -> ApiError {
     ApiError::unsupported(
         param,
         format!("Unknown parameter: `{param}`. Did you mean `{meant}`?"),
@@ -315,7 +325,7 @@ fn unknown(param: &str, meant: &str) -> ApiError {
 }
 
 /// Whether the value asks for nothing: null, empty, or one of `neutral` (as JSON).
-fn is_neutral(raw: &RawValue, neutral: &[&str]) -> bool {
+pub fn is_neutral(raw: &RawValue, neutral: &[&str]) -> bool {
     let text = raw.get();
     // No neutral value is longer, spaces included, unless someone pads it on purpose.
     if text.len() > 256 {
@@ -336,11 +346,7 @@ fn is_neutral(raw: &RawValue, neutral: &[&str]) -> bool {
 }
 
 /// Reads an integer in `range`; `2.0` counts as one, as JSON has no integers of its own.
-pub(crate) fn integer(
-    param: &str,
-    raw: &RawValue,
-    range: RangeInclusive<i64>,
-) -> Result<i64, ApiError> {
+pub fn integer(param: &str, raw: &RawValue, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
     let text = raw.get();
     let (low, high) = (*range.start(), *range.end());
     let below = |shown| out_of_range(param, shown, low, high, code::INTEGER_BELOW);
@@ -379,11 +385,7 @@ fn any_number(raw: &RawValue) -> Option<f64> {
 }
 
 /// Reads a number in `range`.
-pub(crate) fn decimal(
-    param: &str,
-    raw: &RawValue,
-    range: RangeInclusive<f32>,
-) -> Result<f32, ApiError> {
+pub fn decimal(param: &str, raw: &RawValue, range: RangeInclusive<f32>) -> Result<f32, ApiError> {
     let text = raw.get();
     let value = any_number(raw).ok_or_else(|| wrong_type(param, "a number", raw))?;
     let (low, high) = (*range.start(), *range.end());
@@ -409,7 +411,7 @@ pub(crate) fn decimal(
 }
 
 /// Reads a list of at most `most` raw elements.
-pub(crate) fn list<'a>(
+pub fn list<'a>(
     param: &str,
     raw: &'a RawValue,
     most: usize,
@@ -434,7 +436,7 @@ pub(crate) fn entries<'a>(
 }
 
 /// The error of a value of the wrong type. `expected` has its article.
-pub(crate) fn wrong_type(param: &str, expected: &str, raw: &RawValue) -> ApiError {
+pub fn wrong_type(param: &str, expected: &str, raw: &RawValue) -> ApiError {
     if raw.get().starts_with('"') && expected.starts_with("a string") {
         return ApiError::invalid_request(
             param,
@@ -470,7 +472,7 @@ fn out_of_range<T: fmt::Display>(
 }
 
 /// The error of a list that is too long.
-pub(crate) fn too_many(param: &str, given: usize, most: usize) -> ApiError {
+pub fn too_many(param: &str, given: usize, most: usize) -> ApiError {
     ApiError::invalid_request(
         param,
         format!("Too many values for `{param}`: `{given}`. Send at most {most}."),
@@ -479,7 +481,7 @@ pub(crate) fn too_many(param: &str, given: usize, most: usize) -> ApiError {
 }
 
 /// What a value is, with a bounded look at it: ``the string `"hot"` ``.
-pub(crate) fn described(raw: &RawValue) -> String {
+pub fn described(raw: &RawValue) -> String {
     let text = raw.get();
     let kind = match text.as_bytes().first() {
         Some(b'"') => "the string",
@@ -493,7 +495,7 @@ pub(crate) fn described(raw: &RawValue) -> String {
 }
 
 /// `text` cut to what a message may repeat, control characters as spaces.
-pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
+pub fn shortened(text: &str) -> Cow<'_, str> {
     let end = (0..=MAX_SHOWN_BYTES.min(text.len()))
         .rev()
         .find(|end| text.is_char_boundary(*end))

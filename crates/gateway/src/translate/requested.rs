@@ -22,6 +22,8 @@ pub(crate) struct Requested {
     /// Whether the answer reports the usage.
     pub reports_usage: bool,
     pub max_tokens: Option<u32>,
+    /// Whether `max_tokens` gives way to the room that the context has.
+    pub fits_context: bool,
     /// Used when `max_tokens` is absent; `None`: the rest of the context.
     pub default_max_tokens: Option<u32>,
     pub sampling: Sampling,
@@ -81,6 +83,7 @@ impl Requested {
             chooses_special_tokens: generation.add_special_tokens.is_some(),
             reports_usage: !generation.stream || generation.include_usage,
             max_tokens: generation.max_tokens,
+            fits_context: generation.fits_context,
             default_max_tokens: None,
             sampling: generation.sampling.clone(),
             log_probs: None,

@@ -213,6 +213,7 @@ fn max_tokens(
     let input = model.max_input().unwrap_or(context).min(context);
     let room = context.saturating_sub(prompt_tokens);
     let wanted = match requested.max_tokens {
+        Some(wanted) if requested.fits_context => room.min(wanted.max(1) as usize),
         // Executors generate at least one token; the gateway drops it.
         Some(wanted) => wanted.max(1) as usize,
         None => requested

@@ -1,0 +1,149 @@
+//! The content blocks of a message. Owns their shapes, and which role may send which; how they become messages
+//! of a chat is `conversation`'s.
+
+use inflight_openai::chat::Role;
+use inflight_openai::reader::{self, Fields};
+use inflight_openai::{ApiError, IgnoredFields};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::fields;
+
+/// Blocks of one message, or of one tool's result.
+const MAX_BLOCKS: usize = 4_096;
+
+/// A block that this API's models can read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Block {
+    Text(String),
+    ToolUse {
+        id: String,
+        name: String,
+        input: Map<String, Value>,
+    },
+    ToolResult {
+        /// Where its `tool_use_id` stands, for errors.
+        param: String,
+        id: String,
+        content: String,
+        is_error: bool,
+    },
+    Thinking(String),
+    /// Nobody here can read it.
+    Unreadable,
+}
+
+/// Reads the content at `param`: a string, which is one block of text, or a list of blocks that `role` may send.
+pub(crate) fn read_content(
+    param: &str,
+    raw: &RawValue,
+    role: Role,
+    ignored: &mut IgnoredFields,
+) -> Result<Vec<Block>, ApiError> {
+    match raw.get().as_bytes().first() {
+        Some(b'"') => text(param, raw).map(|text| vec![Block::Text(text)]),
+        Some(b'[') => {
+            let blocks = reader::list(param, raw, MAX_BLOCKS)?;
+            let blocks = blocks.into_iter().enumerate();
+            let read = blocks
+                .map(|(index, raw)| read_block(&format!("{param}[{index}]"), raw, role, ignored));
+            read.collect()
+        }
+        _ => Err(reader::wrong_type(
+            param,
+            "a string or an array of content blocks",
+            raw,
+        )),
+    }
+}
+
+/// Reads content that is text alone: a system prompt, or a tool's result. Blocks are joined by a line break, as
+/// the parts of a chat message are.
+pub(crate) fn read_text(
+    param: &str,
+    raw: &RawValue,
+    ignored: &mut IgnoredFields,
+) -> Result<String, ApiError> {
+    let blocks = read_content(param, raw, Role::System, ignored)?;
+    let texts: Vec<String> = blocks
+        .into_iter()
+        .filter_map(|block| match block {
+            Block::Text(text) => Some(text),
+            _ => None,
+        })
+        .collect();
+    Ok(texts.join("\n"))
+}
+
+fn text(param: &str, raw: &RawValue) -> Result<String, ApiError> {
+    serde_json::from_str(raw.get()).map_err(|_| reader::wrong_type(param, "a string", raw))
+}
+
+fn read_block(
+    param: &str,
+    raw: &RawValue,
+    role: Role,
+    ignored: &mut IgnoredFields,
+) -> Result<Block, ApiError> {
+    let mut block = Fields::of_value(param, raw)?;
+    let kind = required(&mut block, "type")?;
+    let read = match (kind.as_str(), role) {
+        ("text", _) => Block::Text(required(&mut block, "text")?),
+        ("tool_use", Role::Assistant) => Block::ToolUse {
+            id: required(&mut block, "id")?,
+            name: required(&mut block, "name")?,
+            input: block
+                .object("input")?
+                .ok_or_else(|| block.missing("input"))?,
+        },
+        ("tool_result", Role::User) => Block::ToolResult {
+            param: block.param("tool_use_id"),
+            id: required(&mut block, "tool_use_id")?,
+            content: match block.take("content") {
+                Some(raw) => read_text(&block.param("content"), raw, ignored)?,
+                None => String::new(),
+            },
+            is_error: block.boolean("is_error")?.unwrap_or(false),
+        },
+        ("thinking", Role::Assistant) => {
+            block.string("signature")?;
+            Block::Thinking(required(&mut block, "thinking")?)
+        }
+        ("redacted_thinking", Role::Assistant) => Block::Unreadable,
+        (kind, role) => return Err(refused(param, kind, role)),
+    };
+    fields::finish(block, "content.", ignored)?;
+    Ok(read)
+}
+
+/// The error of a block that cannot stand there.
+fn refused(param: &str, kind: &str, role: Role) -> ApiError {
+    let known = ["tool_use", "tool_result", "thinking", "redacted_thinking"];
+    let shown = reader::shortened(kind);
+    let message = if known.contains(&kind) {
+        match role {
+            Role::System => {
+                format!("`{param}` is a block of type `{shown}`. Send blocks of type `text`.")
+            }
+            _ => format!(
+                "`{param}` is a block of type `{shown}` in a message of the role `{}`. Send it in a message of \
+                 the role `{}`.",
+                role.as_str(),
+                if kind == "tool_result" {
+                    "user"
+                } else {
+                    "assistant"
+                },
+            ),
+        }
+    } else {
+        format!(
+            "`{param}` is a block of type `{shown}`, and this model reads only text. Send blocks of type `text`."
+        )
+    };
+    ApiError::unsupported(param, message)
+}
+
+fn required(block: &mut Fields<'_>, name: &str) -> Result<String, ApiError> {
+    block.string(name)?.ok_or_else(|| block.missing(name))
+}

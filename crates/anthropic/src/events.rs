@@ -1,0 +1,303 @@
+//! The events of a streamed answer. Owns their order and their bytes: blocks open when they have something to
+//! say and close when another begins. What all deltas of a block share is written once for each block, so that
+//! a delta is two copies and an escape, with no JSON tree and no allocation of its own.
+
+use bytes::{BufMut, BytesMut};
+use inflight_openai::ApiError;
+use inflight_openai::escape::write_escaped;
+use serde::Serialize;
+
+use crate::error;
+use crate::response::{StopReason, Usage};
+
+/// Ends a delta of text: the string, the delta, the event.
+const AFTER_DELTA: &[u8] = b"\"}}\n\n";
+
+/// What the open block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+}
+
+impl Kind {
+    /// `content_block` as it starts, up to what differs.
+    const fn start(self) -> &'static str {
+        match self {
+            Self::Text => r#"{"type":"text","text":""}"#,
+        }
+    }
+
+    /// `delta`, up to its text.
+    const fn delta(self) -> &'static str {
+        match self {
+            Self::Text => r#"{"type":"text_delta","text":""#,
+        }
+    }
+}
+
+/// Writes the events of one answer.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use inflight_anthropic::{Events, StopReason, Usage};
+///
+/// let mut out = BytesMut::new();
+/// let mut events = Events::start(&mut out, "msg_1", "m", &Usage::new(Some(5), 0, 0));
+/// events.text(&mut out, "Hi");
+/// events.end(&mut out, StopReason::EndTurn, None, &Usage::new(Some(5), 0, 2));
+/// assert!(out.starts_with(b"event: message_start\n"));
+/// assert!(out.ends_with(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"));
+/// ```
+#[derive(Debug)]
+pub struct Events {
+    open: Option<Kind>,
+    /// Blocks that have begun.
+    begun: u32,
+    /// Everything of a delta of the open block before its text.
+    before: Vec<u8>,
+}
+
+impl Events {
+    /// Begins an answer: `message_start`, and the `ping` that Anthropic sends with it.
+    pub fn start(out: &mut BytesMut, id: &str, model: &str, usage: &Usage) -> Self {
+        let event = Start {
+            event_type: "message_start",
+            message: StartedMessage {
+                id,
+                object: "message",
+                role: "assistant",
+                model,
+                content: [],
+                stop_reason: None,
+                stop_sequence: None,
+                usage,
+            },
+        };
+        write_event(out, "message_start", &event);
+        out.put_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
+        Self {
+            open: None,
+            begun: 0,
+            before: Vec::new(),
+        }
+    }
+
+    /// A piece of text; nothing where it is empty.
+    pub fn text(&mut self, out: &mut BytesMut, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if self.open != Some(Kind::Text) {
+            self.begin(out, Kind::Text);
+        }
+        self.delta(out, text);
+    }
+
+    fn delta(&self, out: &mut BytesMut, text: &str) {
+        out.reserve(self.before.len() + text.len() + 8 + AFTER_DELTA.len());
+        out.put_slice(&self.before);
+        write_escaped(out, text);
+        out.put_slice(AFTER_DELTA);
+    }
+
+    /// Begins a block, after the open one has ended.
+    fn begin(&mut self, out: &mut BytesMut, kind: Kind) {
+        self.close(out);
+        let mut digits = itoa::Buffer::new();
+        let index = digits.format(self.begun);
+        out.put_slice(
+            b"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":",
+        );
+        out.put_slice(index.as_bytes());
+        out.put_slice(b",\"content_block\":");
+        out.put_slice(kind.start().as_bytes());
+        out.put_slice(b"}\n\n");
+        self.before.clear();
+        self.before.extend_from_slice(
+            b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":",
+        );
+        self.before.extend_from_slice(index.as_bytes());
+        self.before.extend_from_slice(b",\"delta\":");
+        self.before.extend_from_slice(kind.delta().as_bytes());
+        self.open = Some(kind);
+        self.begun += 1;
+    }
+
+    /// Ends the open block, if there is one.
+    fn close(&mut self, out: &mut BytesMut) {
+        if self.open.take().is_none() {
+            return;
+        }
+        let index = self.begun.saturating_sub(1);
+        out.put_slice(
+            b"event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":",
+        );
+        out.put_slice(itoa::Buffer::new().format(index).as_bytes());
+        out.put_slice(b"}\n\n");
+    }
+
+    /// Ends the answer: why, and its usage.
+    pub fn end(
+        &mut self,
+        out: &mut BytesMut,
+        stop_reason: StopReason,
+        stop_sequence: Option<&str>,
+        usage: &Usage,
+    ) {
+        self.close(out);
+        let event = MessageDelta {
+            event_type: "message_delta",
+            delta: Stopped {
+                stop_reason,
+                stop_sequence,
+            },
+            usage,
+        };
+        write_event(out, "message_delta", &event);
+        out.put_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+    }
+
+    /// Ends the answer with a failure.
+    pub fn fail(&mut self, out: &mut BytesMut, error: &ApiError, request_id: &str) {
+        out.put_slice(b"event: error\ndata: ");
+        out.put_slice(&error::to_json(error, request_id));
+        out.put_slice(b"\n\n");
+        self.open = None;
+    }
+}
+
+fn write_event(out: &mut BytesMut, name: &str, event: &impl Serialize) {
+    out.put_slice(b"event: ");
+    out.put_slice(name.as_bytes());
+    out.put_slice(b"\ndata: ");
+    // Nothing that is written here can fail: no maps with keys that are not strings, no I/O.
+    let _ = serde_json::to_writer((&mut *out).writer(), event);
+    out.put_slice(b"\n\n");
+}
+
+#[derive(Serialize)]
+struct Start<'a> {
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    message: StartedMessage<'a>,
+}
+
+#[derive(Serialize)]
+struct StartedMessage<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    object: &'static str,
+    role: &'static str,
+    model: &'a str,
+    content: [(); 0],
+    stop_reason: Option<StopReason>,
+    stop_sequence: Option<&'a str>,
+    usage: &'a Usage,
+}
+
+#[derive(Serialize)]
+struct MessageDelta<'a> {
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    delta: Stopped<'a>,
+    usage: &'a Usage,
+}
+
+#[derive(Serialize)]
+struct Stopped<'a> {
+    stop_reason: StopReason,
+    stop_sequence: Option<&'a str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Each event's name and data.
+    fn read(out: &BytesMut) -> Vec<(String, Value)> {
+        let text = std::str::from_utf8(out).unwrap();
+        let events = text.strip_suffix("\n\n").unwrap().split("\n\n");
+        let read = events.map(|event| {
+            let (name, data) = event.split_once('\n').unwrap();
+            let name = name.strip_prefix("event: ").unwrap().to_owned();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(data["type"], name);
+            (name, data)
+        });
+        read.collect()
+    }
+
+    #[test]
+    fn a_text_answer_is_framed_to_the_letter() {
+        let mut out = BytesMut::new();
+        let mut events = Events::start(&mut out, "msg_1", "m\"x", &Usage::new(Some(5), 2, 0));
+        events.text(&mut out, "");
+        events.text(&mut out, "He \"");
+        events.text(&mut out, "y\n");
+        let usage = Usage::new(Some(5), 2, 3);
+        events.end(&mut out, StopReason::EndTurn, None, &usage);
+        let expected = [
+            (
+                "message_start",
+                r#"{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"m\"x","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":3,"cache_creation_input_tokens":0,"cache_read_input_tokens":2,"output_tokens":0}}}"#,
+            ),
+            ("ping", r#"{"type":"ping"}"#),
+            (
+                "content_block_start",
+                r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+            ),
+            (
+                "content_block_delta",
+                r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"He \""}}"#,
+            ),
+            (
+                "content_block_delta",
+                r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"y\n"}}"#,
+            ),
+            (
+                "content_block_stop",
+                r#"{"type":"content_block_stop","index":0}"#,
+            ),
+            (
+                "message_delta",
+                r#"{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"input_tokens":3,"cache_creation_input_tokens":0,"cache_read_input_tokens":2,"output_tokens":3}}"#,
+            ),
+            ("message_stop", r#"{"type":"message_stop"}"#),
+        ];
+        let expected: String = expected
+            .iter()
+            .map(|(name, data)| format!("event: {name}\ndata: {data}\n\n"))
+            .collect();
+        assert_eq!(std::str::from_utf8(&out).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_answer_without_text_has_no_block() {
+        let mut out = BytesMut::new();
+        let usage = Usage::default();
+        let mut events = Events::start(&mut out, "msg_1", "m", &usage);
+        events.end(&mut out, StopReason::StopSequence, Some("END"), &usage);
+        let read = read(&out);
+        let names: Vec<&str> = read.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["message_start", "ping", "message_delta", "message_stop"]
+        );
+        let stopped = json!({"stop_reason": "stop_sequence", "stop_sequence": "END"});
+        assert_eq!(read[2].1["delta"], stopped);
+    }
+
+    #[test]
+    fn a_failure_is_an_event_of_its_own() {
+        let mut out = BytesMut::new();
+        let mut events = Events::start(&mut out, "msg_1", "m", &Usage::default());
+        events.text(&mut out, "H");
+        events.fail(&mut out, &ApiError::unavailable("gone"), "req_1");
+        let (name, data) = read(&out).pop().unwrap();
+        assert_eq!(name, "error");
+        assert_eq!(data["error"]["type"], "overloaded_error");
+        assert_eq!(data["request_id"], "req_1");
+    }
+}
