@@ -78,9 +78,10 @@ impl Conversation {
         for block in blocks {
             self.add(role, block)?;
         }
-        if self.last(role).tool_calls.len() > MAX_TOOL_CALLS {
-            let given = self.last(role).tool_calls.len();
-            return Err(reader::too_many(&param, given, MAX_TOOL_CALLS));
+        let last = self.messages.last();
+        let calls = last.map_or(0, |last| last.tool_calls.len());
+        if calls > MAX_TOOL_CALLS {
+            return Err(reader::too_many(&param, calls, MAX_TOOL_CALLS));
         }
         Ok(())
     }

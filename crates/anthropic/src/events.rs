@@ -8,7 +8,7 @@ use inflight_openai::escape::write_escaped;
 use serde::Serialize;
 
 use crate::error;
-use crate::response::{StopReason, Usage};
+use crate::response::{ContentBlock, SIGNATURE, StopReason, Usage};
 
 /// Ends a delta of text: the string, the delta, the event.
 const AFTER_DELTA: &[u8] = b"\"}}\n\n";
@@ -17,20 +17,17 @@ const AFTER_DELTA: &[u8] = b"\"}}\n\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
+    Thinking,
+    ToolUse,
 }
 
 impl Kind {
-    /// `content_block` as it starts, up to what differs.
-    const fn start(self) -> &'static str {
-        match self {
-            Self::Text => r#"{"type":"text","text":""}"#,
-        }
-    }
-
     /// `delta`, up to its text.
     const fn delta(self) -> &'static str {
         match self {
             Self::Text => r#"{"type":"text_delta","text":""#,
+            Self::Thinking => r#"{"type":"thinking_delta","thinking":""#,
+            Self::ToolUse => r#"{"type":"input_json_delta","partial_json":""#,
         }
     }
 }
@@ -88,9 +85,37 @@ impl Events {
             return;
         }
         if self.open != Some(Kind::Text) {
-            self.begin(out, Kind::Text);
+            self.begin(out, Kind::Text, &ContentBlock::text(String::new()));
         }
         self.delta(out, text);
+    }
+
+    /// A piece of what the model thinks; nothing where it is empty.
+    pub fn thinking(&mut self, out: &mut BytesMut, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if self.open != Some(Kind::Thinking) {
+            let block = ContentBlock::Thinking {
+                thinking: String::new(),
+                signature: "",
+            };
+            self.begin(out, Kind::Thinking, &block);
+        }
+        self.delta(out, text);
+    }
+
+    /// The start of a call.
+    pub fn tool_use(&mut self, out: &mut BytesMut, id: &str, name: &str) {
+        let block = ContentBlock::tool_use(id.to_owned(), name.to_owned(), "");
+        self.begin(out, Kind::ToolUse, &block);
+    }
+
+    /// A piece of the JSON text of the call's input; nothing where it is empty, or no call is open.
+    pub fn input(&mut self, out: &mut BytesMut, json: &str) {
+        if !json.is_empty() && self.open == Some(Kind::ToolUse) {
+            self.delta(out, json);
+        }
     }
 
     fn delta(&self, out: &mut BytesMut, text: &str) {
@@ -101,34 +126,49 @@ impl Events {
     }
 
     /// Begins a block, after the open one has ended.
-    fn begin(&mut self, out: &mut BytesMut, kind: Kind) {
+    fn begin(&mut self, out: &mut BytesMut, kind: Kind, content_block: &ContentBlock) {
         self.close(out);
-        let mut digits = itoa::Buffer::new();
-        let index = digits.format(self.begun);
-        out.put_slice(
-            b"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":",
-        );
-        out.put_slice(index.as_bytes());
-        out.put_slice(b",\"content_block\":");
-        out.put_slice(kind.start().as_bytes());
-        out.put_slice(b"}\n\n");
-        self.before.clear();
-        self.before.extend_from_slice(
-            b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":",
-        );
-        self.before.extend_from_slice(index.as_bytes());
-        self.before.extend_from_slice(b",\"delta\":");
-        self.before.extend_from_slice(kind.delta().as_bytes());
+        let event = BlockStart {
+            event_type: "content_block_start",
+            index: self.begun,
+            content_block,
+        };
+        write_event(out, "content_block_start", &event);
+        self.write_before(kind.delta());
         self.open = Some(kind);
         self.begun += 1;
     }
 
+    /// Writes what the deltas of the block that begins share.
+    fn write_before(&mut self, delta: &str) {
+        self.before.clear();
+        self.before.extend_from_slice(
+            b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":",
+        );
+        let mut digits = itoa::Buffer::new();
+        self.before
+            .extend_from_slice(digits.format(self.begun).as_bytes());
+        self.before.extend_from_slice(b",\"delta\":");
+        self.before.extend_from_slice(delta.as_bytes());
+    }
+
     /// Ends the open block, if there is one.
     fn close(&mut self, out: &mut BytesMut) {
-        if self.open.take().is_none() {
+        let Some(kind) = self.open.take() else {
             return;
-        }
+        };
         let index = self.begun.saturating_sub(1);
+        if kind == Kind::Thinking {
+            let event = Signed {
+                event_type: "content_block_delta",
+                index,
+                delta: SignatureDelta {
+                    delta_type: "signature_delta",
+                    signature: SIGNATURE,
+                },
+            };
+            write_event(out, "content_block_delta", &event);
+        }
         out.put_slice(
             b"event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":",
         );
@@ -193,6 +233,29 @@ struct StartedMessage<'a> {
     stop_reason: Option<StopReason>,
     stop_sequence: Option<&'a str>,
     usage: &'a Usage,
+}
+
+#[derive(Serialize)]
+struct BlockStart<'a> {
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    index: u32,
+    content_block: &'a ContentBlock,
+}
+
+#[derive(Serialize)]
+struct Signed {
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    index: u32,
+    delta: SignatureDelta,
+}
+
+#[derive(Serialize)]
+struct SignatureDelta {
+    #[serde(rename = "type")]
+    delta_type: &'static str,
+    signature: &'static str,
 }
 
 #[derive(Serialize)]
@@ -271,6 +334,58 @@ mod tests {
             .map(|(name, data)| format!("event: {name}\ndata: {data}\n\n"))
             .collect();
         assert_eq!(std::str::from_utf8(&out).unwrap(), expected);
+    }
+
+    #[test]
+    fn blocks_follow_one_another_and_deltas_name_theirs() {
+        let mut out = BytesMut::new();
+        let mut events = Events::start(&mut out, "msg_1", "m", &Usage::default());
+        events.thinking(&mut out, "Hm");
+        events.thinking(&mut out, "m");
+        events.text(&mut out, "Looking.");
+        events.tool_use(&mut out, "call_1", "look");
+        events.input(&mut out, "{\"at\":");
+        events.input(&mut out, "");
+        events.input(&mut out, "1}");
+        events.tool_use(&mut out, "call_2", "wait");
+        events.end(&mut out, StopReason::ToolUse, None, &Usage::default());
+        let told: Vec<Value> = read(&out).into_iter().map(|(_, data)| data).collect();
+        let start = |index: u32, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
+        let delta = |index: u32, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
+        let stop = |index: u32| json!({"type": "content_block_stop", "index": index});
+        let thought = |text: &str| json!({"type": "thinking_delta", "thinking": text});
+        let input = |text: &str| json!({"type": "input_json_delta", "partial_json": text});
+        assert_eq!(
+            told[2..told.len() - 2],
+            [
+                start(
+                    0,
+                    json!({"type": "thinking", "thinking": "", "signature": ""})
+                ),
+                delta(0, thought("Hm")),
+                delta(0, thought("m")),
+                delta(
+                    0,
+                    json!({"type": "signature_delta", "signature": SIGNATURE})
+                ),
+                stop(0),
+                start(1, json!({"type": "text", "text": ""})),
+                delta(1, json!({"type": "text_delta", "text": "Looking."})),
+                stop(1),
+                start(
+                    2,
+                    json!({"type": "tool_use", "id": "call_1", "name": "look", "input": {}})
+                ),
+                delta(2, input("{\"at\":")),
+                delta(2, input("1}")),
+                stop(2),
+                start(
+                    3,
+                    json!({"type": "tool_use", "id": "call_2", "name": "wait", "input": {}})
+                ),
+                stop(3),
+            ]
+        );
     }
 
     #[test]

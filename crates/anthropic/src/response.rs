@@ -2,6 +2,11 @@
 //! here.
 
 use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// What stands for a signature. Clients drop blocks of thinking without one when they send a conversation back;
+/// nobody checks it here, for a model reads whatever thoughts it is given.
+pub(crate) const SIGNATURE: &str = "inflight";
 
 /// Why an answer ended, in Anthropic's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -46,7 +51,40 @@ impl Usage {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
-    Text { text: String },
+    Text {
+        text: String,
+    },
+    /// What the model thought.
+    Thinking {
+        thinking: String,
+        /// Empty until the block is whole.
+        signature: &'static str,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Map<String, Value>,
+    },
+}
+
+impl ContentBlock {
+    pub fn text(text: String) -> Self {
+        Self::Text { text }
+    }
+
+    /// A whole block of thinking.
+    pub fn thinking(thinking: String) -> Self {
+        Self::Thinking {
+            thinking,
+            signature: SIGNATURE,
+        }
+    }
+
+    /// A call. `input` is JSON text; of a call that was cut, and holds no object, the input is empty.
+    pub fn tool_use(id: String, name: String, input: &str) -> Self {
+        let input = serde_json::from_str(input).unwrap_or_default();
+        Self::ToolUse { id, name, input }
+    }
 }
 
 /// The answer to a request.
@@ -98,11 +136,13 @@ pub struct TokenCount {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn an_answer_has_anthropics_shape() {
-        let content = vec![ContentBlock::Text { text: "Hi".into() }];
+        let content = vec![ContentBlock::text("Hi".into())];
         let usage = Usage::new(Some(7), 3, 2);
         let (reason, stop) = (StopReason::StopSequence, Some("END".to_owned()));
         let answer = Message::new("msg_1".into(), "m".into(), content, reason, stop, usage);
@@ -115,6 +155,28 @@ mod tests {
                 r#""output_tokens":2}}"#
             )
         );
+    }
+
+    #[test]
+    fn blocks_have_anthropics_shapes() {
+        let tool = |input: &str| ContentBlock::tool_use("c".into(), "f".into(), input);
+        for (block, expected) in [
+            (
+                ContentBlock::thinking("Hm".into()),
+                json!({"type": "thinking", "thinking": "Hm", "signature": "inflight"}),
+            ),
+            (
+                tool(r#"{"a": 1}"#),
+                json!({"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}),
+            ),
+            // Cut.
+            (
+                tool(r#"{"a": "#),
+                json!({"type": "tool_use", "id": "c", "name": "f", "input": {}}),
+            ),
+        ] {
+            assert_eq!(serde_json::to_value(block).unwrap(), expected);
+        }
     }
 
     #[test]

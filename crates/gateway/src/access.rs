@@ -8,7 +8,7 @@ mod throttle;
 use std::sync::Arc;
 
 use axum::extract::Request;
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use inflight_openai::ApiError;
 use tokio::task::JoinSet;
 use tower_http::cors::CorsLayer;
@@ -22,6 +22,8 @@ use crate::options::GatewayOptions;
 
 /// What is answered even when there are too many connections.
 const PROBES: [&str; 3] = ["/health", "/ping", "/v2/health"];
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// In a request's extensions: its client may see what only holders of a key may.
 #[derive(Clone, Copy, Debug)]
@@ -119,14 +121,15 @@ impl Access {
         let Some(keys) = &self.keys else {
             return Ok(true);
         };
-        let Some(token) = bearer(headers) else {
+        let mut given = [bearer(headers), api_key(headers)].into_iter().flatten();
+        if given.clone().next().is_none() {
             let given = headers.contains_key(header::AUTHORIZATION);
             return match is_api {
                 true => Err(ApiError::invalid_api_key(given)),
                 false => Ok(false),
             };
-        };
-        if let Some(Key { held, .. }) = keys.find(token) {
+        }
+        if let Some(Key { held, .. }) = given.find_map(|key| keys.find(key)) {
             if let Some(client) = client {
                 client.has_key(&held);
             }
@@ -149,4 +152,9 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let given = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = given.split_at_checked(b"Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+}
+
+/// The key as Anthropic's clients send it, beside or in place of a token.
+fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(API_KEY).map(HeaderValue::as_bytes)
 }

@@ -1,8 +1,9 @@
-//! From failures to answers. Owns how worker errors and [`ApiError`] map to HTTP; the error envelope is
-//! inflight-openai's.
+//! From failures to answers. Owns how worker errors and [`ApiError`] map to HTTP; the error envelopes are
+//! inflight-openai's and inflight-anthropic's.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
+use inflight_anthropic::error as anthropic;
 use inflight_openai::ApiError;
 use tonic::Code;
 
@@ -43,9 +44,29 @@ pub(crate) fn is_probe(path: &str) -> bool {
     path.starts_with("/v2/health/")
 }
 
+/// Whether `path` is part of Anthropic's API; its clients read errors as [`in_anthropics_form`] writes them.
+pub(crate) fn is_anthropic(path: &str) -> bool {
+    path == "/v1/messages" || path.starts_with("/v1/messages/")
+}
+
+/// The error that a response was made of.
+#[derive(Clone, Debug)]
+struct Cause(ApiError);
+
 /// The error as an HTTP response.
 pub(crate) fn response(error: &ApiError) -> Response {
-    with_body(error, error.to_json().into())
+    let mut response = with_body(error, error.to_json().into());
+    response.extensions_mut().insert(Cause(error.clone()));
+    response
+}
+
+/// Writes the error of a failed response as Anthropic's API does; others stay as they are.
+pub(crate) fn in_anthropics_form(response: &mut Response, request_id: &str) {
+    if let Some(Cause(error)) = response.extensions_mut().remove::<Cause>() {
+        let status = StatusCode::from_u16(anthropic::status(&error));
+        *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        *response.body_mut() = anthropic::to_json(&error, request_id).into();
+    }
 }
 
 /// The error as an HTTP response in Triton's form; KServe's clients fail on OpenAI's.

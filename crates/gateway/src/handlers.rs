@@ -9,6 +9,7 @@ mod generate;
 pub(crate) mod health;
 pub(crate) mod kserve;
 mod locate;
+pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
 mod prompt;

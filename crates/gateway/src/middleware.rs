@@ -29,11 +29,12 @@ pub(crate) async fn around(
     let path = request.uri().path();
     let requested = Requested {
         route: access_log::route_label(matched.as_ref().map(MatchedPath::as_str), path),
-        is_openai: is_api(path),
+        is_openai: is_api(path) && !error::is_anthropic(path),
+        is_anthropic: error::is_anthropic(path),
         is_kserve: error::is_kserve(path) && !error::is_probe(path),
         method: request.method().clone(),
     };
-    let needs_key = requested.is_openai || requested.is_kserve;
+    let needs_key = requested.is_openai || requested.is_anthropic || requested.is_kserve;
     let allowed = state.access.check(&mut request, needs_key);
     let mut response = match allowed {
         Ok(()) => {
@@ -42,6 +43,9 @@ pub(crate) async fn around(
         }
         Err(refused) => refuse(&refused, request, state.max_body_bytes).await,
     };
+    if requested.is_anthropic {
+        error::in_anthropics_form(&mut response, &context.id);
+    }
     access_log::record(&state.metrics, &context, &requested, &mut response);
     response
 }

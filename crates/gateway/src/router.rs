@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{any, get, post};
 
-use crate::handlers::{chat, completions, fallback, health, kserve, metrics, models, tokenize};
+use crate::handlers::{
+    chat, completions, fallback, health, kserve, messages, metrics, models, tokenize,
+};
 use crate::middleware;
 use crate::state::AppState;
 
@@ -15,6 +17,9 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
     let router = Router::new()
         .route("/v1/chat/completions", post(chat::create_chat_completion))
         .route("/v1/completions", post(completions::create_completion))
+        // Anthropic's.
+        .route("/v1/messages", post(messages::create_message))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         // vLLM's, and where it has them.
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))

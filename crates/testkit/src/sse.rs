@@ -11,17 +11,17 @@ impl SseReader {
     /// Takes the next bytes of the body.
     ///
     /// # Panics
-    /// On a line that is neither `data:`, a comment nor empty, and on invalid UTF-8: a test wants to
+    /// On a line that is neither `data:`, `event:`, a comment nor empty, and on invalid UTF-8: a test wants to
     /// know.
     pub fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
         while let Some(end) = self.pending.windows(2).position(|pair| pair == b"\n\n") {
             let event: Vec<u8> = self.pending.drain(..end + 2).collect();
             let event = std::str::from_utf8(&event).expect("an event is UTF-8");
-            for line in event
-                .lines()
-                .filter(|line| !line.is_empty() && !line.starts_with(':'))
-            {
+            let told = |line: &&str| !line.is_empty() && !line.starts_with(':');
+            // Where events have names, their data says the same.
+            let is_name = |line: &&str| line.starts_with("event: ");
+            for line in event.lines().filter(told).filter(|line| !is_name(line)) {
                 let data = line
                     .strip_prefix("data: ")
                     .expect("a line of an event is data");
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn events_survive_any_chunking() {
-        let body = b"data: {\"a\":1}\n\n: comment\n\ndata: [DONE]\n\n";
+        let body = b"event: a\ndata: {\"a\":1}\n\n: comment\n\ndata: [DONE]\n\n";
         for size in 1..body.len() {
             let mut reader = SseReader::default();
             body.chunks(size).for_each(|chunk| reader.push(chunk));

@@ -19,8 +19,9 @@ const ANY: &str = "*";
 /// How long a browser may remember a preflight.
 const PREFLIGHT_AGE: Duration = Duration::from_secs(600);
 /// Headers of ours that scripts may read.
-const EXPOSED: [HeaderName; 5] = [
+const EXPOSED: [HeaderName; 6] = [
     HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("request-id"),
     HeaderName::from_static("openai-processing-ms"),
     HeaderName::from_static("openai-version"),
     HeaderName::from_static("x-inflight-ignored-fields"),

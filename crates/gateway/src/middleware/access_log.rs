@@ -4,7 +4,7 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue, Method};
 use inflight_rest::Route;
 
-use super::request_id::{REQUEST_ID, RequestContext};
+use super::request_id::{ANTHROPIC_REQUEST_ID, REQUEST_ID, RequestContext};
 use crate::error::{Failure, LoggedAtEnd};
 use crate::log::millis;
 use crate::metrics::{Metrics, RequestLabels};
@@ -20,8 +20,9 @@ pub(super) struct Requested {
     pub(super) method: Method,
     /// See [`route_label`].
     pub(super) route: &'static str,
-    /// Whether it is part of the OpenAI API, or of KServe's; the rest are probes and scrapes.
+    /// Whether it is part of the OpenAI API, of Anthropic's or of KServe's; the rest are probes and scrapes.
     pub(super) is_openai: bool,
+    pub(super) is_anthropic: bool,
     pub(super) is_kserve: bool,
 }
 
@@ -38,10 +39,15 @@ pub(super) fn record(
         method,
         route,
         is_openai,
+        is_anthropic,
         is_kserve,
     } = requested;
     let id = &context.id;
     if let Ok(value) = HeaderValue::from_str(id) {
+        if *is_anthropic {
+            let value = value.clone();
+            response.headers_mut().insert(ANTHROPIC_REQUEST_ID, value);
+        }
         response.headers_mut().insert(REQUEST_ID, value);
     }
     if *is_openai {
@@ -62,7 +68,7 @@ pub(super) fn record(
             request_id = %id, %method, route, status, head_ms,
             code = failure.code, param = failure.param, "request failed"
         ),
-        None if (*is_openai || *is_kserve) && !logged_at_end => {
+        None if (*is_openai || *is_anthropic || *is_kserve) && !logged_at_end => {
             tracing::info!(request_id = %id, %method, route, status, head_ms, "request");
         }
         None => tracing::debug!(request_id = %id, %method, route, status, head_ms, "request"),
@@ -74,6 +80,8 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
     match matched {
         Some("/v1/chat/completions") => "/v1/chat/completions",
         Some("/v1/completions") => "/v1/completions",
+        Some("/v1/messages") => "/v1/messages",
+        Some("/v1/messages/count_tokens") => "/v1/messages/count_tokens",
         Some("/tokenize") => "/tokenize",
         Some("/detokenize") => "/detokenize",
         Some("/v1/models") => "/v1/models",

@@ -7,6 +7,8 @@ use std::time::Instant;
 use http::{HeaderMap, HeaderName};
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients look for it.
+pub(super) const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// A client's id longer than this is replaced.
 const MAX_REQUEST_ID: usize = 128;
 

@@ -246,6 +246,11 @@ impl ActiveRequest {
         (self.record.prompt_tokens, self.cached_tokens)
     }
 
+    /// The id that the client knows the request by.
+    pub(crate) fn request_id(&self) -> &str {
+        &self.record.request_id
+    }
+
     /// The log probabilities of each choice's prompt, once they have come.
     pub(crate) fn prompt_log_probs(&self) -> Vec<Option<PromptLogProbs>> {
         let sequences = self.handles.sequences().max(1);

@@ -14,6 +14,7 @@ mod errors;
 mod failover;
 mod kserve;
 mod lifecycle;
+mod messages;
 mod preparing;
 mod sharing;
 mod support;

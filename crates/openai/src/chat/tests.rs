@@ -72,6 +72,7 @@ fn every_applied_field_reaches_the_request() {
         Generation {
             model: "m".into(),
             max_tokens: Some(9),
+            fits_context: false,
             n: 3,
             stop: vec!["a".into(), "b".into()],
             stream: true,

@@ -1,0 +1,93 @@
+//! Anthropic's Messages API. A request is translated into a chat request and prepared as one; owns what its
+//! errors call the fields, and the answer's head. Its bytes are `stream`'s.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use inflight_anthropic::{TokenCount, request};
+use inflight_openai::{ApiError, IgnoredFields, Parsed};
+
+use super::generate::{self, Prepared};
+use super::locate::{Located, locate};
+use super::{chat, prompt, response};
+use crate::admission::Work;
+use crate::error::HttpError;
+use crate::state::AppState;
+use crate::stream::messages::{Answer, MessageBody, whole};
+
+/// `POST /v1/messages`.
+pub(crate) async fn create_message(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let received = generate::receive(&state, request).await?;
+    let (prepared, arrival) = received.prepare(&state, Work::Renders, prepare).await?;
+    let unanswered = generate::start(&state, &prepared, arrival)?;
+    let mut request = response::begin(unanswered, &prepared).await?;
+    let answer = answer(&prepared);
+    let response = match prepared.generation.stream {
+        true => response::events(Body::new(MessageBody::new(request, answer))),
+        false => response::json(&whole(&mut request, answer))?,
+    };
+    Ok(response::finish(response, &prepared))
+}
+
+/// `POST /v1/messages/count_tokens`.
+pub(crate) async fn count_tokens(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let received = generate::receive(&state, request).await?;
+    let (counted, arrival) = received.work(&state, Work::Renders, count).await?;
+    drop(arrival);
+    let (count, ignored) = counted;
+    generate::count_ignored(&state, &ignored);
+    let mut response = response::json(&count)?;
+    response::report_ignored(&mut response, &ignored);
+    Ok(response)
+}
+
+fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
+    chat::prepare_parsed(state, request::parse(body)?).map_err(named)
+}
+
+fn count(state: &AppState, body: &[u8]) -> Result<(TokenCount, IgnoredFields), ApiError> {
+    let Parsed { request, ignored } = request::parse_count(body)?;
+    let Located { served, .. } = locate(state, &request.generation.model)?;
+    let model = served.text.as_deref().ok_or_else(|| {
+        ApiError::invalid_request(
+            "messages",
+            "The gateway has no tokenizer for this model. Start the gateway with `--tokenizer`.",
+        )
+    })?;
+    let text = chat::render(model, request.messages, request.template).map_err(named)?;
+    let tokens = prompt::tokenize(&served, model, "messages", &text, false)?;
+    let input_tokens = tokens.len() as u64;
+    Ok((TokenCount { input_tokens }, ignored))
+}
+
+/// An error about a field of the chat request, in terms of this API.
+fn named(error: ApiError) -> ApiError {
+    match error.param.as_deref() {
+        Some("continue_final_message") => ApiError::invalid_request(
+            "messages",
+            "The last message's text does not appear in the rendered prompt, so it cannot be continued. End \
+             with a message of the role `user`.",
+        ),
+        _ => error,
+    }
+}
+
+/// What the answer tells besides what the model generates.
+fn answer(prepared: &Prepared) -> Answer {
+    let generation = &prepared.generation;
+    Answer {
+        id: format!("msg_{:032x}", rand::random::<u128>()),
+        model: generation.model.clone(),
+        stop: generation.stop.clone(),
+        max_tokens: generation.max_tokens,
+        context: prepared.model.served.context(),
+    }
+}
