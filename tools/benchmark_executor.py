@@ -12,7 +12,11 @@ With ``--write DIRECTORY`` nothing runs: the shape becomes a model directory for
     inflight serve DIRECTORY --device cuda --executor-option load_format=dummy
     inflight bench load 127.0.0.1:8000 --streams 256 --prompt-tokens 100 --requests 1024 --warmup 256
 
-with the embedded model's tokenizer, filled up with made-up words to the shape's vocabulary.
+with the embedded model's tokenizer, filled up with made-up words to the shape's vocabulary. Such a directory
+also serves `--guide`, which needs a tokenizer:
+
+    python tools/benchmark_executor.py --model DIRECTORY --guide --option load_format=dummy \\
+        --option backend=pytorch
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from inflight.executors.base import Executor, Request
+from inflight.executors.base import Executor, NamedTensor, Request
 from inflight.executors.reference import create
 from inflight.launch.model import DEMO_DIRECTORY
 
@@ -66,6 +70,22 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
+#: A long list of small objects: keys, numbers, enumerations and free text by turns, and no end in sight.
+GUIDE = {
+    "type": "array",
+    "minItems": 1000,
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 40},
+            "kind": {"enum": ["city", "river", "mountain"]},
+            "size": {"type": "integer", "minimum": 0, "maximum": 10**9},
+        },
+        "required": ["name", "kind", "size"],
+        "additionalProperties": False,
+    },
+}
+
 
 def write_config(shape: str, directory: Path) -> None:
     """A ``config.json`` of ``shape`` in ``directory``; enough for random weights."""
@@ -96,7 +116,12 @@ def write_model(shape: str, directory: Path) -> None:
 
 
 def run(
-    executor: Executor, batch: int, inputs: int, outputs: int, sampling: dict[str, Any]
+    executor: Executor,
+    batch: int,
+    inputs: int,
+    outputs: int,
+    sampling: dict[str, Any],
+    tensors: list[NamedTensor],
 ) -> tuple[float, float]:
     """Seconds from handing in ``batch`` requests to their last token, and CPU seconds of the process."""
     vocab_size = executor.info().vocab_size
@@ -105,6 +130,7 @@ def run(
         Request(one, [draw.randrange(vocab_size) for _ in range(inputs)], outputs) for one in range(batch)
     ]
     for request in requests:
+        request.tensors = tensors
         for name, value in sampling.items():
             setattr(request.sampling_config, name, value)
     left = batch
@@ -133,6 +159,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs, of which the best counts")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--top-p", type=float, help="sample so, at temperature 1, instead of greedily")
+    parser.add_argument("--guide", action="store_true", help="guide every output by a JSON schema")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the executor")
     parser.add_argument("--write", type=Path, metavar="DIRECTORY", help="write a model to serve, run nothing")
     arguments = parser.parse_args()
@@ -140,6 +167,12 @@ def main() -> None:
         write_model((arguments.shape or ["small"])[0], arguments.write)
         return
     sampling = {} if arguments.top_p is None else {"top_p": arguments.top_p, "seed": 1}
+    guide = [("guide_type", b"json_schema"), ("guide", json.dumps(GUIDE).encode())]
+    tensors = [
+        NamedTensor(f"guided_decoding_{name}", "BYTES", (1,), struct.pack("<I", len(text)) + text)
+        for name, text in guide
+        if arguments.guide
+    ]
     batches = arguments.batch or [1, 64, 256]
     options: dict[str, Any] = {
         "max_batch_size": max(batches),
@@ -158,10 +191,10 @@ def main() -> None:
             executor = create(arguments.model or directory, arguments.device, **options)
             print(f"{shape}: ready after {time.perf_counter() - started:.1f} s", flush=True)
             for batch in batches:
-                run(executor, batch, arguments.input, 8, sampling)
+                run(executor, batch, arguments.input, 8, sampling, tensors)
                 executor.stats()
                 runs = [
-                    run(executor, batch, arguments.input, arguments.output, sampling)
+                    run(executor, batch, arguments.input, arguments.output, sampling, tensors)
                     for _ in range(arguments.repeat)
                 ]
                 best, cpu = min(seconds for seconds, _ in runs), min(seconds for _, seconds in runs)

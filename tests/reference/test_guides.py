@@ -82,8 +82,8 @@ def drawn(guides: Guides, asked: GuideRequest, seed: int, most: int = 400) -> li
         [token] = sample(random.normal(size=(1, VOCAB_SIZE)).astype(np.float32) * 3, [state])
         if token in state.guide.eos_tokens:
             return state.generated
-        state.observe(token)
         assert state.guide.problem() is None
+        state.observe(token)
     raise AssertionError("the guide does not end")
 
 
@@ -223,11 +223,12 @@ def test_a_grammar_that_explodes_in_mid_answer_is_an_error_and_no_cut(guides: Gu
         log_level=0,
         limits=llguidance.LLParserLimits(max_items_in_row=1, verbose_errors=False),
     )
-    guide = Guide(matcher, VOCAB_SIZE, frozenset([4]), guides._pool)
+    guide = Guide(matcher, guides._masks)
+    guides._masks.compute([guide])
     assert guide.problem() is None
     assert guide.mask().any()
     for token in guides._tokenizer.tokenize_str('{"a": 1'):
         guide.observe(token)
-    assert "max is 1" in (guide.problem() or "")
     # This is what would have cut the answer.
     assert np.flatnonzero(guide.mask()).tolist() in ([], [2, 4])
+    assert "max is 1" in (guide.problem() or "")

@@ -420,9 +420,9 @@ class Engine:
         request, guide = sequence.owner.request, sequence.sampler.guide
         if sequence.metrics is not None:
             sequence.metrics.note_token(iteration.clock())
-        sequence.sampler.observe(token)
         end_id = request.end_id
         if guide is not None:
+            # Of the mask that this token was chosen by.
             problem = guide.problem()
             if problem is not None:
                 self._fail(sequence, problem, iteration)
@@ -430,6 +430,7 @@ class Engine:
             if token in guide.eos_tokens:
                 # A grammar ends with the tokenizer's end, whatever the request calls one.
                 end_id = token
+        sequence.sampler.observe(token)
         reason = stop.finish_reason(
             sequence.sampler.generated,
             request.stop_words,

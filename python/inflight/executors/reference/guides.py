@@ -1,19 +1,20 @@
 """Guided decoding: answers that fit a JSON schema, a regular expression, a grammar or structural tags.
 
 Owns the compiling of guides with llguidance and the masks of tokens that may come next. Knows nothing of
-sampling. Compiling is bounded in size and work, and happens where requests come in, not where streams
-wait; a mask is computed while the model runs. A guide that hits a limit fails its request: llguidance
-itself would allow the end token alone, and the answer would be cut without a word.
+sampling. Compiling is bounded in size and work, and happens with the first mask where requests come in, not
+where streams wait. Later masks are computed when the first of them is asked for, all at once on all cores: by
+then the model's work of the iteration is on the device. A guide that hits a limit fails its request:
+llguidance itself would allow the end token alone, and the answer would be cut without a word.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +36,8 @@ _MAX_GRAMMAR_SIZE = 8_000
 #: nothing else until its answer is cut.
 _WHITE_SPACE = {"whitespace_pattern": r"\n? {0,12}"}
 
-#: Threads that compute masks. They wait for no lock of Python's.
-_THREADS = 2
-
 Mask = npt.NDArray[np.bool_]
+Bits = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +51,65 @@ class GuideRequest:
 class Guide:
     """One sequence's place in its grammar. Made by `Guides.compile`."""
 
-    def __init__(
-        self, matcher: Any, vocab_size: int, eos_tokens: frozenset[int], pool: ThreadPoolExecutor
-    ) -> None:
-        self._matcher, self._vocab_size, self._pool = matcher, vocab_size, pool
-        self.eos_tokens = eos_tokens
-        self._mask: Future[bytes] = pool.submit(matcher.compute_bitmask)
+    def __init__(self, matcher: Any, masks: _Masks) -> None:
+        self.matcher, self._masks = matcher, masks
+        #: The next mask; None until it is computed.
+        self.next: Bits | None = None
 
     def copy(self) -> Guide:
         """The same place, for another sequence of the request."""
-        self._mask.result()
-        return Guide(self._matcher.deep_copy(), self._vocab_size, self.eos_tokens, self._pool)
+        other = Guide(self.matcher.deep_copy(), self._masks)
+        other.next = self.bits()
+        return other
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        """The tokens that end a grammar, whatever the request calls its end."""
+        return self._masks.eos_tokens
 
     def mask(self) -> Mask:
         """Which tokens may come next ``[vocabulary]``."""
-        return np.unpackbits(self.bits(), count=self._vocab_size, bitorder="little").view(np.bool_)
+        return np.unpackbits(self.bits(), count=self._masks.vocab_size, bitorder="little").view(np.bool_)
 
-    def bits(self) -> npt.NDArray[np.uint8]:
+    def bits(self) -> Bits:
         """The mask as it comes: at least ``vocabulary`` bits, the lowest of each byte first."""
-        return np.frombuffer(self._mask.result(), dtype=np.uint8)
+        if self.next is None:
+            self._masks.compute_stale()
+        return cast(Bits, self.next)
 
     def observe(self, token: int) -> None:
-        """Goes on by a token, and begins with the next mask."""
-        self._mask.result()
-        self._matcher.consume_token(token)
-        self._mask = self._pool.submit(self._matcher.compute_bitmask)
+        """Goes on by a token that the mask allows."""
+        self.matcher.consume_token(token)
+        self.next = None
+        self._masks.stale.add(self)
 
     def problem(self) -> str | None:
-        """Why the answer cannot go on; None: it can."""
-        self._mask.result()
-        return str(self._matcher.get_error()).splitlines()[0] if self._matcher.is_error() else None
+        """Why the mask that was last computed cannot be trusted; None: it can. Waits for nothing."""
+        return str(self.matcher.get_error()).splitlines()[0] if self.matcher.is_error() else None
+
+
+class _Masks:
+    """Computes the masks of all guides of a tokenizer."""
+
+    def __init__(self, executor: Any, vocab_size: int, eos_tokens: frozenset[int]) -> None:
+        self._executor, self.vocab_size, self.eos_tokens = executor, vocab_size, eos_tokens
+        self._words = (vocab_size + 31) // 32
+        #: Guides that went on and lack their next mask; of one thread, which observes. Ended ones vanish.
+        self.stale: WeakSet[Guide] = WeakSet()
+
+    def compute_stale(self) -> None:
+        """Computes every mask that is missing."""
+        stale, self.stale = list(self.stale), WeakSet()
+        self.compute(stale)
+
+    def compute(self, guides: list[Guide]) -> None:
+        """Computes the masks of guides that no other thread uses."""
+        table = np.zeros((len(guides), self._words), dtype=np.uint32)
+        matchers = [(guide.matcher, row) for row, guide in enumerate(guides)]
+        row_bytes = table.itemsize * self._words
+        self._executor.unsafe_compute_mask_ptr(matchers, table.ctypes.data, row_bytes, len(guides))
+        for guide, row in zip(guides, table.view(np.uint8), strict=True):
+            guide.next = row
 
 
 class Guides:
@@ -91,13 +119,11 @@ class Guides:
         import llguidance
 
         self._llguidance: Any = llguidance
-        self._vocab_size = vocab_size
-        self._eos_tokens = frozenset(eos_tokens)
         self._tokenizer = llguidance.LLTokenizer(
             tokenizer_json.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_tokens
         )
         self._limits = llguidance.LLParserLimits(max_grammar_size=_MAX_GRAMMAR_SIZE, verbose_errors=False)
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="guide-mask")
+        self._masks = _Masks(llguidance.LLExecutor(), vocab_size, frozenset(eos_tokens))
 
     def compile(self, request: GuideRequest) -> Guide:
         """A guide at its beginning. Errors: `Refused` for one that is malformed, unknown or too large."""
@@ -116,7 +142,9 @@ class Guides:
         if matcher.is_error():
             text = str(matcher.get_error()).splitlines()[0]
             raise invalid(f"guided_decoding_guide cannot be used: {text}{_place(request, text)}")
-        return Guide(matcher, self._vocab_size, self._eos_tokens, self._pool)
+        guide = Guide(matcher, self._masks)
+        self._masks.compute([guide])
+        return guide
 
     def _grammar(self, request: GuideRequest) -> str:
         matcher, guide = self._llguidance.LLMatcher, request.guide
