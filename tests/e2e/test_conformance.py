@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +16,9 @@ from click.testing import CliRunner
 from inflight.cli.app import inflight
 from inflight.conformance import page
 from inflight.conformance.check import checks, run
+from inflight.conformance.node import run_node
 from inflight.conformance.target import Target
+from inflight.errors import UserMistake
 from support.servers import MODEL, Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "CONFORMANCE.md"
@@ -74,6 +78,31 @@ def empty() -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.fixture(scope="module")
+def node_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("Node.js is not installed")
+    folder = tmp_path_factory.mktemp("node")
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(Path(__file__).parent / "node" / name, folder)
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=100)
+    return folder
+
+
+def test_our_server_keeps_the_checks_for_node(server: Server, node_packages: Path) -> None:
+    results = list(run_node(Target(f"http://{server.http}", server.model, None), node_packages))
+    assert [(one.check.name, one.reason) for one in results if one.state == "failed"] == []
+    assert sum(one.state == "passed" for one in results) >= 5
+
+
+def test_packages_for_node_that_are_missing_are_named(tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("Node.js is not installed")
+    with pytest.raises(UserMistake, match="has no package openai @anthropic-ai/sdk"):
+        list(run_node(Target("http://127.0.0.1:1", "a", None), tmp_path))
 
 
 #: An empty object is all that they ask for, or is no contradiction to it.

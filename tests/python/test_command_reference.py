@@ -22,6 +22,7 @@ COMMANDS = (
     "chat",
     "inspect",
     "doctor",
+    "conformance",
     "top",
     "repository",
     "repository create",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from pathlib import Path
+
 import click
 
 MARKS = {"passed": ("ok", "green"), "absent": ("none", "cyan"), "failed": ("FAIL", "red")}
@@ -12,6 +15,12 @@ MARKS = {"passed": ("ok", "green"), "absent": ("none", "cyan"), "failed": ("FAIL
 @click.option("--model", metavar="NAME", help="Model to ask; the server's first if not given")
 @click.option("--api-key", metavar="KEY", envvar="OPENAI_API_KEY", help="Key of a server that asks for one")
 @click.option("--only", metavar="TEXT", default="", help="Checks whose topic or name holds this text")
+@click.option(
+    "--node",
+    metavar="DIR",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Also ask through the SDKs for Node that are installed in this folder",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON when all is done")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print a page when all is done")
 @click.pass_context
@@ -21,6 +30,7 @@ def conformance(
     model: str | None,
     api_key: str | None,
     only: str,
+    node: Path | None,
     as_json: bool,
     as_markdown: bool,
 ) -> None:
@@ -34,6 +44,7 @@ def conformance(
     from inflight.cli.terminal import printable
     from inflight.conformance import page
     from inflight.conformance.check import checks, run
+    from inflight.conformance.node import run_node
     from inflight.conformance.target import Target
     from inflight.errors import UserMistake
 
@@ -45,7 +56,7 @@ def conformance(
     # Progress goes to the error stream where standard output is for a program or a page.
     is_quiet = as_json or as_markdown
     try:
-        for result in run(target, chosen):
+        for result in chain(run(target, chosen), () if node is None else run_node(target, node)):
             results.append(result)
             mark, color = MARKS[result.state]
             reason = f": {result.reason}" if result.reason else ""
