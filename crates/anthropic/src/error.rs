@@ -22,7 +22,7 @@ pub const fn error_type(kind: ErrorKind) -> &'static str {
         | ErrorKind::UnsupportedMediaType => "invalid_request_error",
         ErrorKind::InvalidApiKey => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
-        ErrorKind::ModelNotFound | ErrorKind::UnknownUrl => "not_found_error",
+        ErrorKind::ModelNotFound | ErrorKind::UnknownUrl | ErrorKind::NotFound => "not_found_error",
         ErrorKind::PayloadTooLarge => "request_too_large",
         ErrorKind::RateLimited => "rate_limit_error",
         ErrorKind::Unavailable => "overloaded_error",

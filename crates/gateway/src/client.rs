@@ -111,6 +111,26 @@ impl Drop for Connection {
     }
 }
 
+/// Whose a request is: its API key's, or everybody's where none is needed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owner(Option<Arc<Held>>);
+
+impl Owner {
+    /// The holder of a key, which has these counts for as long as it is valid.
+    pub(crate) fn of_key(key: &Arc<Held>) -> Self {
+        Self(Some(Arc::clone(key)))
+    }
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+}
+
 /// One request of a client, open for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -134,6 +154,11 @@ impl Client {
     /// The client that the server noted in a request.
     pub(crate) fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
         extensions.get()
+    }
+
+    /// Whose request it is.
+    pub(crate) fn owner(&self) -> Owner {
+        self.key.get().map(Owner::of_key).unwrap_or_default()
     }
 
     /// The connection that the request came on.

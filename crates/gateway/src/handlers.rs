@@ -14,5 +14,6 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 mod prompt;
 mod response;
+pub(crate) mod responses;
 pub(crate) mod tokenize;
 mod unanswered;

@@ -26,6 +26,7 @@
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
 //! | `guide` | whether schemas and regular expressions can be followed |
+//! | `response_store` | the responses that clients may come back to |
 //! | `translate` | a request of the API becomes sampling parameters |
 //! | `stream` | a server's output becomes text and events |
 //! | `upstream` | servers: connecting, picking, sending, reading |
@@ -48,6 +49,7 @@ mod model;
 mod option_list;
 mod options;
 mod request_body;
+mod response_store;
 mod router;
 mod run;
 mod server;

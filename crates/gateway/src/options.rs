@@ -82,6 +82,19 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub max_concurrent_requests: usize,
 
+    /// Responses of `/v1/responses` that clients can come back to, in this gateway's memory; the oldest go first.
+    /// 0 keeps none
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub max_stored_responses: usize,
+
+    /// Memory for those responses and their conversations; 256 MiB hold 10000 of about 25 kB
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    pub stored_responses_bytes: usize,
+
+    /// Seconds after which such a response is forgotten; a day is longer than an agent's task
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
+    pub stored_responses_s: u64,
+
     /// Open connections; for one more, the idlest is closed. If all have requests, more get health checks only
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub max_connections: usize,

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::routing::{any, get, post};
 
 use crate::handlers::{
-    chat, completions, fallback, health, kserve, messages, metrics, models, tokenize,
+    chat, completions, fallback, health, kserve, messages, metrics, models, responses, tokenize,
 };
 use crate::middleware;
 use crate::state::AppState;
@@ -20,6 +20,19 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
         // Anthropic's.
         .route("/v1/messages", post(messages::create_message))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
+        .route("/v1/responses", post(responses::create_response))
+        .route(
+            "/v1/responses/{id}",
+            get(responses::retrieve_response).delete(responses::delete_response),
+        )
+        .route(
+            "/v1/responses/{id}/cancel",
+            post(responses::cancel_response),
+        )
+        .route(
+            "/v1/responses/{id}/input_items",
+            get(responses::list_input_items),
+        )
         // vLLM's, and where it has them.
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))

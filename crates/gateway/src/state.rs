@@ -9,6 +9,7 @@ use crate::admission::Admission;
 use crate::guide::Guides;
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
+use crate::response_store::{Bounds, ResponseStore};
 use crate::upstream::forward::Forward;
 use crate::upstream::table::Table;
 
@@ -25,6 +26,8 @@ pub(crate) struct AppState {
     pub metrics: Arc<Metrics>,
     pub admission: Admission,
     pub guides: Guides,
+    /// What `/v1/responses` answered.
+    pub responses: Arc<ResponseStore>,
     pub max_body_bytes: usize,
     pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
@@ -51,6 +54,11 @@ impl AppState {
             metrics,
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
             guides: Guides::default(),
+            responses: ResponseStore::new(Bounds {
+                entries: options.max_stored_responses,
+                bytes: options.stored_responses_bytes,
+                age: Duration::from_secs(options.stored_responses_s),
+            }),
             max_body_bytes: options.max_body_bytes,
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),

@@ -7,5 +7,6 @@ pub(crate) mod choice;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod record;
+pub(crate) mod responses;
 pub(crate) mod tells;
 pub(crate) mod whole;

@@ -100,20 +100,26 @@ const NOT_KWARGS: [&str; 6] = [
     "continue_final_message",
 ];
 
+/// Refuses variables that would replace what has a field of its own.
+pub(crate) fn check_kwargs(kwargs: &Map<String, Value>) -> Result<(), ApiError> {
+    match NOT_KWARGS.iter().find(|name| kwargs.contains_key(**name)) {
+        None => Ok(()),
+        Some(name) => Err(ApiError::invalid_request(
+            format!("chat_template_kwargs.{name}"),
+            format!(
+                "`{name}` is not allowed in `chat_template_kwargs`. Send it as a field of its own."
+            ),
+        )),
+    }
+}
+
 /// Takes how these messages become a prompt.
 pub(crate) fn take_template_options(
     fields: &mut Fields<'_>,
     messages: &[Message],
 ) -> Result<TemplateOptions, ApiError> {
     let kwargs = fields.object("chat_template_kwargs")?.unwrap_or_default();
-    if let Some(name) = NOT_KWARGS.iter().find(|name| kwargs.contains_key(**name)) {
-        return Err(ApiError::invalid_request(
-            format!("chat_template_kwargs.{name}"),
-            format!(
-                "`{name}` is not allowed in `chat_template_kwargs`. Send it as a field of its own."
-            ),
-        ));
-    }
+    check_kwargs(&kwargs)?;
     let continues = fields.boolean("continue_final_message")?.unwrap_or(false);
     let adds = fields.boolean("add_generation_prompt")?;
     if continues && adds == Some(true) {

@@ -14,6 +14,8 @@ pub enum ErrorKind {
     InvalidApiKey,
     ModelNotFound,
     UnknownUrl,
+    /// What the id names is not there, or not this client's.
+    NotFound,
     MethodNotAllowed,
     PayloadTooLarge,
     /// The body is of a type, or compressed in a way, that is not read.
@@ -30,12 +32,13 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     #[cfg(test)]
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::InvalidRequest,
         Self::ContextLengthExceeded,
         Self::InvalidApiKey,
         Self::ModelNotFound,
         Self::UnknownUrl,
+        Self::NotFound,
         Self::MethodNotAllowed,
         Self::PayloadTooLarge,
         Self::UnsupportedMediaType,
@@ -52,7 +55,7 @@ impl ErrorKind {
             Self::InvalidRequest | Self::ContextLengthExceeded => 400,
             Self::InvalidApiKey => 401,
             Self::Forbidden => 403,
-            Self::ModelNotFound | Self::UnknownUrl => 404,
+            Self::ModelNotFound | Self::UnknownUrl | Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::PayloadTooLarge => 413,
             Self::UnsupportedMediaType => 415,
@@ -71,6 +74,7 @@ impl ErrorKind {
             | Self::InvalidApiKey
             | Self::ModelNotFound
             | Self::UnknownUrl
+            | Self::NotFound
             | Self::MethodNotAllowed
             | Self::PayloadTooLarge
             | Self::UnsupportedMediaType
@@ -83,7 +87,7 @@ impl ErrorKind {
     /// The envelope's `code`, unless the error carries a more exact one.
     pub const fn code(self) -> Option<&'static str> {
         match self {
-            Self::InvalidRequest => None,
+            Self::InvalidRequest | Self::NotFound => None,
             Self::ContextLengthExceeded => Some("context_length_exceeded"),
             Self::InvalidApiKey => Some("invalid_api_key"),
             Self::ModelNotFound => Some("model_not_found"),
@@ -213,6 +217,43 @@ impl ApiError {
         Self::new(ErrorKind::ModelNotFound, message).with_param("model")
     }
 
+    /// 400: no response of this client has the id that its request goes on from.
+    pub fn previous_response_not_found(id: &str) -> Self {
+        let id = crate::reader::shortened(id);
+        Self::invalid_request(
+            "previous_response_id",
+            format!(
+                "Previous response with id '{id}' not found. Responses are kept for a time, where `store` is \
+                 not false; send the whole conversation in `input`."
+            ),
+        )
+        .with_code("previous_response_not_found")
+    }
+
+    /// 404: no response of this client has the id.
+    pub fn response_not_found(id: &str) -> Self {
+        let id = crate::reader::shortened(id);
+        Self::new(
+            ErrorKind::NotFound,
+            format!(
+                "Response with id '{id}' not found. Responses are kept for a time, where `store` is not false."
+            ),
+        )
+    }
+
+    /// 404: no item of this client's responses has the id that stands at `place` of the input.
+    pub fn item_not_found(id: &str, place: usize) -> Self {
+        let id = crate::reader::shortened(id);
+        Self::new(
+            ErrorKind::NotFound,
+            format!(
+                "Item with id '{id}' not found. Items are not persisted when `store` is set to false. Try \
+                 again with `store` set to true, or remove this item from your input."
+            ),
+        )
+        .with_param(format!("input[{place}]"))
+    }
+
     /// 404: no such route.
     pub fn not_found(method: &str, path: &str) -> Self {
         let path = crate::reader::shortened(path);
@@ -335,6 +376,9 @@ mod tests {
             ApiError::model_not_found("gpt-9", &["inflight-demo"]),
             ApiError::model_not_found("gpt-9", &none),
             ApiError::not_found("POST", "/v1/chat"),
+            ApiError::previous_response_not_found("resp_1"),
+            ApiError::response_not_found("resp_1"),
+            ApiError::item_not_found("msg_1", 0),
             ApiError::method_not_allowed("GET", "/v1/completions"),
             ApiError::payload_too_large(33_554_432),
             ApiError::unsupported_media_type("not JSON"),
@@ -383,6 +427,7 @@ mod tests {
                 (401, invalid, Some("invalid_api_key")),
                 (404, invalid, Some("model_not_found")),
                 (404, invalid, Some("unknown_url")),
+                (404, invalid, None),
                 (405, invalid, Some("method_not_supported")),
                 (413, invalid, Some("request_too_large")),
                 (415, invalid, Some("unsupported_media_type")),

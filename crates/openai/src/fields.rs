@@ -6,12 +6,16 @@
 //! a parser that refuses unknown names fails as soon as OpenAI's list grows; but one that is nearly the name of
 //! a field with an effect is a typing error, and refused.
 
+mod responses;
+
 /// Which request bodies a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Chat,
     Completions,
+    /// Chat and completions, and `/v1/responses` where it has no row of its own.
     Both,
+    Responses,
 }
 
 impl Endpoint {
@@ -109,6 +113,7 @@ const fn refused_unless(
     }
 }
 
+use self::responses::RESPONSES;
 use Endpoint::{Both, Chat, Completions};
 
 const NO_TOOLS: &str = "Tool calls are not supported; a call would come back as plain text. \
@@ -329,17 +334,26 @@ pub(crate) const FIELDS: &[Field] = &[
 
 /// The row of `name`, if it belongs to `endpoint`.
 pub(crate) fn find(endpoint: Endpoint, name: &str) -> Option<&'static Field> {
-    FIELDS
+    rows(endpoint).find(|field| field.name == name)
+}
+
+/// The rows of `endpoint`; the first of a name holds.
+fn rows(endpoint: Endpoint) -> impl Iterator<Item = &'static Field> {
+    let own = match endpoint {
+        Endpoint::Responses => RESPONSES,
+        _ => &[],
+    };
+    let shared = FIELDS
         .iter()
-        .find(|field| field.name == name && field.endpoint.covers(endpoint))
+        .filter(move |field| field.endpoint.covers(endpoint));
+    own.iter().chain(shared)
 }
 
 /// The field that `name` is most likely meant to be, where it is nearly its name: `max_token`, `maxTokens`.
 /// Fields that are ignored anyway are no suggestion.
 pub(crate) fn meant(endpoint: Endpoint, name: &str) -> Option<&'static str> {
-    let candidates = FIELDS.iter().filter(|field| {
-        field.endpoint.covers(endpoint)
-            && !field.name.contains('.')
+    let candidates = rows(endpoint).filter(|field| {
+        !field.name.contains('.')
             && matches!(
                 field.treatment,
                 Treatment::Applied | Treatment::Refused { .. }
@@ -383,6 +397,7 @@ fn letters(name: &str) -> String {
 pub(crate) fn label(name: &str) -> &'static str {
     FIELDS
         .iter()
+        .chain(RESPONSES)
         .find(|field| field.name == name)
         .map_or("other", |field| field.name)
 }
@@ -402,9 +417,19 @@ mod tests {
         max_tokens n presence_penalty seed stop stream stream_options suffix temperature top_p user \
         top_k min_p repetition_penalty min_tokens ignore_eos stop_token_ids";
 
+    const RESPONSES_NAMES: &str = "access_programs background background_options context_management \
+        conversation image include input instructions max_output_tokens max_tool_calls metadata model \
+        moderation parallel_tool_calls previous_response_id prompt prompt_cache_key prompt_cache_options \
+        prompt_cache_retention reasoning safety_identifier service_tier store stream stream_options \
+        temperature text tool_choice tools top_logprobs top_p truncation user top_k seed";
+
     #[test]
     fn every_field_of_the_contract_has_a_row() {
-        for (endpoint, names) in [(Chat, CHAT), (Completions, COMPLETIONS)] {
+        for (endpoint, names) in [
+            (Chat, CHAT),
+            (Completions, COMPLETIONS),
+            (Endpoint::Responses, RESPONSES_NAMES),
+        ] {
             for name in names.split_whitespace() {
                 assert!(find(endpoint, name).is_some(), "{endpoint:?} {name}");
             }
@@ -425,7 +450,7 @@ mod tests {
 
     #[test]
     fn neutral_values_are_json() {
-        for field in FIELDS {
+        for field in FIELDS.iter().chain(RESPONSES) {
             if let Treatment::Refused { neutral, .. } | Treatment::Ignored { neutral } =
                 field.treatment
             {
@@ -479,9 +504,11 @@ mod tests {
 
     fn reference_page() -> String {
         let mut page = String::from(
-            "# Request fields\n\nEvery field of `/v1/chat/completions` (chat) and `/v1/completions` \
-             (completions) that the gateway\nknows, from `crates/openai/src/fields.rs`. `null`, `[]`, `{}` \
-             and the listed values ask for nothing and are\nalways accepted. An unknown field is ignored and \
+            "# Request fields\n\nEvery field of `/v1/chat/completions` (chat), `/v1/completions` \
+             (completions) and `/v1/responses`\n(responses) that the gateway knows, from \
+             `crates/openai/src/fields.rs`. Those of \"both\" chat and completions hold for\nresponses too, \
+             unless there is a row for it. `null`, `[]`, `{}` and the listed values ask for nothing and \
+             are\nalways accepted. An unknown field is ignored and \
              reported in `x-inflight-ignored-fields`, unless it is nearly\nthe name of a supported or refused \
              one: then it is refused, with the name that was probably meant.\n",
         );
@@ -496,10 +523,11 @@ mod tests {
             Both => "both",
             Chat => "chat",
             Completions => "completions",
+            Endpoint::Responses => "responses",
         };
         let mut section = |title: &str, head: &str, row: &dyn Fn(&Field) -> Option<String>| {
             page.push_str(&format!("\n## {title}\n\n{head}\n"));
-            for line in FIELDS.iter().filter_map(row) {
+            for line in FIELDS.iter().chain(RESPONSES).filter_map(row) {
                 page.push_str(&line);
                 page.push('\n');
             }

@@ -182,7 +182,7 @@ pub(crate) fn take_model(fields: &mut Fields<'_>) -> Result<Option<String>, ApiE
     Ok(Some(model))
 }
 
-fn bounded(param: &str, value: &str, most: usize) -> Result<(), ApiError> {
+pub(crate) fn bounded(param: &str, value: &str, most: usize) -> Result<(), ApiError> {
     if value.len() <= most {
         return Ok(());
     }
@@ -208,6 +208,9 @@ fn take_max_tokens(
     } else {
         1
     };
+    if endpoint == Endpoint::Responses {
+        return fields.count("max_output_tokens", 1..=MAX_MAX_TOKENS);
+    }
     let old = fields.count("max_tokens", least..=MAX_MAX_TOKENS)?;
     // Completions never had it; the table refuses it there.
     let new = match endpoint {

@@ -123,6 +123,46 @@ pub(crate) fn take(
     Ok(found)
 }
 
+/// Reads `text.format` of `/v1/responses`: `response_format` with the schema's fields one level up.
+///
+/// # Errors
+/// The field's value is malformed, or another field asks for a guide: `other`.
+pub(crate) fn text_format(
+    raw: &RawValue,
+    other: Option<&Guide>,
+    ignored: &mut IgnoredFields,
+) -> Result<Option<Guide>, ApiError> {
+    let param = "text.format";
+    let mut format = Fields::of_value(param, raw)?;
+    let kind = format
+        .string("type")?
+        .ok_or_else(|| format.missing("type"))?;
+    let found = match kind.as_str() {
+        "text" => None,
+        "json_object" => Some(guide(param, param, GuideKind::JsonSchema, ANY_OBJECT)?),
+        "json_schema" => {
+            named(&mut format)?;
+            let raw = format.require("schema")?;
+            Some(schema(param, "text.format.schema", raw)?)
+        }
+        other => {
+            return Err(ApiError::invalid_request(
+                "text.format.type",
+                format!(
+                    "Invalid value for `text.format.type`: `{}`. Send `text`, `json_object` or `json_schema`.",
+                    reader::shortened(other)
+                ),
+            )
+            .with_code(code::INVALID_VALUE));
+        }
+    };
+    format.finish(Endpoint::Responses, "text.format.", ignored)?;
+    match (&found, other) {
+        (Some(_), Some(other)) => Err(conflict(param, other.param, param)),
+        _ => Ok(found),
+    }
+}
+
 fn conflict(param: &str, one: &str, other: &str) -> ApiError {
     ApiError::invalid_request(
         param,
@@ -186,32 +226,37 @@ fn named_schema(
     raw: &RawValue,
     place: &mut Place<'_>,
 ) -> Result<Guide, ApiError> {
-    let mut named = Fields::of_value("response_format.json_schema", raw)?;
-    let name = named.string("name")?.ok_or_else(|| named.missing("name"))?;
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
-        return Err(ApiError::invalid_request(
-            "response_format.json_schema.name",
-            format!(
-                "Invalid value for `response_format.json_schema.name`: `{}`. Send 1 to 64 letters, \
-                 digits, underscores or dashes.",
-                reader::shortened(&name)
-            ),
-        )
-        .with_code(code::INVALID_VALUE));
-    }
-    named.string("description")?;
-    named.boolean("strict")?;
-    let guide = match named.take("schema") {
+    let mut format = Fields::of_value("response_format.json_schema", raw)?;
+    named(&mut format)?;
+    let guide = match format.take("schema") {
         Some(raw) => schema(param, "response_format.json_schema.schema", raw)?,
         None => guide(param, param, GuideKind::JsonSchema, ANY_OBJECT)?,
     };
-    named.finish(
+    format.finish(
         place.endpoint,
         "response_format.json_schema.",
         place.ignored,
     )?;
     Ok(guide)
+}
+
+/// Takes what a named schema has beside the schema.
+fn named(format: &mut Fields<'_>) -> Result<(), ApiError> {
+    let name = format
+        .string("name")?
+        .ok_or_else(|| format.missing("name"))?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
+        let param = format.param("name");
+        let message = format!(
+            "Invalid value for `{param}`: `{}`. Send 1 to 64 letters, digits, underscores or dashes.",
+            reader::shortened(&name)
+        );
+        return Err(ApiError::invalid_request(param, message).with_code(code::INVALID_VALUE));
+    }
+    format.string("description")?;
+    format.boolean("strict")?;
+    Ok(())
 }
 
 /// vLLM's form: an object with exactly one kind of guide.

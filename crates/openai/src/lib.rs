@@ -31,6 +31,7 @@ mod logprobs;
 mod model;
 pub mod reader;
 mod response;
+pub mod responses;
 pub mod tokenize;
 
 pub use error::{ApiError, ErrorKind};

@@ -148,6 +148,31 @@ impl<'a> Fields<'a> {
         self.entries.iter().any(|(seen, _)| seen == name)
     }
 
+    /// A field that stays to be decided on; `None` if it is absent or null.
+    pub(crate) fn peek(&self, name: &str) -> Option<&'a RawValue> {
+        let (_, raw) = self.entries.iter().find(|(seen, _)| seen == name)?;
+        (raw.get() != "null").then_some(*raw)
+    }
+
+    /// Refuses what the rows of this endpoint alone refuse, before a parser of shared fields takes it.
+    pub(crate) fn refuse_own(&mut self, endpoint: Endpoint) -> Result<(), ApiError> {
+        let mut refused = Ok(());
+        let path = &self.path;
+        self.entries.retain(|(name, raw)| {
+            let Some(Treatment::Refused { neutral, hint, .. }) = fields::find(endpoint, name)
+                .filter(|field| field.endpoint == endpoint)
+                .map(|field| field.treatment)
+            else {
+                return true;
+            };
+            if !is_neutral(raw, neutral) && refused.is_ok() {
+                refused = Err(unsupported(&format!("{path}{name}"), raw, hint));
+            }
+            false
+        });
+        refused
+    }
+
     /// Takes a field; `None` if it is absent or null.
     pub fn take(&mut self, name: &str) -> Option<&'a RawValue> {
         let position = self.entries.iter().position(|(seen, _)| seen == name)?;
@@ -293,12 +318,7 @@ impl<'a> Fields<'a> {
                         ignored.push(&full);
                         continue;
                     }
-                    let param = self.param(name);
-                    let message = format!(
-                        "Unsupported parameter: `{param}` is {}. {hint}",
-                        described(raw)
-                    );
-                    return Err(ApiError::unsupported(param, message));
+                    return Err(unsupported(&self.param(name), raw, hint));
                 }
                 Some(Treatment::IgnoredUnlessString) => {
                     if !raw.get().starts_with('"') && !is_neutral(raw, &[]) {
@@ -314,6 +334,14 @@ impl<'a> Fields<'a> {
         }
         Ok(())
     }
+}
+
+fn unsupported(param: &str, raw: &RawValue, hint: &str) -> ApiError {
+    let message = format!(
+        "Unsupported parameter: `{param}` is {}. {hint}",
+        described(raw)
+    );
+    ApiError::unsupported(param, message)
 }
 
 /// The error of a field whose name is a typing error.

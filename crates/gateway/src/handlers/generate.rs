@@ -85,7 +85,22 @@ impl Received {
         kind: Work,
         prepare: impl FnOnce(&AppState, &[u8]) -> Result<Prepared, ApiError> + Send + 'static,
     ) -> Result<(Prepared, Arrival), ApiError> {
-        let (mut prepared, arrival) = self.work(state, kind, prepare).await?;
+        let prepare = |state: &AppState, body: &[u8]| Ok((prepare(state, body)?, ()));
+        let (prepared, (), arrival) = self.prepare_with(state, kind, prepare).await?;
+        Ok((prepared, arrival))
+    }
+
+    /// Prepares a request of which `prepare` has more to tell than its generation.
+    ///
+    /// # Errors
+    /// See [`Received::prepare`].
+    pub(super) async fn prepare_with<T: Send + 'static>(
+        self,
+        state: &Arc<AppState>,
+        kind: Work,
+        prepare: impl FnOnce(&AppState, &[u8]) -> Result<(Prepared, T), ApiError> + Send + 'static,
+    ) -> Result<(Prepared, T, Arrival), ApiError> {
+        let ((mut prepared, more), arrival) = self.work(state, kind, prepare).await?;
         let extensions = prepared.generation.extensions.as_ref();
         if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
             state.guides.check(&state.admission, guide).await?;
@@ -97,7 +112,7 @@ impl Received {
             }
         }
         count_ignored(state, &prepared.ignored);
-        Ok((prepared, arrival))
+        Ok((prepared, more, arrival))
     }
 
     /// Does what a body asks for where a body of its size may be worked on; `kind` is what it does.

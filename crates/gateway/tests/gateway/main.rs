@@ -16,6 +16,7 @@ mod kserve;
 mod lifecycle;
 mod messages;
 mod preparing;
+mod responses;
 mod sharing;
 mod support;
 mod tokenize;

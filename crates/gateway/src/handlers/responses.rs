@@ -1,0 +1,240 @@
+//! `/v1/responses`: a conversation's items become a chat, and its answer items again. Owns what becomes of ids
+//! that a client names; generation is chat's, and what is kept for how long is `response_store`'s.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderValue, Uri, header};
+use inflight_openai::responses::{
+    self, AnswerWriter, Head, InputItem, Item, ListQuery, ResponseId, ResponseRequest, in_own_words,
+};
+use inflight_openai::{ApiError, Parsed};
+
+use super::chat;
+use super::generate::{self, Prepared};
+use super::response;
+use crate::admission::Work;
+use crate::client::{Client, Owner};
+use crate::error::HttpError;
+use crate::response_store::{Conversation, Keeping, Kept};
+use crate::state::AppState;
+use crate::stream::responses::{ResponseBody, whole};
+
+/// What an answer needs beside its generation.
+#[derive(Debug)]
+struct Asked {
+    head: Head,
+    /// `None`: the response is not kept.
+    keeping: Option<Keeping>,
+}
+
+/// The id in a path; one that is no text is nobody's.
+type PathId = Result<Path<String>, PathRejection>;
+
+/// `POST /v1/responses`.
+pub(crate) async fn create_response(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, HttpError> {
+    Ok(create(&state, request).await.map_err(in_own_words)?)
+}
+
+async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, ApiError> {
+    let owner = owner(&request);
+    let received = generate::receive(state, request).await?;
+    let prepare = move |state: &AppState, body: &[u8]| prepare(state, owner, body);
+    let prepared = received.prepare_with(state, Work::Renders, prepare).await?;
+    let (prepared, Asked { head, keeping }, arrival) = prepared;
+    let unanswered = generate::start(state, &prepared, arrival)?;
+    let mut active = response::begin(unanswered, &prepared).await?;
+    let answer = if prepared.generation.stream {
+        let body = ResponseBody::new(active, AnswerWriter::streamed(head), keeping);
+        response::events(Body::new(body))
+    } else {
+        json(whole(&mut active, AnswerWriter::whole(head), keeping))
+    };
+    Ok(response::finish(answer, &prepared))
+}
+
+fn prepare(state: &AppState, owner: Owner, body: &[u8]) -> Result<(Prepared, Asked), ApiError> {
+    let Parsed {
+        mut request,
+        ignored,
+    } = responses::parse(body)?;
+    request.settings.store &= state.responses.keeps();
+    let id = ResponseId(rand::random());
+    let earlier = earlier(state, &owner, &request)?;
+    let given = std::mem::take(&mut request.input);
+    let mut input = resolve(state, &owner, given)?;
+    for (place, item) in input.iter_mut().enumerate() {
+        item.name_with(|prefix| id.item(prefix, place));
+    }
+    let chat = request.chat(earlier.items(), &input)?;
+    let parsed = Parsed {
+        request: chat,
+        ignored,
+    };
+    let prepared = chat::prepare_parsed(state, parsed)?;
+    let ResponseRequest {
+        generation,
+        mut settings,
+        seals_reasoning,
+        ..
+    } = request;
+    if let Some(prompt) = prepared.prompts.first() {
+        // As they are used, the model's own defaults included.
+        let is_greedy = prompt.params.top_k == 1;
+        let used = if is_greedy {
+            0.0
+        } else {
+            prompt.params.temperature
+        };
+        settings.temperature.get_or_insert(used);
+        settings.top_p.get_or_insert(prompt.params.top_p);
+    }
+    let head = Head {
+        id,
+        created_at: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |now| now.as_secs()),
+        model: generation.model,
+        input_items: input.len(),
+        seals_reasoning,
+        settings: Arc::new(settings),
+    };
+    let keeping = head.settings.store.then(|| Keeping {
+        store: Arc::clone(&state.responses),
+        owner,
+        id,
+        earlier,
+        input,
+    });
+    Ok((prepared, Asked { head, keeping }))
+}
+
+/// The conversation that a request goes on with.
+fn earlier(
+    state: &AppState,
+    owner: &Owner,
+    request: &ResponseRequest,
+) -> Result<Conversation, ApiError> {
+    let Some(id) = &request.settings.previous_response_id else {
+        return Ok(Conversation::default());
+    };
+    let found = ResponseId::parse(id).and_then(|id| state.responses.find(id, owner));
+    let kept = found.ok_or_else(|| ApiError::previous_response_not_found(id))?;
+    Ok(kept.conversation)
+}
+
+/// The items of a request, with those that it names by id.
+fn resolve(state: &AppState, owner: &Owner, given: Vec<InputItem>) -> Result<Vec<Item>, ApiError> {
+    let resolved = given.into_iter().map(|item| match item {
+        InputItem::Item(item) => Ok(item),
+        InputItem::Reference { place, id } => {
+            let of = ResponseId::of_item(&id);
+            let kept = of.and_then(|of| state.responses.find(of, owner));
+            let item = kept.as_ref().and_then(|kept| kept.conversation.item(&id));
+            item.cloned()
+                .ok_or_else(|| ApiError::item_not_found(&id, place))
+        }
+    });
+    resolved.collect()
+}
+
+/// `GET /v1/responses/{id}`.
+pub(crate) async fn retrieve_response(
+    State(state): State<Arc<AppState>>,
+    id: PathId,
+    uri: Uri,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let query = pairs(&uri);
+    let streams = |(name, value): &(String, String)| name == "stream" && value == "true";
+    if query.iter().any(streams) {
+        return Err(HttpError::from(ApiError::unsupported(
+            "stream",
+            "`stream` is not supported for a response that is kept, which is complete. Leave it out.",
+        )));
+    }
+    Ok(json(find(&state, id, &request)?.body))
+}
+
+/// `DELETE /v1/responses/{id}`.
+pub(crate) async fn delete_response(
+    State(state): State<Arc<AppState>>,
+    id: PathId,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let id = text(id);
+    let owner = owner(&request);
+    let deleted = ResponseId::parse(&id).is_some_and(|id| state.responses.delete(id, &owner));
+    if !deleted {
+        return Err(HttpError::from(ApiError::response_not_found(&id)));
+    }
+    let body = serde_json::json!({"id": id, "object": "response", "deleted": true});
+    Ok(axum::Json(body).into_response())
+}
+
+/// `POST /v1/responses/{id}/cancel`, which is for responses in the background.
+pub(crate) async fn cancel_response(
+    State(state): State<Arc<AppState>>,
+    id: PathId,
+    request: Request,
+) -> Result<Response, HttpError> {
+    find(&state, id, &request)?;
+    Err(HttpError::from(ApiError::invalid_body(
+        "Cannot cancel a synchronous response. Close the connection of its request instead.",
+    )))
+}
+
+/// `GET /v1/responses/{id}/input_items`.
+pub(crate) async fn list_input_items(
+    State(state): State<Arc<AppState>>,
+    id: PathId,
+    uri: Uri,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let query = ListQuery::read(&pairs(&uri))?;
+    let kept = find(&state, id, &request)?;
+    let page = responses::list(&query, kept.conversation.input())?;
+    Ok(json(Bytes::from(page)))
+}
+
+fn find(state: &AppState, id: PathId, request: &Request) -> Result<Kept, ApiError> {
+    let id = text(id);
+    let owner = owner(request);
+    let found = ResponseId::parse(&id).and_then(|id| state.responses.find(id, &owner));
+    found.ok_or_else(|| ApiError::response_not_found(&id))
+}
+
+fn text(id: PathId) -> String {
+    id.map(|Path(id)| id).unwrap_or_default()
+}
+
+fn owner(request: &Request) -> Owner {
+    let client = Client::of(request.extensions());
+    client.map(|client| client.owner()).unwrap_or_default()
+}
+
+/// The query's pairs. No value that is known has a character that must be encoded.
+fn pairs(uri: &Uri) -> Vec<(String, String)> {
+    let query = uri.query().unwrap_or_default();
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn json(body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
+    let content_type = HeaderValue::from_static("application/json");
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
+    response
+}

@@ -1,0 +1,113 @@
+//! The rows of `/v1/responses`: what it alone has, and what it calls by another name than chat does.
+
+use super::Endpoint::Responses;
+use super::{Field, NO_SUCH, applied, ignored, refused};
+
+const NO_CONVERSATION: &str =
+    "Conversations are not kept. Send `previous_response_id`, or all items in `input`.";
+const NO_BACKGROUND: &str = "An answer lives as long as its request. Leave it out, and set `stream` to true \
+     for a long answer.";
+const NO_TOOLS: &str = "Tool calls are not supported; a call would come back as plain text. \
+     Leave it out, or set `tool_choice` to `none`.";
+const NO_LIST: &str = "The answer has no place for it. Send the request to `/v1/chat/completions`.";
+
+/// See the module.
+pub(super) const RESPONSES: &[Field] = &[
+    applied(Responses, "input"),
+    applied(Responses, "instructions"),
+    applied(Responses, "max_output_tokens"),
+    applied(Responses, "top_logprobs"),
+    applied(Responses, "include"),
+    applied(Responses, "text"),
+    applied(Responses, "previous_response_id"),
+    applied(Responses, "store"),
+    // Kept and returned with the response.
+    applied(Responses, "metadata"),
+    applied(Responses, "chat_template_kwargs"),
+    // Counts calls of hosted tools, of which there are none.
+    applied(Responses, "max_tool_calls"),
+    refused(
+        Responses,
+        "truncation",
+        &["\"disabled\""],
+        "Nothing is cut from a conversation silently. Leave it out, and send fewer items when the context is \
+         full.",
+    ),
+    refused(Responses, "background", &["false"], NO_BACKGROUND),
+    refused(Responses, "background_options", &[], NO_BACKGROUND),
+    refused(Responses, "conversation", &[], NO_CONVERSATION),
+    refused(
+        Responses,
+        "context_management",
+        &[],
+        "Conversations are not compacted. Leave it out.",
+    ),
+    refused(
+        Responses,
+        "prompt",
+        &[],
+        "Prompt templates are not kept. Send the text in `instructions` and `input`.",
+    ),
+    refused(
+        Responses,
+        "moderation",
+        &[],
+        "Moderation is not supported. Leave it out and moderate the answer yourself.",
+    ),
+    refused(Responses, "image", &[], NO_SUCH),
+    refused(Responses, "access_programs", &[], NO_SUCH),
+    // Chat's names.
+    refused(Responses, "messages", &[], "Send `input` instead."),
+    refused(Responses, "max_tokens", &[], MAX_OUTPUT_TOKENS),
+    refused(Responses, "max_completion_tokens", &[], MAX_OUTPUT_TOKENS),
+    refused(
+        Responses,
+        "response_format",
+        &[],
+        "Send `text.format` instead.",
+    ),
+    refused(
+        Responses,
+        "logprobs",
+        &["false"],
+        "Send `top_logprobs`, and `message.output_text.logprobs` in `include`, instead.",
+    ),
+    refused(
+        Responses,
+        "reasoning_effort",
+        &[],
+        "Send `reasoning.effort` instead.",
+    ),
+    refused(
+        Responses,
+        "verbosity",
+        &[],
+        "Send `text.verbosity` instead.",
+    ),
+    refused(
+        Responses,
+        "n",
+        &["1"],
+        "A response has one answer. Send several requests.",
+    ),
+    refused(
+        Responses,
+        "best_of",
+        &["1"],
+        "A response has one answer. Leave it out.",
+    ),
+    refused(Responses, "return_token_ids", &["false"], NO_LIST),
+    refused(Responses, "prompt_logprobs", &[], NO_LIST),
+    ignored(Responses, "text.verbosity", &["\"medium\""]),
+    refused(
+        Responses,
+        "tool_choice",
+        &["\"none\"", "\"auto\""],
+        NO_TOOLS,
+    ),
+    refused(Responses, "tools", &[], NO_TOOLS),
+    ignored(Responses, "parallel_tool_calls", &["true"]),
+    ignored(Responses, "reasoning", &[]),
+];
+
+const MAX_OUTPUT_TOKENS: &str = "Send `max_output_tokens` instead.";

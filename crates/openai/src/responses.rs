@@ -1,0 +1,20 @@
+//! `/v1/responses`: the request, the items of a conversation, the response object and its events. Owns how
+//! they translate to and from chat's terms; everything about generation is `generation`'s. Keeps nothing: what
+//! earlier responses said comes in as items.
+
+mod answer;
+mod event;
+mod item;
+mod list;
+mod messages;
+mod object;
+mod request;
+
+pub use answer::{AnswerWriter, Outcome};
+pub use item::{InputItem, Item};
+pub use list::{ListQuery, list};
+pub use object::{Head, ResponseId, Settings};
+pub use request::{ResponseRequest, in_own_words, parse};
+
+#[cfg(test)]
+mod tests;
