@@ -2,22 +2,28 @@
 //! the bytes are; a panic, a crash or a broken promise of the parser is the finding. Owns no way of finding
 //! such bytes: `fuzz/` gives the targets to libFuzzer, and `tests/replay.rs` gives them the corpora.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use inflight_kserve::inference::model_metadata_response::TensorMetadata;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
 use inflight_kserve::step::StepBatch;
 use inflight_kserve::tensor::{DataType, Tensors};
 use inflight_openai::{chat, completions};
+use inflight_parsers::{
+    AnswerParser, Delta, Deltas, Format, ParserOptions, ReasoningFormat, ToolFormat, Tools,
+};
 use inflight_rest::{ModelRef, RestError, generate, infer};
 use inflight_text::{ChatTemplate, ModelFiles, TemplateInput, TemplateLimits, TextModel};
 use prost::Message;
-use serde_json::Map;
+use serde_json::value::RawValue;
+use serde_json::{Map, json};
 
 /// A target: bytes in, nothing out.
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("chat_body", chat_body),
     ("completion_body", completion_body),
     ("tensors", tensors),
@@ -27,6 +33,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("sse", sse),
     ("kserve_infer", kserve_infer),
     ("kserve_generate", kserve_generate),
+    ("answer", answer),
 ];
 
 /// The body of `POST /v1/chat/completions`.
@@ -174,6 +181,90 @@ pub fn kserve_generate(data: &[u8]) {
         }
         Err(error) => check_refused(Some(error)),
     }
+}
+
+/// A model's answer. The first three bytes choose the format, the options and where the text is cut; whatever they
+/// are, the cut must not matter, and what is called complete must be JSON.
+pub fn answer(data: &[u8]) {
+    let [kind, options, cut, text @ ..] = data else {
+        return;
+    };
+    let tools: Vec<ToolFormat> = ToolFormat::all().collect();
+    let reasoning: Vec<ReasoningFormat> = ReasoningFormat::all().collect();
+    let format = Format {
+        tools: tools.get(usize::from(kind % 16)).copied(),
+        reasoning: reasoning.get(usize::from(kind / 16)).copied(),
+    };
+    let schema = json!({"properties": {
+        "s": {"type": "string"}, "n": {"type": "integer"}, "o": {"type": "object"},
+    }});
+    let known = Tools::new([("f", Some(&schema)), ("function", None)]);
+    let options = ParserOptions {
+        tools: (options & 1 == 1).then(|| known.into()),
+        is_reasoning_open: options & 2 == 2,
+        max_calls: usize::from(options / 4 % 4),
+    };
+    let text = String::from_utf8_lossy(text);
+    let whole = read_answer(format, &options, &text, usize::MAX);
+    assert_eq!(read_answer(format, &options, &text, 1), whole);
+    assert_eq!(
+        read_answer(format, &options, &text, usize::from(cut % 32) + 1),
+        whole
+    );
+    let is_harmony = format.tools == Some(ToolFormat::Harmony)
+        || format.reasoning == Some(ReasoningFormat::Harmony);
+    if format.reasoning.is_none() && !is_harmony && whole.2.is_empty() {
+        assert_eq!(whole.1, text, "text without a call is content");
+    }
+}
+
+/// Reasoning, content, and the names and arguments of calls.
+type Answer = (String, String, Vec<(String, String, bool)>);
+
+/// Parses a text in pieces of `size` characters.
+fn read_answer(format: Format, options: &ParserOptions, text: &str, size: usize) -> Answer {
+    let mut parser = AnswerParser::new(format, options.clone());
+    let mut answer = Answer::default();
+    let mut deltas = Deltas::default();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let at = rest
+            .char_indices()
+            .nth(size)
+            .map_or(rest.len(), |(at, _)| at);
+        let (piece, behind) = rest.split_at(at);
+        parser.push(piece, &mut deltas);
+        rest = behind;
+    }
+    parser.finish(&mut deltas);
+    let mut ended = 0;
+    for delta in deltas.iter() {
+        match delta {
+            Delta::Reasoning(text) => answer.0.push_str(text),
+            Delta::Content(text) => answer.1.push_str(text),
+            Delta::CallBegin { index, name, .. } => {
+                assert_eq!((index, ended), (answer.2.len(), answer.2.len()));
+                answer.2.push((name.to_owned(), String::new(), false));
+            }
+            Delta::CallArguments { json, .. } => {
+                if let Some(call) = answer.2.last_mut() {
+                    call.1.push_str(json);
+                }
+            }
+            Delta::CallEnd { is_complete, .. } => {
+                ended += 1;
+                if let Some(call) = answer.2.last_mut() {
+                    call.2 = is_complete;
+                    // Values stay raw: a number may be larger than this machine's.
+                    let arguments = serde_json::from_str::<BTreeMap<String, &RawValue>>(&call.1);
+                    assert!(!is_complete || arguments.is_ok(), "{}", call.1);
+                }
+            }
+        }
+    }
+    assert_eq!(ended, answer.2.len(), "every call ends");
+    assert!(answer.2.len() <= options.max_calls);
+    answer
 }
 
 fn check_refused(error: Option<RestError>) {

@@ -23,7 +23,7 @@ pub fn detect(template: &str, model_type: Option<&str>) -> Format {
 }
 
 fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFormat> {
-    let marks: [(&[&str], ToolFormat); 9] = [
+    let marks: [(&[&str], ToolFormat); 10] = [
         (&["<|tool_calls_section_begin|>"], ToolFormat::KimiK2),
         (
             &["<｜tool▁calls▁begin｜>", "```json"],
@@ -35,6 +35,7 @@ fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFo
         (&["[TOOL_CALLS]"], ToolFormat::Mistral),
         (&["<tool_call>", "\"name\""], ToolFormat::Hermes),
         (&["[func_name1("], ToolFormat::Pythonic),
+        (&["<|tool_call_start|>"], ToolFormat::Pythonic),
         (
             &["\"parameters\": dictionary of argument name"],
             ToolFormat::Llama3Json,
@@ -43,12 +44,11 @@ fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFo
     let by_template = marks
         .iter()
         .find(|(marks, _)| marks.iter().all(|mark| has(mark)));
-    by_template
-        .map(|(_, format)| *format)
-        .or(match model_type? {
-            "llama4" => Some(ToolFormat::Pythonic),
-            _ => None,
-        })
+    match (by_template, model_type) {
+        (Some((_, format)), _) => Some(*format),
+        (None, Some("llama4")) => Some(ToolFormat::Pythonic),
+        _ => None,
+    }
 }
 
 fn reasoning(has: &impl Fn(&str) -> bool) -> Option<ReasoningFormat> {

@@ -23,11 +23,11 @@ pub struct Format {
 pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen 2.5 and 3, the embedded model.
     Hermes,
-    /// `<tool_call><function=…><parameter=…>…`: Qwen3-Coder.
+    /// `<tool_call><function=…><parameter=…>…`: Qwen3-Coder, Qwen 3.5, Nemotron 3, Seed-OSS.
     Qwen3Coder,
     /// `{"name": …, "parameters": {…}}`, with or without `<|python_tag|>`: Llama 3.1 to 3.3.
     Llama3Json,
-    /// `[name(key=value)]`: Llama 3.2 and 4.
+    /// `[name(key=value)]`: Llama 3.2 and 4, LFM2.
     Pythonic,
     /// `[TOOL_CALLS]`: Mistral, in both of its forms.
     Mistral,
@@ -89,9 +89,9 @@ impl ToolFormat {
     /// Every format, each with its names; the first one is its own, the others are vLLM's aliases.
     const NAMES: [(Self, &'static [&'static str]); 10] = [
         (Self::Hermes, &["hermes"]),
-        (Self::Qwen3Coder, &["qwen3_coder", "qwen3_xml"]),
+        (Self::Qwen3Coder, &["qwen3_coder", "qwen3_xml", "seed_oss"]),
         (Self::Llama3Json, &["llama3_json", "llama4_json"]),
-        (Self::Pythonic, &["pythonic", "llama4_pythonic"]),
+        (Self::Pythonic, &["pythonic", "llama4_pythonic", "lfm2"]),
         (Self::Mistral, &["mistral"]),
         (Self::DeepseekV3, &["deepseek_v3"]),
         (Self::DeepseekV31, &["deepseek_v31"]),

@@ -1,6 +1,7 @@
 //! An incremental JSON scanner. Owns JSON's grammar (RFC 8259) and where a text may be cut; builds no values.
 //!
-//! One difference: a raw control character within a string is taken and escaped, since models write line ends so.
+//! Two differences: a raw control character within a string is taken and escaped, since models write line ends so; and
+//! half of a surrogate pair, which is no character and which some parsers refuse, becomes U+FFFD.
 
 use crate::MAX_DEPTH;
 
@@ -123,6 +124,12 @@ impl Scanner {
                 }
                 b'\\' => match escape(rest.get(step..).unwrap_or_default()) {
                     Escape::Whole(length) => position += length,
+                    Escape::Half => {
+                        emit(text.get(emitted..position).unwrap_or_default());
+                        emit(REPLACEMENT);
+                        position += 6;
+                        emitted = position;
+                    }
                     Escape::Cut => break Scan::More(position),
                     Escape::Bad => break Scan::Bad(position),
                 },
@@ -221,9 +228,14 @@ enum Structure {
     Bad,
 }
 
+/// What half of a surrogate pair becomes.
+pub(crate) const REPLACEMENT: &str = "\\ufffd";
+
 /// The start of a text that begins with a backslash.
 pub(crate) enum Escape {
     Whole(usize),
+    /// Half of a surrogate pair, of 6 bytes.
+    Half,
     Cut,
     Bad,
 }
@@ -247,10 +259,11 @@ pub(crate) fn escape(text: &[u8]) -> Escape {
             [b'\\', b'u', digits @ ..] => match code_unit(digits) {
                 Ok(None) => Escape::Cut,
                 Ok(Some(0xDC00..=0xDFFF)) => Escape::Whole(12),
-                _ => Escape::Whole(6),
+                _ => Escape::Half,
             },
-            _ => Escape::Whole(6),
+            _ => Escape::Half,
         },
+        Some(0xDC00..=0xDFFF) => Escape::Half,
         Some(_) => Escape::Whole(6),
     }
 }
@@ -328,7 +341,7 @@ mod tests {
         for text in [
             r#"{}"#,
             r#"{"a": [1, -2.5e+3, 0, true, null], "b": {"c": "}\"\\"}}"#,
-            r#""\ud83d\ude00 \ud83dx \u00e9""#,
+            r#""\ud83d\ude00 \u00e9""#,
             r#"[[], {}, [{"a": []}]]"#,
             r#""日本""#,
         ] {
@@ -366,6 +379,15 @@ mod tests {
         }
         for number in ["0", "-1", "1.5", "1e9", "0.1E-2"] {
             assert!(is_value(number), "{number}");
+        }
+    }
+
+    #[test]
+    fn half_of_a_pair_is_replaced() {
+        let text = r#""\ud83dx\ude00\ud83d\ud83d\ude00\ud83d""#;
+        let expected = r#""\ufffdx\ufffd\ufffd\ud83d\ude00\ufffd""#;
+        for size in 1..text.len() {
+            assert_eq!(scan(text, size).0, expected, "by {size}");
         }
     }
 

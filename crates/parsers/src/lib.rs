@@ -46,7 +46,8 @@
 //! - Held back is only what could still become a marker, a call whose name is not known yet, and white space at an
 //!   edge (below). A delta never ends within a JSON escape or between the two halves of a surrogate pair.
 //! - The arguments of a call that ended with `is_complete` are one JSON object. White space and key order are the
-//!   model's own; a raw control character in a string, which JSON forbids, is escaped. Otherwise (`is_complete` is
+//!   model's own; a raw control character in a string, which JSON forbids, is escaped, and half of a surrogate pair is
+//!   U+FFFD. Otherwise (`is_complete` is
 //!   false: the model was cut, or wrote what is not valid) the deltas hold what was valid up to there.
 //! - A call that turns out malformed **before** its [`Delta::CallBegin`] is content, every character of it. That
 //!   includes a name that is not among the request's tools, a call past [`ParserOptions::max_calls`], and a call that
@@ -85,8 +86,9 @@ const MAX_UNDECIDED: usize = 64 * 1024;
 /// White space that is held at an edge; a longer run is not formatting.
 const MAX_SPACE: usize = 1024;
 
-/// Nesting of arguments; deeper ones are malformed. At most 128: the scanner keeps one bit per level.
-const MAX_DEPTH: u32 = 128;
+/// Nesting of arguments; deeper ones are malformed, and common parsers refuse them too. At most 128: the scanners
+/// keep one bit per level.
+const MAX_DEPTH: u32 = 100;
 
 /// JSON's white space, which is what models format with.
 fn is_space(character: char) -> bool {

@@ -3,7 +3,7 @@
 //! of strings or expressions: they are not literals of JSON.
 
 use crate::MAX_DEPTH;
-use crate::json::{Escape, Scan, escape, escape_control};
+use crate::json::{Escape, REPLACEMENT, Scan, escape, escape_control};
 
 /// The longest number or word.
 const MAX_WORD: usize = 400;
@@ -300,6 +300,10 @@ fn python_escape(text: &str, emit: &mut impl FnMut(&str)) -> Read {
             return match escape(bytes) {
                 Escape::Cut => Read::Cut,
                 Escape::Bad => Read::Bad,
+                Escape::Half => {
+                    emit(REPLACEMENT);
+                    Read::Took(6)
+                }
                 Escape::Whole(length) => {
                     emit(crate::split(text, length).0);
                     Read::Took(length)

@@ -1,5 +1,5 @@
 //! Llama 3.2 and 4 "pythonic": the answer is `[name(key="value", …), …]`, in Llama 4 between `<|python_start|>` and
-//! `<|python_end|>`.
+//! `<|python_end|>`. LFM2 writes the same between `<|tool_call_start|>` and `<|tool_call_end|>`.
 //!
 //! Nothing else marks such calls, so they count at the start of the answer and behind the token, and, where the
 //! request's tools are known, at the start of any line. A list that does not start with a call is content.
@@ -11,10 +11,11 @@ use crate::json::Scan;
 use crate::marker::{Look, look};
 use crate::sink::{Sink, is_name_character};
 
-const OPEN: &str = "<|python_start|>";
-const CLOSE: &str = "<|python_end|>";
+/// What may stand in front of a list: the tokens of Llama 4 and of LFM2.
+const OPEN: [&str; 2] = ["<|python_start|>", "<|tool_call_start|>"];
+const CLOSE: [&str; 2] = ["<|python_end|>", "<|tool_call_end|>"];
 
-pub(crate) const SPECIAL: &[&str] = &[OPEN, CLOSE];
+pub(crate) const SPECIAL: &[&str] = &[OPEN[0], OPEN[1], CLOSE[0], CLOSE[1]];
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pythonic {
@@ -54,18 +55,17 @@ impl Pythonic {
     pub(crate) fn take(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         match &mut self.state {
             State::Text => {
-                let markers: &[&str] = if sink.tools().is_some() {
-                    &[OPEN, "\n"]
-                } else {
-                    &[OPEN]
-                };
+                // A line matters only where names tell calls from other lists.
+                let markers = [OPEN[0], OPEN[1], "\n"];
+                let count = if sink.tools().is_some() { 3 } else { 2 };
+                let markers = markers.get(..count).unwrap_or_default();
                 let (marker, taken) = text_until(text, markers, sink)?;
-                match marker {
-                    Some(0) => {
-                        sink.hold_token(OPEN);
+                match marker.map(|marker| OPEN.get(marker)) {
+                    Some(Some(open)) => {
+                        sink.hold_token(open);
                         self.state = State::Start { is_held: true };
                     }
-                    Some(_) => {
+                    Some(None) => {
                         sink.content("\n");
                         self.state = State::Start { is_held: false };
                     }
@@ -101,17 +101,20 @@ impl Pythonic {
     fn structure(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         let first = text.bytes().next()?;
         match (&mut self.state, first) {
-            (State::Start { .. }, _) => match look(text.as_bytes(), &["[", OPEN]) {
+            (State::Start { .. }, b'[') => {
+                sink.hold_token("[");
+                self.go(State::Name { is_first: true }, 1)
+            }
+            (State::Start { .. }, _) => match look(text.as_bytes(), &OPEN) {
                 Look::Partial => None,
-                Look::Whole(0) => {
-                    sink.hold_token("[");
-                    self.go(State::Name { is_first: true }, 1)
-                }
-                Look::Whole(_) => match sink.hold(OPEN) {
-                    Ok(()) => self.go(State::Start { is_held: true }, OPEN.len()),
-                    Err(kept) => self.leave(kept, sink),
-                },
                 Look::Other => self.leave(0, sink),
+                Look::Whole(open) => {
+                    let open = OPEN.get(open).copied().unwrap_or_default();
+                    match sink.hold(open) {
+                        Ok(()) => self.go(State::Start { is_held: true }, open.len()),
+                        Err(kept) => self.leave(kept, sink),
+                    }
+                }
             },
             (State::Name { is_first: false }, b']') | (State::AfterCall, b']') => {
                 sink.forget();
@@ -138,11 +141,12 @@ impl Pythonic {
                     Err(kept) => self.leave(kept, sink),
                 }
             }
-            (State::Close, _) => match look(text.as_bytes(), &[CLOSE]) {
+            (State::Close, _) => match look(text.as_bytes(), &CLOSE) {
                 Look::Partial => None,
-                Look::Whole(_) => {
+                Look::Whole(close) => {
                     sink.forget();
-                    self.go(State::Text, CLOSE.len())
+                    let length = CLOSE.get(close).map_or(0, |close| close.len());
+                    self.go(State::Text, length)
                 }
                 // Perhaps another list.
                 Look::Other => {

@@ -1,6 +1,6 @@
 //! Qwen3-Coder: `<tool_call><function=name><parameter=key>\nvalue\n</parameter>…</function></tool_call>`.
 //!
-//! A value loses one line end at its start and one at its end, which are the format's. The outer tag may be missing.
+//! Seed-OSS writes the same within `<seed:tool_call>`. A value loses one line end at its start and one at its end, which are the format's. The outer tag may be missing.
 
 use crate::MAX_NAME;
 use crate::formats::{Header, before_marker, header_until, space, text_until};
@@ -8,15 +8,16 @@ use crate::marker::{Look, look};
 use crate::sink::Sink;
 use crate::values::{ObjectWriter, ValueWriter};
 
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+/// The outer tags: those of Qwen and of Seed-OSS.
+const OPEN: [&str; 2] = ["<tool_call>", "<seed:tool_call>"];
+const CLOSE: [&str; 2] = ["</tool_call>", "</seed:tool_call>"];
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
 /// What ends a value; the line end before it is the format's.
 const PARAMETER_ENDS: [&str; 2] = ["\n</parameter>", "</parameter>"];
 
-pub(crate) const SPECIAL: &[&str] = &[OPEN, CLOSE];
+pub(crate) const SPECIAL: &[&str] = &[OPEN[0], OPEN[1], CLOSE[0], CLOSE[1]];
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QwenCoder {
@@ -48,17 +49,14 @@ impl QwenCoder {
         }
         match std::mem::take(&mut self.state) {
             State::Text => {
-                let (marker, taken) = text_until(text, &[OPEN, FUNCTION], sink)?;
-                match marker {
-                    Some(0) => {
-                        sink.hold_token(OPEN);
-                        self.state = State::Open { is_first: true };
-                    }
-                    Some(_) => {
-                        sink.hold_token(FUNCTION);
-                        self.state = State::Name;
-                    }
-                    None => {}
+                let markers = [OPEN[0], OPEN[1], FUNCTION];
+                let (marker, taken) = text_until(text, &markers, sink)?;
+                if let Some(marker) = marker {
+                    sink.hold_token(markers.get(marker).copied().unwrap_or_default());
+                    self.state = match OPEN.get(marker) {
+                        Some(_) => State::Open { is_first: true },
+                        None => State::Name,
+                    };
                 }
                 Some(taken)
             }
@@ -107,15 +105,15 @@ impl QwenCoder {
             }
             return self.go(State::Open { is_first }, space);
         }
-        match look(text.as_bytes(), &[FUNCTION, CLOSE]) {
+        match look(text.as_bytes(), &[FUNCTION, CLOSE[0], CLOSE[1]]) {
             Look::Partial => self.wait(State::Open { is_first }),
             Look::Whole(0) => {
                 sink.hold_token(FUNCTION);
                 self.go(State::Name, FUNCTION.len())
             }
-            Look::Whole(_) if !is_first => {
+            Look::Whole(close) if !is_first => {
                 sink.forget();
-                self.go(State::Text, CLOSE.len())
+                self.go(State::Text, close_length(close - 1))
             }
             _ => self.leave(0, sink),
         }
@@ -131,7 +129,10 @@ impl QwenCoder {
         if space > 0 {
             return self.go(State::Parameters(object), space);
         }
-        match look(text.as_bytes(), &[PARAMETER, FUNCTION_END, CLOSE]) {
+        match look(
+            text.as_bytes(),
+            &[PARAMETER, FUNCTION_END, CLOSE[0], CLOSE[1]],
+        ) {
             Look::Partial => self.wait(State::Parameters(object)),
             Look::Whole(0) => self.go(State::Key(object), PARAMETER.len()),
             Look::Whole(1) => {
@@ -139,10 +140,10 @@ impl QwenCoder {
                 self.go(State::Open { is_first: false }, FUNCTION_END.len())
             }
             // The inner closing tag is missing.
-            Look::Whole(_) => {
+            Look::Whole(close) => {
                 object.end(sink);
                 sink.forget();
-                self.go(State::Text, CLOSE.len())
+                self.go(State::Text, close_length(close - 2))
             }
             Look::Other => self.leave(0, sink),
         }
@@ -163,4 +164,9 @@ impl QwenCoder {
         sink.give_up();
         self.go(State::Text, taken)
     }
+}
+
+/// The length of an outer closing tag.
+fn close_length(close: usize) -> usize {
+    CLOSE.get(close).map_or(0, |close| close.len())
 }

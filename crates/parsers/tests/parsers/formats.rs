@@ -303,6 +303,10 @@ fn qwen3_coder() {
             "<tool_call><function=search><parameter=city>if a < b && c > \"d\" { \\n }\n\t日</para</parameter></function></tool_call>",
             "||search({\"city\": \"if a < b && c > \\\"d\\\" { \\\\n }\\n\\t日</para\"})",
         ),
+        (
+            "<seed:tool_call>\n<function=time>\n</function>\n</seed:tool_call>",
+            "||time({})",
+        ),
         // Outer or inner tags are missing.
         ("<function=time></function> so", "| so|time({})"),
         ("<tool_call><function=time></tool_call>so", "|so|time({})"),
@@ -481,6 +485,10 @@ fn pythonic() {
             "|I look.\n and\n\n done|time({}) weather({\"city\": \"a)]\\\"'\"})",
         ),
         ("[time()][time()]", "||time({}) time({})"),
+        (
+            "<|tool_call_start|>[time()]<|tool_call_end|>I look.",
+            "|I look.|time({})",
+        ),
         // Lists that are the answer.
         ("[1]", "|[1]|"),
         ("[x]", "|[x]|"),

@@ -1,6 +1,7 @@
 //! Parsers from outside: the texts that models write, cut at every place.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may, like tests")]
 
+mod detection;
 mod formats;
 mod properties;
 mod support;
