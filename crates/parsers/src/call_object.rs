@@ -272,11 +272,9 @@ fn string(text: &str) -> Token {
 
 /// The arguments of a JSON value that is an object, or a string that holds one.
 fn whole_object(json: String) -> Option<String> {
-    let object = if json.starts_with('"') {
-        let text: String = serde_json::from_str(&json).ok()?;
-        text.trim_matches(crate::is_space).to_owned()
-    } else {
-        json
-    };
-    (object.starts_with('{') && crate::json::is_value(&object)).then_some(object)
+    if json.starts_with('{') {
+        return Some(json);
+    }
+    let text: String = serde_json::from_str(&json).ok()?;
+    crate::json::whole(text.trim_matches(crate::is_space)).filter(|json| json.starts_with('{'))
 }

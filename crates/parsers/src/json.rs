@@ -294,10 +294,11 @@ pub(crate) fn escape_control(control: u8, emit: &mut impl FnMut(&str)) {
     }
 }
 
-/// Whether all of a text is one JSON value; white space around it is none of it.
-pub(crate) fn is_value(text: &str) -> bool {
+/// A text that is one JSON value, as the scanner emits it; `None` if it is not. White space around it is none of it.
+pub(crate) fn whole(text: &str) -> Option<String> {
     let mut scanner = Scanner::default();
-    match scanner.scan(text, &mut |_| {}) {
+    let mut json = String::with_capacity(text.len());
+    let is_whole = match scanner.scan(text, &mut |piece| json.push_str(piece)) {
         Scan::Done(length) => length == text.len(),
         // Only the end of the text ends a number.
         Scan::More(length) => {
@@ -306,12 +307,17 @@ pub(crate) fn is_value(text: &str) -> bool {
                 && matches!(scanner.state, State::Number(number) if number.is_whole())
         }
         Scan::Bad(_) => false,
-    }
+    };
+    is_whole.then_some(json)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_value(text: &str) -> bool {
+        whole(text).is_some()
+    }
 
     /// Scans a text in pieces of `size` characters; what was emitted, and how many bytes the value has.
     fn scan(text: &str, size: usize) -> (String, Option<usize>) {

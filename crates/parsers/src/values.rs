@@ -6,7 +6,7 @@
 //! Where no schema is known every type is allowed, and what starts like no other value is a string at once.
 
 use crate::formats::python;
-use crate::json::{escape_control, is_value};
+use crate::json::{escape_control, whole};
 use crate::sink::Sink;
 use crate::tools::Types;
 
@@ -122,11 +122,7 @@ fn literal(text: &str, types: Types) -> Option<String> {
     if types == Types::STRING {
         return None;
     }
-    let json = if is_value(text) {
-        text.to_owned()
-    } else {
-        python::to_json(text)?
-    };
+    let json = whole(text).or_else(|| python::to_json(text))?;
     let found = types_of(json.bytes().next()?);
     // Quotes around a string are its own where a string was asked for.
     let is_allowed = if found == Types::STRING {

@@ -272,7 +272,7 @@ fn word_to_json(word: &str) -> Option<String> {
         _ => mantissa.to_owned(),
     };
     let json = format!("{sign}{mantissa}{exponent}");
-    crate::json::is_value(&json).then_some(json)
+    crate::json::whole(&json)
 }
 
 /// Reads an escape and emits what it stands for.

@@ -82,7 +82,9 @@ pub(crate) struct Sections {
 enum State {
     Text,
     /// Within a section, before a call or the end.
-    Section,
+    Section {
+        has_calls: bool,
+    },
     /// Behind the token that starts a call.
     Header,
     /// Behind the separator; the header.
@@ -112,7 +114,7 @@ impl Sections {
                     self.state = if is_call {
                         State::Header
                     } else {
-                        State::Section
+                        State::Section { has_calls: false }
                     };
                 }
                 Some(taken)
@@ -180,13 +182,13 @@ impl Sections {
             },
             State::End => match look(text.as_bytes(), tokens.ends) {
                 Look::Partial => None,
-                Look::Other => self.next(text, sink),
+                Look::Other => self.next(true, text, sink),
                 Look::Whole(end) => {
                     let is_last = end + 1 == tokens.ends.len();
                     let token = tokens.ends.get(end).copied().unwrap_or_default();
                     if is_last {
                         sink.forget();
-                        self.state = State::Section;
+                        self.state = State::Section { has_calls: true };
                         return Some(token.len());
                     }
                     match sink.hold(token) {
@@ -195,13 +197,16 @@ impl Sections {
                     }
                 }
             },
-            State::Section => self.next(text, sink),
+            State::Section { has_calls } => {
+                let has_calls = *has_calls;
+                self.next(has_calls, text, sink)
+            }
             _ => self.leave(0, sink),
         }
     }
 
     /// Reads the start of the next call, or the end of the section.
-    fn next(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
+    fn next(&mut self, has_calls: bool, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         let tokens = self.tokens;
         match (
             look(text.as_bytes(), &[tokens.call]),
@@ -212,9 +217,15 @@ impl Sections {
                 Self::hold(text, tokens.call.len(), sink)
             }
             (_, Look::Whole(end)) => {
-                sink.forget();
-                self.state = State::Text;
-                tokens.section_end.get(end).map(|end| end.len())
+                let end = tokens.section_end.get(end).copied().unwrap_or_default();
+                if has_calls {
+                    sink.forget();
+                    self.state = State::Text;
+                    return Some(end.len());
+                }
+                // A section of nothing is text.
+                sink.hold_token(end);
+                self.leave(end.len(), sink)
             }
             (Look::Partial, _) | (_, Look::Partial) => None,
             _ => self.leave(0, sink),

@@ -1,6 +1,6 @@
 //! Every format with the texts that its models write, whole and cut at every place.
 
-use crate::support::{Answer, parse_every_way, tools};
+use crate::support::{Answer, parse, parse_every_way, pieces, tools};
 use inflight_parsers::{Format, ParserOptions, ReasoningFormat, ToolFormat};
 use serde_json::json;
 
@@ -110,6 +110,10 @@ fn hermes() {
         (
             "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Rome\\\"}\"}</tool_call>",
             "||weather({\"city\": \"Rome\"})",
+        ),
+        (
+            "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"a\\nb\\\"}\"}</tool_call>",
+            "||weather({\"city\": \"a\\nb\"})",
         ),
         // The closing tag is missing.
         (
@@ -344,6 +348,10 @@ fn qwen3_coder() {
 #[test]
 fn glm45() {
     let table = [
+        (
+            "<tool_call>weather<arg_key>where</arg_key><arg_value>{\"a\": \"b\tc\"}</arg_value></tool_call>",
+            "||weather({\"where\": {\"a\": \"b\\tc\"}})",
+        ),
         (
             "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
             "||weather({\"city\": \"Paris\", \"days\": 3})",
@@ -600,6 +608,10 @@ fn deepseek() {
 fn kimi_k2() {
     let table = [
         (
+            "<|tool_calls_section_begin|> <|tool_calls_section_end|>",
+            "|<|tool_calls_section_begin|> <|tool_calls_section_end|>|",
+        ),
+        (
             "So.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Paris\"}<|tool_call_end|><|tool_call_begin|>functions.time:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
             "|So.|functions.weather:0:weather({\"city\": \"Paris\"}) functions.time:1:time({})",
         ),
@@ -750,4 +762,24 @@ fn a_call_that_starts_with_a_special_token_ends_reasoning() {
         &options(),
         &[(text, "I look.||functions.time:0:time({})")],
     );
+}
+
+#[test]
+fn what_is_held_is_bounded() {
+    let format = only_tools(ToolFormat::Hermes);
+    for bytes in [20_000, 70_000] {
+        let gap = "a<tool_call>é".repeat(bytes / 14);
+        let text = format!(
+            "<tool_call>{{\"arguments\": {{\"s\": \"{gap}\"}}, \"name\": \"time\"}}</tool_call>"
+        );
+        let whole = parse(format, &options(), [text.as_str()]);
+        for size in [1, 7, 1000] {
+            assert_eq!(parse(format, &options(), pieces(&text, size)), whole);
+        }
+        if bytes < 64 * 1024 {
+            assert_eq!(whole.calls.len(), 1);
+        } else {
+            assert_eq!(whole.content, text);
+        }
+    }
 }
