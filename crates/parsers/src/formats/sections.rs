@@ -177,7 +177,10 @@ impl Sections {
             }
             State::Fenced(_) => match look(text.as_bytes(), &[LANGUAGE]) {
                 Look::Partial => None,
-                Look::Whole(_) => Self::hold(text, LANGUAGE.len(), sink),
+                Look::Whole(_) => match sink.hold(LANGUAGE) {
+                    Ok(()) => Some(LANGUAGE.len()),
+                    Err(kept) => self.leave(kept, sink),
+                },
                 Look::Other => self.leave(0, sink),
             },
             State::End => match look(text.as_bytes(), tokens.ends) {

@@ -1,7 +1,9 @@
 //! Every format with the texts that its models write, whole and cut at every place.
 
 use crate::support::{Answer, parse, parse_every_way, pieces, tools};
-use inflight_parsers::{Format, ParserOptions, ReasoningFormat, ToolFormat};
+use inflight_parsers::{
+    AnswerParser, Delta, Deltas, Format, ParserOptions, ReasoningFormat, ToolFormat,
+};
 use serde_json::json;
 
 /// Known tools, as most requests have them.
@@ -780,6 +782,52 @@ fn what_is_held_is_bounded() {
             assert_eq!(whole.calls.len(), 1);
         } else {
             assert_eq!(whole.content, text);
+        }
+    }
+}
+
+#[test]
+fn nothing_that_repeats_is_held_for_long() {
+    const BOUND: usize = 64 * 1024 + 1024;
+    for (start, unit) in [
+        ("", "<tool_call>"),
+        ("", "<tool_call>{"),
+        ("<tool_call>", " "),
+        ("<tool_call>{\"arguments\": {\"a\": \"", "b"),
+        ("<tool_call>{\"x\": [", "1,"),
+        ("", "<function="),
+        ("", "<|python_tag|>"),
+        ("", "<|python_start|>"),
+        ("[", "time"),
+        ("", "[TOOL_CALLS]["),
+        ("[TOOL_CALLS]time[ARGS]", "\n"),
+        ("", "<｜tool▁calls▁begin｜>"),
+        ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>time```", "json"),
+        ("<｜tool▁call▁begin｜>time<｜tool▁sep｜>{}", "```"),
+        ("", "<|tool_call_begin|>functions.time:0"),
+        ("<|channel|>", "analysis"),
+        ("", "{\"name\": \"time\", \"type\": \"x\", "),
+        ("", "`"),
+    ] {
+        let text = start.to_owned() + &unit.repeat(200_000 / unit.len());
+        for tools in ToolFormat::all() {
+            let mut parser = AnswerParser::new(only_tools(tools), options());
+            let mut deltas = Deltas::default();
+            parser.push(&text, &mut deltas);
+            let content: usize = deltas
+                .iter()
+                .map(|delta| match delta {
+                    Delta::Content(text) => text.len(),
+                    _ => 0,
+                })
+                .sum();
+            // A call's arguments go out as well, and what is no text of an answer.
+            if deltas
+                .iter()
+                .all(|delta| matches!(delta, Delta::Content(_)))
+            {
+                assert!(text.len() - content <= BOUND, "{tools} {start:?} {unit:?}");
+            }
         }
     }
 }
