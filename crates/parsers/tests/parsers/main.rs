@@ -5,3 +5,4 @@ mod detection;
 mod formats;
 mod properties;
 mod support;
+mod written;
