@@ -15,6 +15,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::Response;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
@@ -179,42 +181,71 @@ where
     })
 }
 
+/// Why a connection ends though its peer has not ended it.
+enum End {
+    /// The peer is gone and its request was given up.
+    Left,
+    /// The server is draining, or the connection is idle and in the way.
+    Goodbye,
+}
+
 /// Serves one connection until it ends, by itself or for one of the reasons that there are here.
 async fn attend<C: GracefulConnection>(
     connection: C,
     hang_up: &HangUp,
     client: &Connection,
     limits: ConnectionLimits,
-    mut draining: watch::Receiver<bool>,
+    draining: watch::Receiver<bool>,
 ) where
     C::Error: std::fmt::Display,
 {
-    let left = async {
-        hang_up.noticed().await;
-        tokio::time::sleep(AFTER_HANG_UP).await;
-        tracing::debug!("the client disconnected during its request");
-    };
-    tokio::pin!(connection, left);
-    let patience = match client.is_surplus() {
-        true => limits.header_timeout.min(SURPLUS_IDLE),
-        false => limits.header_timeout,
-    };
+    tokio::pin!(connection);
+    // Wakes by itself: a select would ask each of the reasons again with every write of the connection.
+    let mut reasons = FuturesUnordered::new();
+    reasons.push(reason(hang_up, client, limits, draining));
     tokio::select! {
         biased;
         result = &mut connection => return log_end(result),
-        () = &mut left => return,
-        _ = draining.wait_for(|draining| *draining) => {}
-        () = client.closing.notified() => tracing::debug!("closed an idle connection for a new one"),
-        () = idle(client, patience) => tracing::debug!("closed an idle connection"),
+        reason = reasons.next() => if let Some(End::Left) = reason {
+            return;
+        },
     }
     // Tells an HTTP/2 peer which of its requests were not seen, should one be on the way.
     Pin::as_mut(&mut connection).graceful_shutdown();
     tokio::select! {
         biased;
         result = connection => log_end(result),
-        () = left => {}
+        () = left(hang_up) => {}
         () = idle_from_now(client) => {}
     }
+}
+
+/// Resolves with the first reason to end the connection.
+async fn reason(
+    hang_up: &HangUp,
+    client: &Connection,
+    limits: ConnectionLimits,
+    mut draining: watch::Receiver<bool>,
+) -> End {
+    let patience = match client.is_surplus() {
+        true => limits.header_timeout.min(SURPLUS_IDLE),
+        false => limits.header_timeout,
+    };
+    tokio::select! {
+        biased;
+        () = left(hang_up) => return End::Left,
+        _ = draining.wait_for(|draining| *draining) => {}
+        () = client.closing.notified() => tracing::debug!("closed an idle connection for a new one"),
+        () = idle(client, patience) => tracing::debug!("closed an idle connection"),
+    }
+    End::Goodbye
+}
+
+/// Resolves when the peer is gone and what was on its way to it has had its time.
+async fn left(hang_up: &HangUp) {
+    hang_up.noticed().await;
+    tokio::time::sleep(AFTER_HANG_UP).await;
+    tracing::debug!("the client disconnected during its request");
 }
 
 /// Resolves when `client` has had [`GOODBYE`] from now and from its last request.
