@@ -111,6 +111,40 @@ def test_json_is_any_value_and_tags_hold_what_is_between_them(guides: Guides) ->
     assert allowed == {"a", "b"}
 
 
+def follows(guides: Guides, request: GuideRequest, text: str) -> bool:
+    """Whether an answer may be `text` and end there."""
+    guide = guides.compile(request)
+    for token in guides._tokenizer.tokenize_str(text):
+        if not guide.mask()[token]:
+            return False
+        guide.observe(token)
+    return any(guide.mask()[end] for end in guide.eos_tokens)
+
+
+def test_a_format_allows_an_answer_or_calls(guides: Guides) -> None:
+    def schema(kind: str) -> dict[str, object]:
+        return {"type": "json_schema", "json_schema": {"type": kind}}
+
+    tag = {"type": "tag", "begin": "<call>", "content": schema("integer"), "end": "</call>"}
+    calls = {"type": "tags_with_separator", "tags": [tag], "separator": "\n", "at_least_one": True}
+    for only_one in (False, True):
+        either = {"type": "or", "elements": [schema("boolean"), {**calls, "stop_after_first": only_one}]}
+        guide = json.dumps({"type": "structural_tag", "format": either})
+        for text, allowed in [
+            ("true", True),
+            ("<call>1</call>", True),
+            ("<call>1</call>\n<call>2</call>", not only_one),
+            ("", False),
+            ("1", False),
+            ("<call>true</call>", False),
+            ("true<call>1</call>", False),
+        ]:
+            assert follows(guides, GuideRequest("structural_tag", guide), text) == allowed, text
+    words = {"type": "const_string", "value": 'a"b'}
+    guide = json.dumps({"format": {"type": "sequence", "elements": [words, schema("null")]}})
+    assert follows(guides, GuideRequest("structural_tag", guide), 'a"bnull')
+
+
 @pytest.mark.parametrize(
     ("kind", "guide", "words"),
     [
@@ -130,6 +164,7 @@ def test_json_is_any_value_and_tags_hold_what_is_between_them(guides: Guides) ->
         ("regex", "(?=a)b", "cannot be used"),
         ("ebnf_grammar", "root ::= other", "'other' not found"),
         ("structural_tag", "{}", "structures"),
+        ("structural_tag", '{"format": {"type": "triggered_tags"}}', "`triggered_tags`"),
         ("structural_tag", json.dumps({**TAGS, "triggers": ["<x>"]}), "no trigger begins `<call>`"),
     ],
 )

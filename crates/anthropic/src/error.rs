@@ -27,7 +27,7 @@ pub const fn error_type(kind: ErrorKind) -> &'static str {
         ErrorKind::RateLimited => "rate_limit_error",
         ErrorKind::Unavailable => "overloaded_error",
         ErrorKind::Timeout => "timeout_error",
-        ErrorKind::Internal => "api_error",
+        ErrorKind::Internal | ErrorKind::InvalidAnswer => "api_error",
     }
 }
 

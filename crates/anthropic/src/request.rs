@@ -1,7 +1,7 @@
 //! The request: parsed, checked, and translated into a chat request, so that everything behind it is the same
 //! for both APIs. Owns the fields' ranges, which are Anthropic's.
 
-use inflight_openai::chat::{ChatRequest, TemplateOptions};
+use inflight_openai::chat::{ChatRequest, Reasoning, TemplateOptions};
 use inflight_openai::reader::{self, Fields};
 use inflight_openai::{ApiError, Extensions, Generation, Guide, IgnoredFields, Parsed, Sampling};
 use serde_json::{Map, Value};
@@ -76,10 +76,13 @@ fn read(body: &[u8], generates: bool) -> Result<Parsed<ChatRequest>, ApiError> {
             generation,
             messages: turns.messages,
             logprobs: None,
+            include_reasoning: false,
             template: TemplateOptions {
                 add_generation_prompt: !turns.continues,
                 continue_final_message: turns.continues,
                 kwargs,
+                tools: None,
+                reasoning: Reasoning::default(),
             },
         },
         ignored,

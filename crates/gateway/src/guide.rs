@@ -131,8 +131,34 @@ fn judged(guide: &Guide) -> Result<(), ApiError> {
                     check_schema(guide, &format!("/structures/{index}/schema"), schema)?;
                 }
             }
+            if let Some(format) = tags.get("format") {
+                check_format(guide, "/format", format)?;
+            }
             Ok(())
         }
+    }
+}
+
+/// Checks the schemas within a format of structural tags, whose depth parsing has bounded.
+fn check_format(guide: &Guide, place: &str, format: &Value) -> Result<(), ApiError> {
+    match format {
+        Value::Object(parts) => {
+            for (name, part) in parts {
+                let place = format!("{place}/{name}");
+                match name.as_str() {
+                    "json_schema" => check_schema(guide, &place, part)?,
+                    _ => check_format(guide, &place, part)?,
+                }
+            }
+            Ok(())
+        }
+        Value::Array(parts) => {
+            let mut parts = parts.iter().enumerate();
+            parts.try_for_each(|(index, part)| {
+                check_format(guide, &format!("{place}/{index}"), part)
+            })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,10 +1,12 @@
 //! One file per resource. Chat and completions share three steps: `generate` receives a request and starts
 //! it, `prompt` prepares a prompt, `response` writes the answer.
 
+mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
 mod deadline;
 pub(crate) mod fallback;
+mod forced;
 mod generate;
 pub(crate) mod health;
 pub(crate) mod kserve;

@@ -5,5 +5,6 @@ pub(crate) mod adapter;
 pub(crate) mod capability;
 pub(crate) mod dialect;
 pub(crate) mod for_model;
+pub(crate) mod formats;
 pub(crate) mod sampling_params;
 pub(crate) mod served;

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use http::{HeaderValue, Uri};
+use inflight_parsers::{ReasoningFormat, ToolFormat};
 
 use crate::address_file::{AddressFile, worker_address};
 use crate::api_key::{ApiKey, KeyFile};
 use crate::log::LogFormat;
 use crate::model::for_model::ForModel;
+use crate::model::formats::FormatChoice;
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]
@@ -50,6 +52,15 @@ pub struct GatewayOptions {
     /// `max_position_embeddings` from the tokenizer's directory
     #[arg(long = "max-seq-len", value_name = "[MODEL=]TOKENS")]
     pub max_seq_lens: Vec<ForModel<u32>>,
+
+    /// How a model writes tool calls, such as `hermes`, or `none`. By default, `auto`: as its chat template tells
+    #[arg(long = "tool-parser", value_name = "[MODEL=]NAME")]
+    pub tool_parsers: Vec<ForModel<FormatChoice<ToolFormat>>>,
+
+    /// How a model writes its reasoning, such as `think`, or `none`: then it is part of the answer. By default,
+    /// `auto`: as its chat template tells
+    #[arg(long = "reasoning-parser", value_name = "[MODEL=]NAME")]
+    pub reasoning_parsers: Vec<ForModel<FormatChoice<ReasoningFormat>>>,
 
     /// Key that clients must send as `Authorization: Bearer KEY`; by default, no key is required. Everyone on
     /// the machine can read it here: prefer the environment, or a file

@@ -8,6 +8,7 @@ use crate::access::Access;
 use crate::admission::Admission;
 use crate::guide::Guides;
 use crate::metrics::Metrics;
+use crate::model::formats::Formats;
 use crate::options::GatewayOptions;
 use crate::response_store::{Bounds, ResponseStore};
 use crate::upstream::forward::Forward;
@@ -28,6 +29,7 @@ pub(crate) struct AppState {
     pub guides: Guides,
     /// What `/v1/responses` answered.
     pub responses: Arc<ResponseStore>,
+    pub formats: Formats,
     pub max_body_bytes: usize,
     pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
@@ -59,6 +61,7 @@ impl AppState {
                 bytes: options.stored_responses_bytes,
                 age: Duration::from_secs(options.stored_responses_s),
             }),
+            formats: Formats::new(&options.tool_parsers, &options.reasoning_parsers),
             max_body_bytes: options.max_body_bytes,
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),

@@ -2,6 +2,7 @@
 //! of the response, streamed or whole.
 
 pub(crate) mod active_request;
+pub(crate) mod answer;
 pub(crate) mod body;
 pub(crate) mod choice;
 pub(crate) mod logprobs;

@@ -30,7 +30,7 @@ const CRATE: Arrows = &[
     ("translate", &["error", "model"]),
     ("upstream", &["address_file", "metrics", "model", "options"]),
     ("stream", &["error", "log", "metrics", "response_store", "upstream"]),
-    ("state", &["access", "admission", "guide", "metrics", "options", "response_store", "upstream"]),
+    ("state", &["access", "admission", "guide", "metrics", "model", "options", "response_store", "upstream"]),
     ("middleware", &["error", "log", "metrics", "request_body", "state"]),
     ("handlers", &["access", "admission", "client", "error", "metrics", "middleware", "model", "request_body",
                    "response_store", "state", "stream", "translate", "upstream"]),
@@ -48,6 +48,7 @@ const MODEL: Arrows = &[
     ("served", &["dialect"]),
     ("capability", &["dialect", "served"]),
     ("adapter", &["capability", "served"]),
+    ("formats", &["for_model"]),
 ];
 
 #[rustfmt::skip]

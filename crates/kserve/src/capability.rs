@@ -21,6 +21,8 @@ pub const PROMPT_TUNING: &str = "prompt_tuning";
 pub const LORA: &str = "lora";
 pub const DRAFT_TOKENS: &str = "draft_tokens";
 pub const GUIDED_DECODING: &str = "guided_decoding";
+/// Structural tags in the later form of xgrammar, `{"type": "structural_tag", "format": {…}}`.
+pub const STRUCTURAL_FORMATS: &str = "structural_formats";
 pub const LOOKAHEAD: &str = "lookahead";
 pub const KV_CACHE_RETENTION: &str = "kv_cache_retention";
 pub const CONTEXT_PHASE: &str = "context_phase";

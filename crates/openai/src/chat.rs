@@ -2,10 +2,14 @@
 //! `generation`'s. Knows no template: messages are kept as the template will see them.
 
 mod message;
+mod reasoning;
+mod tools;
 
 use serde_json::{Map, Value};
 
 pub use message::{Function, Message, Role, ToolCall};
+pub use reasoning::Reasoning;
+pub use tools::{FunctionTool, ToolChoice, Tools};
 
 use crate::Parsed;
 use crate::error::{ApiError, code};
@@ -27,6 +31,8 @@ pub struct ChatRequest {
     pub messages: Vec<Message>,
     /// `None`: no log probabilities; `Some(k)`: with k alternatives, 0..=20.
     pub logprobs: Option<u32>,
+    /// Whether the answer tells the model's reasoning, where the model has a format for it.
+    pub include_reasoning: bool,
     pub template: TemplateOptions,
 }
 
@@ -39,6 +45,9 @@ pub struct TemplateOptions {
     pub continue_final_message: bool,
     /// Further variables for the template.
     pub kwargs: Map<String, Value>,
+    /// What the model may call; `None` for most requests.
+    pub tools: Option<Box<Tools>>,
+    pub reasoning: Reasoning,
 }
 
 /// Parses and validates a body. Total: any bytes give a request or a 400.
@@ -56,6 +65,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
             "`top_logprobs` is only allowed when `logprobs` is true. Set `logprobs` or leave it out.",
         ));
     }
+    let include_reasoning = fields.boolean("include_reasoning")?.unwrap_or(true);
     generation.take_extensions(&mut fields, Endpoint::Chat, &mut ignored)?;
     fields.finish(Endpoint::Chat, "", &mut ignored)?;
     Ok(Parsed {
@@ -63,6 +73,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
             generation,
             messages,
             logprobs: wanted.then_some(top.unwrap_or(0)),
+            include_reasoning,
             template,
         },
         ignored,
@@ -140,6 +151,8 @@ pub(crate) fn take_template_options(
         add_generation_prompt: adds.unwrap_or(!continues),
         continue_final_message: continues,
         kwargs,
+        tools: Tools::take(fields)?,
+        reasoning: Reasoning::take(fields)?,
     })
 }
 

@@ -42,6 +42,24 @@ pub enum FrameLogprobs<'a> {
     Completion(&'a CompletionLogprobs),
 }
 
+/// What a frame of a chat answer brings, where that may be more than text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameDelta<'a> {
+    Content(&'a str),
+    Reasoning(&'a str),
+    /// A call begins; its arguments follow.
+    CallBegin {
+        index: usize,
+        id: &'a str,
+        name: &'a str,
+    },
+    /// A part of a call's JSON text.
+    CallArguments {
+        index: usize,
+        json: &'a str,
+    },
+}
+
 /// What a frame has beyond the usual, where the request asks for it; see vLLM's `return_token_ids` and
 /// `continuous_usage_stats`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -196,11 +214,53 @@ impl ChunkTemplate {
         out.put_slice(&self.before_text);
         write_escaped(out, text);
         out.put_slice(self.close_text());
-        match logprobs {
-            None => out.put_slice(b"null"),
-            Some(FrameLogprobs::Chat(logprobs)) => write_json(out, logprobs),
-            Some(FrameLogprobs::Completion(logprobs)) => write_json(out, logprobs),
+        write_logprobs(out, logprobs);
+        out.put_slice(b",\"finish_reason\":null");
+        self.end_with(out, extras);
+    }
+
+    /// A frame of an answer that is more than text. Only chat has these.
+    pub fn write_delta(
+        &self,
+        out: &mut BytesMut,
+        delta: FrameDelta<'_>,
+        logprobs: Option<FrameLogprobs<'_>>,
+        extras: FrameExtras<'_>,
+    ) {
+        let (before, text, after): (&[u8], &str, &[u8]) = match delta {
+            FrameDelta::Content(text) => {
+                return self.write_content_with(out, text, logprobs, extras);
+            }
+            FrameDelta::Reasoning(text) => (b"\"reasoning_content\":\"", text, b"\""),
+            FrameDelta::CallBegin { name, .. } => (
+                b"\"type\":\"function\",\"function\":{\"name\":\"",
+                name,
+                b"\",\"arguments\":\"\"}}]",
+            ),
+            FrameDelta::CallArguments { json, .. } => {
+                (b"\"function\":{\"arguments\":\"", json, b"\"}}]")
+            }
+        };
+        out.reserve(self.before_text.len() + text.len() + 128 + self.after_text.len());
+        out.put_slice(&self.head);
+        self.open_choice(out);
+        out.put_slice(b"\"delta\":{");
+        if let FrameDelta::CallBegin { index, .. } | FrameDelta::CallArguments { index, .. } = delta
+        {
+            out.put_slice(b"\"tool_calls\":[{\"index\":");
+            out.put_slice(itoa::Buffer::new().format(index).as_bytes());
+            out.put_slice(b",");
         }
+        if let FrameDelta::CallBegin { id, .. } = delta {
+            out.put_slice(b"\"id\":\"");
+            write_escaped(out, id);
+            out.put_slice(b"\",");
+        }
+        out.put_slice(before);
+        write_escaped(out, text);
+        out.put_slice(after);
+        out.put_slice(b"},\"logprobs\":");
+        write_logprobs(out, logprobs);
         out.put_slice(b",\"finish_reason\":null");
         self.end_with(out, extras);
     }
@@ -287,6 +347,14 @@ pub fn write_error(out: &mut BytesMut, error: &ApiError) {
     out.put_slice(EVENT);
     out.put_slice(&error.to_json());
     out.put_slice(END);
+}
+
+fn write_logprobs(out: &mut BytesMut, logprobs: Option<FrameLogprobs<'_>>) {
+    match logprobs {
+        None => out.put_slice(b"null"),
+        Some(FrameLogprobs::Chat(logprobs)) => write_json(out, logprobs),
+        Some(FrameLogprobs::Completion(logprobs)) => write_json(out, logprobs),
+    }
 }
 
 fn write_json(out: &mut BytesMut, value: &impl Serialize) {

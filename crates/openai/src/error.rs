@@ -24,6 +24,8 @@ pub enum ErrorKind {
     Forbidden,
     RateLimited,
     Internal,
+    /// The model's answer is not what the request demands; another attempt may be.
+    InvalidAnswer,
     /// No worker can serve it now; another attempt may succeed.
     Unavailable,
     /// The time allowed for the request ran out.
@@ -32,7 +34,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     #[cfg(test)]
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::InvalidRequest,
         Self::ContextLengthExceeded,
         Self::InvalidApiKey,
@@ -45,6 +47,7 @@ impl ErrorKind {
         Self::Forbidden,
         Self::RateLimited,
         Self::Internal,
+        Self::InvalidAnswer,
         Self::Unavailable,
         Self::Timeout,
     ];
@@ -61,6 +64,7 @@ impl ErrorKind {
             Self::UnsupportedMediaType => 415,
             Self::RateLimited => 429,
             Self::Internal => 500,
+            Self::InvalidAnswer => 502,
             Self::Unavailable => 503,
             Self::Timeout => 504,
         }
@@ -80,7 +84,9 @@ impl ErrorKind {
             | Self::UnsupportedMediaType
             | Self::Forbidden => "invalid_request_error",
             Self::RateLimited => "requests",
-            Self::Internal | Self::Unavailable | Self::Timeout => "server_error",
+            Self::Internal | Self::InvalidAnswer | Self::Unavailable | Self::Timeout => {
+                "server_error"
+            }
         }
     }
 
@@ -98,6 +104,7 @@ impl ErrorKind {
             Self::Forbidden => Some("forbidden"),
             Self::RateLimited => Some("rate_limit_exceeded"),
             Self::Internal => Some("server_error"),
+            Self::InvalidAnswer => Some("invalid_answer"),
             Self::Unavailable => Some("service_unavailable"),
             Self::Timeout => Some("timeout"),
         }
@@ -306,6 +313,11 @@ impl ApiError {
         error
     }
 
+    /// 502: the model's call is not what the request demands; `message` says how.
+    pub fn invalid_answer(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidAnswer, message)
+    }
+
     /// 504: the request's time ran out.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Timeout, message)
@@ -385,6 +397,7 @@ mod tests {
             ApiError::forbidden("origin_not_allowed", "not you"),
             ApiError::rate_limited("busy", 2),
             ApiError::unavailable("no worker"),
+            ApiError::invalid_answer("no call"),
             ApiError::timeout("too late"),
             ApiError::internal(),
         ]
@@ -434,6 +447,7 @@ mod tests {
                 (403, invalid, Some("forbidden")),
                 (429, "requests", Some("rate_limit_exceeded")),
                 (500, "server_error", Some("server_error")),
+                (502, "server_error", Some("invalid_answer")),
                 (503, "server_error", Some("service_unavailable")),
                 (504, "server_error", Some("timeout")),
             ]
@@ -442,9 +456,12 @@ mod tests {
 
     #[test]
     fn only_failures_that_may_pass_are_retried_by_clients() {
-        use ErrorKind::{Internal, RateLimited, Timeout, Unavailable};
+        use ErrorKind::{Internal, InvalidAnswer, RateLimited, Timeout, Unavailable};
         for kind in ErrorKind::ALL {
-            let may_pass = matches!(kind, RateLimited | Internal | Unavailable | Timeout);
+            let may_pass = matches!(
+                kind,
+                RateLimited | Internal | InvalidAnswer | Unavailable | Timeout
+            );
             let is_retried = matches!(kind.status(), 408 | 409 | 429) || kind.status() >= 500;
             assert_eq!(is_retried, may_pass, "{kind:?}");
         }

@@ -116,10 +116,7 @@ const fn refused_unless(
 use self::responses::RESPONSES;
 use Endpoint::{Both, Chat, Completions};
 
-const NO_TOOLS: &str = "Tool calls are not supported; a call would come back as plain text. \
-     Leave it out, or set `tool_choice` to `none`.";
-const NO_FUNCTIONS: &str = "Function calls are not supported; a call would come back as plain \
-     text. Leave it out, or set `function_call` to `none`.";
+const NO_FUNCTIONS: &str = "Send `tools` and `tool_choice` instead.";
 const NO_WHITESPACE: &str =
     "White space in JSON cannot be chosen. Leave it out, or send a grammar.";
 
@@ -127,8 +124,7 @@ const NO_SAMPLER: &str = "The sampler has no such setting. Leave it out.";
 const NO_TEMPLATE: &str = "The model's own chat template is used. Leave it out, or render the prompt yourself \
      and use `/v1/completions`.";
 const NO_DOCUMENTS: &str = "Put the documents' text into a message.";
-const NO_THINKING: &str = "Send the variable that the model's chat template reads in \
-     `chat_template_kwargs`, such as `{\"enable_thinking\": true}`.";
+const NO_REASONING: &str = "Send `reasoning_effort` instead.";
 const NO_SUCH: &str = "It is not supported. Leave it out.";
 const NO_LORA: &str = "Name the adapter in `model`, such as `base:adapter`.";
 
@@ -193,10 +189,14 @@ pub(crate) const FIELDS: &[Field] = &[
     applied(Chat, "chat_template_kwargs"),
     applied(Chat, "add_generation_prompt"),
     applied(Chat, "continue_final_message"),
-    // The demo and most models know a call format, but without a parser the call would reach the
-    // client as text with `finish_reason` stop, and an agent would treat it as the answer.
-    refused_unless("tools", "tool_choice", "\"none\"", NO_TOOLS),
-    refused(Chat, "tool_choice", &["\"none\"", "\"auto\""], NO_TOOLS),
+    applied(Chat, "tools"),
+    applied(Chat, "tool_choice"),
+    applied(Chat, "parallel_tool_calls"),
+    applied(Chat, "reasoning_effort"),
+    applied(Chat, "thinking"),
+    applied(Chat, "enable_thinking"),
+    applied(Chat, "include_reasoning"),
+    // OpenAI's first form of tools, long deprecated.
     refused_unless("functions", "function_call", "\"none\"", NO_FUNCTIONS),
     refused(
         Chat,
@@ -263,9 +263,7 @@ pub(crate) const FIELDS: &[Field] = &[
     refused(Both, "do_sample", &["true"], NO_SAMPLER),
     refused(Chat, "chat_template", &[], NO_TEMPLATE),
     refused(Chat, "documents", &[], NO_DOCUMENTS),
-    refused(Chat, "reasoning", &[], NO_THINKING),
-    refused(Chat, "thinking", &["{\"type\":\"disabled\"}"], NO_THINKING),
-    refused(Chat, "enable_thinking", &[], NO_THINKING),
+    refused(Chat, "reasoning", &[], NO_REASONING),
     refused(Both, "detokenize", &["true"], NO_SUCH),
     refused(Both, "spaces_between_special_tokens", &["true"], NO_SUCH),
     refused(Both, "return_context_logits", &["false"], NO_SUCH),
@@ -310,12 +308,8 @@ pub(crate) const FIELDS: &[Field] = &[
     ignored(Both, "prompt_cache_options", &[]),
     ignored(Both, "prompt_cache_retention", &[]),
     ignored(Both, "safety_identifier", &[]),
-    ignored(Chat, "reasoning_effort", &["\"none\""]),
     ignored(Chat, "verbosity", &["\"medium\""]),
     ignored(Chat, "prediction", &[]),
-    // True is OpenAI's default; without tools it says nothing either way.
-    ignored(Chat, "parallel_tool_calls", &["true"]),
-    ignored(Chat, "include_reasoning", &["true"]),
     ignored(Both, "request_id", &[]),
     // Which library guides is the executor's choice, and there is nothing to fall back to.
     ignored(Both, "guided_decoding_backend", &[]),

@@ -41,6 +41,11 @@ impl IgnoredFields {
         }
     }
 
+    /// Records a field that turned out to have no effect on the model at hand.
+    pub fn add(&mut self, field: &'static str) {
+        self.push(field);
+    }
+
     /// True if every field was applied.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()

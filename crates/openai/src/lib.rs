@@ -45,8 +45,8 @@ pub use logprobs::{
 };
 pub use model::{ModelCard, ModelList};
 pub use response::{
-    AssistantMessage, ChatChoice, ChatCompletion, Completion, CompletionChoice,
-    CompletionTokensDetails, FinishReason, PromptTokensDetails, StopReason, Usage,
+    AssistantMessage, CalledFunction, ChatChoice, ChatCompletion, Completion, CompletionChoice,
+    CompletionTokensDetails, FinishReason, MessageToolCall, PromptTokensDetails, StopReason, Usage,
 };
 
 /// A request that passed validation, with the fields of the body that had no effect on it.

@@ -73,6 +73,12 @@ impl Usage {
             completion_tokens_details: CompletionTokensDetails::default(),
         }
     }
+
+    /// The same with the generated tokens that were reasoning.
+    pub fn with_reasoning(mut self, tokens: u64) -> Self {
+        self.completion_tokens_details.reasoning_tokens = tokens;
+        self
+    }
 }
 
 /// The answer to a chat request.
@@ -138,13 +144,23 @@ impl ChatChoice {
         logprobs: Option<ChatLogprobs>,
         finish_reason: FinishReason,
     ) -> Self {
+        let message = AssistantMessage {
+            content: Some(content),
+            ..AssistantMessage::default()
+        };
+        Self::new(index, message, logprobs, finish_reason)
+    }
+
+    /// A choice.
+    pub fn new(
+        index: u32,
+        message: AssistantMessage,
+        logprobs: Option<ChatLogprobs>,
+        finish_reason: FinishReason,
+    ) -> Self {
         Self {
             index,
-            message: AssistantMessage {
-                role: "assistant",
-                content: Some(content),
-                refusal: None,
-            },
+            message,
             logprobs,
             finish_reason,
             stop_reason: None,
@@ -158,8 +174,55 @@ impl ChatChoice {
 pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: &'static str,
+    /// `None`: the model only called tools.
     pub content: Option<String>,
     pub refusal: Option<String>,
+    /// What the model thought before it answered; DeepSeek's name of it, which open servers share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<MessageToolCall>,
+}
+
+impl Default for AssistantMessage {
+    fn default() -> Self {
+        Self {
+            role: "assistant",
+            content: None,
+            refusal: None,
+            reasoning_content: None,
+            tool_calls: Vec::new(),
+        }
+    }
+}
+
+/// A call that the model made.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MessageToolCall {
+    pub id: String,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub call_type: &'static str,
+    pub function: CalledFunction,
+}
+
+impl MessageToolCall {
+    /// A call of a function; `arguments` is JSON text.
+    pub fn new(id: String, name: String, arguments: String) -> Self {
+        Self {
+            id,
+            call_type: "function",
+            function: CalledFunction { name, arguments },
+        }
+    }
+}
+
+/// Which function the model called, and with what.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CalledFunction {
+    pub name: String,
+    /// JSON text, as the model wrote it: cut where the answer was.
+    pub arguments: String,
 }
 
 /// The answer to a completions request.
@@ -240,6 +303,28 @@ mod tests {
                 r#""completion_tokens_details":{"reasoning_tokens":0}},"system_fingerprint":null}"#
             )
         );
+    }
+
+    #[test]
+    fn a_message_tells_calls_and_reasoning_where_there_are_some() {
+        let message = AssistantMessage {
+            reasoning_content: Some("Hm".into()),
+            tool_calls: vec![MessageToolCall::new(
+                "call_1".into(),
+                "f".into(),
+                "{}".into(),
+            )],
+            ..AssistantMessage::default()
+        };
+        assert_eq!(
+            serde_json::to_string(&message).unwrap(),
+            concat!(
+                r#"{"role":"assistant","content":null,"refusal":null,"reasoning_content":"Hm","#,
+                r#""tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#
+            )
+        );
+        let usage = Usage::new(3, 5, 0).with_reasoning(4);
+        assert_eq!(usage.completion_tokens_details.reasoning_tokens, 4);
     }
 
     #[test]

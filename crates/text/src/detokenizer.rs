@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::decoder::Assembly;
-use crate::tokenizer::pieces::append;
+use crate::tokenizer::pieces::{Piece, append};
 
 /// The text of one sequence, as its ids arrive.
 ///
@@ -22,6 +22,8 @@ use crate::tokenizer::pieces::append;
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip_special_tokens: bool,
+    /// Special tokens that are text although others are skipped; mostly none.
+    shown: Arc<[u32]>,
     /// Whether a visible token has been decoded.
     started: bool,
     /// The token that waits to know whether it is the last one.
@@ -43,6 +45,7 @@ impl Detokenizer {
         Self {
             tokenizer,
             skip_special_tokens,
+            shown: Arc::default(),
             started: false,
             waiting: None,
             assembler,
@@ -50,10 +53,18 @@ impl Detokenizer {
         }
     }
 
+    /// Makes these special tokens a part of the text, whatever becomes of the others.
+    #[must_use]
+    pub fn showing(mut self, ids: Arc<[u32]>) -> Self {
+        self.shown = ids;
+        self
+    }
+
     /// Takes the next id and appends to `out` the text that is now certain, which may be none. Ids
     /// outside the vocabulary are no text.
     pub fn push(&mut self, id: u32, out: &mut String) {
-        let Some(piece) = self.tokenizer.piece(id, self.skip_special_tokens) else {
+        let Some(piece) = visible(&self.tokenizer, self.skip_special_tokens, &self.shown, id)
+        else {
             return;
         };
         let parts = self.tokenizer.decoder();
@@ -80,8 +91,9 @@ impl Detokenizer {
         self.assembler.finish(out);
         if !self.ids.is_empty() {
             let ids = std::mem::take(&mut self.ids);
+            let skips_special = self.skip_special_tokens && self.shown.is_empty();
             // Where the whole decoding fails there is no text to equal.
-            if let Ok(text) = self.tokenizer.decode(&ids, self.skip_special_tokens) {
+            if let Ok(text) = self.tokenizer.decode(&ids, skips_special) {
                 out.push_str(&text);
             }
         }
@@ -91,7 +103,8 @@ impl Detokenizer {
     fn decode(&mut self, id: u32, last: bool, out: &mut String) {
         let first = !std::mem::replace(&mut self.started, true);
         if !first && !last {
-            if let Some(piece) = self.tokenizer.piece(id, self.skip_special_tokens) {
+            let piece = visible(&self.tokenizer, self.skip_special_tokens, &self.shown, id);
+            if let Some(piece) = piece {
                 self.assembler.push(piece.bytes, piece.is_byte, out);
             }
             return;
@@ -107,6 +120,17 @@ impl Detokenizer {
             self.assembler.push(&bytes, is_byte, out);
         }
     }
+}
+
+/// The token's text, unless it is skipped.
+fn visible<'a>(
+    tokenizer: &'a Tokenizer,
+    skips_special: bool,
+    shown: &[u32],
+    id: u32,
+) -> Option<Piece<'a>> {
+    let piece = tokenizer.piece(id, skips_special);
+    piece.or_else(|| tokenizer.piece(id, false).filter(|_| shown.contains(&id)))
 }
 
 /// Joins pieces into text.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use inflight_parsers::Format;
 use serde_json::{Map, Value};
 
 use crate::error::TextError;
@@ -21,6 +22,7 @@ pub struct TextModel {
     tokenizer: Arc<Tokenizer>,
     chat_template: Option<ChatTemplate>,
     generation: GenerationConfig,
+    format: Format,
 }
 
 impl TextModel {
@@ -60,12 +62,20 @@ impl TextModel {
             )],
             None => template_sources(config.get("chat_template")),
         };
+        let model_type = parse_object("config.json", file("config.json"))?;
+        let model_type = model_type
+            .as_ref()
+            .and_then(|config| config.get("model_type"));
+        let model_type = model_type.and_then(Value::as_str);
+        let all: Vec<&str> = sources.iter().map(|(_, source)| source.as_str()).collect();
+        let format = inflight_parsers::detect(&all.join("\n"), model_type);
         let chat_template =
             (!sources.is_empty()).then(|| ChatTemplate::new(sources, special_tokens));
         Ok(Self {
             tokenizer: Arc::new(tokenizer),
             chat_template,
             generation,
+            format,
         })
     }
 
@@ -77,6 +87,11 @@ impl TextModel {
     /// The chat template; `None` where the model has none and can only complete.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat_template.as_ref()
+    }
+
+    /// How the model writes reasoning and tool calls, as its chat template and configuration tell.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// The model's sampling defaults and stop ids.

@@ -230,12 +230,32 @@ impl ChatTemplate {
     }
 }
 
-impl fmt::Debug for ChatTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sources = match &self.0 {
+impl ChatTemplate {
+    fn sources(&self) -> &Sources {
+        match &self.0 {
             Renderer::Engine(engine) => engine.sources(),
             Renderer::Pool(pool) => pool.sources(),
+        }
+    }
+
+    /// Whether any of the model's templates names this variable. A template that does not cannot show it.
+    pub fn names(&self, variable: &str) -> bool {
+        let is_part = |byte: Option<&u8>| {
+            byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
         };
+        self.sources().templates.iter().any(|(_, source)| {
+            source.match_indices(variable).any(|(start, word)| {
+                let bytes = source.as_bytes();
+                let before = start.checked_sub(1).and_then(|before| bytes.get(before));
+                !is_part(before) && !is_part(bytes.get(start + word.len()))
+            })
+        })
+    }
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sources = self.sources();
         let names: Vec<&String> = sources.templates.iter().map(|(name, _)| name).collect();
         f.debug_struct("ChatTemplate")
             .field("templates", &names)

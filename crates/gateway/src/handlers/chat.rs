@@ -6,9 +6,10 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
-use inflight_openai::{ApiError, Parsed};
+use inflight_openai::{ApiError, IgnoredFields, Parsed};
 use inflight_text::{TemplateInput, TextModel};
 
+use super::answer;
 use super::generate::{self, Prepared};
 use super::locate::locate;
 use super::prompt::{self, SpecialTokens};
@@ -44,7 +45,7 @@ pub(super) fn prepare_parsed(
 ) -> Result<Prepared, ApiError> {
     let Parsed {
         mut request,
-        ignored,
+        mut ignored,
     } = parsed;
     let model = locate(state, &request.generation.model)?;
     let started = Instant::now();
@@ -56,7 +57,9 @@ pub(super) fn prepare_parsed(
              gateway with `--tokenizer`.",
         )
     })?;
-    let text = render(files, messages, request.template.clone())?;
+    let format = state.formats.of(&model.entry.name, files);
+    let mut text = render(files, messages, &request.template, &mut ignored)?;
+    let answer = answer::options(&mut request, format, files, &model.served, &mut text)?;
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
     let requested = Requested::chat(&request).with_lora(lora);
     let special = SpecialTokens::of(&request.generation, SpecialTokens::Written);
@@ -70,15 +73,17 @@ pub(super) fn prepare_parsed(
         log_probs: request.logprobs,
         generation: request.generation,
         prompts: vec![prompt],
+        answer,
         ignored,
     })
 }
 
-/// The prompt of a conversation, by the model's own template.
+/// The prompt of a conversation, by the model's own template. Reports the fields that the template does not read.
 pub(super) fn render(
     model: &TextModel,
     mut messages: Vec<Message>,
-    options: TemplateOptions,
+    options: &TemplateOptions,
+    ignored: &mut IgnoredFields,
 ) -> Result<String, ApiError> {
     let template = model.chat_template().ok_or_else(|| {
         ApiError::invalid_request(
@@ -92,6 +97,21 @@ pub(super) fn render(
             message.role = Role::System;
         }
     }
+    let tools = options.tools.as_ref().map(|tools| tools.for_template());
+    if tools.is_some() && !template.names("tools") {
+        return Err(ApiError::unsupported(
+            "tools",
+            "The model's chat template does not show tools to the model. Leave `tools` out, or send them to a \
+             model that was trained with them.",
+        ));
+    }
+    let mut kwargs = options.kwargs.clone();
+    for field in options
+        .reasoning
+        .apply(&mut kwargs, |name| template.names(name))
+    {
+        ignored.add(field);
+    }
     let last = messages.last().map(|message| message.content.clone());
     let messages = serde_json::to_value(&messages).map_err(|error| {
         tracing::error!(%error, "cannot pass messages to the template");
@@ -99,9 +119,9 @@ pub(super) fn render(
     })?;
     let input = TemplateInput {
         messages,
+        tools,
         add_generation_prompt: options.add_generation_prompt,
-        extra: options.kwargs,
-        ..TemplateInput::default()
+        extra: kwargs,
     };
     let text = template.render(&input).map_err(|error| {
         if error.is_temporary() {

@@ -55,6 +55,7 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     Ok(Prepared {
         model,
         log_probs: request.logprobs,
+        answer: None,
         generation: request.generation,
         prompts,
         ignored: parsed.ignored,

@@ -20,6 +20,7 @@ use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
+use crate::stream::answer::AnswerOptions;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
@@ -49,7 +50,31 @@ pub(super) struct Prepared {
     pub(super) prompts: Vec<PreparedPrompt>,
     /// `Some(k)`: choices report log probabilities, with k alternatives.
     pub(super) log_probs: Option<u32>,
+    /// Where answers may be more than text.
+    pub(super) answer: Option<AnswerOptions>,
     pub(super) ignored: IgnoredFields,
+}
+
+impl Prepared {
+    fn may_drop_guide(&self) -> bool {
+        let answer = self.answer.as_ref();
+        answer.is_some_and(|answer| answer.may_drop_guide)
+    }
+
+    /// Leaves the answer to the model; it is checked when it is there.
+    fn drop_guide(&mut self) {
+        if let Some(extensions) = &mut self.generation.extensions {
+            extensions.guide = None;
+        }
+        for prompt in &mut self.prompts {
+            if let Some(extras) = &mut prompt.params.extras {
+                extras.guide = None;
+            }
+        }
+        if let Some(call) = self.answer.as_mut().and_then(|answer| answer.call.as_mut()) {
+            call.suffix = None;
+        }
+    }
 }
 
 /// Reads the body and admits the request.
@@ -103,7 +128,13 @@ impl Received {
         let ((mut prepared, more), arrival) = self.work(state, kind, prepare).await?;
         let extensions = prepared.generation.extensions.as_ref();
         if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
-            state.guides.check(&state.admission, guide).await?;
+            let verdict = state.guides.check(&state.admission, guide).await;
+            match verdict {
+                Err(error) if error.status() == 400 && prepared.may_drop_guide() => {
+                    prepared.drop_guide();
+                }
+                verdict => verdict?,
+            }
         }
         if state.first_token_timeout.is_some() && prepared.model.served.triton().is_none() {
             // Otherwise the first token of an answer in one piece arrives with its last.
@@ -256,6 +287,10 @@ pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
             let choice = match lists || counts {
                 true => choice.with_tokens(lists),
                 false => choice,
+            };
+            let choice = match &prepared.answer {
+                Some(options) => choice.with_answer(options),
+                None => choice,
             };
             choices.push(match prepared.generation.max_tokens {
                 Some(0) => choice.with_only_prompt(),

@@ -54,7 +54,10 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
 }
 
 fn count(state: &AppState, body: &[u8]) -> Result<(TokenCount, IgnoredFields), ApiError> {
-    let Parsed { request, ignored } = request::parse_count(body)?;
+    let Parsed {
+        request,
+        mut ignored,
+    } = request::parse_count(body)?;
     let Located { served, .. } = locate(state, &request.generation.model)?;
     let model = served.text.as_deref().ok_or_else(|| {
         ApiError::invalid_request(
@@ -62,7 +65,8 @@ fn count(state: &AppState, body: &[u8]) -> Result<(TokenCount, IgnoredFields), A
             "The gateway has no tokenizer for this model. Start the gateway with `--tokenizer`.",
         )
     })?;
-    let text = chat::render(model, request.messages, request.template).map_err(named)?;
+    let text = chat::render(model, request.messages, &request.template, &mut ignored);
+    let text = text.map_err(named)?;
     let tokens = prompt::tokenize(&served, model, "messages", &text, false)?;
     let input_tokens = tokens.len() as u64;
     Ok((TokenCount { input_tokens }, ignored))

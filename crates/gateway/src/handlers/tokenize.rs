@@ -53,7 +53,7 @@ fn answered<T: serde::Serialize>(
 
 fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, IgnoredFields), ApiError> {
     let parsed = parse_tokenize(body)?;
-    let request = parsed.request;
+    let (request, mut ignored) = (parsed.request, parsed.ignored);
     let Located { served, .. } = locate_or_only(state, request.model.as_deref())?;
     let (field, adds) = match request.input {
         TokenizeInput::Text(_) => ("prompt", true),
@@ -62,7 +62,9 @@ fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, Ignored
     let model = files(&served, field)?;
     let text = match request.input {
         TokenizeInput::Text(text) => text,
-        TokenizeInput::Chat(messages, options) => chat::render(model, messages, options)?,
+        TokenizeInput::Chat(messages, options) => {
+            chat::render(model, messages, &options, &mut ignored)?
+        }
     };
     let adds = request.add_special_tokens.unwrap_or(adds);
     let tokens = prompt::tokenize(&served, model, field, &text, adds)?;
@@ -75,7 +77,7 @@ fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, Ignored
             .then(|| tokens.iter().map(name).collect()),
         tokens,
     };
-    Ok((answer, parsed.ignored))
+    Ok((answer, ignored))
 }
 
 fn text_of(state: &AppState, body: &[u8]) -> Result<(DetokenizeResponse, IgnoredFields), ApiError> {

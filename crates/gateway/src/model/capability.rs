@@ -30,6 +30,7 @@ pub(crate) enum Capability {
     AddSpecialTokens,
     Usage,
     Guide,
+    StructuralFormats,
     Beams,
     BadWords,
     AllowedTokens,
@@ -56,6 +57,7 @@ impl Capability {
             Self::TopLogProbs => Some(names::TOP_LOG_PROBS),
             Self::PromptLogProbs => Some(names::PROMPT_LOG_PROBS),
             Self::Guide => Some(names::GUIDED_DECODING),
+            Self::StructuralFormats => Some(names::STRUCTURAL_FORMATS),
             Self::Beams => Some(names::BEAM_SEARCH),
             Self::BadWords => Some(names::BAD_WORDS),
             Self::AllowedTokens => Some(names::EMBEDDING_BIAS),
@@ -155,6 +157,7 @@ fn triton_lacks(
         // A request of its own for each sequence has no beams, and Triton's models read no priority.
         | Capability::Beams
         | Capability::Priority
+        | Capability::StructuralFormats
         | Capability::TopLogProbs
         | Capability::PromptLogProbs => Some(unsupported()),
         Capability::Usage => (model.text.is_none() && !triton.counts_tokens()).then(|| {

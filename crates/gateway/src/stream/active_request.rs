@@ -140,7 +140,7 @@ impl ActiveRequest {
             let all_stopped = self
                 .choices
                 .iter()
-                .all(|choice| choice.finish == Some(FinishReason::Stop));
+                .all(|choice| choice.finish != Some(FinishReason::Length));
             self.record.finished(all_stopped);
         }
         Poll::Ready(result)
@@ -260,10 +260,12 @@ impl ActiveRequest {
 
     /// The usage so far; `None` where nobody counts the prompt's tokens.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        Some(Usage::new(
+        let usage = Usage::new(
             self.record.prompt_tokens?,
             self.generated(),
             self.cached_tokens,
-        ))
+        );
+        let reasoning = self.choices.iter().map(Choice::reasoning_tokens).sum();
+        Some(usage.with_reasoning(reasoning))
     }
 }

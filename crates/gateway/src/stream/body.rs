@@ -12,12 +12,13 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use inflight_openai::ApiError;
-use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameExtras, FrameLogprobs};
+use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameDelta, FrameExtras, FrameLogprobs};
+use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
-use super::choice::Piece;
+use super::choice::{Choice, Piece};
 pub(crate) use super::tells::Shape;
-use super::tells::Tells;
+use super::tells::{PromptCounts, Tells};
 
 /// A response body of server-sent events.
 #[derive(Debug)]
@@ -83,6 +84,9 @@ impl EventBody {
                 continue;
             }
             let buffer = &mut self.buffer;
+            if choice.has_answer() {
+                write_events(choice, template, &self.tells, index, counts, buffer);
+            }
             let mut from = Piece::default();
             for piece in choice.pieces.iter().copied() {
                 let text = choice.ready.get(from.text_end..piece.text_end);
@@ -144,6 +148,46 @@ impl EventBody {
         self.buffer.extend_from_slice(DONE);
         self.over = true;
     }
+}
+
+/// Writes what a choice tells beyond text. Only chat has such choices.
+fn write_events(
+    choice: &mut Choice,
+    template: &ChunkTemplate,
+    tells: &Tells,
+    index: usize,
+    counts: PromptCounts,
+    buffer: &mut BytesMut,
+) {
+    let mut told = 0;
+    // Taking log probabilities and tokens changes the choice.
+    let mut ids = choice.ids.take();
+    let mut log_probs = choice.log_probs.take();
+    for event in choice.events() {
+        let delta = match event.delta {
+            Delta::Content(text) => FrameDelta::Content(text),
+            Delta::Reasoning(text) => FrameDelta::Reasoning(text),
+            Delta::CallBegin { index, id, name } => FrameDelta::CallBegin {
+                index,
+                id: id.unwrap_or_default(),
+                name,
+            },
+            Delta::CallArguments { index, json } => FrameDelta::CallArguments { index, json },
+            Delta::CallEnd { .. } => continue,
+        };
+        let count = event.log_probs_end.saturating_sub(told);
+        told = told.max(event.log_probs_end);
+        let values = log_probs.as_mut().filter(|_| count > 0);
+        let values = values.map(|log_probs| log_probs.take_chat(count));
+        let extras = match tells.has_extras() {
+            true => tells.extras(Shape::Chat, index, event.tokens_end, ids.as_mut(), counts),
+            false => FrameExtras::default(),
+        };
+        let values = values.as_ref().map(FrameLogprobs::Chat);
+        template.write_delta(buffer, delta, values, extras);
+    }
+    choice.ids = ids;
+    choice.log_probs = log_probs;
 }
 
 impl Body for EventBody {

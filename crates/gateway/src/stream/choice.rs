@@ -1,39 +1,38 @@
 //! One choice of an answer: tokens or text in, text that is safe to show out. Owns the order of detokenizer and
-//! stop strings, the finish reason and the count of tokens; knows nothing of events or bodies.
+//! stop strings, the finish reason and the count of tokens; knows nothing of bodies.
+//!
+//! A body reads what has come since the last [`Choice::clear_ready`]: [`Choice::events`] are the same for every
+//! choice, one for each token that brought something. The bodies of plain text go through [`Choice::pieces`] and
+//! [`Choice::ready`] instead, which a choice with an [`Answer`] leaves empty.
 //!
 //! A token counts if it was generated for the choice: the token that completed a stop string counts, what came
 //! after it does not. The token that ended the sequence, be it the end token or one of `stop_token_ids`, has no
 //! text but counts, and has its entry among the log probabilities, as in vLLM: clients that score a text ask
 //! for one token more and drop the last entry.
 
+mod pieces;
+mod token_ids;
+
 use std::sync::Arc;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, StopReason};
+use inflight_parsers::Delta;
 use inflight_text::{Detokenizer, StopMatcher, Tokenizer};
 
+pub(super) use pieces::{MAX_PIECES, Piece};
+pub(crate) use token_ids::TokenIds;
+
+use super::answer::{Answer, AnswerOptions, Event};
 use super::logprobs::LogProbs;
 use crate::upstream::inbox::DeltaDetails;
+use pieces::push_piece;
 
 /// An echoed prompt: what a completion's text starts with.
 #[derive(Debug)]
 pub(crate) struct Echo {
     pub text: String,
     pub tokens: Vec<i32>,
-}
-
-/// Pieces kept apart while nobody takes them. A client that is this far behind gets the rest in one piece.
-const MAX_PIECES: usize = 256;
-
-/// What one token brought: one event of a stream. Each piece begins where the one before it ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// In [`Choice::ready`].
-    pub text_end: usize,
-    /// Among the released log probabilities.
-    pub log_probs_end: usize,
-    /// Among the generated tokens, where the answer tells of them; else 0.
-    pub tokens_end: usize,
 }
 
 /// What ended a choice.
@@ -51,30 +50,6 @@ impl Stopped {
             Self::Text(index) => StopReason::Text(stop.get(index).cloned().unwrap_or_default()),
             Self::Token(token) => StopReason::Token(token),
         }
-    }
-}
-
-/// The generated tokens of a choice that lists them.
-#[derive(Debug, Default)]
-pub(crate) struct TokenIds {
-    pub all: Vec<i32>,
-    /// How many are told.
-    told: usize,
-    /// Whether anything of the choice was told.
-    has_begun: bool,
-}
-
-impl TokenIds {
-    /// The tokens up to `end` that are not told yet.
-    pub(crate) fn tell(&mut self, end: usize) -> &[i32] {
-        let from = self.told;
-        self.told = end.min(self.all.len()).max(from);
-        self.all.get(from..self.told).unwrap_or_default()
-    }
-
-    /// Whether this is the first that is told of the choice.
-    pub(crate) fn begins(&mut self) -> bool {
-        !std::mem::replace(&mut self.has_begun, true)
     }
 }
 
@@ -110,6 +85,8 @@ pub(crate) struct Choice {
     counts_tokens: bool,
     /// All generated tokens, where the answer lists them.
     pub ids: Option<TokenIds>,
+    /// Where the answer may be more than text.
+    answer: Option<Box<Answer>>,
 }
 
 impl Choice {
@@ -143,7 +120,46 @@ impl Choice {
             stop_token: None,
             counts_tokens: false,
             ids: None,
+            answer: None,
         }
+    }
+
+    /// Reads the text as an answer that may be more.
+    pub(crate) fn with_answer(mut self, options: &AnswerOptions) -> Self {
+        self.detokenizer = self
+            .detokenizer
+            .map(|detokenizer| detokenizer.showing(Arc::clone(&options.markers)));
+        self.counts_tokens = true;
+        self.answer = Some(Box::new(Answer::new(options)));
+        self
+    }
+
+    /// What has come since the last clear. Only for choices without log probabilities of an echoed prompt.
+    pub(crate) fn events(&self) -> impl Iterator<Item = Event<'_>> {
+        let answered = self.answer.iter().flat_map(|answer| answer.events());
+        let mut start = 0;
+        let plain = self.pieces.iter().map(move |piece| {
+            let text = self.ready.get(start..piece.text_end).unwrap_or_default();
+            start = piece.text_end;
+            Event {
+                delta: Delta::Content(text),
+                log_probs_end: piece.log_probs_end,
+                tokens_end: piece.tokens_end,
+            }
+        });
+        answered.chain(plain)
+    }
+
+    /// Whether the events are all there is: `ready` and `pieces` stay empty.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// Generated tokens that were reasoning.
+    pub(crate) fn reasoning_tokens(&self) -> u64 {
+        self.answer
+            .as_ref()
+            .map_or(0, |answer| answer.reasoning_tokens())
     }
 
     /// Makes the stop string or token that ends the choice a part of its text.
@@ -178,7 +194,8 @@ impl Choice {
     /// finished change nothing. `prompt`: log probabilities of the prompt, if they were asked for.
     ///
     /// # Errors
-    /// The worker gave the sequence up: its time ran out, or it was cancelled there.
+    /// The worker gave the sequence up: its time ran out, or it was cancelled there. Or the calls of the answer
+    /// are not what the request demands.
     pub(crate) fn take(
         &mut self,
         tokens: &[i32],
@@ -189,6 +206,25 @@ impl Choice {
         if self.finish.is_some() {
             return Ok(());
         }
+        self.take_row(tokens, reason, details, prompt)?;
+        if let Some(finish) = self.finish
+            && let Some(answer) = &mut self.answer
+        {
+            let log_probs_end = self.log_probs.as_ref().map_or(0, LogProbs::released);
+            let by_itself = self.stops.hit().is_none();
+            let finish = answer.finish(finish, by_itself, log_probs_end, self.tokens as usize)?;
+            self.finish = Some(finish);
+        }
+        Ok(())
+    }
+
+    fn take_row(
+        &mut self,
+        tokens: &[i32],
+        reason: WorkerReason,
+        details: Option<&DeltaDetails>,
+        prompt: Option<&PromptLogProbs>,
+    ) -> Result<(), ApiError> {
         if let Some(echo) = self.echo.take() {
             self.ready.push_str(&echo.text);
             if let Some((log_probs, values)) = self.log_probs.as_mut().zip(prompt) {
@@ -214,7 +250,13 @@ impl Choice {
         };
         self.stop_token = end.filter(|_| end != self.end_id);
         // Then it is a token like the others.
-        let ended_in_text = self.shows_stops && tokens.len() < tokens_and_end.len();
+        let shows_end = self.shows_stops
+            || self
+                .answer
+                .as_ref()
+                .zip(end)
+                .is_some_and(|(answer, end)| answer.reads(end));
+        let ended_in_text = shows_end && tokens.len() < tokens_and_end.len();
         let tokens = if ended_in_text {
             tokens_and_end
         } else {
@@ -269,6 +311,9 @@ impl Choice {
     pub(crate) fn clear_ready(&mut self) {
         self.ready.clear();
         self.pieces.clear();
+        if let Some(answer) = &mut self.answer {
+            answer.clear();
+        }
     }
 
     /// Everything up to here.
@@ -295,6 +340,14 @@ impl Choice {
     /// Ends a piece here. Log probabilities that were released together each get a piece of their own: clients
     /// expect one an event.
     fn end_piece(&mut self) {
+        if let Some(answer) = &mut self.answer {
+            let log_probs_end = self.log_probs.as_ref().map_or(0, LogProbs::released);
+            if answer.read(&self.ready, log_probs_end, self.tokens as usize) {
+                self.finish = Some(FinishReason::Stop);
+            }
+            self.ready.clear();
+            return;
+        }
         if let Some(log_probs) = &self.log_probs {
             let last = self.pieces.last().copied().unwrap_or_default();
             let (told, tokens) = (last.log_probs_end, last.tokens_end);
@@ -390,23 +443,6 @@ impl Choice {
     }
 }
 
-/// Adds a piece that ends here, unless it is empty.
-fn push_piece(pieces: &mut Vec<Piece>, text_end: usize, log_probs_end: usize, tokens_end: usize) {
-    let last = pieces.last().copied().unwrap_or_default();
-    let piece = Piece {
-        text_end: text_end.max(last.text_end),
-        log_probs_end,
-        tokens_end,
-    };
-    if (piece.text_end, piece.log_probs_end) == (last.text_end, last.log_probs_end) {
-        return;
-    }
-    if pieces.len() >= MAX_PIECES {
-        pieces.pop();
-    }
-    pieces.push(piece);
-}
-
 fn is_failure(reason: WorkerReason) -> bool {
     matches!(reason, WorkerReason::TimedOut | WorkerReason::Cancelled)
 }
@@ -417,232 +453,4 @@ fn token_id(token: i32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use inflight_testkit::model::{END, byte_model_files, tokens};
-    use inflight_text::{ModelFiles, TextModel};
-
-    use super::*;
-
-    fn choice(model: &TextModel, stop: &[&str], log_probs: bool) -> Choice {
-        let stops: Vec<String> = stop.iter().map(|text| (*text).to_owned()).collect();
-        let tokenizer = model.tokenizer();
-        let log_probs = log_probs.then(|| LogProbs::new(Arc::clone(tokenizer), 0));
-        Choice::new(
-            Some(tokenizer),
-            true,
-            StopMatcher::new(&stops),
-            Arc::from([END]),
-            Some(END),
-            log_probs,
-            None,
-        )
-    }
-
-    /// Text generated, stop strings, why the worker ended it; text, tokens and reason told.
-    type Case = (
-        &'static str,
-        &'static [&'static str],
-        WorkerReason,
-        &'static str,
-        u64,
-        FinishReason,
-    );
-
-    /// Text, tokens, finish reason and tokens with log probabilities.
-    type Outcome = (String, u64, Option<FinishReason>, Vec<String>);
-
-    /// Feeds `tokens` cut where `cuts` has a bit, then the end.
-    fn feed(mut choice: Choice, tokens: &[i32], cuts: usize, reason: WorkerReason) -> Outcome {
-        let mut start = 0;
-        for end in 1..=tokens.len() {
-            if end < tokens.len() && cuts & (1 << (end - 1)) == 0 {
-                continue;
-            }
-            let reason = if end == tokens.len() {
-                reason
-            } else {
-                WorkerReason::NotFinished
-            };
-            choice
-                .take(&tokens[start..end], reason, None, None)
-                .unwrap();
-            start = end;
-        }
-        let told = choice
-            .log_probs
-            .as_mut()
-            .map(|log_probs| log_probs.take_completion(usize::MAX).tokens);
-        (
-            choice.ready,
-            choice.tokens,
-            choice.finish,
-            told.unwrap_or_default(),
-        )
-    }
-
-    #[test]
-    fn the_outcome_does_not_depend_on_how_rows_are_cut() {
-        let files: ModelFiles = byte_model_files()
-            .into_iter()
-            .map(|(name, data)| (name, data.to_vec()))
-            .collect();
-        let model = TextModel::load(&files).unwrap();
-        let stop = FinishReason::Stop;
-        let length = FinishReason::Length;
-        let cases: [Case; 9] = [
-            ("abcdef", &[], WorkerReason::Length, "abcdef", 6, length),
-            ("abENDxy", &["END"], WorkerReason::Length, "ab", 5, stop),
-            ("abEN", &["END"], WorkerReason::Length, "abEN", 4, length),
-            ("abcd", &["x"], WorkerReason::EndId, "abcd", 5, stop),
-            ("abEND", &["END"], WorkerReason::EndId, "ab", 5, stop),
-            ("a€b", &["€"], WorkerReason::Length, "a", 4, stop),
-            ("aé€", &["€€"], WorkerReason::EndId, "aé€", 7, stop),
-            ("aaab", &["aab", "b"], WorkerReason::Length, "a", 4, stop),
-            ("xy", &["xy"], WorkerReason::Length, "", 2, stop),
-        ];
-        for (text, stops, reason, shown, count, finish) in cases {
-            let tokens = tokens(text);
-            for log_probs in [false, true] {
-                for cuts in 0..1 << (tokens.len() - 1) {
-                    let choice = choice(&model, stops, log_probs);
-                    let (ready, counted, finished, told) = feed(choice, &tokens, cuts, reason);
-                    assert_eq!(
-                        (ready.as_str(), counted, finished),
-                        (shown, count, Some(finish))
-                    );
-                    if log_probs {
-                        let end = usize::from(count > text.len() as u64);
-                        assert_eq!(
-                            told.len(),
-                            shown.len() + end,
-                            "{text} {cuts:b}: a byte is a token, and so is the end"
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    /// Text and log probabilities of each piece.
-    fn pieces(choice: &mut Choice) -> Vec<(String, Vec<String>)> {
-        let mut from = Piece::default();
-        let mut list = Vec::new();
-        for piece in std::mem::take(&mut choice.pieces) {
-            let text = choice.ready[from.text_end..piece.text_end].to_owned();
-            let count = piece.log_probs_end - from.log_probs_end;
-            let log_probs = choice.log_probs.as_mut();
-            let told = log_probs.map(|log_probs| log_probs.take_completion(count).tokens);
-            list.push((text, told.unwrap_or_default()));
-            from = piece;
-        }
-        choice.clear_ready();
-        list
-    }
-
-    #[test]
-    fn each_token_is_a_piece_of_its_own_however_rows_are_cut() {
-        let files: ModelFiles = byte_model_files()
-            .into_iter()
-            .map(|(name, data)| (name, data.to_vec()))
-            .collect();
-        let model = TextModel::load(&files).unwrap();
-        type Texts = &'static [&'static str];
-        // Text generated and stop strings; the pieces' texts without and with log probabilities.
-        let cases: [(&str, Texts, Texts, Texts); 4] = [
-            ("abc", &[], &["a", "b", "c"], &["a", "b", "c", ""]),
-            // Two bytes: the first is told with no text, so that no event has two log probabilities.
-            ("aéb", &[], &["a", "é", "b"], &["a", "", "é", "b", ""]),
-            ("aENx", &["END"], &["a", "ENx"], &["a", "E", "N", "x", ""]),
-            ("aEN", &["END"], &["a", "EN"], &["a", "E", "N", ""]),
-        ];
-        for (text, stops, plain, told) in cases {
-            for log_probs in [false, true] {
-                let tokens = tokens(text);
-                let mut whole = choice(&model, stops, log_probs);
-                whole
-                    .take(&tokens, WorkerReason::EndId, None, None)
-                    .unwrap();
-                let list = pieces(&mut whole);
-                let texts: Vec<&str> = list.iter().map(|(text, _)| text.as_str()).collect();
-                assert_eq!(texts, if log_probs { told } else { plain }, "{text}");
-                if log_probs {
-                    assert!(list.iter().all(|(_, told)| told.len() == 1), "{list:?}");
-                }
-                let mut one_by_one = choice(&model, stops, log_probs);
-                let mut seen = Vec::new();
-                for token in &tokens {
-                    let row = std::slice::from_ref(token);
-                    let going_on = WorkerReason::NotFinished;
-                    one_by_one.take(row, going_on, None, None).unwrap();
-                    seen.extend(pieces(&mut one_by_one));
-                }
-                one_by_one
-                    .take(&[END], WorkerReason::EndId, None, None)
-                    .unwrap();
-                seen.extend(pieces(&mut one_by_one));
-                assert_eq!(seen, list, "{text}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_client_far_behind_gets_the_rest_in_one_piece() {
-        let files: ModelFiles = byte_model_files()
-            .into_iter()
-            .map(|(name, data)| (name, data.to_vec()))
-            .collect();
-        let model = TextModel::load(&files).unwrap();
-        let mut choice = choice(&model, &[], false);
-        let many = tokens(&"x".repeat(1_000));
-        choice
-            .take(&many, WorkerReason::Length, None, None)
-            .unwrap();
-        let list = pieces(&mut choice);
-        assert_eq!(list.len(), MAX_PIECES);
-        assert_eq!(list.last().unwrap().0.len(), 1_000 - (MAX_PIECES - 1));
-    }
-
-    #[test]
-    fn the_token_that_ends_a_sequence_counts_and_has_no_text() {
-        let files: ModelFiles = byte_model_files()
-            .into_iter()
-            .map(|(name, data)| (name, data.to_vec()))
-            .collect();
-        let model = TextModel::load(&files).unwrap();
-        for (reason, count) in [
-            (WorkerReason::EndId, 2),
-            (WorkerReason::StopWords, 2),
-            (WorkerReason::Length, 2),
-        ] {
-            let choice = choice(&model, &[], false);
-            let outcome = feed(choice, &[97, END], 0, reason);
-            assert_eq!((outcome.0.as_str(), outcome.1), ("a", count), "{reason:?}");
-        }
-        // Reported with its value, and not reported at all: the entry is there, its value unknown.
-        let details = DeltaDetails {
-            log_probs: vec![-0.5, -0.25],
-            ..DeltaDetails::default()
-        };
-        let reported: (&[i32], Option<&DeltaDetails>) = (&[97, END], Some(&details));
-        for ((row, details), values) in [
-            (reported, [Some(-0.5), Some(-0.25)]),
-            ((&[97], None), [Some(f32::NAN), None]),
-        ] {
-            let mut choice = choice(&model, &[], true);
-            choice
-                .take(row, WorkerReason::EndId, details, None)
-                .unwrap();
-            assert_eq!(choice.tokens, 2);
-            let told = choice.log_probs.unwrap().take_completion(usize::MAX);
-            assert_eq!(format!("{:?}", told.token_logprobs), format!("{values:?}"));
-            assert_eq!(told.text_offset, [0, 1]);
-        }
-        for reason in [WorkerReason::TimedOut, WorkerReason::Cancelled] {
-            assert!(
-                choice(&model, &[], false)
-                    .take(&[97], reason, None, None)
-                    .is_err()
-            );
-        }
-    }
-}
+mod tests;

@@ -10,9 +10,10 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use inflight_anthropic::{ContentBlock, Events, Message, StopReason, Usage};
 use inflight_openai::{ApiError, FinishReason};
+use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
-use super::choice::{Choice, Piece, Stopped};
+use super::choice::{Choice, Stopped};
 
 /// What an answer tells besides what the model generates.
 #[derive(Debug)]
@@ -92,11 +93,10 @@ impl MessageBody {
         let Some(choice) = self.request.choices.first_mut() else {
             return;
         };
-        let mut from = Piece::default();
-        for piece in choice.pieces.iter().copied() {
-            let text = choice.ready.get(from.text_end..piece.text_end);
-            from = piece;
-            self.events.text(&mut self.buffer, text.unwrap_or_default());
+        for event in choice.events() {
+            if let Delta::Content(text) = event.delta {
+                self.events.text(&mut self.buffer, text);
+            }
         }
         choice.clear_ready();
         if self.request.is_done()
@@ -147,8 +147,12 @@ impl Body for MessageBody {
 pub(crate) fn whole(request: &mut ActiveRequest, answer: Answer) -> Message {
     let mut content = Vec::new();
     // There is one choice.
-    if let Some(choice) = request.choices.first_mut() {
-        let text = std::mem::take(&mut choice.ready);
+    if let Some(choice) = request.choices.first() {
+        let events = choice.events().filter_map(|event| match event.delta {
+            Delta::Content(text) => Some(text),
+            _ => None,
+        });
+        let text: String = events.collect();
         if !text.is_empty() {
             content.push(ContentBlock::text(text));
         }

@@ -10,9 +10,10 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use inflight_openai::FinishReason;
 use inflight_openai::responses::{AnswerWriter, Outcome};
+use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
-use super::choice::{Choice, Piece};
+use super::choice::Choice;
 use crate::response_store::Keeping;
 
 /// A response body of server-sent events. As [`super::body::EventBody`]: everything ready at a poll becomes one
@@ -101,7 +102,11 @@ pub(crate) fn whole(
     if let Some(choice) = request.choices.first_mut() {
         let log_probs = choice.log_probs.as_mut();
         let log_probs = log_probs.map(|log_probs| log_probs.take_chat(usize::MAX).content);
-        let text = std::mem::take(&mut choice.ready);
+        let events = choice.events().filter_map(|event| match event.delta {
+            Delta::Content(text) => Some(text),
+            _ => None,
+        });
+        let text: String = events.collect();
         writer.content(&mut nothing, &text, log_probs.unwrap_or_default());
     }
     finish(request, &mut writer, &mut nothing, keeping)
@@ -109,19 +114,20 @@ pub(crate) fn whole(
 
 /// Writes all text that may be shown.
 fn write_choice(choice: &mut Choice, writer: &mut AnswerWriter, buffer: &mut BytesMut) {
-    let mut from = Piece::default();
-    for piece in choice.pieces.iter().copied() {
-        let text = choice.ready.get(from.text_end..piece.text_end);
-        let count = piece.log_probs_end - from.log_probs_end;
-        from = piece;
-        let log_probs = choice.log_probs.as_mut().filter(|_| count > 0);
-        let log_probs = log_probs.map(|log_probs| log_probs.take_chat(count).content);
-        writer.content(
-            buffer,
-            text.unwrap_or_default(),
-            log_probs.unwrap_or_default(),
-        );
+    let mut told = 0;
+    // Taking log probabilities changes the choice.
+    let mut log_probs = choice.log_probs.take();
+    for event in choice.events() {
+        let Delta::Content(text) = event.delta else {
+            continue;
+        };
+        let count = event.log_probs_end.saturating_sub(told);
+        told = told.max(event.log_probs_end);
+        let values = log_probs.as_mut().filter(|_| count > 0);
+        let values = values.map(|log_probs| log_probs.take_chat(count).content);
+        writer.content(buffer, text, values.unwrap_or_default());
     }
+    choice.log_probs = log_probs;
     choice.clear_ready();
 }
 

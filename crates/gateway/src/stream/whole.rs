@@ -1,8 +1,13 @@
 //! An answer in one piece, in the shapes of inflight-openai.
 
-use inflight_openai::{ChatChoice, ChatCompletion, Completion, CompletionChoice, FinishReason};
+use inflight_openai::{
+    AssistantMessage, ChatChoice, ChatCompletion, Completion, CompletionChoice, FinishReason,
+    MessageToolCall,
+};
+use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
+use super::choice::Choice;
 use super::tells::Tells;
 
 /// A finished chat answer.
@@ -21,13 +26,13 @@ pub(crate) fn chat(
     let choices = request.choices.iter_mut().zip(0u32..);
     let choices = choices
         .map(|(choice, index)| {
-            let text = std::mem::take(&mut choice.ready);
+            let message = message(choice);
             let log_probs = choice
                 .log_probs
                 .as_mut()
                 .map(|log_probs| log_probs.take_chat(usize::MAX));
             let finish = choice.finish.unwrap_or(FinishReason::Stop);
-            let mut told = ChatChoice::text(index, text, log_probs, finish);
+            let mut told = ChatChoice::new(index, message, log_probs, finish);
             let stopped = choice.stop_reason();
             told.stop_reason = stopped.map(|stopped| stopped.told(&tells.stop));
             told.token_ids = choice.ids.take().map(|ids| ids.all);
@@ -38,6 +43,42 @@ pub(crate) fn chat(
     answer.prompt_token_ids = tells.prompt(0).map(<[i32]>::to_vec);
     answer.prompt_logprobs = tells.prompt_logprobs(0, scores.first().and_then(Option::as_ref));
     answer
+}
+
+/// What a finished choice says.
+fn message(choice: &mut Choice) -> AssistantMessage {
+    if !choice.has_answer() {
+        return AssistantMessage {
+            content: Some(std::mem::take(&mut choice.ready)),
+            ..AssistantMessage::default()
+        };
+    }
+    let mut message = AssistantMessage::default();
+    for event in choice.events() {
+        match event.delta {
+            Delta::Content(text) => add(&mut message.content, text),
+            Delta::Reasoning(text) => add(&mut message.reasoning_content, text),
+            Delta::CallBegin { id, name, .. } => {
+                let id = id.unwrap_or_default().to_owned();
+                let call = MessageToolCall::new(id, name.to_owned(), String::new());
+                message.tool_calls.push(call);
+            }
+            Delta::CallArguments { json, .. } => {
+                if let Some(call) = message.tool_calls.last_mut() {
+                    call.function.arguments.push_str(json);
+                }
+            }
+            Delta::CallEnd { .. } => {}
+        }
+    }
+    if message.content.is_none() && message.tool_calls.is_empty() {
+        message.content = Some(String::new());
+    }
+    message
+}
+
+fn add(text: &mut Option<String>, more: &str) {
+    text.get_or_insert_default().push_str(more);
 }
 
 /// A finished completion.

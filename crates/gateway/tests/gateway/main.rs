@@ -20,6 +20,7 @@ mod responses;
 mod sharing;
 mod support;
 mod tokenize;
+mod tools;
 mod triton;
 mod unread;
 mod unread_log;

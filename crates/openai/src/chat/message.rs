@@ -125,7 +125,10 @@ impl Message {
         }
         // A refusal is what the assistant said in place of content.
         let refusal = fields.string("refusal")?;
+        // The second is the newer name in vLLM.
         let reasoning_content = fields.string("reasoning_content")?;
+        let reasoning = fields.string("reasoning")?;
+        let reasoning_content = reasoning_content.or(reasoning);
         let content = content.or(refusal);
         if content.is_none() && role != Role::Assistant {
             return Err(fields.missing("content"));

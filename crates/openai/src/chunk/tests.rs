@@ -57,6 +57,42 @@ fn chat_frames_are_openai_s() {
 }
 
 #[test]
+fn frames_of_calls_and_reasoning_are_openai_s() {
+    let template = ChunkTemplate::chat(&INFO, 1);
+    let written =
+        |delta| frame(|out| template.write_delta(out, delta, None, FrameExtras::default()));
+    for (delta, expected) in [
+        (FrameDelta::Content("a\""), json!({"content": "a\""})),
+        (
+            FrameDelta::Reasoning("a\""),
+            json!({"reasoning_content": "a\""}),
+        ),
+        (
+            FrameDelta::CallBegin {
+                index: 2,
+                id: "call_1",
+                name: "f",
+            },
+            json!({"tool_calls": [{"index": 2, "id": "call_1", "type": "function",
+                "function": {"name": "f", "arguments": ""}}]}),
+        ),
+        (
+            FrameDelta::CallArguments {
+                index: 2,
+                json: "{\"a",
+            },
+            json!({"tool_calls": [{"index": 2, "function": {"arguments": "{\"a"}}]}),
+        ),
+    ] {
+        assert_eq!(
+            written(delta),
+            event(&chat(json!({"index": 1, "delta": expected,
+                "logprobs": null, "finish_reason": null})))
+        );
+    }
+}
+
+#[test]
 fn completion_frames_are_openai_s() {
     let template = ChunkTemplate::completion(&INFO, 0);
     assert_eq!(frame(|out| template.write_role(out)), "");

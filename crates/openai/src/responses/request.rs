@@ -8,7 +8,7 @@ use super::item::{InputItem, Item};
 use super::messages::messages;
 use super::object::{ReasoningSettings, Settings, TextSettings};
 use crate::Parsed;
-use crate::chat::{ChatRequest, TemplateOptions, check_kwargs};
+use crate::chat::{ChatRequest, Reasoning, TemplateOptions, check_kwargs};
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
 use crate::generation::Generation;
@@ -111,10 +111,13 @@ impl ResponseRequest {
             generation: self.generation.clone(),
             messages,
             logprobs: self.logprobs,
+            include_reasoning: false,
             template: TemplateOptions {
                 add_generation_prompt: true,
                 continue_final_message: false,
                 kwargs: self.template_kwargs.clone(),
+                tools: None,
+                reasoning: Reasoning::default(),
             },
         })
     }

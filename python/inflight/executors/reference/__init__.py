@@ -146,7 +146,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         max_beam_width=values.max_beam_width,
         tokens_per_block=values.tokens_per_block,
         capabilities=CAPABILITIES
-        + (() if guides is None else ("guided_decoding",))
+        + (() if guides is None else ("guided_decoding", "structural_formats"))
         + (() if adapters is None else ("lora",)),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
     )

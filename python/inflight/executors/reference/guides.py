@@ -161,7 +161,11 @@ class Guides:
         return self._structural_tags(json.loads(guide))
 
     def _structural_tags(self, guide: dict[str, Any]) -> str:
-        """``{"structures": [{"begin", "schema", "end"}], "triggers": […]}``: text is free up to a trigger."""
+        """``{"structures": [{"begin", "schema", "end"}], "triggers": […]}``: text is free up to a trigger. Or
+        xgrammar's later form, ``{"type": "structural_tag", "format": {…}}``: see `lark`.
+        """
+        if "format" in guide:
+            return cast(str, self._llguidance.LLMatcher.grammar_from_lark(lark(guide["format"])))
         tags = []
         for structure in guide["structures"]:
             begin = structure["begin"]
@@ -174,6 +178,48 @@ class Guides:
                 )
             )
         return cast(str, self._llguidance.StructTag.to_grammar(tags, assume_special=False))
+
+
+def lark(structure: dict[str, Any]) -> str:
+    """A format of xgrammar's structural tags as llguidance's grammar: ``json_schema``, ``const_string``,
+    ``sequence``, ``or``, ``tag`` and ``tags_with_separator``. Errors: ValueError or KeyError for any other.
+    """
+    rules: list[str] = []
+    start = _lark_rule(structure, rules)
+    return "\n".join([f"start: {start}", *rules])
+
+
+def _lark_rule(structure: dict[str, Any], rules: list[str]) -> str:
+    """The name of a rule for `structure`, which is added to `rules` with all that it needs."""
+
+    def inner(part: dict[str, Any]) -> str:
+        return _lark_rule(part, rules)
+
+    kind = structure["type"]
+    if kind == "json_schema":
+        schema = {"x-guidance": _WHITE_SPACE, **structure["json_schema"]}
+        body = f"%json {json.dumps(schema)}"
+    elif kind == "const_string":
+        body = json.dumps(structure["value"])
+    elif kind == "sequence":
+        body = " ".join(inner(part) for part in structure["elements"])
+    elif kind == "or":
+        body = " | ".join(inner(part) for part in structure["elements"])
+    elif kind == "tag":
+        begin, end = json.dumps(structure["begin"]), json.dumps(structure["end"])
+        body = f"{begin} {inner(structure['content'])} {end}"
+    elif kind == "tags_with_separator":
+        tag = inner({"type": "or", "elements": structure["tags"]})
+        body = tag
+        if not structure.get("stop_after_first", False):
+            body += f" ({json.dumps(structure['separator'])} {tag})*"
+        if not structure.get("at_least_one", False):
+            body = f"({body})?"
+    else:
+        raise ValueError(f"no format of the type `{kind}` is known")
+    name = f"r{len(rules)}"
+    rules.append(f"{name}: {body}")
+    return name
 
 
 def unavailable() -> Refused:

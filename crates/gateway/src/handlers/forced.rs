@@ -1,0 +1,265 @@
+//! Calls that the request demands: how an answer begins that can be nothing but a call, and the schema of what
+//! follows. Owns how each format is written for that; pure.
+//!
+//! The beginning of the call becomes the end of the prompt, so that the model goes on in the form that it was
+//! trained with; a grammar for the arguments is then a JSON schema, which every executor that guides can follow.
+
+use inflight_openai::chat::{FunctionTool, ToolChoice, Tools};
+use inflight_parsers::ToolFormat;
+use serde_json::{Map, Value, json};
+
+/// An answer that is one call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Forced {
+    /// What the prompt ends with, and the parser reads first.
+    pub prefix: String,
+    /// What the model generates.
+    pub schema: Value,
+    /// What the parser reads after a grammar has ended the answer.
+    pub suffix: &'static str,
+}
+
+/// How a format writes a call.
+struct Shape {
+    /// Before the name, and between the name and the arguments.
+    begin: &'static str,
+    middle: &'static str,
+    end: &'static str,
+    /// Where name and arguments are one JSON object: what comes before and after it, and its two keys.
+    object: Option<[&'static str; 4]>,
+}
+
+fn shape(format: ToolFormat) -> Option<Shape> {
+    Some(match format {
+        ToolFormat::Hermes => Shape {
+            begin: "<tool_call>\n{\"name\": \"",
+            middle: "\", \"arguments\": ",
+            end: "}\n</tool_call>",
+            object: Some(["<tool_call>\n", "\n</tool_call>", "name", "arguments"]),
+        },
+        ToolFormat::Llama3Json => Shape {
+            begin: "{\"name\": \"",
+            middle: "\", \"parameters\": ",
+            end: "}",
+            object: Some(["", "", "name", "parameters"]),
+        },
+        ToolFormat::DeepseekV3 => Shape {
+            begin: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+            middle: "\n```json\n",
+            end: "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            object: None,
+        },
+        ToolFormat::DeepseekV31 => Shape {
+            begin: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+            middle: "<｜tool▁sep｜>",
+            end: "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            object: None,
+        },
+        ToolFormat::KimiK2 => Shape {
+            begin: "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
+            middle: ":0<|tool_call_argument_begin|>",
+            end: "<|tool_call_end|><|tool_calls_section_end|>",
+            object: None,
+        },
+        // Their arguments are no JSON, or the form differs between models.
+        ToolFormat::Qwen3Coder
+        | ToolFormat::Pythonic
+        | ToolFormat::Mistral
+        | ToolFormat::Glm45
+        | ToolFormat::Harmony => return None,
+    })
+}
+
+/// The call that `tools` demand; `None`: they demand none, or the format has no such beginning.
+pub(super) fn forced(format: ToolFormat, tools: &Tools) -> Option<Forced> {
+    let shape = shape(format)?;
+    let only = match (&tools.choice, tools.functions.as_slice()) {
+        (ToolChoice::Auto, _) => return None,
+        (ToolChoice::Function(name), _) => Some(tools.find(name)?),
+        (ToolChoice::Required, [only]) => Some(only),
+        (ToolChoice::Required, _) => None,
+    };
+    if let Some(function) = only {
+        return Some(Forced {
+            prefix: format!("{}{}{}", shape.begin, function.name, shape.middle),
+            schema: function.schema(),
+            suffix: shape.end,
+        });
+    }
+    let [before, after, name, arguments] = shape.object?;
+    Some(Forced {
+        prefix: before.to_owned(),
+        schema: any_of(&tools.functions, name, arguments),
+        suffix: after,
+    })
+}
+
+/// Structural tags that hold the arguments of every call to their schemas and leave other text free; `None`: the
+/// format has none.
+pub(super) fn tags(format: ToolFormat, tools: &Tools) -> Option<Value> {
+    // Where calls stand within a list, or a text may begin like a call, tags would not be exact.
+    if format != ToolFormat::Hermes {
+        return None;
+    }
+    let shape = shape(format)?;
+    let structures = tools.functions.iter().map(|function| {
+        json!({
+            "begin": format!("{}{}{}", shape.begin, function.name, shape.middle),
+            "schema": function.schema(),
+            "end": shape.end,
+        })
+    });
+    let structures: Vec<Value> = structures.collect();
+    Some(json!({"structures": structures, "triggers": ["<tool_call>"]}))
+}
+
+/// xgrammar's format of an answer that either matches `content` or calls; `None`: the format has none.
+pub(super) fn answer_or_calls(format: ToolFormat, tools: &Tools, content: &Value) -> Option<Value> {
+    let tags = tags(format, tools)?;
+    let structures = tags.get("structures")?.as_array()?;
+    let each = structures.iter().map(|structure| {
+        json!({
+            "type": "tag",
+            "begin": structure["begin"],
+            "content": {"type": "json_schema", "json_schema": structure["schema"]},
+            "end": structure["end"],
+        })
+    });
+    let calls = json!({
+        "type": "tags_with_separator",
+        "tags": each.collect::<Vec<Value>>(),
+        "separator": "\n",
+        "at_least_one": true,
+        "stop_after_first": !tools.parallel,
+    });
+    let answer = json!({"type": "json_schema", "json_schema": content});
+    let either = json!({"type": "or", "elements": [answer, calls]});
+    Some(json!({"type": "structural_tag", "format": either}))
+}
+
+/// A schema of an object with the name of one of the functions and its arguments.
+fn any_of(functions: &[FunctionTool], name: &str, arguments: &str) -> Value {
+    let each = functions.iter().enumerate().map(|(index, function)| {
+        let mut schema = function.schema();
+        let place = format!("#/anyOf/{index}/properties/{arguments}");
+        move_references(&mut schema, &place);
+        let mut properties = Map::new();
+        properties.insert(name.to_owned(), json!({"const": function.name}));
+        properties.insert(arguments.to_owned(), schema);
+        json!({
+            "type": "object",
+            "properties": properties,
+            "required": [name, arguments],
+            "additionalProperties": false,
+        })
+    });
+    json!({"anyOf": each.collect::<Vec<Value>>()})
+}
+
+/// Makes references within a schema lead to where it is now.
+fn move_references(value: &mut Value, place: &str) {
+    match value {
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| move_references(item, place)),
+        Value::Object(items) => {
+            for (key, item) in items {
+                match item {
+                    Value::String(target) if key == "$ref" => {
+                        if let Some(path) = target.strip_prefix('#') {
+                            *target = format!("{place}{path}");
+                        }
+                    }
+                    item => move_references(item, place),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inflight_parsers::{AnswerParser, Delta, Deltas, Format, ParserOptions};
+
+    use super::*;
+
+    fn tools(names: &[&str], choice: ToolChoice) -> Tools {
+        let schema = json!({"$defs": {"N": {"type": "integer"}}, "type": "object",
+            "properties": {"n": {"$ref": "#/$defs/N"}}});
+        let function = |name: &&str| {
+            let name = (*name).to_owned();
+            FunctionTool::checked("t", name, None, Some(schema.clone()), true).unwrap()
+        };
+        Tools {
+            functions: names.iter().map(function).collect(),
+            choice,
+            parallel: true,
+        }
+    }
+
+    /// The calls in a text of a format.
+    fn calls(format: ToolFormat, text: &str) -> Vec<String> {
+        let format = Format {
+            tools: Some(format),
+            reasoning: None,
+        };
+        let mut parser = AnswerParser::new(format, ParserOptions::default());
+        let mut deltas = Deltas::default();
+        parser.push(text, &mut deltas);
+        parser.finish(&mut deltas);
+        let told = deltas.iter().map(|delta| match delta {
+            Delta::CallBegin { name, .. } => format!("begin {name}"),
+            Delta::CallArguments { json, .. } => json.to_owned(),
+            Delta::CallEnd { is_complete, .. } => format!("end {is_complete}"),
+            Delta::Content(text) | Delta::Reasoning(text) => format!("text {text}"),
+        });
+        told.collect()
+    }
+
+    #[test]
+    fn a_forced_call_is_one_that_its_own_parser_reads() {
+        for format in ToolFormat::all() {
+            let named = tools(&["f", "g"], ToolChoice::Function("g".to_owned()));
+            if let Some(forced) = forced(format, &named) {
+                let text = format!("{}{{\"n\": 1}}{}", forced.prefix, forced.suffix);
+                let expected = ["begin g", "{\"n\": 1}", "end true"];
+                assert_eq!(calls(format, &text), expected, "{format}");
+                assert_eq!(forced.schema, named.functions[1].schema());
+            }
+            let required = tools(&["f", "g"], ToolChoice::Required);
+            if let Some(forced) = forced(format, &required) {
+                let [.., arguments] = shape(format).unwrap().object.unwrap();
+                let object = format!("{{\"name\": \"f\", \"{arguments}\": {{}}}}");
+                let text = format!("{}{object}{}", forced.prefix, forced.suffix);
+                assert_eq!(
+                    calls(format, &text),
+                    ["begin f", "{}", "end true"],
+                    "{format}"
+                );
+                let schema = jsonschema::validator_for(&forced.schema).unwrap();
+                let call = |n: Value| json!({"name": "g", arguments: {"n": n}});
+                assert!(schema.is_valid(&call(json!(1))), "{format}");
+                assert!(!schema.is_valid(&call(json!("x"))), "{format}");
+            }
+        }
+        assert_eq!(
+            forced(ToolFormat::Hermes, &tools(&["f"], ToolChoice::Auto)),
+            None
+        );
+    }
+
+    #[test]
+    fn tags_hold_every_call_to_its_schema() {
+        let tags = tags(ToolFormat::Hermes, &tools(&["f", "g"], ToolChoice::Auto)).unwrap();
+        assert_eq!(tags["triggers"], json!(["<tool_call>"]));
+        for structure in tags["structures"].as_array().unwrap() {
+            let text = format!(
+                "{}{{}}{}",
+                structure["begin"].as_str().unwrap(),
+                structure["end"].as_str().unwrap()
+            );
+            assert_eq!(calls(ToolFormat::Hermes, &text).last().unwrap(), "end true");
+        }
+    }
+}

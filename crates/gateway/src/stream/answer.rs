@@ -1,0 +1,342 @@
+//! An answer that is more than text: reasoning, content and tool calls, event by event. Owns the ids of calls, how
+//! many events are kept apart, and the count of reasoning tokens; how a model writes each is `inflight-parsers`'.
+//!
+//! Only choices of requests with tools, and of models that reason, have one.
+
+mod check;
+
+use std::sync::Arc;
+
+use inflight_openai::{ApiError, FinishReason};
+use inflight_parsers::{AnswerParser, Delta, Deltas, Format, ParserOptions};
+
+pub(crate) use check::CallCheck;
+
+use super::choice::MAX_PIECES;
+
+/// How the choices of a request are read.
+#[derive(Clone, Debug)]
+pub(crate) struct AnswerOptions {
+    pub format: Format,
+    pub parser: ParserOptions,
+    /// The format's markers that are special tokens of the model, and would be skipped.
+    pub markers: Arc<[u32]>,
+    /// Whether the answer leaves the reasoning out.
+    pub hides_reasoning: bool,
+    /// Whether the first call ends the choice.
+    pub single_call: bool,
+    /// What the request demands of the calls.
+    pub check: Option<Arc<CallCheck>>,
+    /// The call that the prompt has begun.
+    pub call: Option<ForcedCall>,
+    /// Whether the answer may go without its grammar, where that cannot be followed; it is checked anyway.
+    pub may_drop_guide: bool,
+}
+
+/// A call that the prompt has begun.
+#[derive(Clone, Debug)]
+pub(crate) struct ForcedCall {
+    pub prefix: String,
+    /// What the call ends with, where a grammar ends the answer before it.
+    pub suffix: Option<&'static str>,
+}
+
+/// What a choice tells since its last clear, as a stream has it: one event for each token that brought something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event<'a> {
+    /// A call has its id here, whatever the format.
+    pub delta: Delta<'a>,
+    /// Among the released log probabilities.
+    pub log_probs_end: usize,
+    /// Among the generated tokens.
+    pub tokens_end: usize,
+}
+
+/// The state of one choice's answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    parser: AnswerParser,
+    /// Of one push.
+    fresh: Deltas,
+    /// The text of all events, one after another.
+    text: String,
+    entries: Vec<Entry>,
+    markers: Arc<[u32]>,
+    hides_reasoning: bool,
+    single_call: bool,
+    is_reasoning: bool,
+    /// Tokens that have been read.
+    tokens: usize,
+    reasoning_tokens: u64,
+    complete_calls: usize,
+    incomplete_calls: usize,
+    suffix: Option<&'static str>,
+    check: Option<Checked>,
+    failure: Option<ApiError>,
+}
+
+/// The call that is to be checked.
+#[derive(Debug)]
+struct Checked {
+    check: Arc<CallCheck>,
+    name: String,
+    arguments: String,
+    /// The text beside the calls, where that is checked.
+    content: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: Kind,
+    text_end: usize,
+    log_probs_end: usize,
+    tokens_end: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Reasoning,
+    Content,
+    /// The text is the id, of this length, and the name.
+    Begin {
+        index: usize,
+        id_length: usize,
+    },
+    Arguments {
+        index: usize,
+    },
+    End {
+        index: usize,
+        is_complete: bool,
+    },
+}
+
+impl Kind {
+    /// Whether two of it in a row may be one.
+    fn joins(self) -> bool {
+        matches!(
+            self,
+            Self::Reasoning | Self::Content | Self::Arguments { .. }
+        )
+    }
+}
+
+impl Answer {
+    /// An answer of which there is nothing yet.
+    pub(crate) fn new(options: &AnswerOptions) -> Self {
+        let mut answer = Self {
+            parser: AnswerParser::new(options.format, options.parser.clone()),
+            fresh: Deltas::default(),
+            text: String::new(),
+            entries: Vec::new(),
+            markers: Arc::clone(&options.markers),
+            hides_reasoning: options.hides_reasoning,
+            single_call: options.single_call,
+            is_reasoning: options.parser.is_reasoning_open,
+            tokens: 0,
+            reasoning_tokens: 0,
+            complete_calls: 0,
+            incomplete_calls: 0,
+            suffix: options.call.as_ref().and_then(|call| call.suffix),
+            check: options.check.as_ref().map(|check| Checked {
+                check: Arc::clone(check),
+                name: String::new(),
+                arguments: String::new(),
+                content: String::new(),
+            }),
+            failure: None,
+        };
+        if let Some(call) = &options.call {
+            answer.read(&call.prefix, 0, 0);
+        }
+        answer
+    }
+
+    /// Whether the token is one of the format's markers, even where it ends a sequence.
+    pub(super) fn reads(&self, token: i32) -> bool {
+        u32::try_from(token).is_ok_and(|token| self.markers.contains(&token))
+    }
+
+    /// Takes text that stop strings let through. Gives whether the choice is over with it; see
+    /// [`Answer::finish`] for why.
+    pub(super) fn read(&mut self, text: &str, log_probs_end: usize, tokens_end: usize) -> bool {
+        let was_reasoning = self.is_reasoning;
+        self.parser.push(text, &mut self.fresh);
+        self.record(log_probs_end, tokens_end);
+        if was_reasoning || self.is_reasoning {
+            self.reasoning_tokens += tokens_end.saturating_sub(self.tokens) as u64;
+        }
+        self.tokens = tokens_end.max(self.tokens);
+        self.failure.is_some() || self.single_call && self.complete_calls > 0
+    }
+
+    /// Ends the answer, which ended for `reason` as text; `by_itself`: not by a stop string.
+    ///
+    /// # Errors
+    /// 502: the calls are not what the request demands.
+    pub(super) fn finish(
+        &mut self,
+        reason: FinishReason,
+        by_itself: bool,
+        log_probs_end: usize,
+        tokens_end: usize,
+    ) -> Result<FinishReason, ApiError> {
+        let has_ended = reason == FinishReason::Stop && by_itself;
+        if let Some(suffix) = self.suffix.filter(|_| has_ended) {
+            self.parser.push(suffix, &mut self.fresh);
+        }
+        self.parser.finish(&mut self.fresh);
+        self.record(log_probs_end, tokens_end);
+        let told = self.entries.last().map_or(0, |entry| entry.log_probs_end);
+        if told < log_probs_end {
+            // Log probabilities of what brought no event.
+            self.put(Kind::Content, log_probs_end, tokens_end);
+        }
+        let calls = self.complete_calls > 0 && self.incomplete_calls == 0;
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        if has_ended && let Some(Checked { check, content, .. }) = &self.check {
+            check.end(self.complete_calls, self.incomplete_calls, content)?;
+        }
+        Ok(match reason {
+            FinishReason::Stop if calls => FinishReason::ToolCalls,
+            other => other,
+        })
+    }
+
+    /// Tokens up to where the answer itself begins.
+    pub(super) fn reasoning_tokens(&self) -> u64 {
+        self.reasoning_tokens
+    }
+
+    /// The events since the last clear.
+    pub(super) fn events(&self) -> impl Iterator<Item = Event<'_>> {
+        let mut start = 0;
+        self.entries.iter().map(move |entry| {
+            let text = self.text.get(start..entry.text_end).unwrap_or_default();
+            start = entry.text_end;
+            let delta = match entry.kind {
+                Kind::Reasoning => Delta::Reasoning(text),
+                Kind::Content => Delta::Content(text),
+                Kind::Begin { index, id_length } => {
+                    let (id, name) = text.split_at_checked(id_length).unwrap_or(("", text));
+                    let id = Some(id);
+                    Delta::CallBegin { index, id, name }
+                }
+                Kind::Arguments { index } => Delta::CallArguments { index, json: text },
+                Kind::End { index, is_complete } => Delta::CallEnd { index, is_complete },
+            };
+            Event {
+                delta,
+                log_probs_end: entry.log_probs_end,
+                tokens_end: entry.tokens_end,
+            }
+        })
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+        self.entries.clear();
+    }
+
+    /// Makes events of what a push told.
+    fn record(&mut self, log_probs_end: usize, tokens_end: usize) {
+        let fresh = std::mem::take(&mut self.fresh);
+        for delta in fresh.iter() {
+            let kind = match delta {
+                Delta::Reasoning(text) => {
+                    self.is_reasoning = true;
+                    if self.hides_reasoning {
+                        continue;
+                    }
+                    self.text.push_str(text);
+                    Kind::Reasoning
+                }
+                Delta::Content(text) => {
+                    self.is_reasoning = false;
+                    self.text.push_str(text);
+                    if let Some(checked) = self.check.as_mut()
+                        && checked.check.reads_content()
+                    {
+                        checked.content.push_str(text);
+                    }
+                    Kind::Content
+                }
+                Delta::CallBegin { index, id, name } => {
+                    self.is_reasoning = false;
+                    let before = self.text.len();
+                    match id {
+                        Some(id) => self.text.push_str(id),
+                        None => self.text.push_str(&call_id()),
+                    }
+                    let id_length = self.text.len() - before;
+                    if let Some(call) = &mut self.check {
+                        call.name.clear();
+                        call.name.push_str(name);
+                        call.arguments.clear();
+                    }
+                    self.text.push_str(name);
+                    Kind::Begin { index, id_length }
+                }
+                Delta::CallArguments { index, json } => {
+                    self.text.push_str(json);
+                    if let Some(call) = &mut self.check {
+                        call.arguments.push_str(json);
+                    }
+                    Kind::Arguments { index }
+                }
+                Delta::CallEnd { index, is_complete } => {
+                    match is_complete {
+                        true => {
+                            self.complete_calls += 1;
+                            self.check_call();
+                        }
+                        false => self.incomplete_calls += 1,
+                    }
+                    Kind::End { index, is_complete }
+                }
+            };
+            self.put(kind, log_probs_end, tokens_end);
+        }
+        self.fresh = fresh;
+        self.fresh.clear();
+    }
+
+    /// Checks the call that has ended; the first violation counts.
+    fn check_call(&mut self) {
+        if let Some(call) = &self.check
+            && self.failure.is_none()
+        {
+            self.failure = call.check.call(&call.name, &call.arguments).err();
+        }
+    }
+
+    /// Ends an event here. A client that is far behind gets the rest of a kind in one.
+    fn put(&mut self, kind: Kind, log_probs_end: usize, tokens_end: usize) {
+        let is_behind = self.entries.len() >= MAX_PIECES;
+        let last = self.entries.last().map(|entry| entry.kind);
+        if is_behind && kind.joins() && last == Some(kind) {
+            self.entries.pop();
+        }
+        self.entries.push(Entry {
+            kind,
+            text_end: self.text.len(),
+            log_probs_end,
+            tokens_end,
+        });
+    }
+}
+
+/// A new id of a call, in OpenAI's form.
+fn call_id() -> String {
+    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut left = rand::random::<u128>();
+    let mut id = String::with_capacity(29);
+    id.push_str("call_");
+    for _ in 0..20 {
+        id.push(char::from(LETTERS[(left % 62) as usize]));
+        left /= 62;
+    }
+    id
+}

@@ -1,0 +1,374 @@
+//! The tools of a chat request and how they may be called. Owns their shapes and bounds; knows neither how a
+//! model writes a call nor whether a schema can be followed.
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::error::{ApiError, code};
+use crate::reader::{self, Fields};
+
+/// OpenAI allows 128; agents with many tool servers send more.
+const MAX_TOOLS: usize = 512;
+/// OpenAI allows 64; Anthropic, whose requests end up here too, 128.
+const MAX_NAME_BYTES: usize = 128;
+/// Bytes of the parameters' schema of one tool, and of all descriptions and schemas together.
+const MAX_SCHEMA_BYTES: usize = 64 * 1024;
+const MAX_TOOLS_BYTES: usize = 1 << 20;
+/// Levels of a schema: half of what a template is given.
+const MAX_SCHEMA_DEPTH: usize = 64;
+
+/// The tools that a request offers the model. At least one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tools {
+    /// What the model may call, each name once.
+    pub functions: Vec<FunctionTool>,
+    pub choice: ToolChoice,
+    /// Whether an answer may have several calls.
+    pub parallel: bool,
+}
+
+/// A function that the model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionTool {
+    pub name: String,
+    pub description: Option<String>,
+    /// A JSON schema of an object; `None`: the function takes nothing.
+    pub parameters: Option<Value>,
+    /// Whether the arguments must match the schema.
+    pub strict: bool,
+}
+
+/// Whether the model must call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// It may.
+    Auto,
+    /// It must call one at least.
+    Required,
+    /// It must call this one.
+    Function(String),
+}
+
+impl Tools {
+    /// Takes `tools`, `tool_choice` and `parallel_tool_calls`. `None`: the model is shown no tool, because
+    /// there is none or `tool_choice` is `none`.
+    ///
+    /// # Errors
+    /// A field is malformed, out of bounds, or names a tool that is not there.
+    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<Box<Self>>, ApiError> {
+        let functions = take_functions(fields)?;
+        let choice = take_choice(fields)?;
+        let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+        if functions.is_empty() {
+            return match choice {
+                Asked::Auto | Asked::None => Ok(None),
+                Asked::Required | Asked::Function(_) | Asked::Allowed { .. } => {
+                    Err(ApiError::invalid_request(
+                        "tool_choice",
+                        "`tool_choice` is only allowed when `tools` are specified. Send `tools` or leave it out.",
+                    ))
+                }
+            };
+        }
+        Self::chosen(functions, choice, parallel)
+    }
+
+    fn chosen(
+        mut functions: Vec<FunctionTool>,
+        choice: Asked,
+        parallel: bool,
+    ) -> Result<Option<Box<Self>>, ApiError> {
+        let choice = match choice {
+            Asked::None => return Ok(None),
+            Asked::Auto => ToolChoice::Auto,
+            Asked::Required => ToolChoice::Required,
+            Asked::Function(name) => {
+                find(&functions, &name, "tool_choice")?;
+                ToolChoice::Function(name)
+            }
+            Asked::Allowed { required, names } => {
+                for name in &names {
+                    find(&functions, name, "tool_choice.allowed_tools.tools")?;
+                }
+                functions.retain(|function| names.contains(&function.name));
+                match required {
+                    true => ToolChoice::Required,
+                    false => ToolChoice::Auto,
+                }
+            }
+        };
+        Ok(Some(Box::new(Self {
+            functions,
+            choice,
+            parallel,
+        })))
+    }
+
+    /// The function of this name.
+    pub fn find(&self, name: &str) -> Option<&FunctionTool> {
+        self.functions.iter().find(|function| function.name == name)
+    }
+
+    /// OpenAI's list, as chat templates read it.
+    pub fn for_template(&self) -> Value {
+        self.functions
+            .iter()
+            .map(FunctionTool::for_template)
+            .collect()
+    }
+}
+
+impl FunctionTool {
+    /// A function whose name, description and schema are within bounds. `path` names it in errors.
+    ///
+    /// # Errors
+    /// 400 with the part at fault in `param`.
+    pub fn checked(
+        path: &str,
+        name: String,
+        description: Option<String>,
+        parameters: Option<Value>,
+        strict: bool,
+    ) -> Result<Self, ApiError> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_plain) {
+            let param = format!("{path}.name");
+            let message = format!(
+                "Invalid value for `{param}`: `{}`. Send 1 to {MAX_NAME_BYTES} letters, digits, underscores, \
+                 dashes or dots.",
+                reader::shortened(&name)
+            );
+            return Err(ApiError::invalid_request(param, message));
+        }
+        if let Some(schema) = &parameters
+            && depth(schema) > MAX_SCHEMA_DEPTH
+        {
+            let param = format!("{path}.parameters");
+            let message = format!(
+                "Invalid value for `{param}`: the schema has more than {MAX_SCHEMA_DEPTH} levels. Send a \
+                 flatter one."
+            );
+            return Err(ApiError::invalid_request(param, message));
+        }
+        Ok(Self {
+            name,
+            description,
+            parameters,
+            strict,
+        })
+    }
+
+    /// The schema that the arguments must match.
+    pub fn schema(&self) -> Value {
+        self.parameters
+            .clone()
+            .unwrap_or_else(|| json!({"type": "object", "properties": {}}))
+    }
+
+    fn for_template(&self) -> Value {
+        let mut function = Map::new();
+        function.insert("name".to_owned(), self.name.clone().into());
+        if let Some(description) = &self.description {
+            function.insert("description".to_owned(), description.clone().into());
+        }
+        // Templates go through the properties without asking whether there are any.
+        function.insert("parameters".to_owned(), self.schema());
+        json!({"type": "function", "function": function})
+    }
+}
+
+/// `tool_choice` as it was sent.
+enum Asked {
+    None,
+    Auto,
+    Required,
+    Function(String),
+    Allowed { required: bool, names: Vec<String> },
+}
+
+fn find(functions: &[FunctionTool], name: &str, param: &str) -> Result<(), ApiError> {
+    if functions.iter().any(|function| function.name == name) {
+        return Ok(());
+    }
+    Err(ApiError::invalid_request(
+        param,
+        format!(
+            "Invalid value for `{param}`: `tools` has no function `{}`. Name one of them.",
+            reader::shortened(name)
+        ),
+    ))
+}
+
+fn take_functions(fields: &mut Fields<'_>) -> Result<Vec<FunctionTool>, ApiError> {
+    let list = fields.list("tools", MAX_TOOLS)?.unwrap_or_default();
+    let bytes: usize = list.iter().map(|raw| raw.get().len()).sum();
+    if bytes > MAX_TOOLS_BYTES {
+        return Err(ApiError::invalid_request(
+            "tools",
+            format!(
+                "Invalid value for `tools`: they have `{bytes}` bytes. Send at most {MAX_TOOLS_BYTES}."
+            ),
+        )
+        .with_code(code::STRING_ABOVE));
+    }
+    let mut functions: Vec<FunctionTool> = Vec::with_capacity(list.len());
+    for (index, raw) in list.into_iter().enumerate() {
+        let function = read_tool(&format!("tools[{index}]"), raw)?;
+        if functions.iter().any(|other| other.name == function.name) {
+            let param = format!("tools[{index}].function.name");
+            let message = format!(
+                "Invalid value for `{param}`: two tools are named `{}`. Send each name once.",
+                function.name
+            );
+            return Err(ApiError::invalid_request(param, message));
+        }
+        functions.push(function);
+    }
+    Ok(functions)
+}
+
+fn read_tool(path: &str, raw: &RawValue) -> Result<FunctionTool, ApiError> {
+    let mut tool = Fields::of_value(path, raw)?;
+    let kind = tool.string("type")?.ok_or_else(|| tool.missing("type"))?;
+    if kind != "function" {
+        let param = tool.param("type");
+        let message = format!(
+            "`{path}` is a tool of type `{}`. Send tools of type `function`.",
+            reader::shortened(&kind)
+        );
+        return Err(ApiError::unsupported(param, message).with_code(code::UNSUPPORTED_VALUE));
+    }
+    let path = tool.param("function");
+    let mut function = Fields::of_value(&path, tool.require("function")?)?;
+    let name = function
+        .string("name")?
+        .ok_or_else(|| function.missing("name"))?;
+    let description = function.string("description")?;
+    let strict = function.boolean("strict")?.unwrap_or(false);
+    let parameters = match function.take("parameters") {
+        None => None,
+        Some(raw) => Some(read_schema(&function.param("parameters"), raw)?),
+    };
+    FunctionTool::checked(&path, name, description, parameters, strict)
+}
+
+fn read_schema(param: &str, raw: &RawValue) -> Result<Value, ApiError> {
+    let bytes = raw.get().len();
+    if bytes > MAX_SCHEMA_BYTES {
+        return Err(ApiError::invalid_request(
+            param,
+            format!(
+                "Invalid value for `{param}`: the schema has `{bytes}` bytes. Send at most \
+                 {MAX_SCHEMA_BYTES}."
+            ),
+        )
+        .with_code(code::STRING_ABOVE));
+    }
+    match serde_json::from_str(raw.get()) {
+        Ok(Value::Object(schema)) => Ok(Value::Object(schema)),
+        _ => Err(reader::wrong_type(
+            param,
+            "an object with a JSON schema",
+            raw,
+        )),
+    }
+}
+
+/// `none`, `auto`, `required`, or an object that names a function or those that are allowed.
+fn take_choice(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
+    let Some(raw) = fields.take("tool_choice") else {
+        return Ok(Asked::Auto);
+    };
+    let expected = "`none`, `auto`, `required` or an object that names a function";
+    if !raw.get().starts_with('{') {
+        let word: Result<String, _> = serde_json::from_str(raw.get());
+        return match word.as_deref() {
+            Ok("none") => Ok(Asked::None),
+            Ok("auto") => Ok(Asked::Auto),
+            Ok("required") => Ok(Asked::Required),
+            Ok(word) => Err(ApiError::invalid_request(
+                "tool_choice",
+                format!(
+                    "Invalid value for `tool_choice`: `{}`. Send {expected}.",
+                    reader::shortened(word)
+                ),
+            )),
+            Err(_) => Err(reader::wrong_type("tool_choice", expected, raw)),
+        };
+    }
+    let mut choice = Fields::of_value("tool_choice", raw)?;
+    let kind = choice
+        .string("type")?
+        .ok_or_else(|| choice.missing("type"))?;
+    match kind.as_str() {
+        "function" => {
+            let raw = choice.require("function")?;
+            read_name("tool_choice.function", raw).map(Asked::Function)
+        }
+        "allowed_tools" => read_allowed(choice.require("allowed_tools")?),
+        other => Err(ApiError::unsupported(
+            "tool_choice.type",
+            format!(
+                "`tool_choice` is of type `{}`. Send the type `function` or `allowed_tools`.",
+                reader::shortened(other)
+            ),
+        )
+        .with_code(code::UNSUPPORTED_VALUE)),
+    }
+}
+
+fn read_name(path: &str, raw: &RawValue) -> Result<String, ApiError> {
+    let mut function = Fields::of_value(path, raw)?;
+    function
+        .string("name")?
+        .ok_or_else(|| function.missing("name"))
+}
+
+fn read_allowed(raw: &RawValue) -> Result<Asked, ApiError> {
+    let path = "tool_choice.allowed_tools";
+    let mut allowed = Fields::of_value(path, raw)?;
+    let mode = allowed
+        .string("mode")?
+        .ok_or_else(|| allowed.missing("mode"))?;
+    let required = match mode.as_str() {
+        "auto" => false,
+        "required" => true,
+        other => {
+            let param = allowed.param("mode");
+            let message = format!(
+                "Invalid value for `{param}`: `{}`. Send `auto` or `required`.",
+                reader::shortened(other)
+            );
+            return Err(ApiError::invalid_request(param, message));
+        }
+    };
+    let list = allowed
+        .list("tools", MAX_TOOLS)?
+        .ok_or_else(|| allowed.missing("tools"))?;
+    if list.is_empty() {
+        let param = allowed.param("tools");
+        let message =
+            format!("Invalid value for `{param}`: the array is empty. Name at least one tool.");
+        return Err(ApiError::invalid_request(param, message).with_code(code::EMPTY_ARRAY));
+    }
+    let mut names = Vec::with_capacity(list.len());
+    for (index, raw) in list.into_iter().enumerate() {
+        let path = format!("{path}.tools[{index}]");
+        let mut tool = Fields::of_value(&path, raw)?;
+        let raw = tool.require("function")?;
+        names.push(read_name(&tool.param("function"), raw)?);
+    }
+    Ok(Asked::Allowed { required, names })
+}
+
+/// Levels of a value; parsing has bounded them.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(items) => 1 + items.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;
