@@ -19,8 +19,6 @@ pub(crate) enum Treatment {
 
 use Treatment::{Applied, Ignored, Refused};
 
-const NO_TOOLS: &str =
-    "Tool calls are not supported; a call would come back as plain text. Leave it out.";
 const NO_SERVER: &str = "Nothing is run on the server. Leave it out.";
 
 /// Every field that current clients send, by its path. `messages.`, `content.` and so on stand for any element.
@@ -41,11 +39,8 @@ pub(crate) const FIELDS: &[(&str, Treatment)] = &[
     ("metadata", Applied),
     // Whatever prompts share is cached without it.
     ("cache_control", Applied),
-    ("tools", Refused(&[], NO_TOOLS)),
-    (
-        "tool_choice",
-        Refused(&[r#"{"type":"auto"}"#, r#"{"type":"none"}"#], NO_TOOLS),
-    ),
+    ("tools", Applied),
+    ("tool_choice", Applied),
     ("container", Refused(&[], NO_SERVER)),
     ("mcp_servers", Refused(&[], NO_SERVER)),
     ("stop", Refused(&[], "Send `stop_sequences` instead.")),
@@ -79,9 +74,23 @@ pub(crate) const FIELDS: &[(&str, Treatment)] = &[
     ("thinking.type", Applied),
     // A model thinks as long as it does.
     ("thinking.budget_tokens", Ignored(&[])),
-    ("thinking.display", Ignored(&["\"summarized\""])),
+    ("thinking.display", Applied),
     ("output_config.format", Applied),
-    ("output_config.effort", Ignored(&[])),
+    ("output_config.effort", Applied),
+    ("tools.type", Applied),
+    ("tools.name", Applied),
+    ("tools.description", Applied),
+    ("tools.input_schema", Applied),
+    ("tools.strict", Applied),
+    ("tools.cache_control", Applied),
+    ("tools.allowed_callers", Ignored(&[r#"["direct"]"#])),
+    // All tools are shown to the model, and their input is streamed as it is generated.
+    ("tools.defer_loading", Ignored(&["false"])),
+    ("tools.eager_input_streaming", Ignored(&["true", "false"])),
+    ("tools.input_examples", Ignored(&[])),
+    ("tool_choice.type", Applied),
+    ("tool_choice.name", Applied),
+    ("tool_choice.disable_parallel_tool_use", Applied),
     ("messages.role", Applied),
     ("messages.content", Applied),
     ("content.type", Applied),
@@ -145,6 +154,36 @@ pub(crate) fn finish(
         }
     }
     Ok(())
+}
+
+/// Takes a `type` that must be one of `known`.
+pub(crate) fn take_type(
+    fields: &mut Fields<'_>,
+    known: &[&'static str],
+) -> Result<&'static str, ApiError> {
+    let given = fields.string("type")?;
+    let given = given.ok_or_else(|| fields.missing("type"))?;
+    one_of(fields, "type", &given, known)
+}
+
+/// The word among `known` that the field `name` holds.
+pub(crate) fn one_of(
+    fields: &Fields<'_>,
+    name: &str,
+    given: &str,
+    known: &[&'static str],
+) -> Result<&'static str, ApiError> {
+    let found = known.iter().find(|word| **word == given);
+    found.copied().ok_or_else(|| {
+        let param = fields.param(name);
+        let words: Vec<String> = known.iter().map(|word| format!("`{word}`")).collect();
+        let message = format!(
+            "Invalid value for `{param}`: `{}`. Send {}.",
+            reader::shortened(given),
+            words.join(" or ")
+        );
+        ApiError::invalid_request(param, message)
+    })
 }
 
 /// The field of the body that `name` is most likely meant to be.

@@ -23,6 +23,7 @@ mod events;
 mod fields;
 pub mod request;
 mod response;
+mod tools;
 
 pub use events::Events;
-pub use response::{ContentBlock, Message, StopReason, TokenCount, Usage};
+pub use response::{ContentBlock, Message, OutputTokensDetails, StopReason, TokenCount, Usage};

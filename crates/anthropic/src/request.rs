@@ -4,10 +4,11 @@
 use inflight_openai::chat::{ChatRequest, Reasoning, TemplateOptions};
 use inflight_openai::reader::{self, Fields};
 use inflight_openai::{ApiError, Extensions, Generation, Guide, IgnoredFields, Parsed, Sampling};
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use crate::conversation;
 use crate::fields;
+use crate::tools;
 
 /// As for `/v1/chat/completions`: each costs the matcher a little.
 const MAX_STOPS: usize = 16;
@@ -37,7 +38,7 @@ fn read(body: &[u8], generates: bool) -> Result<Parsed<ChatRequest>, ApiError> {
         return Err(fields.missing("max_tokens"));
     }
     let turns = conversation::take(&mut fields, &mut ignored)?;
-    let guide = take_guide(&mut fields, &mut ignored)?;
+    let (guide, effort) = take_output(&mut fields, &mut ignored)?;
     if let Some(guide) = guide.as_ref().filter(|_| turns.continues) {
         return Err(ApiError::invalid_request(
             "messages",
@@ -54,7 +55,8 @@ fn read(body: &[u8], generates: bool) -> Result<Parsed<ChatRequest>, ApiError> {
             ..Extensions::default()
         })
     });
-    let kwargs = take_thinking(&mut fields, max_tokens, &mut ignored)?;
+    let thinking = take_thinking(&mut fields, max_tokens, &mut ignored)?;
+    let tools = tools::take(&mut fields, &mut ignored)?;
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let generation = Generation {
         model,
@@ -76,13 +78,16 @@ fn read(body: &[u8], generates: bool) -> Result<Parsed<ChatRequest>, ApiError> {
             generation,
             messages: turns.messages,
             logprobs: None,
-            include_reasoning: false,
+            include_reasoning: thinking.is_shown,
             template: TemplateOptions {
                 add_generation_prompt: !turns.continues,
                 continue_final_message: turns.continues,
-                kwargs,
-                tools: None,
-                reasoning: Reasoning::default(),
+                kwargs: Map::new(),
+                tools,
+                reasoning: Reasoning {
+                    effort,
+                    thinking: thinking.wanted,
+                },
             },
         },
         ignored,
@@ -143,16 +148,22 @@ fn take_stops(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
-/// Takes the schema that the answer must match.
-fn take_guide(
+/// How much effort an answer may take, in Anthropic's words.
+const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+
+/// Takes the schema that the answer must match, and how much effort it may take.
+fn take_output(
     fields: &mut Fields<'_>,
     ignored: &mut IgnoredFields,
-) -> Result<Option<Guide>, ApiError> {
-    let mut guide = None;
+) -> Result<(Option<Guide>, Option<String>), ApiError> {
+    let (mut guide, mut effort) = (None, None);
     if let Some(raw) = fields.take("output_config") {
         let mut config = Fields::of_value("output_config", raw)?;
         if let Some(raw) = config.take("format") {
             guide = Some(take_format("output_config.format", raw, ignored)?);
+        }
+        if let Some(given) = config.string("effort")? {
+            effort = Some(fields::one_of(&config, "effort", &given, &EFFORTS)?.to_owned());
         }
         fields::finish(config, "output_config.", ignored)?;
     }
@@ -165,7 +176,7 @@ fn take_guide(
         }
         guide = Some(take_format("output_format", raw, ignored)?);
     }
-    Ok(guide)
+    Ok((guide, effort))
 }
 
 fn take_format(
@@ -174,25 +185,33 @@ fn take_format(
     ignored: &mut IgnoredFields,
 ) -> Result<Guide, ApiError> {
     let mut format = Fields::of_value(param, raw)?;
-    expect_type(&mut format, &["json_schema"])?;
+    fields::take_type(&mut format, &["json_schema"])?;
     let schema = format.require("schema")?;
     let guide = Guide::json_schema(param, &format.param("schema"), schema)?;
     fields::finish(format, "format.", ignored)?;
     Ok(guide)
 }
 
-/// Takes whether the model is to think: the variables that chat templates read for it.
+/// Whether the model is to think, and whether the answer tells it.
+struct Thinking {
+    /// `None`: as the model does by itself.
+    wanted: Option<bool>,
+    is_shown: bool,
+}
+
 fn take_thinking(
     fields: &mut Fields<'_>,
     max_tokens: Option<u32>,
     ignored: &mut IgnoredFields,
-) -> Result<Map<String, Value>, ApiError> {
-    let mut kwargs = Map::new();
+) -> Result<Thinking, ApiError> {
     let Some(raw) = fields.take("thinking") else {
-        return Ok(kwargs);
+        return Ok(Thinking {
+            wanted: None,
+            is_shown: true,
+        });
     };
     let mut thinking = Fields::of_value("thinking", raw)?;
-    let kind = expect_type(
+    let kind = fields::take_type(
         &mut thinking,
         &["enabled", "adaptive", "disabled", "between_tools"],
     )?;
@@ -211,28 +230,18 @@ fn take_thinking(
         }
         ignored.push_as("thinking.budget_tokens", "thinking.budget_tokens");
     }
+    let display = thinking.string("display")?.unwrap_or_default();
+    let is_shown = match display.as_str() {
+        "" => true,
+        other => {
+            fields::one_of(&thinking, "display", other, &["summarized", "omitted"])? != "omitted"
+        }
+    };
     fields::finish(thinking, "thinking.", ignored)?;
-    let thinks = Value::Bool(kind != "disabled");
-    // Qwen, GLM and most others read the first, DeepSeek and Granite the second.
-    kwargs.insert("enable_thinking".to_owned(), thinks.clone());
-    kwargs.insert("thinking".to_owned(), thinks);
-    Ok(kwargs)
-}
-
-/// Takes a `type` that must be one of `known`.
-fn expect_type(fields: &mut Fields<'_>, known: &[&'static str]) -> Result<&'static str, ApiError> {
-    let given = fields.string("type")?;
-    let given = given.ok_or_else(|| fields.missing("type"))?;
-    let found = known.iter().find(|word| **word == given);
-    found.copied().ok_or_else(|| {
-        let param = fields.param("type");
-        let words: Vec<String> = known.iter().map(|word| format!("`{word}`")).collect();
-        let message = format!(
-            "Invalid value for `{param}`: `{}`. Send {}.",
-            reader::shortened(&given),
-            words.join(" or ")
-        );
-        ApiError::invalid_request(param, message)
+    let wanted = kind != "disabled";
+    Ok(Thinking {
+        wanted: Some(wanted),
+        is_shown: is_shown && wanted,
     })
 }
 

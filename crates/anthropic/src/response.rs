@@ -30,6 +30,15 @@ pub struct Usage {
     pub cache_creation_input_tokens: u64,
     pub cache_read_input_tokens: u64,
     pub output_tokens: u64,
+    /// Where the model thought.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens_details: Option<OutputTokensDetails>,
+}
+
+/// Parts of the generated tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OutputTokensDetails {
+    pub thinking_tokens: u64,
 }
 
 impl Usage {
@@ -43,7 +52,15 @@ impl Usage {
             cache_creation_input_tokens: 0,
             cache_read_input_tokens: cached,
             output_tokens: generated,
+            output_tokens_details: None,
         }
+    }
+
+    /// The same with the generated tokens that were thinking, if there were some.
+    pub fn with_thinking(mut self, thinking_tokens: u64) -> Self {
+        self.output_tokens_details =
+            (thinking_tokens > 0).then_some(OutputTokensDetails { thinking_tokens });
+        self
     }
 }
 
@@ -191,6 +208,14 @@ mod tests {
         ] {
             assert_eq!(serde_json::to_value(reason).unwrap(), word);
         }
+    }
+
+    #[test]
+    fn thinking_is_told_where_there_was_some() {
+        let usage = Usage::new(Some(1), 0, 5);
+        assert_eq!(usage.with_thinking(0), usage);
+        let told = serde_json::to_value(usage.with_thinking(3)).unwrap();
+        assert_eq!(told["output_tokens_details"], json!({"thinking_tokens": 3}));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use inflight_openai::GuideKind;
-use inflight_openai::chat::Role;
-use serde_json::json;
+use inflight_openai::chat::{Role, ToolChoice};
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -157,8 +157,69 @@ fn thinking_reaches_the_template() {
         (json!(null), None),
     ] {
         let request = parsed(json!({"thinking": thinking, "max_tokens": 2000})).request;
-        let told = request.template.kwargs.get("enable_thinking");
-        assert_eq!(told.and_then(Value::as_bool), expected, "{thinking}");
+        assert_eq!(request.template.reasoning.thinking, expected, "{thinking}");
+        assert_eq!(
+            request.include_reasoning,
+            expected != Some(false),
+            "{thinking}"
+        );
+    }
+}
+
+#[test]
+fn thinking_can_be_left_out_of_the_answer() {
+    let thinking = json!({"type": "adaptive", "display": "omitted"});
+    let request = parsed(json!({"thinking": thinking})).request;
+    assert_eq!(request.template.reasoning.thinking, Some(true));
+    assert!(!request.include_reasoning);
+    let request = parsed(json!({"output_config": {"effort": "high"}})).request;
+    assert_eq!(request.template.reasoning.effort.as_deref(), Some("high"));
+}
+
+#[test]
+fn tools_are_those_of_a_chat() {
+    let schema = json!({"type": "object", "properties": {"at": {"type": "string"}}});
+    let tools = json!([
+        {"name": "look", "description": "Looks.", "input_schema": schema, "strict": true,
+            "cache_control": {"type": "ephemeral"}, "allowed_callers": ["direct"]},
+        {"type": "custom", "name": "wait", "input_schema": {"type": "object"}},
+    ]);
+    for (choice, expected, parallel) in [
+        (json!(null), ToolChoice::Auto, true),
+        (json!({"type": "auto"}), ToolChoice::Auto, true),
+        (
+            json!({"type": "any", "disable_parallel_tool_use": true}),
+            ToolChoice::Required,
+            false,
+        ),
+        (
+            json!({"type": "tool", "name": "wait"}),
+            ToolChoice::Function("wait".to_owned()),
+            true,
+        ),
+    ] {
+        let Parsed { request, ignored } = parsed(json!({"tools": tools, "tool_choice": choice}));
+        assert!(ignored.is_empty(), "{ignored:?}");
+        let told = request.template.tools.unwrap();
+        assert_eq!(
+            (&told.choice, told.parallel),
+            (&expected, parallel),
+            "{choice}"
+        );
+        let [look, wait] = told.functions.as_slice() else {
+            panic!("two tools");
+        };
+        assert_eq!((look.name.as_str(), wait.name.as_str()), ("look", "wait"));
+        assert_eq!(look.description.as_deref(), Some("Looks."));
+        assert!(look.strict && !wait.strict);
+        assert_eq!(look.parameters, Some(schema.clone()));
+    }
+    for fields in [
+        json!({"tools": tools, "tool_choice": {"type": "none"}}),
+        json!({"tools": []}),
+        json!({"tool_choice": {"type": "auto"}}),
+    ] {
+        assert_eq!(parsed(fields).request.template.tools, None);
     }
 }
 
@@ -172,8 +233,8 @@ fn what_has_no_effect_is_reported() {
         ),
         (json!({"metadata": {"team": "a"}}), "metadata.team"),
         (
-            json!({"output_config": {"effort": "high"}}),
-            "output_config.effort",
+            json!({"tools": [{"name": "a", "input_schema": {}, "defer_loading": true}]}),
+            "tools.defer_loading",
         ),
         (
             json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}),
@@ -314,6 +375,63 @@ fn mistakes_are_refused_by_the_name_of_their_field() {
                 "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "{"}]}),
             "messages",
             "`output_format`",
+        ),
+        (
+            json!({"output_config": {"effort": "some"}}),
+            "output_config.effort",
+            "`some`",
+        ),
+        (
+            json!({"thinking": {"type": "adaptive", "display": "all"}}),
+            "thinking.display",
+            "`all`",
+        ),
+        (
+            json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+            "tools[0].type",
+            "`web_search_20250305`",
+        ),
+        (
+            json!({"tools": [{"input_schema": {}}]}),
+            "tools[0].name",
+            "Missing",
+        ),
+        (
+            json!({"tools": [{"name": "a"}]}),
+            "tools[0].input_schema",
+            "Missing",
+        ),
+        (
+            json!({"tools": [{"name": "a", "input_schema": []}]}),
+            "tools[0].input_schema",
+            "an object",
+        ),
+        (
+            json!({"tools": [{"name": "a b", "input_schema": {}}]}),
+            "tools[0].name",
+            "`a b`",
+        ),
+        (
+            json!({"tools": [{"name": "a", "input_schema": {}}, {"name": "a", "input_schema": {}}]}),
+            "tools[1].name",
+            "`a`",
+        ),
+        (json!({"tool_choice": "auto"}), "tool_choice", "an object"),
+        (
+            json!({"tool_choice": {"type": "some"}}),
+            "tool_choice.type",
+            "`some`",
+        ),
+        (
+            json!({"tool_choice": {"type": "any"}}),
+            "tool_choice",
+            "`tools`",
+        ),
+        (
+            json!({"tools": [{"name": "a", "input_schema": {}}],
+                "tool_choice": {"type": "tool", "name": "b"}}),
+            "tool_choice.name",
+            "`b`",
         ),
         (json!({"stop": ["END"]}), "stop", "`stop_sequences`"),
         (json!({"container": "c"}), "container", "`container`"),

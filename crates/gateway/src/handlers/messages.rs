@@ -25,11 +25,11 @@ pub(crate) async fn create_message(
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, Work::Renders, prepare).await?;
     let unanswered = generate::start(&state, &prepared, arrival)?;
-    let mut request = response::begin(unanswered, &prepared).await?;
+    let request = response::begin(unanswered, &prepared).await?;
     let answer = answer(&prepared);
     let response = match prepared.generation.stream {
         true => response::events(Body::new(MessageBody::new(request, answer))),
-        false => response::json(&whole(&mut request, answer))?,
+        false => response::json(&whole(&request, answer))?,
     };
     Ok(response::finish(response, &prepared))
 }

@@ -46,6 +46,7 @@ impl Answer {
                     false => (StopReason::MaxTokens, None),
                 }
             }
+            (Some(FinishReason::ToolCalls), _) => (StopReason::ToolUse, None),
             (_, Some(Stopped::Text(index))) => {
                 let stop = self.stop.get(index).map(String::as_str);
                 (StopReason::StopSequence, stop)
@@ -55,9 +56,12 @@ impl Answer {
     }
 }
 
-fn usage(request: &ActiveRequest, generated: u64) -> Usage {
+/// The usage at the end of `choice`, or before it.
+fn usage(request: &ActiveRequest, choice: Option<&Choice>) -> Usage {
     let (prompt, cached) = request.prompt_counts();
-    Usage::new(prompt, cached, generated)
+    let (generated, thought) =
+        choice.map_or((0, 0), |choice| (choice.tokens, choice.reasoning_tokens()));
+    Usage::new(prompt, cached, generated).with_thinking(thought)
 }
 
 /// A response body of server-sent events.
@@ -74,7 +78,7 @@ impl MessageBody {
     /// A body for a request that has started: the message's start and its first output are written together.
     pub(crate) fn new(request: ActiveRequest, answer: Answer) -> Self {
         let mut buffer = BytesMut::with_capacity(1024);
-        let usage = usage(&request, 0);
+        let usage = usage(&request, None);
         let events = Events::start(&mut buffer, &answer.id, &answer.model, &usage);
         let mut body = Self {
             request,
@@ -87,15 +91,22 @@ impl MessageBody {
         body
     }
 
-    /// Writes all text that may be shown, then the end.
+    /// Writes all that may be shown, then the end.
     fn write_ready(&mut self) {
         // There is one choice.
         let Some(choice) = self.request.choices.first_mut() else {
             return;
         };
+        let out = &mut self.buffer;
         for event in choice.events() {
-            if let Delta::Content(text) = event.delta {
-                self.events.text(&mut self.buffer, text);
+            match event.delta {
+                Delta::Content(text) => self.events.text(out, text),
+                Delta::Reasoning(text) => self.events.thinking(out, text),
+                Delta::CallBegin { id, name, .. } => {
+                    self.events.tool_use(out, id.unwrap_or_default(), name);
+                }
+                Delta::CallArguments { json, .. } => self.events.input(out, json),
+                Delta::CallEnd { .. } => {}
             }
         }
         choice.clear_ready();
@@ -103,7 +114,7 @@ impl MessageBody {
             && let Some(choice) = self.request.choices.first()
         {
             let (reason, stop) = self.answer.end(&self.request, choice);
-            let usage = usage(&self.request, choice.tokens);
+            let usage = usage(&self.request, Some(choice));
             self.events.end(&mut self.buffer, reason, stop, &usage);
             self.over = true;
         }
@@ -144,26 +155,55 @@ impl Body for MessageBody {
 }
 
 /// A finished answer in one piece.
-pub(crate) fn whole(request: &mut ActiveRequest, answer: Answer) -> Message {
-    let mut content = Vec::new();
+pub(crate) fn whole(request: &ActiveRequest, answer: Answer) -> Message {
     // There is one choice.
-    if let Some(choice) = request.choices.first() {
-        let events = choice.events().filter_map(|event| match event.delta {
-            Delta::Content(text) => Some(text),
-            _ => None,
-        });
-        let text: String = events.collect();
-        if !text.is_empty() {
-            content.push(ContentBlock::text(text));
+    let choice = request.choices.first();
+    let content = choice.map(blocks).unwrap_or_default();
+    let ended = choice.map(|choice| answer.end(request, choice));
+    let (reason, stop) = ended.unwrap_or((StopReason::EndTurn, None));
+    let stop = stop.map(str::to_owned);
+    let usage = usage(request, choice);
+    Message::new(answer.id, answer.model, content, reason, stop, usage)
+}
+
+/// A block as its pieces are put together.
+enum Draft {
+    Text(String),
+    Thinking(String),
+    ToolUse {
+        id: String,
+        name: String,
+        input: String,
+    },
+}
+
+/// The blocks of a finished choice.
+fn blocks(choice: &Choice) -> Vec<ContentBlock> {
+    let mut drafts: Vec<Draft> = Vec::new();
+    for event in choice.events() {
+        match (event.delta, drafts.last_mut()) {
+            (Delta::Content("") | Delta::Reasoning("") | Delta::CallEnd { .. }, _) => {}
+            (Delta::Content(more), Some(Draft::Text(text)))
+            | (Delta::Reasoning(more), Some(Draft::Thinking(text)))
+            | (Delta::CallArguments { json: more, .. }, Some(Draft::ToolUse { input: text, .. })) =>
+            {
+                text.push_str(more);
+            }
+            (Delta::Content(text), _) => drafts.push(Draft::Text(text.to_owned())),
+            (Delta::Reasoning(text), _) => drafts.push(Draft::Thinking(text.to_owned())),
+            (Delta::CallBegin { id, name, .. }, _) => drafts.push(Draft::ToolUse {
+                id: id.unwrap_or_default().to_owned(),
+                name: name.to_owned(),
+                input: String::new(),
+            }),
+            // A call begins before its arguments.
+            (Delta::CallArguments { .. }, _) => {}
         }
     }
-    let (mut reason, mut stop, mut generated) = (StopReason::EndTurn, None, 0);
-    if let Some(choice) = request.choices.first() {
-        let ended = answer.end(request, choice);
-        reason = ended.0;
-        stop = ended.1.map(str::to_owned);
-        generated = choice.tokens;
-    }
-    let usage = usage(request, generated);
-    Message::new(answer.id, answer.model, content, reason, stop, usage)
+    let blocks = drafts.into_iter().map(|draft| match draft {
+        Draft::Text(text) => ContentBlock::text(text),
+        Draft::Thinking(text) => ContentBlock::thinking(text),
+        Draft::ToolUse { id, name, input } => ContentBlock::tool_use(id, name, &input),
+    });
+    blocks.collect()
 }

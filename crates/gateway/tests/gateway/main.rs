@@ -15,6 +15,7 @@ mod failover;
 mod kserve;
 mod lifecycle;
 mod messages;
+mod messages_tools;
 mod preparing;
 mod responses;
 mod sharing;

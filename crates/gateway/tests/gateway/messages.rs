@@ -309,10 +309,10 @@ async fn failures_come_in_anthropics_envelope() {
         ),
         (
             PATH,
-            message(json!({"tools": [{"name": "a", "input_schema": {}}]})),
+            message(json!({"container": "c"})),
             400,
             "invalid_request_error",
-            "`tools`",
+            "`container`",
         ),
         (
             "/v1/messages/batches",
