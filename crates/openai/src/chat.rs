@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 
 pub use message::{Function, Message, Role, ToolCall};
 pub use reasoning::Reasoning;
+pub(crate) use reasoning::take_effort;
+pub(crate) use tools::Form;
 pub use tools::{FunctionTool, ToolChoice, Tools};
 
 use crate::Parsed;
@@ -151,7 +153,7 @@ pub(crate) fn take_template_options(
         add_generation_prompt: adds.unwrap_or(!continues),
         continue_final_message: continues,
         kwargs,
-        tools: Tools::take(fields)?,
+        tools: Tools::take(fields, Form::Nested)?,
         reasoning: Reasoning::take(fields)?,
     })
 }

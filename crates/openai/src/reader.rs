@@ -138,6 +138,11 @@ impl<'a> Fields<'a> {
         format!("{}{name}", self.path)
     }
 
+    /// The path of the object itself: `messages[3]`, or nothing for the body.
+    pub(crate) fn path(&self) -> &str {
+        self.path.strip_suffix('.').unwrap_or_default()
+    }
+
     /// Whether every field has been taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -100,32 +100,29 @@ pub(crate) fn whole(
 ) -> Bytes {
     let mut nothing = BytesMut::new();
     if let Some(choice) = request.choices.first_mut() {
-        let log_probs = choice.log_probs.as_mut();
-        let log_probs = log_probs.map(|log_probs| log_probs.take_chat(usize::MAX).content);
-        let events = choice.events().filter_map(|event| match event.delta {
-            Delta::Content(text) => Some(text),
-            _ => None,
-        });
-        let text: String = events.collect();
-        writer.content(&mut nothing, &text, log_probs.unwrap_or_default());
+        write_choice(choice, &mut writer, &mut nothing);
     }
     finish(request, &mut writer, &mut nothing, keeping)
 }
 
-/// Writes all text that may be shown.
+/// Writes all that may be shown.
 fn write_choice(choice: &mut Choice, writer: &mut AnswerWriter, buffer: &mut BytesMut) {
     let mut told = 0;
     // Taking log probabilities changes the choice.
     let mut log_probs = choice.log_probs.take();
     for event in choice.events() {
-        let Delta::Content(text) = event.delta else {
-            continue;
-        };
         let count = event.log_probs_end.saturating_sub(told);
         told = told.max(event.log_probs_end);
         let values = log_probs.as_mut().filter(|_| count > 0);
         let values = values.map(|log_probs| log_probs.take_chat(count).content);
-        writer.content(buffer, text, values.unwrap_or_default());
+        match event.delta {
+            Delta::Content(text) => writer.content(buffer, text, values.unwrap_or_default()),
+            // Only text has log probabilities here.
+            Delta::Reasoning(text) => writer.reasoning(buffer, text),
+            Delta::CallBegin { id, name, .. } => writer.call(buffer, id, name),
+            Delta::CallArguments { json, .. } => writer.arguments(buffer, json),
+            Delta::CallEnd { .. } => {}
+        }
     }
     choice.log_probs = log_probs;
     choice.clear_ready();

@@ -5,8 +5,8 @@ use http::Request;
 use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::Tensors;
-use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::model::{VOCABULARY, byte_model_files, tokens};
+use inflight_testkit::worker::{FakeModel, FakeWorker};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Gateway, byte_model, json_request, pair};
@@ -61,9 +61,13 @@ async fn turn(
     body: Value,
     answer: &str,
 ) -> (String, Value) {
-    let (prompt, response) = tokio::join!(prompt(worker, answer), gateway.post(PATH, &body));
-    assert_eq!(response.status, 200, "{}", response.json());
-    (prompt, response.json())
+    let post = async {
+        let response = gateway.post(PATH, &body).await;
+        // Before the worker is waited for in vain.
+        assert_eq!(response.status, 200, "{}", response.json());
+        response.json()
+    };
+    tokio::join!(prompt(worker, answer), post)
 }
 
 #[tokio::test]
@@ -364,6 +368,85 @@ async fn a_key_reads_its_own_responses_alone() {
         assert_eq!(ask(next, key).await.status, status);
     }
     let _ = std::fs::remove_file(file);
+}
+
+/// Shows tools and calls, and opens the reasoning.
+const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n<tool_call>{\"name\"</tool_call></think>{% endif %}\
+     {% for message in messages %}{{ message.role }}:{{ message.content }}\
+     {{ message.tool_calls | tojson if message.tool_calls }}\n{% endfor %}\
+     assistant:<think>";
+
+#[tokio::test]
+async fn calls_and_reasoning_are_items_and_go_back_to_the_model() {
+    let mut files = byte_model_files();
+    for (name, content) in &mut files {
+        if name == "chat_template.jinja" {
+            *content = Bytes::from_static(TEMPLATE.as_bytes());
+        }
+    }
+    let mut model = FakeModel::new("m", files);
+    model.description.vocab_size = VOCABULARY;
+    model.description.max_seq_len = 4096;
+    model.description.max_input_len = 4095;
+    let mut worker = FakeWorker::start(model).await;
+    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+    let tools = json!([{"type": "function", "name": "f",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}]);
+    let said =
+        "hm</think>Well.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let body = request(json!({"tools": tools}));
+    let (shown, whole) = turn(&gateway, &mut worker, body.clone(), said).await;
+    assert!(
+        shown.starts_with(r#"[{"type": "function", "function": {"name": "f""#),
+        "{shown}"
+    );
+    let output = whole["output"].as_array().unwrap();
+    let kinds: Vec<&str> = output
+        .iter()
+        .map(|item| item["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"]);
+    assert_eq!(
+        output[0]["content"],
+        json!([{"type": "reasoning_text", "text": "hm"}])
+    );
+    assert_eq!(output[1]["content"][0]["text"], "Well.");
+    assert_eq!(output[2]["name"], "f");
+    let arguments: Value = serde_json::from_str(output[2]["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments, json!({"a": 1}));
+    assert_eq!(whole["status"], "completed");
+    let reasoning = &whole["usage"]["output_tokens_details"]["reasoning_tokens"];
+    assert!(reasoning.as_u64().unwrap() > 0);
+
+    // Streamed, it is the same, and every text comes in pieces.
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let (_, answer) = tokio::join!(prompt(&mut worker, said), gateway.post(PATH, &streamed));
+    let events = events(&answer);
+    let joined = |name: &str| -> String {
+        let of = events.iter().filter(|event| event["type"] == name);
+        of.map(|event| event["delta"].as_str().unwrap()).collect()
+    };
+    assert_eq!(joined("response.reasoning_text.delta"), "hm");
+    assert_eq!(joined("response.output_text.delta"), "Well.");
+    let written = joined("response.function_call_arguments.delta");
+    assert_eq!(Value::from(written), output[2]["arguments"]);
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.completed");
+    assert_eq!(last["response"]["output"][2]["name"], "f");
+
+    // The call's result goes on from it.
+    let next = request(
+        json!({"tools": tools, "previous_response_id": whole["id"], "input": [
+        {"type": "function_call_output", "call_id": output[2]["call_id"], "output": "42"}]}),
+    );
+    let (shown, _) = turn(&gateway, &mut worker, next, "</think>So.").await;
+    assert!(shown.contains("assistant:Well.[{"), "{shown}");
+    assert!(shown.contains(r#""arguments": {"a": 1}"#), "{shown}");
+    assert!(shown.contains("tool:42\n"), "{shown}");
+    let hosted = request(json!({"tools": [{"type": "web_search"}]}));
+    let refused = gateway.post(PATH, &hosted).await.json();
+    assert_eq!(refused["error"]["param"], "tools[0].type");
 }
 
 #[tokio::test]

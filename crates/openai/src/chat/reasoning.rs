@@ -22,19 +22,7 @@ pub struct Reasoning {
 impl Reasoning {
     /// Takes `reasoning_effort`, `thinking` and `enable_thinking`.
     pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let effort = fields.string("reasoning_effort")?;
-        if let Some(effort) = &effort
-            && !EFFORTS.contains(&effort.as_str())
-        {
-            return Err(ApiError::invalid_request(
-                "reasoning_effort",
-                format!(
-                    "Invalid value for `reasoning_effort`: `{}`. Send one of `{}`.",
-                    reader::shortened(effort),
-                    EFFORTS.join("`, `")
-                ),
-            ));
-        }
+        let effort = take_effort(fields, "reasoning_effort")?;
         let thinking = match fields.take("thinking") {
             Some(raw) => Some(read_thinking(raw)?),
             None => None,
@@ -92,6 +80,23 @@ impl Reasoning {
         }
         without_effect
     }
+}
+
+/// Takes one of OpenAI's levels.
+pub(crate) fn take_effort(fields: &mut Fields<'_>, name: &str) -> Result<Option<String>, ApiError> {
+    let effort = fields.string(name)?;
+    if let Some(effort) = &effort
+        && !EFFORTS.contains(&effort.as_str())
+    {
+        let param = fields.param(name);
+        let message = format!(
+            "Invalid value for `{param}`: `{}`. Send one of `{}`.",
+            reader::shortened(effort),
+            EFFORTS.join("`, `")
+        );
+        return Err(ApiError::invalid_request(param, message));
+    }
+    Ok(effort)
 }
 
 /// `true`, `false`, or Anthropic's object.

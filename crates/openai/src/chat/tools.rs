@@ -49,15 +49,34 @@ pub enum ToolChoice {
     Function(String),
 }
 
+/// Where the fields of a tool are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// In an object of their own, as in chat: `{"type": "function", "function": {"name": …}}`.
+    Nested,
+    /// Beside the type, as in `/v1/responses`: `{"type": "function", "name": …}`.
+    Flat,
+}
+
+impl Form {
+    /// The fields that belong to `name`.
+    fn inner<'a>(self, mut outer: Fields<'a>, name: &str) -> Result<Fields<'a>, ApiError> {
+        match self {
+            Self::Nested => Fields::of_value(&outer.param(name), outer.require(name)?),
+            Self::Flat => Ok(outer),
+        }
+    }
+}
+
 impl Tools {
     /// Takes `tools`, `tool_choice` and `parallel_tool_calls`. `None`: the model is shown no tool, because
     /// there is none or `tool_choice` is `none`.
     ///
     /// # Errors
     /// A field is malformed, out of bounds, or names a tool that is not there.
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<Box<Self>>, ApiError> {
-        let functions = take_functions(fields)?;
-        let choice = take_choice(fields)?;
+    pub(crate) fn take(fields: &mut Fields<'_>, form: Form) -> Result<Option<Box<Self>>, ApiError> {
+        let functions = take_functions(fields, form)?;
+        let choice = take_choice(fields, form)?;
         let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
         if functions.is_empty() {
             return match choice {
@@ -199,7 +218,7 @@ fn find(functions: &[FunctionTool], name: &str, param: &str) -> Result<(), ApiEr
     ))
 }
 
-fn take_functions(fields: &mut Fields<'_>) -> Result<Vec<FunctionTool>, ApiError> {
+fn take_functions(fields: &mut Fields<'_>, form: Form) -> Result<Vec<FunctionTool>, ApiError> {
     let list = fields.list("tools", MAX_TOOLS)?.unwrap_or_default();
     let bytes: usize = list.iter().map(|raw| raw.get().len()).sum();
     if bytes > MAX_TOOLS_BYTES {
@@ -213,7 +232,7 @@ fn take_functions(fields: &mut Fields<'_>) -> Result<Vec<FunctionTool>, ApiError
     }
     let mut functions: Vec<FunctionTool> = Vec::with_capacity(list.len());
     for (index, raw) in list.into_iter().enumerate() {
-        let function = read_tool(&format!("tools[{index}]"), raw)?;
+        let function = read_tool(&format!("tools[{index}]"), raw, form)?;
         if functions.iter().any(|other| other.name == function.name) {
             let param = format!("tools[{index}].function.name");
             let message = format!(
@@ -227,7 +246,7 @@ fn take_functions(fields: &mut Fields<'_>) -> Result<Vec<FunctionTool>, ApiError
     Ok(functions)
 }
 
-fn read_tool(path: &str, raw: &RawValue) -> Result<FunctionTool, ApiError> {
+fn read_tool(path: &str, raw: &RawValue, form: Form) -> Result<FunctionTool, ApiError> {
     let mut tool = Fields::of_value(path, raw)?;
     let kind = tool.string("type")?.ok_or_else(|| tool.missing("type"))?;
     if kind != "function" {
@@ -238,8 +257,8 @@ fn read_tool(path: &str, raw: &RawValue) -> Result<FunctionTool, ApiError> {
         );
         return Err(ApiError::unsupported(param, message).with_code(code::UNSUPPORTED_VALUE));
     }
-    let path = tool.param("function");
-    let mut function = Fields::of_value(&path, tool.require("function")?)?;
+    let mut function = form.inner(tool, "function")?;
+    let path = function.path().to_owned();
     let name = function
         .string("name")?
         .ok_or_else(|| function.missing("name"))?;
@@ -275,7 +294,7 @@ fn read_schema(param: &str, raw: &RawValue) -> Result<Value, ApiError> {
 }
 
 /// `none`, `auto`, `required`, or an object that names a function or those that are allowed.
-fn take_choice(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
+fn take_choice(fields: &mut Fields<'_>, form: Form) -> Result<Asked, ApiError> {
     let Some(raw) = fields.take("tool_choice") else {
         return Ok(Asked::Auto);
     };
@@ -301,11 +320,8 @@ fn take_choice(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
         .string("type")?
         .ok_or_else(|| choice.missing("type"))?;
     match kind.as_str() {
-        "function" => {
-            let raw = choice.require("function")?;
-            read_name("tool_choice.function", raw).map(Asked::Function)
-        }
-        "allowed_tools" => read_allowed(choice.require("allowed_tools")?),
+        "function" => read_name(form.inner(choice, "function")?).map(Asked::Function),
+        "allowed_tools" => read_allowed(form.inner(choice, "allowed_tools")?, form),
         other => Err(ApiError::unsupported(
             "tool_choice.type",
             format!(
@@ -317,16 +333,13 @@ fn take_choice(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
     }
 }
 
-fn read_name(path: &str, raw: &RawValue) -> Result<String, ApiError> {
-    let mut function = Fields::of_value(path, raw)?;
+fn read_name(mut function: Fields<'_>) -> Result<String, ApiError> {
     function
         .string("name")?
         .ok_or_else(|| function.missing("name"))
 }
 
-fn read_allowed(raw: &RawValue) -> Result<Asked, ApiError> {
-    let path = "tool_choice.allowed_tools";
-    let mut allowed = Fields::of_value(path, raw)?;
+fn read_allowed(mut allowed: Fields<'_>, form: Form) -> Result<Asked, ApiError> {
     let mode = allowed
         .string("mode")?
         .ok_or_else(|| allowed.missing("mode"))?;
@@ -353,10 +366,9 @@ fn read_allowed(raw: &RawValue) -> Result<Asked, ApiError> {
     }
     let mut names = Vec::with_capacity(list.len());
     for (index, raw) in list.into_iter().enumerate() {
-        let path = format!("{path}.tools[{index}]");
-        let mut tool = Fields::of_value(&path, raw)?;
-        let raw = tool.require("function")?;
-        names.push(read_name(&tool.param("function"), raw)?);
+        let path = format!("{}[{index}]", allowed.param("tools"));
+        let tool = Fields::of_value(&path, raw)?;
+        names.push(read_name(form.inner(tool, "function")?)?);
     }
     Ok(Asked::Allowed { required, names })
 }

@@ -7,8 +7,6 @@ const NO_CONVERSATION: &str =
     "Conversations are not kept. Send `previous_response_id`, or all items in `input`.";
 const NO_BACKGROUND: &str = "An answer lives as long as its request. Leave it out, and set `stream` to true \
      for a long answer.";
-const NO_TOOLS: &str = "Tool calls are not supported; a call would come back as plain text. \
-     Leave it out, or set `tool_choice` to `none`.";
 const NO_LIST: &str = "The answer has no place for it. Send the request to `/v1/chat/completions`.";
 
 /// See the module.
@@ -99,15 +97,16 @@ pub(super) const RESPONSES: &[Field] = &[
     refused(Responses, "return_token_ids", &["false"], NO_LIST),
     refused(Responses, "prompt_logprobs", &[], NO_LIST),
     ignored(Responses, "text.verbosity", &["\"medium\""]),
-    refused(
-        Responses,
-        "tool_choice",
-        &["\"none\"", "\"auto\""],
-        NO_TOOLS,
-    ),
-    refused(Responses, "tools", &[], NO_TOOLS),
-    ignored(Responses, "parallel_tool_calls", &["true"]),
-    ignored(Responses, "reasoning", &[]),
+    applied(Responses, "tools"),
+    applied(Responses, "tool_choice"),
+    applied(Responses, "parallel_tool_calls"),
+    applied(Responses, "reasoning"),
+    // Reasoning is told whole, and nobody sums it up.
+    ignored(Responses, "reasoning.summary", &[]),
+    ignored(Responses, "reasoning.generate_summary", &[]),
+    // The switches of other servers, as in chat.
+    applied(Responses, "thinking"),
+    applied(Responses, "enable_thinking"),
 ];
 
 const MAX_OUTPUT_TOKENS: &str = "Send `max_output_tokens` instead.";

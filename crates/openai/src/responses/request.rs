@@ -1,6 +1,7 @@
 //! The request of `/v1/responses`. Owns its parsing, and its translation into a chat request; what a
 //! `previous_response_id` stands for comes in as items.
 
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -8,7 +9,9 @@ use super::item::{InputItem, Item};
 use super::messages::messages;
 use super::object::{ReasoningSettings, Settings, TextSettings};
 use crate::Parsed;
-use crate::chat::{ChatRequest, Reasoning, TemplateOptions, check_kwargs};
+use crate::chat::{
+    ChatRequest, Form, Reasoning, TemplateOptions, Tools, check_kwargs, take_effort,
+};
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
 use crate::generation::Generation;
@@ -50,6 +53,9 @@ pub struct ResponseRequest {
     pub logprobs: Option<u32>,
     /// Further variables for the template.
     pub template_kwargs: Map<String, Value>,
+    /// What the model may call; `None`: nothing.
+    pub tools: Option<Box<Tools>>,
+    pub reasoning: Reasoning,
 }
 
 /// Parses and validates a body. Total: any bytes give a request or a 400.
@@ -57,7 +63,12 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ResponseRequest>, ApiError> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = IgnoredFields::default();
     fields.refuse_own(Endpoint::Responses)?;
-    let asked = settings(&mut fields)?;
+    let asked = settings(&mut fields, &mut ignored)?;
+    let reasoning = Reasoning {
+        effort: asked.reasoning.effort.clone(),
+        ..Reasoning::take(&mut fields)?
+    };
+    let tools = Tools::take(&mut fields, Form::Flat)?;
     let mut generation = Generation::take(&mut fields, Endpoint::Responses, &mut ignored)?;
     // A response always tells its usage.
     generation.include_usage = generation.stream;
@@ -88,6 +99,8 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ResponseRequest>, ApiError> {
             seals_reasoning: include.encrypted_reasoning,
             logprobs: wanted.then_some(top.unwrap_or(0)),
             template_kwargs: kwargs,
+            tools,
+            reasoning,
         },
         ignored,
     })
@@ -111,14 +124,14 @@ impl ResponseRequest {
             generation: self.generation.clone(),
             messages,
             logprobs: self.logprobs,
-            include_reasoning: false,
             template: TemplateOptions {
                 add_generation_prompt: true,
                 continue_final_message: false,
                 kwargs: self.template_kwargs.clone(),
-                tools: None,
-                reasoning: Reasoning::default(),
+                tools: self.tools.clone(),
+                reasoning: self.reasoning.clone(),
             },
+            include_reasoning: true,
         })
     }
 }
@@ -143,21 +156,17 @@ pub fn in_own_words(mut error: ApiError) -> ApiError {
 }
 
 /// What the answer repeats, as far as it is not part of the generation.
-fn settings(fields: &mut Fields<'_>) -> Result<Settings, ApiError> {
-    let reasoning = fields.peek("reasoning");
+fn settings(fields: &mut Fields<'_>, ignored: &mut IgnoredFields) -> Result<Settings, ApiError> {
     Ok(Settings {
         background: false,
         instructions: fields.string("instructions")?,
         max_output_tokens: None,
         max_tool_calls: fields.count("max_tool_calls", 1..=MAX_MAX_TOOL_CALLS)?,
         metadata: take_metadata(fields)?,
-        parallel_tool_calls: true,
+        parallel_tool_calls: repeated(fields, "parallel_tool_calls").unwrap_or(true),
         previous_response_id: fields.string("previous_response_id")?,
         prompt_cache_key: repeated(fields, "prompt_cache_key"),
-        reasoning: reasoning
-            .map(read_reasoning)
-            .transpose()?
-            .unwrap_or_default(),
+        reasoning: take_reasoning(fields, ignored)?,
         safety_identifier: repeated(fields, "safety_identifier"),
         service_tier: "default",
         store: fields.boolean("store")?.unwrap_or(true),
@@ -166,8 +175,8 @@ fn settings(fields: &mut Fields<'_>) -> Result<Settings, ApiError> {
             format: json!({"type": "text"}),
             verbosity: "medium".to_owned(),
         },
-        tool_choice: json!("auto"),
-        tools: Vec::new(),
+        tool_choice: repeated(fields, "tool_choice").unwrap_or_else(|| json!("auto")),
+        tools: repeated_tools(fields),
         top_logprobs: 0,
         top_p: None,
         truncation: "disabled",
@@ -175,18 +184,41 @@ fn settings(fields: &mut Fields<'_>) -> Result<Settings, ApiError> {
     })
 }
 
-/// A string that has no effect but in the answer; the table decides on the field.
-fn repeated(fields: &Fields<'_>, name: &str) -> Option<String> {
+/// What the answer repeats of a field that others decide on, if it is of the right type.
+fn repeated<T: DeserializeOwned>(fields: &Fields<'_>, name: &str) -> Option<T> {
     let raw = fields.peek(name)?;
     serde_json::from_str(raw.get()).ok()
 }
 
-fn read_reasoning(raw: &RawValue) -> Result<ReasoningSettings, ApiError> {
-    let mut fields = Fields::of_value("reasoning", raw)?;
-    Ok(ReasoningSettings {
-        effort: fields.string("effort")?,
-        summary: fields.string("summary")?,
-    })
+/// The tools, with what they leave out.
+fn repeated_tools(fields: &Fields<'_>) -> Vec<Value> {
+    let mut tools: Vec<Value> = repeated(fields, "tools").unwrap_or_default();
+    for tool in tools.iter_mut().filter_map(Value::as_object_mut) {
+        for (name, default) in [
+            ("description", Value::Null),
+            ("parameters", Value::Null),
+            ("strict", Value::Bool(false)),
+        ] {
+            tool.entry(name).or_insert(default);
+        }
+    }
+    tools
+}
+
+fn take_reasoning(
+    fields: &mut Fields<'_>,
+    ignored: &mut IgnoredFields,
+) -> Result<ReasoningSettings, ApiError> {
+    let Some(raw) = fields.take("reasoning") else {
+        return Ok(ReasoningSettings::default());
+    };
+    let mut reasoning = Fields::of_value("reasoning", raw)?;
+    let settings = ReasoningSettings {
+        effort: take_effort(&mut reasoning, "effort")?,
+        summary: repeated(&reasoning, "summary"),
+    };
+    reasoning.finish(Endpoint::Responses, "reasoning.", ignored)?;
+    Ok(settings)
 }
 
 fn take_input(

@@ -2,7 +2,7 @@ use bytes::BytesMut;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::chat::Role;
+use crate::chat::{Role, ToolChoice};
 use crate::error::ApiError;
 use crate::logprobs::TokenLogprob;
 use crate::response::{FinishReason, Usage};
@@ -107,7 +107,10 @@ fn fields_are_taken_in_their_own_names() {
         "max_output_tokens": 7, "temperature": 0.5, "top_p": 0.25, "top_logprobs": 2, "seed": 3,
         "include": ["message.output_text.logprobs"], "metadata": {"k": "v"}, "store": false,
         "previous_response_id": "resp_1", "user": "u", "prompt_cache_key": "p", "stream": true,
-        "truncation": "disabled", "background": false, "tools": [], "tool_choice": "auto",
+        "truncation": "disabled", "background": false, "parallel_tool_calls": false,
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+        "tool_choice": {"type": "function", "name": "f"},
+        "reasoning": {"effort": "low", "summary": "auto"},
         "text": {"format": {"type": "json_schema", "name": "n", "strict": true,
             "schema": {"type": "object"}}, "verbosity": "low"},
     }));
@@ -127,17 +130,24 @@ fn fields_are_taken_in_their_own_names() {
         settings,
         json!({
             "background": false, "instructions": null, "max_output_tokens": 7, "max_tool_calls": null,
-            "metadata": {"k": "v"}, "parallel_tool_calls": true, "previous_response_id": "resp_1",
-            "prompt_cache_key": "p", "reasoning": {"effort": null, "summary": null},
+            "metadata": {"k": "v"}, "parallel_tool_calls": false, "previous_response_id": "resp_1",
+            "prompt_cache_key": "p", "reasoning": {"effort": "low", "summary": "auto"},
             "safety_identifier": null, "service_tier": "default", "store": false, "temperature": 0.5,
-            "text": {"format": body["text"]["format"], "verbosity": "low"}, "tool_choice": "auto",
-            "tools": [], "top_logprobs": 2, "top_p": 0.25, "truncation": "disabled", "user": "u",
+            "text": {"format": body["text"]["format"], "verbosity": "low"},
+            "tool_choice": {"type": "function", "name": "f"},
+            "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"},
+                "description": null, "strict": false}], "top_logprobs": 2, "top_p": 0.25, "truncation": "disabled", "user": "u",
         })
     );
     assert_eq!(
         parsed.ignored.header_value().as_deref(),
-        Some("text.verbosity, prompt_cache_key")
+        Some("reasoning.summary, text.verbosity, prompt_cache_key")
     );
+    let tools = request.tools.unwrap();
+    assert_eq!(tools.functions[0].name, "f");
+    assert_eq!(tools.choice, ToolChoice::Function("f".to_owned()));
+    assert!(!tools.parallel);
+    assert_eq!(request.reasoning.effort.as_deref(), Some("low"));
 }
 
 #[test]
@@ -236,6 +246,30 @@ fn what_cannot_be_served_is_refused_by_its_own_name() {
             "text.format",
             "`guided_regex`",
         ),
+        (
+            json!({"tools": [{"type": "web_search"}]}),
+            "tools[0].type",
+            "`web_search`",
+        ),
+        (
+            json!({"tools": [{"type": "function"}]}),
+            "tools[0].name",
+            "Missing",
+        ),
+        (
+            json!({"tools": [{"type": "function", "name": "f"}],
+                "tool_choice": {"type": "allowed_tools", "mode": "auto",
+                    "tools": [{"type": "function", "name": "g"}]}}),
+            "tool_choice.allowed_tools.tools",
+            "`g`",
+        ),
+        (json!({"tool_choice": "required"}), "tool_choice", "`tools`"),
+        (
+            json!({"reasoning": {"effort": "huge"}}),
+            "reasoning.effort",
+            "`huge`",
+        ),
+        (json!({"reasoning": "low"}), "reasoning", "an object"),
         (
             json!({"chat_template_kwargs": {"tools": []}}),
             "chat_template_kwargs.tools",
