@@ -115,7 +115,10 @@ def counts(target: Target) -> None:
     asked = _asked(target)
     del asked["max_tokens"]
     count = target.anthropic.messages.count_tokens(**asked).input_tokens
-    expect_equal("`input_tokens`", count, ask(target).usage.input_tokens)
+    usage = ask(target).usage
+    # Those of the cache are told apart from the others.
+    told = usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    expect_equal("`input_tokens`", count, told + (usage.cache_creation_input_tokens or 0))
 
 
 @check(TOPIC, "wraps errors as Anthropic does", optional=True)
