@@ -43,7 +43,9 @@ def output_of(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["chat_stream.py", "completions.py", "kserve_stream.py", "chat.sh"])
+@pytest.mark.parametrize(
+    "name", ["chat_stream.py", "completions.py", "tools.py", "kserve_stream.py", "chat.sh"]
+)
 def test_a_script_answers(server: Server, tmp_path: Path, name: str) -> None:
     script = tmp_path / name
     script.write_text(at(server, (EXAMPLES / name).read_text(encoding="utf-8")), encoding="utf-8")
@@ -51,6 +53,7 @@ def test_a_script_answers(server: Server, tmp_path: Path, name: str) -> None:
     shown = {
         "chat_stream.py": r"\w+ \w+",
         "completions.py": r"(?s)^0: .+\n1: .+ \((stop|length)\)\n\d+ prompt tokens, \d+ generated$",
+        "tools.py": r"^get_weather {'city': 'Paris'}\n.*sunny",
         "kserve_stream.py": r"^(\[[\d ]+\]\n?)+$",
         "chat.sh": r"(?s)^data: \{.*\n\ndata: \[DONE\]$",
     }[name]

@@ -121,6 +121,23 @@ def follows(guides: Guides, request: GuideRequest, text: str) -> bool:
     return any(guide.mask()[end] for end in guide.eos_tokens)
 
 
+def test_tags_that_are_special_tokens_are_those_tokens(guides: Guides) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    begin, end = '<tool_call>\n{"name": "f", "arguments": ', "}\n</tool_call>"
+    tags = {"structures": [{"begin": begin, "schema": schema, "end": end}], "triggers": ["<tool_call>"]}
+    tag = {
+        "type": "tag",
+        "begin": begin,
+        "content": {"type": "json_schema", "json_schema": schema},
+        "end": end,
+    }
+    for guide in (tags, {"format": tag}):
+        request = GuideRequest("structural_tag", json.dumps(guide))
+        assert follows(guides, request, f'{begin}{{"n": 1}}{end}')
+        assert not follows(guides, request, f'{begin}{{"n": "x"}}{end}')
+    assert follows(guides, GuideRequest("structural_tag", json.dumps(tags)), "Hello")
+
+
 def test_a_format_allows_an_answer_or_calls(guides: Guides) -> None:
     def schema(kind: str) -> dict[str, object]:
         return {"type": "json_schema", "json_schema": {"type": kind}}

@@ -53,13 +53,14 @@ pub struct GatewayOptions {
     #[arg(long = "max-seq-len", value_name = "[MODEL=]TOKENS")]
     pub max_seq_lens: Vec<ForModel<u32>>,
 
-    /// How a model writes tool calls, such as `hermes`, or `none`. By default, `auto`: as its chat template tells
-    #[arg(long = "tool-parser", value_name = "[MODEL=]NAME")]
+    /// How models write tool calls, such as `hermes`, or `none`; `MODEL=NAME` for one model. By default, `auto`:
+    /// as the chat template tells
+    #[arg(long = "tool-parser", value_name = "NAME")]
     pub tool_parsers: Vec<ForModel<FormatChoice<ToolFormat>>>,
 
-    /// How a model writes its reasoning, such as `think`, or `none`: then it is part of the answer. By default,
-    /// `auto`: as its chat template tells
-    #[arg(long = "reasoning-parser", value_name = "[MODEL=]NAME")]
+    /// How models write reasoning, such as `think`, or `none`: then it is part of the answer; `MODEL=NAME` for
+    /// one model. By default, `auto`: as the chat template tells
+    #[arg(long = "reasoning-parser", value_name = "NAME")]
     pub reasoning_parsers: Vec<ForModel<FormatChoice<ReasoningFormat>>>,
 
     /// Key that clients must send as `Authorization: Bearer KEY`; by default, no key is required. Everyone on

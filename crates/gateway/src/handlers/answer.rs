@@ -147,12 +147,14 @@ fn guide(
         });
         true
     };
-    if let Some(forced) = forced(format, tools).filter(|_| begins) {
-        let is_guided = set(GuideKind::JsonSchema, &forced.schema);
+    if begins && let Some(guided) = forced(format, tools, can_guide) {
+        let is_guided = set(GuideKind::JsonSchema, &guided.schema);
+        let free = || forced(format, tools, false);
+        let call = if is_guided { Some(guided) } else { free() };
         return Guided {
-            call: Some(ForcedCall {
-                prefix: forced.prefix,
-                suffix: is_guided.then_some(forced.suffix),
+            call: call.map(|call| ForcedCall {
+                prefix: call.prefix,
+                suffix: is_guided.then_some(call.suffix),
             }),
             may_drop: !all_strict,
         };

@@ -70,8 +70,10 @@ fn shape(format: ToolFormat) -> Option<Shape> {
     })
 }
 
-/// The call that `tools` demand; `None`: they demand none, or the format has no such beginning.
-pub(super) fn forced(format: ToolFormat, tools: &Tools) -> Option<Forced> {
+/// The call that `tools` demand; `None`: they demand none, or the format has no such beginning. Where a grammar is to
+/// guide the rest, that has all of the call's object: tokens would not end where the arguments do. Without one, the
+/// prompt has the name already.
+pub(super) fn forced(format: ToolFormat, tools: &Tools, is_guided: bool) -> Option<Forced> {
     let shape = shape(format)?;
     let only = match (&tools.choice, tools.functions.as_slice()) {
         (ToolChoice::Auto, _) => return None,
@@ -79,7 +81,8 @@ pub(super) fn forced(format: ToolFormat, tools: &Tools) -> Option<Forced> {
         (ToolChoice::Required, [only]) => Some(only),
         (ToolChoice::Required, _) => None,
     };
-    if let Some(function) = only {
+    let callable = only.map_or(tools.functions.as_slice(), std::slice::from_ref);
+    if let Some(function) = only.filter(|_| !is_guided || shape.object.is_none()) {
         return Some(Forced {
             prefix: format!("{}{}{}", shape.begin, function.name, shape.middle),
             schema: function.schema(),
@@ -89,7 +92,7 @@ pub(super) fn forced(format: ToolFormat, tools: &Tools) -> Option<Forced> {
     let [before, after, name, arguments] = shape.object?;
     Some(Forced {
         prefix: before.to_owned(),
-        schema: any_of(&tools.functions, name, arguments),
+        schema: any_of(callable, name, arguments),
         suffix: after,
     })
 }
@@ -221,14 +224,14 @@ mod tests {
     fn a_forced_call_is_one_that_its_own_parser_reads() {
         for format in ToolFormat::all() {
             let named = tools(&["f", "g"], ToolChoice::Function("g".to_owned()));
-            if let Some(forced) = forced(format, &named) {
+            if let Some(forced) = forced(format, &named, false) {
                 let text = format!("{}{{\"n\": 1}}{}", forced.prefix, forced.suffix);
                 let expected = ["begin g", "{\"n\": 1}", "end true"];
                 assert_eq!(calls(format, &text), expected, "{format}");
                 assert_eq!(forced.schema, named.functions[1].schema());
             }
             let required = tools(&["f", "g"], ToolChoice::Required);
-            if let Some(forced) = forced(format, &required) {
+            if let Some(forced) = forced(format, &required, true) {
                 let [.., arguments] = shape(format).unwrap().object.unwrap();
                 let object = format!("{{\"name\": \"f\", \"{arguments}\": {{}}}}");
                 let text = format!("{}{object}{}", forced.prefix, forced.suffix);
@@ -243,10 +246,15 @@ mod tests {
                 assert!(!schema.is_valid(&call(json!("x"))), "{format}");
             }
         }
+        let guided = |choice| forced(ToolFormat::Hermes, &tools(&["f", "g"], choice), true);
+        let named = guided(ToolChoice::Function("g".to_owned())).unwrap();
+        assert_eq!(named.prefix, "<tool_call>\n");
+        let only = named.schema["anyOf"].as_array().unwrap();
         assert_eq!(
-            forced(ToolFormat::Hermes, &tools(&["f"], ToolChoice::Auto)),
-            None
+            (only.len(), &only[0]["properties"]["name"]["const"]),
+            (1, &json!("g"))
         );
+        assert_eq!(guided(ToolChoice::Auto), None);
     }
 
     #[test]

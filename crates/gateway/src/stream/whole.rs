@@ -77,7 +77,11 @@ fn message(choice: &mut Choice) -> AssistantMessage {
     message
 }
 
+/// Adds text; an event without any only told log probabilities.
 fn add(text: &mut Option<String>, more: &str) {
+    if more.is_empty() {
+        return;
+    }
     text.get_or_insert_default().push_str(more);
 }
 

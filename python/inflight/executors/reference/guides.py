@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -122,6 +123,12 @@ class Guides:
         self._tokenizer = llguidance.LLTokenizer(
             tokenizer_json.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_tokens
         )
+        added = json.loads(tokenizer_json.read_text(encoding="utf-8")).get("added_tokens") or ()
+        special = {one["content"]: one["id"] for one in added if one["content"]}
+        is_special = self._tokenizer.is_special_token
+        self._special = {text: token for text, token in special.items() if is_special(token)}
+        longest_first = sorted(self._special, key=len, reverse=True)
+        self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         self._limits = llguidance.LLParserLimits(max_grammar_size=_MAX_GRAMMAR_SIZE, verbose_errors=False)
         self._masks = _Masks(llguidance.LLExecutor(), vocab_size, frozenset(eos_tokens))
 
@@ -165,61 +172,79 @@ class Guides:
         xgrammar's later form, ``{"type": "structural_tag", "format": {…}}``: see `lark`.
         """
         if "format" in guide:
-            return cast(str, self._llguidance.LLMatcher.grammar_from_lark(lark(guide["format"])))
-        tags = []
-        for structure in guide["structures"]:
+            text = lark(guide["format"], self._literal)
+        else:
+            text = self._tags(guide["structures"], guide["triggers"])
+        return cast(str, self._llguidance.LLMatcher.grammar_from_lark(text))
+
+    def _tags(self, structures: list[dict[str, Any]], triggers: list[str]) -> str:
+        """Text that is free up to a trigger, in llguidance's grammar."""
+        rules = ["TEXT: /(.|\\n)*/", "end: TEXT"]
+        for number, structure in enumerate(structures):
             begin = structure["begin"]
-            trigger = next((one for one in guide["triggers"] if begin.startswith(one)), None)
-            if trigger is None:
+            trigger = next((one for one in triggers if begin.startswith(one)), None)
+            if not trigger:
                 raise ValueError(f"no trigger begins `{begin}`")
-            tags.append(
-                self._llguidance.StructTag(
-                    trigger=trigger, begin=begin, grammar=structure["schema"], end=structure["end"]
-                )
-            )
-        return cast(str, self._llguidance.StructTag.to_grammar(tags, assume_special=False))
+            schema = structure["schema"]
+            schema = schema if isinstance(schema, str) else json.dumps(schema)
+            rest = f"{self._literal(begin[len(trigger) :])} %json {schema} {self._literal(structure['end'])}"
+            if trigger in self._special:
+                rules.append(f"tag{number}: TEXT {self._literal(trigger)} {rest}")
+            else:
+                # The shortest text that ends with the trigger.
+                rules.append(f"head{number}[lazy]: TEXT {json.dumps(trigger)}")
+                rules.append(f"tag{number}: head{number} {rest}")
+        tags = " | ".join(f"tag{number}" for number in range(len(structures)))
+        return "\n".join([f"start: ({tags})* end", *rules])
+
+    def _literal(self, text: str) -> str:
+        """`text` as llguidance's grammar writes it. What is a special token of the tokenizer is that
+        token: no text matches it.
+        """
+        parts = self._split.split(text) if self._special else [text]
+        written = (
+            f"<[{self._special[part]}]>" if part in self._special else json.dumps(part) for part in parts
+        )
+        return " ".join(one for one in written if one != '""')
 
 
-def lark(structure: dict[str, Any]) -> str:
+def lark(structure: dict[str, Any], literal: Callable[[str], str] = json.dumps) -> str:
     """A format of xgrammar's structural tags as llguidance's grammar: ``json_schema``, ``const_string``,
-    ``sequence``, ``or``, ``tag`` and ``tags_with_separator``. Errors: ValueError or KeyError for any other.
+    ``sequence``, ``or``, ``tag`` and ``tags_with_separator``. `literal` writes a text as the grammar has
+    it. Errors: ValueError or KeyError for any other.
     """
     rules: list[str] = []
-    start = _lark_rule(structure, rules)
+
+    def rule(structure: dict[str, Any]) -> str:
+        """The name of a rule for `structure`, which is added with all that it needs."""
+        kind = structure["type"]
+        if kind == "json_schema":
+            schema = {"x-guidance": _WHITE_SPACE, **structure["json_schema"]}
+            body = f"%json {json.dumps(schema)}"
+        elif kind == "const_string":
+            body = literal(structure["value"])
+        elif kind == "sequence":
+            body = " ".join(rule(part) for part in structure["elements"])
+        elif kind == "or":
+            body = " | ".join(rule(part) for part in structure["elements"])
+        elif kind == "tag":
+            content = rule(structure["content"])
+            body = f"{literal(structure['begin'])} {content} {literal(structure['end'])}"
+        elif kind == "tags_with_separator":
+            tag = rule({"type": "or", "elements": structure["tags"]})
+            body = tag
+            if not structure.get("stop_after_first", False):
+                body += f" ({literal(structure['separator'])} {tag})*"
+            if not structure.get("at_least_one", False):
+                body = f"({body})?"
+        else:
+            raise ValueError(f"no format of the type `{kind}` is known")
+        name = f"r{len(rules)}"
+        rules.append(f"{name}: {body}")
+        return name
+
+    start = rule(structure)
     return "\n".join([f"start: {start}", *rules])
-
-
-def _lark_rule(structure: dict[str, Any], rules: list[str]) -> str:
-    """The name of a rule for `structure`, which is added to `rules` with all that it needs."""
-
-    def inner(part: dict[str, Any]) -> str:
-        return _lark_rule(part, rules)
-
-    kind = structure["type"]
-    if kind == "json_schema":
-        schema = {"x-guidance": _WHITE_SPACE, **structure["json_schema"]}
-        body = f"%json {json.dumps(schema)}"
-    elif kind == "const_string":
-        body = json.dumps(structure["value"])
-    elif kind == "sequence":
-        body = " ".join(inner(part) for part in structure["elements"])
-    elif kind == "or":
-        body = " | ".join(inner(part) for part in structure["elements"])
-    elif kind == "tag":
-        begin, end = json.dumps(structure["begin"]), json.dumps(structure["end"])
-        body = f"{begin} {inner(structure['content'])} {end}"
-    elif kind == "tags_with_separator":
-        tag = inner({"type": "or", "elements": structure["tags"]})
-        body = tag
-        if not structure.get("stop_after_first", False):
-            body += f" ({json.dumps(structure['separator'])} {tag})*"
-        if not structure.get("at_least_one", False):
-            body = f"({body})?"
-    else:
-        raise ValueError(f"no format of the type `{kind}` is known")
-    name = f"r{len(rules)}"
-    rules.append(f"{name}: {body}")
-    return name
 
 
 def unavailable() -> Refused:
