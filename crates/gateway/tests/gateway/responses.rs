@@ -199,14 +199,16 @@ async fn a_failure_before_the_first_token_has_a_status_and_a_later_one_an_event(
     };
     let (answer, ()) = tokio::join!(gateway.post(PATH, &body), early);
     assert_eq!(answer.status, 400);
-    let late = async {
+    let begun = async {
         let request = worker.next_request().await;
         request.tokens(&tokens("a")).await;
-        request.fail(tonic::Code::Internal, "secret").await;
+        request
     };
-    let (answer, ()) = tokio::join!(gateway.post(PATH, &body), late);
-    assert_eq!(answer.status, 200);
-    let last = events(&answer).pop().unwrap();
+    let mut client = Client::connect(gateway.address).await;
+    let (mut stream, request) = tokio::join!(client.open(PATH, &body), begun);
+    request.fail(tonic::Code::Internal, "secret").await;
+    let last = stream.rest().await.pop().unwrap();
+    let last: Value = serde_json::from_str(&last).unwrap();
     assert_eq!(last["type"], "response.failed");
     let response = &last["response"];
     assert_eq!(
