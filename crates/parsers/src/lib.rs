@@ -5,7 +5,7 @@
 //!
 //! # How to use it
 //!
-//! 1. Find the [`Format`] of a model once: [`detect`] reads its chat template; [`ToolFormat`] and
+//! 1. Find the [`Format`] of a model once: [`detect()`] reads its chat template; [`ToolFormat`] and
 //!    [`ReasoningFormat`] parse from the names that vLLM uses.
 //! 2. Once per request, compile the request's tools into [`Tools`]; all choices share it. A request without tools
 //!    leaves `format.tools` out, so that its text is never searched for calls.
