@@ -72,7 +72,7 @@ def test_tokens_become_text_again(post: Any) -> None:
         ("tokenize", {"prompt": "a", "messages": MESSAGES}, 400, "messages"),
         ("tokenize", {"prompt": "a", "model": "other"}, 404, "model"),
         ("tokenize", {"prompt": "a " * 100_000}, 400, "prompt"),
-        ("tokenize", {"messages": MESSAGES, "tools": [{"type": "function"}]}, 400, "tools"),
+        ("tokenize", {"messages": MESSAGES, "tools": [{"type": "function"}]}, 400, "tools[0].function"),
         ("detokenize", {}, 400, "tokens"),
         ("detokenize", {"tokens": [1 << 30]}, 400, "tokens"),
         ("detokenize", {"tokens": ["a"]}, 400, "tokens"),
