@@ -65,6 +65,7 @@ EXAMPLES = {
     "KEY": "k",
     "FILTER": "debug",
     "FORMAT": "json",
+    "NAME": "none",
 }
 
 
