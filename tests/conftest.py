@@ -93,3 +93,10 @@ def model_directory() -> Path:
     from inflight.launch.model import find_model
 
     return find_model(None, None, weights=False).directory
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`migrates` marks the tests that docs/MIGRATION.md is made of; `test_migration.py` reads them."""
+    config.addinivalue_line(
+        "markers", "migrates(guide, command, ours): proves a row of docs/MIGRATION.md; all three are literals"
+    )

@@ -22,6 +22,7 @@ COMMANDS = {
         "worker",
         "gateway",
         "chat",
+        "client",
         "build",
         "inspect",
         "doctor",
