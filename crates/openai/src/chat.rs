@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub use message::{Function, Message, Role, ToolCall};
 pub use reasoning::Reasoning;
 pub(crate) use reasoning::take_effort;
-pub(crate) use tools::Form;
+pub(crate) use tools::{Form, NAMESPACE_END, in_namespace};
 pub use tools::{FunctionTool, ToolChoice, Tools};
 
 use crate::Parsed;
@@ -58,7 +58,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
     let mut ignored = IgnoredFields::default();
     let mut generation = Generation::take(&mut fields, Endpoint::Chat, &mut ignored)?;
     let messages = take_messages(&mut fields, &mut ignored)?;
-    let template = take_template_options(&mut fields, &messages)?;
+    let template = take_template_options(&mut fields, &messages, &mut ignored)?;
     let wanted = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
     if !wanted && top.is_some() {
@@ -130,6 +130,7 @@ pub(crate) fn check_kwargs(kwargs: &Map<String, Value>) -> Result<(), ApiError> 
 pub(crate) fn take_template_options(
     fields: &mut Fields<'_>,
     messages: &[Message],
+    ignored: &mut IgnoredFields,
 ) -> Result<TemplateOptions, ApiError> {
     let kwargs = fields.object("chat_template_kwargs")?.unwrap_or_default();
     check_kwargs(&kwargs)?;
@@ -153,7 +154,7 @@ pub(crate) fn take_template_options(
         add_generation_prompt: adds.unwrap_or(!continues),
         continue_final_message: continues,
         kwargs,
-        tools: Tools::take(fields, Form::Nested)?,
+        tools: Tools::take(fields, Form::Nested, ignored)?,
         reasoning: Reasoning::take(fields)?,
     })
 }

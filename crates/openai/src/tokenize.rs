@@ -77,7 +77,7 @@ pub fn parse_tokenize(body: &[u8]) -> Result<Parsed<TokenizeRequest>, ApiError> 
         None if !fields.has("messages") => return Err(fields.missing("prompt")),
         None => {
             let messages = chat::take_messages(&mut fields, &mut ignored)?;
-            let template = chat::take_template_options(&mut fields, &messages)?;
+            let template = chat::take_template_options(&mut fields, &messages, &mut ignored)?;
             (TokenizeInput::Chat(messages, template), Endpoint::Chat)
         }
     };

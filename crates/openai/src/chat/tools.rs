@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, code};
+use crate::ignored::IgnoredFields;
 use crate::reader::{self, Fields};
 
 /// OpenAI allows 128; agents with many tool servers send more.
@@ -74,8 +75,12 @@ impl Tools {
     ///
     /// # Errors
     /// A field is malformed, out of bounds, or names a tool that is not there.
-    pub(crate) fn take(fields: &mut Fields<'_>, form: Form) -> Result<Option<Box<Self>>, ApiError> {
-        let functions = take_functions(fields, form)?;
+    pub(crate) fn take(
+        fields: &mut Fields<'_>,
+        form: Form,
+        ignored: &mut IgnoredFields,
+    ) -> Result<Option<Box<Self>>, ApiError> {
+        let functions = take_functions(fields, form, ignored)?;
         let choice = take_choice(fields, form)?;
         let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
         if functions.is_empty() {
@@ -218,7 +223,11 @@ fn find(functions: &[FunctionTool], name: &str, param: &str) -> Result<(), ApiEr
     ))
 }
 
-fn take_functions(fields: &mut Fields<'_>, form: Form) -> Result<Vec<FunctionTool>, ApiError> {
+fn take_functions(
+    fields: &mut Fields<'_>,
+    form: Form,
+    ignored: &mut IgnoredFields,
+) -> Result<Vec<FunctionTool>, ApiError> {
     let list = fields.list("tools", MAX_TOOLS)?.unwrap_or_default();
     let bytes: usize = list.iter().map(|raw| raw.get().len()).sum();
     if bytes > MAX_TOOLS_BYTES {
@@ -231,33 +240,118 @@ fn take_functions(fields: &mut Fields<'_>, form: Form) -> Result<Vec<FunctionToo
         .with_code(code::STRING_ABOVE));
     }
     let mut functions: Vec<FunctionTool> = Vec::with_capacity(list.len());
+    let mut search = None;
     for (index, raw) in list.into_iter().enumerate() {
-        let function = read_tool(&format!("tools[{index}]"), raw, form)?;
-        if functions.iter().any(|other| other.name == function.name) {
-            let param = format!("tools[{index}].function.name");
-            let message = format!(
-                "Invalid value for `{param}`: two tools are named `{}`. Send each name once.",
-                function.name
-            );
-            return Err(ApiError::invalid_request(param, message));
+        let path = format!("tools[{index}]");
+        match read_tool(&path, raw, form)? {
+            Tool::Function(function) => add(&mut functions, &path, function)?,
+            Tool::Namespace(members) => {
+                for function in members {
+                    add(&mut functions, &path, function)?;
+                }
+            }
+            Tool::Search(refusal) => search = Some(refusal),
         }
-        functions.push(function);
+    }
+    match search {
+        // Agents offer it beside their functions whoever serves: the answer is as if the model had not searched.
+        Some(_) if !functions.is_empty() => ignored.push("tools.web_search"),
+        Some(refusal) => return Err(refusal),
+        None => {}
     }
     Ok(functions)
 }
 
-fn read_tool(path: &str, raw: &RawValue, form: Form) -> Result<FunctionTool, ApiError> {
+fn add(
+    functions: &mut Vec<FunctionTool>,
+    path: &str,
+    function: FunctionTool,
+) -> Result<(), ApiError> {
+    if functions.iter().any(|other| other.name == function.name) {
+        let param = format!("{path}.function.name");
+        let message = format!(
+            "Invalid value for `{param}`: two tools are named `{}`. Send each name once.",
+            function.name
+        );
+        return Err(ApiError::invalid_request(param, message));
+    }
+    if functions.len() == MAX_TOOLS {
+        return Err(reader::too_many("tools", MAX_TOOLS + 1, MAX_TOOLS));
+    }
+    functions.push(function);
+    Ok(())
+}
+
+/// One entry of `tools`.
+enum Tool {
+    Function(FunctionTool),
+    /// Functions under a common name, which theirs begin with.
+    Namespace(Vec<FunctionTool>),
+    /// A search that the server would do, which this one does not. The error says so.
+    Search(ApiError),
+}
+
+fn read_tool(path: &str, raw: &RawValue, form: Form) -> Result<Tool, ApiError> {
     let mut tool = Fields::of_value(path, raw)?;
     let kind = tool.string("type")?.ok_or_else(|| tool.missing("type"))?;
-    if kind != "function" {
-        let param = tool.param("type");
-        let message = format!(
-            "`{path}` is a tool of type `{}`. Send tools of type `function`.",
-            reader::shortened(&kind)
-        );
-        return Err(ApiError::unsupported(param, message).with_code(code::UNSUPPORTED_VALUE));
+    match (kind.as_str(), form) {
+        ("function", _) => {
+            let function = read_function(form.inner(tool, "function")?)?;
+            Ok(Tool::Function(function))
+        }
+        ("namespace", Form::Flat) => read_namespace(tool).map(Tool::Namespace),
+        ("web_search", Form::Flat) => Ok(Tool::Search(unknown_kind(path, &kind))),
+        _ => Err(unknown_kind(path, &kind)),
     }
-    let mut function = form.inner(tool, "function")?;
+}
+
+fn unknown_kind(path: &str, kind: &str) -> ApiError {
+    let message = format!(
+        "`{path}` is a tool of type `{}`. Send tools of type `function`.",
+        reader::shortened(kind)
+    );
+    ApiError::unsupported(format!("{path}.type"), message).with_code(code::UNSUPPORTED_VALUE)
+}
+
+/// The functions of a namespace, each under the name that the model is shown.
+fn read_namespace(mut fields: Fields<'_>) -> Result<Vec<FunctionTool>, ApiError> {
+    let namespace = fields
+        .string("name")?
+        .ok_or_else(|| fields.missing("name"))?;
+    let list = fields
+        .list("tools", MAX_TOOLS)?
+        .ok_or_else(|| fields.missing("tools"))?;
+    let members = list.into_iter().enumerate().map(|(index, raw)| {
+        let path = format!("{}[{index}]", fields.param("tools"));
+        let mut member = Fields::of_value(&path, raw)?;
+        let kind = member
+            .string("type")?
+            .ok_or_else(|| member.missing("type"))?;
+        if kind != "function" {
+            return Err(unknown_kind(&path, &kind));
+        }
+        let function = read_function(member)?;
+        let name = in_namespace(&namespace, &function.name);
+        FunctionTool::checked(
+            &path,
+            name,
+            function.description,
+            function.parameters,
+            function.strict,
+        )
+    });
+    members.collect()
+}
+
+/// What stands between a namespace and the name of a function in it, for the model: every format can write it.
+pub(crate) const NAMESPACE_END: &str = "__";
+
+/// The name under which the model calls a function of a namespace.
+pub(crate) fn in_namespace(namespace: &str, name: &str) -> String {
+    format!("{namespace}{NAMESPACE_END}{name}")
+}
+
+fn read_function(mut function: Fields<'_>) -> Result<FunctionTool, ApiError> {
     let path = function.path().to_owned();
     let name = function
         .string("name")?

@@ -36,9 +36,15 @@ struct Open {
 
 #[derive(Debug)]
 enum Kind {
-    Message { logprobs: Vec<TokenLogprob> },
+    Message {
+        logprobs: Vec<TokenLogprob>,
+    },
     Reasoning,
-    Call { call_id: String, name: String },
+    Call {
+        call_id: String,
+        namespace: Option<String>,
+        name: String,
+    },
 }
 
 /// Writes one response.
@@ -188,8 +194,14 @@ impl AnswerWriter {
     pub fn call(&mut self, out: &mut BytesMut, call_id: Option<&str>, name: &str) {
         let place = self.head.input_items + self.items.len() + usize::from(self.open.is_some());
         let call_id = call_id.map_or_else(|| self.head.id.item("call", place), str::to_owned);
-        let name = name.to_owned();
-        self.open(out, Kind::Call { call_id, name });
+        let (namespace, name) = self.head.settings.in_namespace(name);
+        let (namespace, name) = (namespace.map(str::to_owned), name.to_owned());
+        let kind = Kind::Call {
+            call_id,
+            namespace,
+            name,
+        };
+        self.open(out, kind);
     }
 
     /// More of the arguments of the call that began last.
@@ -390,10 +402,15 @@ impl Open {
                 content: listed(has_parts, || self.thought()),
                 encrypted_content: None,
             }),
-            Kind::Call { call_id, name } => Item::FunctionCall(FunctionCall {
+            Kind::Call {
+                call_id,
+                namespace,
+                name,
+            } => Item::FunctionCall(FunctionCall {
                 id,
                 status,
                 call_id: call_id.clone(),
+                namespace: namespace.clone(),
                 name: name.clone(),
                 arguments: self.text.clone(),
             }),

@@ -97,6 +97,9 @@ pub struct FunctionCall {
     pub id: String,
     pub status: Status,
     pub call_id: String,
+    /// What the function's tool is part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     pub name: String,
     /// JSON, as the model wrote it.
     pub arguments: String,
@@ -199,7 +202,10 @@ impl Item {
     pub fn weight(&self) -> usize {
         let content = match self {
             Self::Message(item) => item.content.iter().map(part_weight).sum(),
-            Self::FunctionCall(item) => item.call_id.len() + item.name.len() + item.arguments.len(),
+            Self::FunctionCall(item) => {
+                let namespace = item.namespace.as_deref().unwrap_or_default();
+                item.call_id.len() + namespace.len() + item.name.len() + item.arguments.len()
+            }
             Self::FunctionCallOutput(item) => {
                 item.call_id.len()
                     + match &item.output {
@@ -361,6 +367,7 @@ fn read_call(fields: &mut Fields<'_>, id: String) -> Result<FunctionCall, ApiErr
         id,
         status: Status::Completed,
         call_id: take_id(fields, "call_id")?.ok_or_else(|| fields.missing("call_id"))?,
+        namespace: fields.string("namespace")?,
         name: fields
             .string("name")?
             .ok_or_else(|| fields.missing("name"))?,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::item::{CallOutput, FunctionCall, Item, MessageItem, Part, Reasoning};
-use crate::chat::{Function, Message, Role, ToolCall};
+use crate::chat::{Function, Message, Role, ToolCall, in_namespace};
 
 /// The messages of `instructions` and `items`. Reasoning, text and calls that follow each other are one turn of
 /// the assistant; instructions join a system message that comes first, because many templates take only one.
@@ -117,7 +117,10 @@ fn tool_call(call: &FunctionCall) -> ToolCall {
         id: Some(call.call_id.clone()),
         call_type: "function",
         function: Function {
-            name: call.name.clone(),
+            name: match &call.namespace {
+                Some(namespace) => in_namespace(namespace, &call.name),
+                None => call.name.clone(),
+            },
             arguments,
         },
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::item::{Item, Status};
+use crate::chat::NAMESPACE_END;
 use crate::error::{ApiError, ErrorKind};
 use crate::response::Usage;
 
@@ -78,6 +79,31 @@ pub struct Settings {
     /// Always `disabled`.
     pub truncation: &'static str,
     pub user: Option<String>,
+}
+
+impl Settings {
+    /// The namespace of a function that the model called, and the name within it.
+    pub(super) fn in_namespace<'a>(&'a self, called: &'a str) -> (Option<&'a str>, &'a str) {
+        let is =
+            |tool: &Value, kind: &str, name: &str| tool["type"] == kind && tool["name"] == name;
+        // A function of its own may have two underscores in its name.
+        if !self.tools.iter().any(|tool| is(tool, "function", called)) {
+            for tool in self.tools.iter().filter(|tool| tool["type"] == "namespace") {
+                let namespace = tool["name"].as_str().unwrap_or_default();
+                let members = tool["tools"].as_array().into_iter().flatten();
+                let name = called.strip_prefix(namespace);
+                let name = name.and_then(|rest| rest.strip_prefix(NAMESPACE_END));
+                if let Some(name) = name
+                    && members
+                        .into_iter()
+                        .any(|member| is(member, "function", name))
+                {
+                    return (Some(namespace), name);
+                }
+            }
+        }
+        (None, called)
+    }
 }
 
 /// `reasoning` of a request.

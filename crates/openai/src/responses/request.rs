@@ -68,7 +68,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ResponseRequest>, ApiError> {
         effort: asked.reasoning.effort.clone(),
         ..Reasoning::take(&mut fields)?
     };
-    let tools = Tools::take(&mut fields, Form::Flat)?;
+    let tools = Tools::take(&mut fields, Form::Flat, &mut ignored)?;
     let mut generation = Generation::take(&mut fields, Endpoint::Responses, &mut ignored)?;
     // A response always tells its usage.
     generation.include_usage = generation.stream;
@@ -193,7 +193,8 @@ fn repeated<T: DeserializeOwned>(fields: &Fields<'_>, name: &str) -> Option<T> {
 /// The tools, with what they leave out.
 fn repeated_tools(fields: &Fields<'_>) -> Vec<Value> {
     let mut tools: Vec<Value> = repeated(fields, "tools").unwrap_or_default();
-    for tool in tools.iter_mut().filter_map(Value::as_object_mut) {
+    let functions = tools.iter_mut().filter(|tool| tool["type"] == "function");
+    for tool in functions.filter_map(Value::as_object_mut) {
         for (name, default) in [
             ("description", Value::Null),
             ("parameters", Value::Null),

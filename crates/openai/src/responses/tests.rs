@@ -639,3 +639,79 @@ fn items_are_listed_in_pages() {
         Some("after")
     );
 }
+
+#[test]
+fn a_function_of_a_namespace_is_called_by_both_names() {
+    let member = json!({"type": "function", "name": "spawn", "parameters": {"type": "object"}});
+    let tools = json!([
+        {"type": "function", "name": "crm__own"},
+        {"type": "namespace", "name": "crm", "description": "", "tools": [member]},
+        {"type": "web_search"},
+    ]);
+    let earlier = json!({"type": "function_call", "call_id": "c", "namespace": "crm", "name": "spawn",
+        "arguments": "{}"});
+    let asked = json!({"tools": tools, "input": [earlier]});
+    let parsed = parse_value(&request(asked.clone())).unwrap();
+    assert_eq!(
+        parsed.ignored.header_value().as_deref(),
+        Some("tools.web_search")
+    );
+    let request = parsed.request;
+    let functions = &request.tools.as_ref().unwrap().functions;
+    let names: Vec<&str> = functions.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["crm__own", "crm__spawn"]);
+    let earlier = own(&request.input[0]);
+    let chat = request
+        .chat([].iter(), std::slice::from_ref(&earlier))
+        .unwrap();
+    assert_eq!(chat.messages[0].tool_calls[0].function.name, "crm__spawn");
+
+    let mut writer = AnswerWriter::streamed(head(asked));
+    let mut out = BytesMut::new();
+    for name in names {
+        writer.call(&mut out, None, name);
+        writer.arguments(&mut out, "{}");
+    }
+    let whole: Value = serde_json::from_slice(&writer.finish(&mut out, OUTCOME)).unwrap();
+    let [first, second] = whole["output"].as_array().unwrap().as_slice() else {
+        panic!("{whole}");
+    };
+    assert_eq!(
+        (&first["namespace"], &first["name"]),
+        (&json!(null), &json!("crm__own"))
+    );
+    assert_eq!(
+        (&second["namespace"], &second["name"]),
+        (&json!("crm"), &json!("spawn"))
+    );
+    assert_eq!(whole["tools"][1]["tools"], json!([member]));
+}
+
+#[test]
+fn what_is_wrong_in_a_namespace_is_named() {
+    let namespace = |tools: Value| json!({"type": "namespace", "name": "n", "tools": tools});
+    let function = json!({"type": "function", "name": "f"});
+    for (tools, param) in [
+        (
+            json!([namespace(json!([{"type": "shell"}]))]),
+            "tools[0].tools[0].type",
+        ),
+        (
+            json!([namespace(json!([{"type": "function"}]))]),
+            "tools[0].tools[0].name",
+        ),
+        (
+            json!([namespace(json!([function])), {"type": "function", "name": "n__f"}]),
+            "tools[1].function.name",
+        ),
+        (
+            json!([{"type": "namespace", "name": "n"}]),
+            "tools[0].tools",
+        ),
+        // Nothing would be left of what was asked for.
+        (json!([{"type": "web_search"}]), "tools[0].type"),
+    ] {
+        let error = parse_value(&request(json!({"tools": tools}))).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(param));
+    }
+}
