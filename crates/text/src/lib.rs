@@ -24,6 +24,7 @@
 //! # Ok::<(), inflight_text::TextError>(())
 //! ```
 
+mod convert;
 mod detokenizer;
 mod error;
 mod generation;
@@ -32,13 +33,14 @@ mod stop;
 mod template;
 mod tokenizer;
 
+pub use convert::{CONVERTED_FILES, tokenizer_json};
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use generation::GenerationConfig;
 pub use model::{ModelFiles, TextModel};
 pub use stop::{StopHit, StopMatcher};
 pub use template::{
-    ChatTemplate, HelperCommand, TemplateError, TemplateInput, TemplateLimits, run_template_helper,
-    use_template_helper,
+    BuiltInTemplate, ChatTemplate, HelperCommand, TemplateError, TemplateInput, TemplateLimits,
+    TemplateSource, run_template_helper, use_template_helper,
 };
 pub use tokenizer::{TokenText, Tokenizer};

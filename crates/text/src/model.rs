@@ -7,13 +7,14 @@ use std::sync::Arc;
 use inflight_parsers::Format;
 use serde_json::{Map, Value};
 
+use crate::convert::tokenizer_json;
 use crate::error::TextError;
 use crate::generation::{GenerationConfig, parse_object};
-use crate::template::ChatTemplate;
+use crate::template::{BuiltInTemplate, ChatTemplate, TemplateSource, named_templates};
 use crate::tokenizer::Tokenizer;
 
-/// A model's files by base name: `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json`,
-/// `chat_template.jinja`, `generation_config.json`, `config.json`. Others are ignored.
+/// A model's files by base name: `tokenizer.json` or one of [`CONVERTED_FILES`](crate::CONVERTED_FILES), `tokenizer_config.json`, `special_tokens_map.json`,
+/// `chat_template.jinja`, `chat_template.json`, `generation_config.json`, `config.json`. Others are ignored.
 pub type ModelFiles = BTreeMap<String, Vec<u8>>;
 
 /// Everything text of one model. Immutable; share it in an `Arc`.
@@ -21,12 +22,27 @@ pub type ModelFiles = BTreeMap<String, Vec<u8>>;
 pub struct TextModel {
     tokenizer: Arc<Tokenizer>,
     chat_template: Option<ChatTemplate>,
+    built_in: Option<BuiltInTemplate>,
     generation: GenerationConfig,
     format: Format,
 }
 
+/// What the files say of chat templates.
+struct Own {
+    /// By name; empty where there are none.
+    templates: Vec<(String, String)>,
+    special_tokens: Map<String, Value>,
+    model_type: Option<String>,
+}
+
+/// How a model of these templates writes reasoning and tool calls.
+fn detect(templates: &[(String, String)], model_type: Option<&str>) -> Format {
+    let all: Vec<&str> = templates.iter().map(|(_, source)| source.as_str()).collect();
+    inflight_parsers::detect(&all.join("\n"), model_type)
+}
+
 impl TextModel {
-    /// Reads the files. Only `tokenizer.json` must be there.
+    /// Reads the files. Only `tokenizer.json`, or what it can be made of, must be there.
     ///
     /// # Errors
     ///
@@ -34,11 +50,62 @@ impl TextModel {
     /// error here: completions work without it, and each chat request gets its error from
     /// [`ChatTemplate::render`].
     pub fn load(files: &ModelFiles) -> Result<Self, TextError> {
+        let (mut model, own) = Self::read(files)?;
+        if !own.templates.is_empty() {
+            model.chat_template = Some(ChatTemplate::new(own.templates, own.special_tokens));
+        }
+        Ok(model)
+    }
+
+    /// As [`Self::load`], and there is always a chat template: the `given` one, else the model's own, else the
+    /// built-in one that suits its tokens. A built-in template's end of a turn then ends sequences as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`], and [`TextError::Template`] for a given template that does not parse.
+    pub fn load_for_chat(
+        files: &ModelFiles,
+        given: Option<&TemplateSource>,
+    ) -> Result<Self, TextError> {
+        let (mut model, own) = Self::read(files)?;
+        let fallback;
+        let source = match given {
+            Some(given) => given,
+            None if !own.templates.is_empty() => {
+                model.chat_template = Some(ChatTemplate::new(own.templates, own.special_tokens));
+                return Ok(model);
+            }
+            None => {
+                fallback = TemplateSource::BuiltIn(BuiltInTemplate::suiting(&model.tokenizer));
+                &fallback
+            }
+        };
+        if let TemplateSource::BuiltIn(template) = source {
+            model.built_in = Some(*template);
+            let end = template.turn_end();
+            let end = end.and_then(|token| model.tokenizer.token_id(token));
+            let ends = &mut model.generation.eos_token_ids;
+            ends.extend(end.filter(|end| !ends.contains(end)));
+        }
+        if let TemplateSource::Jinja(templates) = source {
+            model.format = detect(templates, own.model_type.as_deref());
+        }
+        let template = ChatTemplate::from_source(source, own.special_tokens);
+        model.chat_template = Some(template.map_err(TextError::Template)?);
+        Ok(model)
+    }
+
+    fn read(files: &ModelFiles) -> Result<(Self, Own), TextError> {
         let file = |name: &str| files.get(name);
-        let tokenizer =
-            Tokenizer::from_bytes(file("tokenizer.json").ok_or(TextError::MissingFile {
-                name: "tokenizer.json",
-            })?)?;
+        let tokenizer = match file("tokenizer.json") {
+            Some(json) => Tokenizer::from_bytes(json)?,
+            None => {
+                let json = tokenizer_json(files)?.ok_or(TextError::MissingFile {
+                    name: "tokenizer.json",
+                })?;
+                Tokenizer::from_bytes(&json)?
+            }
+        };
         let config = parse_object("tokenizer_config.json", file("tokenizer_config.json"))?
             .unwrap_or_default();
         let legacy = parse_object("special_tokens_map.json", file("special_tokens_map.json"))?
@@ -55,28 +122,36 @@ impl TextModel {
             eos_token,
         )?;
 
-        let sources = match file("chat_template.jinja") {
+        let templates = match file("chat_template.jinja") {
             Some(bytes) => vec![(
                 "default".to_owned(),
                 String::from_utf8_lossy(bytes).into_owned(),
             )],
-            None => template_sources(config.get("chat_template")),
+            // Processors of images have a file of their own.
+            None => match parse_object("chat_template.json", file("chat_template.json"))? {
+                Some(own) => named_templates(own.get("chat_template")),
+                None => named_templates(config.get("chat_template")),
+            },
         };
         let model_type = parse_object("config.json", file("config.json"))?;
         let model_type = model_type
             .as_ref()
             .and_then(|config| config.get("model_type"));
-        let model_type = model_type.and_then(Value::as_str);
-        let all: Vec<&str> = sources.iter().map(|(_, source)| source.as_str()).collect();
-        let format = inflight_parsers::detect(&all.join("\n"), model_type);
-        let chat_template =
-            (!sources.is_empty()).then(|| ChatTemplate::new(sources, special_tokens));
-        Ok(Self {
+        let model_type = model_type.and_then(Value::as_str).map(str::to_owned);
+        let format = detect(&templates, model_type.as_deref());
+        let model = Self {
             tokenizer: Arc::new(tokenizer),
-            chat_template,
+            chat_template: None,
+            built_in: None,
             generation,
             format,
-        })
+        };
+        let own = Own {
+            templates,
+            model_type,
+            special_tokens,
+        };
+        Ok((model, own))
     }
 
     /// The tokenizer, to share with detokenizers.
@@ -94,25 +169,14 @@ impl TextModel {
         self.format
     }
 
+    /// Which built-in template it is, if it is one.
+    pub fn built_in_template(&self) -> Option<BuiltInTemplate> {
+        self.built_in
+    }
+
     /// The model's sampling defaults and stop ids.
     pub fn generation(&self) -> &GenerationConfig {
         &self.generation
-    }
-}
-
-/// `chat_template` of tokenizer_config.json: a string, or a list of `{name, template}`.
-fn template_sources(value: Option<&Value>) -> Vec<(String, String)> {
-    match value {
-        Some(Value::String(source)) => vec![("default".to_owned(), source.clone())],
-        Some(Value::Array(entries)) => entries
-            .iter()
-            .filter_map(|entry| {
-                let name = entry.get("name")?.as_str()?;
-                let source = entry.get("template")?.as_str()?;
-                Some((name.to_owned(), source.to_owned()))
-            })
-            .collect(),
-        _ => Vec::new(),
     }
 }
 

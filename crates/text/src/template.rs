@@ -14,10 +14,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+mod builtin;
 mod clock;
 mod confine;
 mod engine;
+mod given;
 mod helper;
+mod history;
 mod json;
 mod output;
 mod pool;
@@ -26,10 +29,14 @@ mod source;
 mod values;
 mod wire;
 
+pub use builtin::BuiltInTemplate;
 pub use confine::run_template_helper;
+pub use given::TemplateSource;
+pub(crate) use given::named_templates;
 pub use helper::{HelperCommand, use_template_helper};
 
 use engine::Engine;
+use history::History;
 use pool::Pool;
 
 /// Bytes of an error's text that came from the template.
@@ -50,13 +57,19 @@ const MESSAGE_LIMIT: usize = 1000;
 /// assert_eq!(template.render(&input)?, "<user>Hi");
 /// # Ok::<(), inflight_text::TemplateError>(())
 /// ```
-pub struct ChatTemplate(Renderer);
+pub struct ChatTemplate {
+    renderer: Renderer,
+    /// Whether the rendered text lacks the special tokens that a tokenizer adds to a text.
+    lacks_special_tokens: bool,
+}
 
 enum Renderer {
     /// In this process.
     Engine(Box<Engine>),
     /// In helper processes.
     Pool(Box<Pool>),
+    /// In this process: the operator's own.
+    History(Box<History>),
 }
 
 /// What a model brings: templates by name, and the special tokens that they see as variables.
@@ -208,10 +221,51 @@ impl ChatTemplate {
             special_tokens,
             limits,
         };
-        Self(match helper::configured() {
+        let renderer = match helper::configured() {
             Some(command) => Renderer::Pool(Box::new(Pool::new(command, sources))),
             None => Renderer::Engine(Box::new(Engine::new(sources))),
+        };
+        Self {
+            renderer,
+            lacks_special_tokens: false,
+        }
+    }
+
+    /// The template that is given for a model with these special tokens.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`] for a history template that does not parse.
+    pub fn from_source(
+        source: &TemplateSource,
+        special_tokens: Map<String, Value>,
+    ) -> Result<Self, TemplateError> {
+        let limits = TemplateLimits::default();
+        Ok(match source {
+            TemplateSource::Jinja(templates) => Self::new(templates.clone(), special_tokens),
+            TemplateSource::BuiltIn(template) => {
+                let text = template.source().to_owned();
+                let sources = Sources {
+                    templates: vec![(template.name().to_owned(), text)],
+                    special_tokens,
+                    limits,
+                };
+                // Our own needs no process around it.
+                Self {
+                    renderer: Renderer::Engine(Box::new(Engine::new(sources))),
+                    lacks_special_tokens: true,
+                }
+            }
+            TemplateSource::History(text) => Self {
+                renderer: Renderer::History(Box::new(History::new(text, limits)?)),
+                lacks_special_tokens: true,
+            },
         })
+    }
+
+    /// Whether the rendered text lacks the special tokens that the tokenizer adds to a text: built-in and history
+    /// templates leave them to it, and models' own templates write them.
+    pub fn lacks_special_tokens(&self) -> bool {
+        self.lacks_special_tokens
     }
 
     /// Renders a conversation. Takes time in proportion to it, within the limits, and blocks meanwhile.
@@ -223,18 +277,20 @@ impl ChatTemplate {
     ///
     /// [`TemplateError`]; [`TemplateError::is_models_fault`] says whether the client can do anything about it.
     pub fn render(&self, input: &TemplateInput) -> Result<String, TemplateError> {
-        match &self.0 {
+        match &self.renderer {
             Renderer::Engine(engine) => engine.render(input),
             Renderer::Pool(pool) => pool.render(input),
+            Renderer::History(history) => history.render(input),
         }
     }
 }
 
 impl ChatTemplate {
     fn sources(&self) -> &Sources {
-        match &self.0 {
+        match &self.renderer {
             Renderer::Engine(engine) => engine.sources(),
             Renderer::Pool(pool) => pool.sources(),
+            Renderer::History(history) => history.sources(),
         }
     }
 

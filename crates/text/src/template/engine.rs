@@ -54,6 +54,22 @@ impl Engine {
         self.compiled();
     }
 
+    /// Whether all templates parse, and one of them can be chosen.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`], [`TemplateError::NoDefault`].
+    pub(super) fn check(&self) -> Result<(), TemplateError> {
+        let compiled = self.compiled();
+        let faults = compiled.templates.iter();
+        let mut faults = faults.filter_map(|(_, state)| state.as_ref().err());
+        match faults.next() {
+            Some(message) => Err(TemplateError::Syntax {
+                message: message.clone(),
+            }),
+            None => compiled.choose(false).map(|_| ()),
+        }
+    }
+
     fn compiled(&self) -> &Compiled {
         self.compiled.get_or_init(|| {
             let mut environment = environment(self.sources.limits);
