@@ -7,11 +7,11 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::log::{flush_log, start_log, write_line};
+use crate::option_layers::layered;
 use crate::options::GatewayOptions;
 use crate::run::{self, ServeError};
 
@@ -35,16 +35,24 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    let matches = GatewayOptions::command().try_get_matches_from(arguments);
-    let parsed = matches.and_then(|matches| {
-        let is_argument = matches.value_source("api_key") == Some(ValueSource::CommandLine);
-        Ok((GatewayOptions::from_arg_matches(&matches)?, is_argument))
-    });
-    let (options, has_public_key) = match parsed {
-        Ok(parsed) => parsed,
+    let command = GatewayOptions::command();
+    let arguments = arguments.into_iter().map(Into::into).collect();
+    let layered = match layered(&command, arguments, |name| std::env::var(name).ok()) {
+        Ok(layered) => layered,
+        Err(reason) => {
+            report(&format!("error: {reason}"));
+            return 2;
+        }
+    };
+    let matches = command.try_get_matches_from(&layered.arguments);
+    let options = match matches.and_then(|matches| GatewayOptions::from_arg_matches(&matches)) {
+        Ok(options) => options,
         Err(error) => {
             // Help and version come as "errors" with exit code 0 and go to stdout.
             let _ = error.print();
+            if let Some(origin) = layered.origin_of(&error.to_string()) {
+                report(&format!("The value is from {origin}."));
+            }
             return error.exit_code();
         }
     };
@@ -55,7 +63,10 @@ where
         ));
         return 2;
     }
-    if has_public_key {
+    for notice in &layered.notices {
+        tracing::warn!("{notice}");
+    }
+    if layered.has_public_key {
         tracing::warn!(
             "everyone on this machine can read the key of `--api-key`; use `INFLIGHT_API_KEY` or `--api-key-file`"
         );

@@ -20,7 +20,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `cli`, `options`, `log`, `run` | the command, its options, the log, the gateway's life |
+//! | `cli`, `options`, `option_layers`, `option_file`, `template_option`, `log`, `run` | the command, its options and where they may be, the log, the gateway's life |
 //! | `server`, `router`, `middleware` | sockets and connections, routes, what every request passes through |
 //! | `access`, `admission`, `client` | which requests are let in, how much at once, who holds what |
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
@@ -46,6 +46,8 @@ mod log;
 mod metrics;
 mod middleware;
 mod model;
+mod option_file;
+mod option_layers;
 mod option_list;
 mod options;
 mod request_body;
@@ -55,11 +57,13 @@ mod run;
 mod server;
 mod state;
 mod stream;
+mod template_option;
 mod translate;
 mod upstream;
 
 pub use cli::{main, main_with_args};
 pub use log::{LogFormat, flush_log, set_log_level, start_log};
+pub use option_file::{OptionValues, read_option_file};
 pub use option_list::{OptionInfo, check_arguments, option_list};
 pub use options::GatewayOptions;
 pub use run::{ServeError, serve};

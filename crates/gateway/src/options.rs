@@ -11,11 +11,19 @@ use crate::api_key::{ApiKey, KeyFile};
 use crate::log::LogFormat;
 use crate::model::for_model::ForModel;
 use crate::model::formats::FormatChoice;
+use crate::template_option::{
+    ChatTemplateOption, HistoryTemplate, history_template, history_template_file,
+};
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "inflight-gateway", version)]
 pub struct GatewayOptions {
+    /// File of options in TOML, such as `max-connections = 100`. Flags win over it, and so do environment variables:
+    /// `INFLIGHT_` and an option's name, such as `INFLIGHT_MAX_CONNECTIONS`, with commas between several values
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// Address to listen on; loopback by default, because no key is required by default
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
@@ -29,7 +37,8 @@ pub struct GatewayOptions {
     pub grpc_port: Option<u16>,
 
     /// gRPC address of a worker or Triton server; repeat for several
-    #[arg(long = "worker", value_name = "HOST:PORT", value_parser = worker_address)]
+    #[arg(long = "worker", alias = "triton-endpoint")]
+    #[arg(value_name = "HOST:PORT", value_parser = worker_address)]
     #[arg(required_unless_present_any = ["worker_files", "worker_names"])]
     pub workers: Vec<String>,
 
@@ -62,6 +71,22 @@ pub struct GatewayOptions {
     /// one model. By default, `auto`: as the chat template tells
     #[arg(long = "reasoning-parser", value_name = "NAME")]
     pub reasoning_parsers: Vec<ForModel<FormatChoice<ReasoningFormat>>>,
+
+    /// Chat template of one model, or of all without their own: a file of Jinja or with `chat_template` as in
+    /// `tokenizer_config.json`, or plain, chatml, llama-2, llama-3, gemma, phi-3, vicuna or baichuan2. Default: the
+    /// model's own, else the one of these that its tokens suit, else plain
+    #[arg(long = "chat-template", value_name = "[MODEL=]FILE|NAME")]
+    pub chat_templates: Vec<ForModel<ChatTemplateOption>>,
+
+    /// Liquid template of prompts over `items` with `identity`, `name` and `content`, as in openai_trtllm; for
+    /// every model without a `--chat-template` of its own
+    #[arg(long, value_name = "TEXT", value_parser = history_template)]
+    pub history_template: Option<HistoryTemplate>,
+
+    /// File of such a template
+    #[arg(long, value_name = "FILE", value_parser = history_template_file)]
+    #[arg(conflicts_with = "history_template")]
+    pub history_template_file: Option<HistoryTemplate>,
 
     /// Key that clients must send as `Authorization: Bearer KEY`; by default, no key is required. Everyone on
     /// the machine can read it here: prefer the environment, or a file

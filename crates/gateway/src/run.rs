@@ -10,6 +10,7 @@ use crate::options::GatewayOptions;
 use crate::router;
 use crate::server;
 use crate::state::AppState;
+use crate::upstream::chat_templates::ChatTemplates;
 use crate::upstream::connect::Connector;
 use crate::upstream::context::{Context, Limits};
 use crate::upstream::discovery::Discovery;
@@ -65,7 +66,11 @@ pub async fn serve(
         })?),
         None => None,
     };
-    let tokenizers = Tokenizers::load(&options.tokenizers, &options.max_seq_lens)?;
+    let tokenizers = Tokenizers::load(
+        &options.tokenizers,
+        &options.max_seq_lens,
+        ChatTemplates::new(options),
+    )?;
     let state = AppState::new(options);
     let workers = connect_workers(&state, options, tokenizers);
     let _key_watch = state.access.watch_keys();
@@ -128,6 +133,7 @@ fn connect_workers(
             worker_silence: Duration::from_secs_f64(options.worker_silence_s),
             slow_client: Duration::from_secs(options.slow_client_s),
         },
+        templates: ChatTemplates::new(options),
     };
     let connector = Arc::new(Connector::new(context, tokenizers));
     let mut tasks = tokio::task::JoinSet::new();

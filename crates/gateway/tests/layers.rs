@@ -24,7 +24,10 @@ const CRATE: Arrows = &[
     ("server", &["client"]),
     ("request_body", &["admission", "client"]),
     ("address_file", &[]),
-    ("options", &["address_file", "api_key", "log", "model"]),
+    ("template_option", &[]),
+    ("options", &["address_file", "api_key", "log", "model", "template_option"]),
+    ("option_file", &[]),
+    ("option_layers", &["option_file"]),
     ("option_list", &["log", "options"]),
     ("access", &["api_key", "client", "error", "options"]),
     ("translate", &["error", "model"]),
@@ -37,7 +40,7 @@ const CRATE: Arrows = &[
     ("router", &["handlers", "middleware", "state"]),
     ("grpc", &["client", "middleware", "state", "upstream"]),
     ("run", &["grpc", "options", "router", "server", "state", "upstream"]),
-    ("cli", &["log", "options", "run"]),
+    ("cli", &["log", "option_layers", "options", "run"]),
 ];
 
 #[rustfmt::skip]
@@ -53,6 +56,7 @@ const MODEL: Arrows = &[
 
 #[rustfmt::skip]
 const UPSTREAM: Arrows = &[
+    ("chat_templates", &[]),
     ("inbox", &[]),
     ("prompt_request", &[]),
     ("pulse", &[]),
@@ -63,11 +67,11 @@ const UPSTREAM: Arrows = &[
     ("registry", &["inbox", "rpc"]),
     ("connection", &["inbox", "prompt_request", "pulse", "registry"]),
     ("table", &["connection", "peer", "pool", "pulse"]),
-    ("context", &["table"]),
+    ("context", &["chat_templates", "table"]),
     ("dispatch", &["connection", "inbox", "prompt_request", "registry", "table"]),
     ("forward", &["classify", "dispatch", "pool", "rpc", "table"]),
-    ("inflight", &["connection", "context", "peer", "pool", "prompt_request", "registry", "rpc", "table"]),
-    ("triton", &["classify", "connection", "context", "inbox", "peer", "pool", "prompt_request", "pulse", "registry",
+    ("inflight", &["chat_templates", "connection", "context", "peer", "pool", "prompt_request", "registry", "rpc", "table"]),
+    ("triton", &["chat_templates", "classify", "connection", "context", "inbox", "peer", "pool", "prompt_request", "pulse", "registry",
                  "rpc", "table"]),
     ("connect", &["context", "inflight", "rpc", "table", "triton"]),
     ("discovery", &["connect", "table"]),

@@ -261,6 +261,12 @@ impl ApiError {
         .with_param(format!("input[{place}]"))
     }
 
+    /// 404: a server has the model, and it cannot be served; `reason` names it and says what to change.
+    pub fn model_not_served(reason: &str) -> Self {
+        let message = format!("The model cannot be served: {reason}.");
+        Self::new(ErrorKind::ModelNotFound, message).with_param("model")
+    }
+
     /// 404: no such route.
     pub fn not_found(method: &str, path: &str) -> Self {
         let path = crate::reader::shortened(path);

@@ -1,6 +1,9 @@
 //! The gateway's options as Python sees them: read from `inflight_gateway`, where each is declared.
 
-use inflight_gateway::OptionInfo;
+use std::path::PathBuf;
+
+use inflight_gateway::{OptionInfo, OptionValues};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// One option of `inflight gateway`.
@@ -50,6 +53,15 @@ impl PyGatewayOption {
 pub(crate) fn gateway_options() -> Vec<PyGatewayOption> {
     let options = inflight_gateway::option_list();
     options.into_iter().map(PyGatewayOption).collect()
+}
+
+/// The options in a file, each with its values as text; only `known` ones may be there.
+///
+/// # Errors
+/// `ValueError` with a sentence that names the file.
+#[pyfunction]
+pub(crate) fn read_option_file(path: PathBuf, known: Vec<String>) -> PyResult<OptionValues> {
+    inflight_gateway::read_option_file(&path, &known).map_err(PyValueError::new_err)
 }
 
 /// What is wrong with arguments for `inflight gateway`, or `None`. `argv` starts with the program's name.

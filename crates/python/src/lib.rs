@@ -40,13 +40,15 @@ mod _native {
         Refusal, core_model, gauges,
     };
     #[pymodule_export]
-    use super::gateway_options::{PyGatewayOption, check_gateway_arguments, gateway_options};
+    use super::gateway_options::{
+        PyGatewayOption, check_gateway_arguments, gateway_options, read_option_file,
+    };
     #[pymodule_export]
     use super::options::{PySimulatedOptions, PyWorkerOptions};
     #[pymodule_export]
     use super::serve::{PyLoadingWorker, serve_simulated_worker, serve_worker};
     #[pymodule_export]
-    use super::text::{PyDetokenizer, PyTokenizer};
+    use super::text::{PyDetokenizer, PyTokenizer, convert_tokenizer};
     #[pymodule_export]
     use super::text_models::{Generation, TextModel, TextModels, text_models};
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use inflight_text::{Detokenizer, ModelFiles, TextModel};
+use inflight_text::{Detokenizer, ModelFiles, TextError, TextModel, tokenizer_json};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -50,6 +50,21 @@ impl PyTokenizer {
     fn pad_token_id(&self) -> Option<u32> {
         self.0.generation().pad_token_id
     }
+}
+
+/// `tokenizer.json` made of a model's other tokenizer files.
+///
+/// # Errors
+/// `ValueError` where they make none.
+#[pyfunction]
+pub(crate) fn convert_tokenizer(py: Python<'_>, files: ModelFiles) -> PyResult<Vec<u8>> {
+    let made = py.detach(|| tokenizer_json(&files));
+    let made = made.and_then(|made| {
+        made.ok_or(TextError::MissingFile {
+            name: "tokenizer.json",
+        })
+    });
+    made.map_err(|error| refused(&error))
 }
 
 /// One sequence's text as its ids arrive.

@@ -37,7 +37,10 @@ struct Own {
 
 /// How a model of these templates writes reasoning and tool calls.
 fn detect(templates: &[(String, String)], model_type: Option<&str>) -> Format {
-    let all: Vec<&str> = templates.iter().map(|(_, source)| source.as_str()).collect();
+    let all: Vec<&str> = templates
+        .iter()
+        .map(|(_, source)| source.as_str())
+        .collect();
     inflight_parsers::detect(&all.join("\n"), model_type)
 }
 

@@ -25,7 +25,7 @@ const MAX_GUIDE_BYTES: usize = 64 * 1024;
 pub(super) fn options(
     request: &mut ChatRequest,
     format: Format,
-    model: &TextModel,
+    model: Option<&TextModel>,
     served: &ServedModel,
     prompt: &mut String,
 ) -> Result<Option<AnswerOptions>, ApiError> {
@@ -62,9 +62,8 @@ pub(super) fn options(
     if let Some(call) = &guided.call {
         prompt.push_str(&call.prefix);
     }
-    let tokenizer = model.tokenizer();
     let markers = format.special_markers();
-    let markers = markers.filter_map(|marker| tokenizer.token_id(marker));
+    let markers = markers.filter_map(|marker| model?.tokenizer().token_id(marker));
     Ok(Some(AnswerOptions {
         format,
         parser: ParserOptions {

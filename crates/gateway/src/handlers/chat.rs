@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
 use inflight_openai::{ApiError, IgnoredFields, Parsed};
-use inflight_text::{TemplateInput, TextModel};
+use inflight_text::TemplateInput;
 
 use super::answer;
 use super::generate::{self, Prepared};
@@ -16,6 +16,7 @@ use super::prompt::{self, SpecialTokens};
 use super::response;
 use crate::admission::Work;
 use crate::error::HttpError;
+use crate::model::served::ServedModel;
 use crate::state::AppState;
 use crate::stream::body::Shape;
 use crate::translate::requested::Requested;
@@ -50,19 +51,16 @@ pub(super) fn prepare_parsed(
     let model = locate(state, &request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
-    let files = model.served.text.as_deref().ok_or_else(|| {
-        ApiError::invalid_request(
-            "messages",
-            "The gateway has no chat template for this model. Use `/v1/completions`, or start the \
-             gateway with `--tokenizer`.",
-        )
-    })?;
+    let files = model.served.text.as_deref();
     let format = state.formats.of(&model.entry.name, files);
-    let mut text = render(files, messages, &request.template, &mut ignored)?;
+    let mut text = render(&model.served, messages, &request.template, &mut ignored)?;
     let answer = answer::options(&mut request, format, files, &model.served, &mut text)?;
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
     let requested = Requested::chat(&request).with_lora(lora);
-    let special = SpecialTokens::of(&request.generation, SpecialTokens::Written);
+    let special = SpecialTokens::of(
+        &request.generation,
+        SpecialTokens::after_template(&model.served),
+    );
     let prompt = prompt::text(&requested, &model.served, text, special, false)?;
     state
         .metrics
@@ -78,14 +76,14 @@ pub(super) fn prepare_parsed(
     })
 }
 
-/// The prompt of a conversation, by the model's own template. Reports the fields that the template does not read.
+/// The prompt of a conversation, by the model's chat template. Reports the fields that the template does not read.
 pub(super) fn render(
-    model: &TextModel,
+    served: &ServedModel,
     mut messages: Vec<Message>,
     options: &TemplateOptions,
     ignored: &mut IgnoredFields,
 ) -> Result<String, ApiError> {
-    let template = model.chat_template().ok_or_else(|| {
+    let template = served.chat_template().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",
             "The model has no chat template. Use `/v1/completions`.",

@@ -45,6 +45,7 @@ pub(super) fn locate(state: &AppState, model: &str) -> Result<Located, ApiError>
             ApiError::unavailable("Not every worker has been reached yet. Retry later.")
         }
         NoModel::Unknown => not_found(state, model),
+        NoModel::Refused(reason) => ApiError::model_not_served(&reason),
     })
 }
 

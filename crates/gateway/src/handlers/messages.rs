@@ -11,6 +11,7 @@ use inflight_openai::{ApiError, IgnoredFields, Parsed};
 
 use super::generate::{self, Prepared};
 use super::locate::{Located, locate};
+use super::prompt::SpecialTokens;
 use super::{chat, prompt, response};
 use crate::admission::Work;
 use crate::error::HttpError;
@@ -65,9 +66,10 @@ fn count(state: &AppState, body: &[u8]) -> Result<(TokenCount, IgnoredFields), A
             "The gateway has no tokenizer for this model. Start the gateway with `--tokenizer`.",
         )
     })?;
-    let text = chat::render(model, request.messages, &request.template, &mut ignored);
+    let text = chat::render(&served, request.messages, &request.template, &mut ignored);
     let text = text.map_err(named)?;
-    let tokens = prompt::tokenize(&served, model, "messages", &text, false)?;
+    let adds = SpecialTokens::after_template(&served) == SpecialTokens::Added;
+    let tokens = prompt::tokenize(&served, model, "messages", &text, adds)?;
     let input_tokens = tokens.len() as u64;
     Ok((TokenCount { input_tokens }, ignored))
 }

@@ -37,6 +37,14 @@ pub(super) enum SpecialTokens {
 }
 
 impl SpecialTokens {
+    /// What a prompt needs that the model's chat template has rendered.
+    pub(super) fn after_template(served: &ServedModel) -> Self {
+        match served.chat_template() {
+            Some(template) if template.lacks_special_tokens() => Self::Added,
+            _ => Self::Written,
+        }
+    }
+
     /// What the request asks for, or the endpoint's `default`.
     pub(super) fn of(generation: &Generation, default: Self) -> Self {
         match generation.add_special_tokens {

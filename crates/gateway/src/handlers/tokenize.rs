@@ -13,6 +13,7 @@ use inflight_text::TextModel;
 
 use super::generate;
 use super::locate::{Located, locate};
+use super::prompt::SpecialTokens;
 use super::{chat, prompt, response};
 use crate::admission::Work;
 use crate::error::{self, HttpError};
@@ -57,13 +58,16 @@ fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, Ignored
     let Located { served, .. } = locate_or_only(state, request.model.as_deref())?;
     let (field, adds) = match request.input {
         TokenizeInput::Text(_) => ("prompt", true),
-        TokenizeInput::Chat(..) => ("messages", false),
+        TokenizeInput::Chat(..) => (
+            "messages",
+            SpecialTokens::after_template(&served) == SpecialTokens::Added,
+        ),
     };
     let model = files(&served, field)?;
     let text = match request.input {
         TokenizeInput::Text(text) => text,
         TokenizeInput::Chat(messages, options) => {
-            chat::render(model, messages, &options, &mut ignored)?
+            chat::render(&served, messages, &options, &mut ignored)?
         }
     };
     let adds = request.add_special_tokens.unwrap_or(adds);

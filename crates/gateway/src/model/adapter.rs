@@ -69,6 +69,7 @@ mod tests {
                 ..ModelDescription::default()
             },
             text: None,
+            template: None,
             protocol: Protocol::StepBatching,
         };
         for (name, capabilities, expected) in [

@@ -183,6 +183,7 @@ mod tests {
     fn served(config: &ModelConfig, vocab_size: u32) -> ServedModel {
         let surroundings = Surroundings {
             decoupled: true,
+            excludes_prompt: false,
             adds_special_tokens: true,
         };
         let triton = describe(config, surroundings).unwrap().unwrap();
@@ -192,6 +193,7 @@ mod tests {
                 ..ModelDescription::default()
             },
             text: None,
+            template: None,
             protocol: Protocol::Triton(Arc::new(triton)),
         }
     }

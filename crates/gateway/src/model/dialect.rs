@@ -19,6 +19,8 @@ pub(crate) struct TritonModel {
     pub decoupled: bool,
     /// Whether tensors have a batch dimension before their own.
     pub batched: bool,
+    /// An answer in one piece begins with the prompt, and no request can change that.
+    pub repeats_prompt: bool,
     /// Each streamed text repeats what came before it.
     pub accumulates: bool,
     /// Whether the server's tokenizer puts special tokens before a text.
@@ -33,6 +35,9 @@ pub(crate) struct TritonModel {
 pub(crate) struct Surroundings {
     /// Whether the model, or for an ensemble any of its steps, is decoupled.
     pub decoupled: bool,
+    /// Whether the model that generates for it leaves the prompt out by its parameter
+    /// `exclude_input_in_output`.
+    pub excludes_prompt: bool,
     /// The `add_special_tokens` of the model that tokenizes for it.
     pub adds_special_tokens: bool,
 }
@@ -46,6 +51,19 @@ pub(crate) fn flag(config: &ModelConfig, name: &str, default: bool) -> bool {
         Some("false" | "f" | "0" | "no" | "n") => false,
         _ => default,
     }
+}
+
+/// Whether the model takes and gives token ids.
+pub(crate) fn generates_tokens(config: &ModelConfig) -> bool {
+    Dialect::of(config) == Some(Dialect::TokenIds)
+}
+
+/// The name of the model that a BLS model calls.
+pub(crate) fn called_core_model(config: &ModelConfig) -> String {
+    let named = config.parameters.get("tensorrt_llm_model_name");
+    let named = named.map(|value| value.string_value.clone());
+    let named = named.filter(|name| !name.is_empty() && !name.starts_with("${"));
+    named.unwrap_or_else(|| "tensorrt_llm".to_owned())
 }
 
 /// Reads a model's configuration. `None`: it generates nothing by itself, e.g. `preprocessing`.
@@ -131,12 +149,6 @@ fn read(
         }
     }
     let streams = surroundings.decoupled && settings.contains_key(&Setting::Streaming);
-    if !streams && !settings.contains_key(&Setting::ExcludeInput) {
-        let name = dialect.newest(Setting::ExcludeInput).unwrap_or_default();
-        return Err(format!(
-            "its answers would repeat the prompt, because it does not stream and has no input `{name}`"
-        ));
-    }
     let outputs = output::TYPES.into_iter().filter_map(|(name, kinds)| {
         let found = config.output.iter().find(|output| output.name == name)?;
         kinds.contains(&found.data_type()).then_some(name)
@@ -146,6 +158,8 @@ fn read(
         dialect,
         decoupled: streams,
         batched: config.max_batch_size > 0,
+        repeats_prompt: !surroundings.excludes_prompt
+            && !settings.contains_key(&Setting::ExcludeInput),
         // The llmapi model sends the text so far with every step, BLS when told to.
         accumulates: dialect == Dialect::LlmApi || flag(config, "accumulate_tokens", false),
         adds_special_tokens: surroundings.adds_special_tokens,
@@ -196,8 +210,7 @@ impl TritonModel {
     pub(crate) fn streams(&self, asked: bool, has_stops: bool, has_tokenizer: bool) -> bool {
         let stops = has_stops && self.setting(Setting::StopWords).is_none();
         let counts = has_tokenizer || self.counts_tokens() || self.reports_reason();
-        let repeats = self.setting(Setting::ExcludeInput).is_none();
-        self.decoupled && (asked || stops || repeats || (self.takes_text() && !counts))
+        self.decoupled && (asked || stops || self.repeats_prompt || (self.takes_text() && !counts))
     }
 
     /// Whether the server reports how many tokens prompt and answer have.

@@ -58,9 +58,15 @@ impl Formats {
         }
     }
 
-    /// The formats of the model served under this name.
-    pub(crate) fn of(&self, model: &str, text: &TextModel) -> Format {
-        let detected = text.format();
+    /// The formats of the model served under this name; without its `text`, what the options say.
+    pub(crate) fn of(&self, model: &str, text: Option<&TextModel>) -> Format {
+        let detected = text.map_or(
+            Format {
+                tools: None,
+                reasoning: None,
+            },
+            TextModel::format,
+        );
         let tools = for_model(&self.tools, model).copied();
         let reasoning = for_model(&self.reasoning, model).copied();
         Format {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use inflight_kserve::assets::ModelDescription;
-use inflight_text::TextModel;
+use inflight_text::{ChatTemplate, TextModel};
 
 use super::dialect::TritonModel;
 
@@ -20,6 +20,8 @@ pub(crate) struct ServedModel {
     /// Shared by all servers with the same files. `None`: a Triton model that takes text, without a
     /// `--tokenizer`.
     pub text: Option<Arc<TextModel>>,
+    /// For a model without `text`, whose own has one.
+    pub template: Option<Arc<ChatTemplate>>,
     pub protocol: Protocol,
 }
 
@@ -39,6 +41,12 @@ impl ServedModel {
             Protocol::StepBatching => None,
             Protocol::Triton(model) => Some(model),
         }
+    }
+
+    /// What makes a conversation a prompt.
+    pub(crate) fn chat_template(&self) -> Option<&ChatTemplate> {
+        let own = self.text.as_deref().and_then(TextModel::chat_template);
+        own.or(self.template.as_deref())
     }
 
     /// Whether prompts go to the server as text rather than token ids.

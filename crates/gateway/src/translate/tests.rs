@@ -59,6 +59,7 @@ fn model(generation: &str) -> ServedModel {
             ..ModelDescription::default()
         },
         text: Some(Arc::new(TextModel::load(&files).unwrap())),
+        template: None,
         protocol: Protocol::StepBatching,
     }
 }

@@ -35,8 +35,8 @@ impl Connector {
     /// `tokenizers`: for the models of plain Triton servers.
     pub(crate) fn new(context: Context, tokenizers: Tokenizers) -> Self {
         Self {
+            cache: AssetCache::new(context.templates.clone()),
             context,
-            cache: AssetCache::default(),
             tokenizers,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use inflight_kserve::client::TransportOptions;
 
+use super::chat_templates::ChatTemplates;
 use super::table::Table;
 use crate::metrics::Metrics;
 
@@ -14,6 +15,7 @@ pub(crate) struct Context {
     pub table: Arc<Table>,
     pub metrics: Arc<Metrics>,
     pub limits: Limits,
+    pub templates: ChatTemplates,
 }
 
 /// Limits of every server's connections.

@@ -55,6 +55,8 @@ struct PastModel {
 #[derive(Debug, Default)]
 struct Past {
     models: Vec<PastModel>,
+    /// Models that it has and that cannot be served, and why; `None`: it has not said what it has.
+    refused: Option<BTreeMap<String, String>>,
     reason: String,
 }
 
@@ -62,6 +64,7 @@ impl WorkerSlot {
     fn new(address: &str) -> Self {
         let past = Past {
             models: Vec::new(),
+            refused: None,
             reason: "not connected yet".to_owned(),
         };
         Self {
@@ -159,6 +162,11 @@ impl WorkerSlot {
         self.past.lock().reason.clone()
     }
 
+    /// Remembers which of a server's models cannot be served, and why.
+    pub(crate) fn set_refused(&self, refused: BTreeMap<String, String>) {
+        self.past.lock().refused = Some(refused);
+    }
+
     /// Remembers why the worker is not ready.
     pub(crate) fn set_reason(&self, reason: &str) {
         self.past.lock().reason = reason.to_owned();
@@ -237,12 +245,14 @@ impl ModelEntry {
 }
 
 /// Why no model was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoModel {
     /// Some worker has never said what it serves: the name may yet appear.
     NotYet,
     /// Every worker has said what it serves, and none serves this.
     Unknown,
+    /// A server has it, and it cannot be served; why not.
+    Refused(String),
 }
 
 /// Why no server takes a call of KServe's.
@@ -351,8 +361,16 @@ impl Table {
         }
         let workers = self.workers.load();
         let mut configured = workers.iter().filter(|slot| !slot.is_retired()).peekable();
+        let reason =
+            |slot: &Arc<WorkerSlot>| slot.past.lock().refused.as_ref()?.get(model).cloned();
+        if let Some(reason) = configured.clone().find_map(reason) {
+            return Err(NoModel::Refused(reason));
+        }
         let silent = configured.peek().is_none()
-            || configured.any(|slot| slot.past.lock().models.is_empty());
+            || configured.any(|slot| {
+                let past = slot.past.lock();
+                past.models.is_empty() && past.refused.is_none()
+            });
         Err(if silent {
             NoModel::NotYet
         } else {
@@ -538,6 +556,7 @@ mod tests {
         let served = Arc::new(ServedModel {
             description,
             text: Some(text),
+            template: None,
             protocol: Protocol::StepBatching,
         });
         let address = Arc::clone(&slot.address);

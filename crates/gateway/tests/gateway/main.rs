@@ -20,6 +20,7 @@ mod preparing;
 mod responses;
 mod sharing;
 mod support;
+mod templates;
 mod tokenize;
 mod tools;
 mod triton;

@@ -8,6 +8,7 @@ mod leaving;
 mod llmapi;
 mod models;
 mod options;
+mod repeated;
 mod text;
 mod tokens;
 

@@ -6,10 +6,12 @@ use super::*;
 
 const DECOUPLED: Surroundings = Surroundings {
     decoupled: true,
+    excludes_prompt: false,
     adds_special_tokens: true,
 };
 const ONE_ANSWER: Surroundings = Surroundings {
     decoupled: false,
+    excludes_prompt: false,
     adds_special_tokens: true,
 };
 
@@ -137,7 +139,7 @@ fn the_newer_of_two_names_is_used() {
 #[test]
 fn what_cannot_be_used_is_refused_by_its_tensor() {
     type Spoil = fn(&mut ModelConfig);
-    let cases: [(ModelConfig, Surroundings, Spoil, &str); 10] = [
+    let cases: [(ModelConfig, Surroundings, Spoil, &str); 8] = [
         (
             core(),
             DECOUPLED,
@@ -186,32 +188,38 @@ fn what_cannot_be_used_is_refused_by_its_tensor() {
             |config| config.output[0].data_type = 13,
             "output_ids",
         ),
-        (
-            ensemble(),
-            ONE_ANSWER,
-            |config| {
-                config
-                    .input
-                    .retain(|input| input.name != "exclude_input_in_output")
-            },
-            "exclude_input_in_output",
-        ),
-        (
-            llmapi(),
-            ONE_ANSWER,
-            |config| config.input.truncate(3),
-            "sampling_param_exclude_input_from_output",
-        ),
     ];
     for (mut config, surroundings, spoil, tensor) in cases {
         spoil(&mut config);
         let reason = describe(&config, surroundings).unwrap().unwrap_err();
         assert!(reason.contains(&format!("`{tensor}`")), "{reason}");
     }
-    // While it streams, an answer never repeats the prompt.
-    let mut config = ensemble();
-    config.input.remove(3);
-    described(&config, DECOUPLED);
+}
+
+#[test]
+fn answers_repeat_the_prompt_unless_a_request_or_the_core_models_parameter_says_otherwise() {
+    let excluding = Surroundings {
+        excludes_prompt: true,
+        ..ONE_ANSWER
+    };
+    let mut without = ensemble();
+    without
+        .input
+        .retain(|input| input.name != "exclude_input_in_output");
+    for (config, surroundings, repeats) in [
+        (&ensemble(), ONE_ANSWER, false),
+        (&without, ONE_ANSWER, true),
+        (&without, excluding, false),
+        (&without, DECOUPLED, true),
+    ] {
+        let model = described(config, surroundings);
+        assert_eq!(model.repeats_prompt, repeats);
+        // While it streams, an answer never does.
+        assert_eq!(
+            model.streams(false, false, true),
+            repeats && model.decoupled
+        );
+    }
 }
 
 #[test]

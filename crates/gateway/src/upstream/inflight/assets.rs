@@ -8,10 +8,11 @@ use std::time::Duration;
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
 use inflight_kserve::assets::{FetchRequest, ModelDescription};
 use inflight_kserve::content_hash;
-use inflight_text::{ModelFiles, TextModel};
+use inflight_text::{ModelFiles, TemplateSource, TextModel};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
+use super::super::chat_templates::ChatTemplates;
 use crate::model::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 
 /// All files of a model together. Tokenizers of 128k–256k entries are 9–35 MB of JSON.
@@ -49,13 +50,25 @@ pub(crate) enum AssetError {
     Interrupted,
 }
 
-/// Text models in use, by content hash. Holds no model alive by itself.
-#[derive(Debug, Default)]
+/// The content hash of a model's files, and the chat template that was given in place of its own.
+type Key = (String, Option<TemplateSource>);
+
+/// Text models in use. Holds no model alive by itself.
+#[derive(Debug)]
 pub(crate) struct AssetCache {
-    models: Mutex<BTreeMap<String, Weak<TextModel>>>,
+    models: Mutex<BTreeMap<Key, Weak<TextModel>>>,
+    templates: ChatTemplates,
 }
 
 impl AssetCache {
+    /// An empty one.
+    pub(crate) fn new(templates: ChatTemplates) -> Self {
+        Self {
+            models: Mutex::default(),
+            templates,
+        }
+    }
+
     /// The described model, its files fetched unless a model with the same content hash is in use.
     ///
     /// # Errors
@@ -72,7 +85,9 @@ impl AssetCache {
         if hash.len() != HASH_CHARS || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(AssetError::NoHash);
         }
-        let cached = self.models.lock().get(&hash).and_then(Weak::upgrade);
+        let given = self.templates.given(&description.served_model_name);
+        let key = (hash.clone(), given.cloned());
+        let cached = self.models.lock().get(&key).and_then(Weak::upgrade);
         let text = match cached {
             Some(text) => text,
             None => {
@@ -80,20 +95,28 @@ impl AssetCache {
                     .await
                     .map_err(|_| AssetError::Slow)??;
                 // Building a large tokenizer takes seconds of CPU: not on the runtime's threads.
-                let claimed = hash.clone();
-                let loaded = tokio::task::spawn_blocking(move || load(claimed, &files))
-                    .await
-                    .map_err(|_| AssetError::Interrupted)??;
+                let given = key.1.clone();
+                let loaded =
+                    tokio::task::spawn_blocking(move || load(hash, &files, given.as_ref()));
+                let loaded = loaded.await.map_err(|_| AssetError::Interrupted)??;
+                if let (Some(template), None) = (loaded.built_in_template(), &key.1) {
+                    tracing::warn!(
+                        model = %description.served_model_name, %template,
+                        "the model has no chat template; chats use a built-in one, unless `--chat-template` \
+                         names another"
+                    );
+                }
                 let text = Arc::new(loaded);
                 let mut models = self.models.lock();
                 models.retain(|_, model| model.strong_count() > 0);
-                models.insert(hash, Arc::downgrade(&text));
+                models.insert(key, Arc::downgrade(&text));
                 text
             }
         };
         Ok(Arc::new(ServedModel {
             description,
             text: Some(text),
+            template: None,
             protocol: Protocol::StepBatching,
         }))
     }
@@ -115,13 +138,17 @@ fn check_name(name: &str) -> Result<(), AssetError> {
 
 /// The files as a text model, if they are what the worker claims. Other workers' answers are decoded with
 /// whatever is in the cache under their hash, so that no worker may put something else there.
-fn load(claimed: String, files: &ModelFiles) -> Result<TextModel, AssetError> {
+fn load(
+    claimed: String,
+    files: &ModelFiles,
+    given: Option<&TemplateSource>,
+) -> Result<TextModel, AssetError> {
     let bytes = files.iter().map(|(name, data)| (name.as_str(), &data[..]));
     let actual = content_hash(bytes);
     if actual != claimed {
         return Err(AssetError::Hash { claimed, actual });
     }
-    TextModel::load(files).map_err(AssetError::Load)
+    TextModel::load_for_chat(files, given).map_err(AssetError::Load)
 }
 
 async fn fetch(

@@ -35,6 +35,11 @@ pub(super) enum AnswerError {
     TooLong { limit: u32 },
     #[error("the response text does not extend the previous response")]
     NotContinued,
+    #[error(
+        "the answer does not begin with the prompt, as the model's configuration says; set the core model's \
+         parameter `exclude_input_in_output` to true"
+    )]
+    NotRepeated,
     #[error("unknown finish reason `{0}`")]
     Reason(String),
 }
@@ -51,8 +56,17 @@ pub(super) struct Expected {
     pub log_probs: bool,
     /// Counts an answer that comes in one piece and without a count.
     pub tokenizer: Option<Arc<Tokenizer>>,
+    /// What an answer in one piece begins with.
+    pub repeated: Option<RepeatedPrompt>,
     /// Whether to tell the prompt's tokens, where the server does.
     pub prompt_tokens: bool,
+}
+
+/// A prompt as an answer may repeat it.
+#[derive(Clone, Debug)]
+pub(super) struct RepeatedPrompt {
+    pub tokens: Arc<[i32]>,
+    pub text: String,
 }
 
 /// Reads the responses to one request, in order.
@@ -118,6 +132,12 @@ impl Reader {
             // What lies behind is padding.
             tokens.truncate(length);
         }
+        if !tokens.is_empty()
+            && let Some(prompt) = self.expected.repeated.take()
+            && tokens.starts_with(&prompt.tokens)
+        {
+            tokens.drain(..prompt.tokens.len());
+        }
         let mut log_probs = match self.expected.log_probs {
             true => newest_log_probs(outputs, tokens.len())?,
             false => Vec::new(),
@@ -158,6 +178,10 @@ impl Reader {
                 Some(String::from_utf8_lossy(bytes).into_owned())
             }
             None => None,
+        };
+        let text = match text {
+            Some(text) if !text.is_empty() => Some(self.without_prompt(text)?),
+            text => text,
         };
         let so_far = if self.model.accumulates {
             0
@@ -202,6 +226,31 @@ impl Reader {
                 ..DeltaDetails::default()
             })),
         })
+    }
+
+    /// The text behind the prompt, where the first answer repeats that. A server writes the prompt's tokens, so
+    /// that special ones are missing and spaces may be.
+    fn without_prompt(&mut self, text: String) -> Result<String, AnswerError> {
+        let Some(prompt) = self.expected.repeated.take() else {
+            return Ok(text);
+        };
+        let rewritten = self.expected.tokenizer.as_ref().and_then(|tokenizer| {
+            let tokens = tokenizer.encode(&prompt.text, true).ok()?;
+            tokenizer.decode(&tokens, true).ok()
+        });
+        let mut ways = [Some(prompt.text), rewritten].into_iter().flatten();
+        let rest = ways.find_map(|prompt| {
+            let exact = text.strip_prefix(prompt.as_str());
+            let start = text.trim_start();
+            let rest = exact.or_else(|| start.strip_prefix(prompt.trim_start()));
+            rest.map(str::to_owned)
+        });
+        match rest {
+            Some(rest) => Ok(rest),
+            // Its releases differ in what they do by default.
+            None if self.model.dialect == Dialect::LlmApi => Ok(text),
+            None => Err(AnswerError::NotRepeated),
+        }
     }
 
     /// How much of something an answer may have, where a token has `each`.

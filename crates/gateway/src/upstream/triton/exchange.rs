@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
 use tonic::{Code, Status, Streaming};
 
-use super::answer::{Expected, Reader};
+use super::answer::{Expected, Reader, RepeatedPrompt};
 use super::request::{Sequence, triton_request};
 use crate::metrics::Metrics;
 use crate::model::dialect::TritonModel;
@@ -101,12 +101,18 @@ impl Transport for Exchanges {
         };
         let request = triton_request(&self.model, prompt, sequence);
         let text = self.served.text.as_ref();
+        // Streamed answers never repeat it.
+        let repeats = self.model.repeats_prompt && !self.model.decoupled;
         let expected = Expected {
             limit: params.max_tokens,
             end_ids: params.end_ids(),
             streaming: params.streaming,
             log_probs: params.log_probs.is_some(),
             tokenizer: text.map(|text| Arc::clone(text.tokenizer())),
+            repeated: repeats.then(|| RepeatedPrompt {
+                tokens: prompt.tokens.into(),
+                text: prompt.text.to_owned(),
+            }),
             prompt_tokens: !prompt.is_counted && choice == 0,
         };
         let reader = Reader::new(Arc::clone(&self.model), expected);

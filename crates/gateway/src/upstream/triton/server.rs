@@ -138,7 +138,8 @@ impl Server {
         }
         let mut connections = Vec::new();
         let mut reasons = String::new();
-        for found in find_models(&self.configs, tokenizers) {
+        let mut refused = BTreeMap::new();
+        for (name, found) in find_models(&self.configs, tokenizers) {
             let (model, served) = match found {
                 Ok(found) => found,
                 Err(reason) => {
@@ -146,6 +147,7 @@ impl Server {
                     tracing::warn!(worker = %slot.address, "a model is not served: {reason}");
                     reasons.push_str("; ");
                     reasons.push_str(reason);
+                    refused.insert(name.to_owned(), reason.to_owned());
                     continue;
                 }
             };
@@ -171,6 +173,7 @@ impl Server {
             };
             connections.push(connection);
         }
+        slot.set_refused(refused);
         if connections.is_empty() {
             return Err(NotReady::NoModel {
                 server: self.name.clone(),
@@ -335,15 +338,19 @@ async fn config(pool: &Pool, model: &str) -> Result<Result<ModelConfig, String>,
 type Found = (Arc<TritonModel>, ServedModel);
 
 /// Every model that generates: ready to be served, or why it is not.
-fn find_models(configs: &Configs, tokenizers: &Tokenizers) -> Vec<Result<Found, String>> {
+fn find_models<'a>(
+    configs: &'a Configs,
+    tokenizers: &Tokenizers,
+) -> Vec<(&'a str, Result<Found, String>)> {
     let found = configs.iter().filter_map(|(name, config)| {
         // Names are logged as they are.
         if name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
             let start: String = name.chars().take(32).collect();
-            return Some(Err(format!(
+            let reason = format!(
                 "`{}…`: its name is longer than {MAX_NAME_BYTES} bytes or has control characters",
                 start.escape_debug()
-            )));
+            );
+            return Some((name.as_str(), Err(reason)));
         }
         let served = match config {
             Ok(config) => {
@@ -352,7 +359,8 @@ fn find_models(configs: &Configs, tokenizers: &Tokenizers) -> Vec<Result<Found, 
             }
             Err(reason) => Err(reason.clone()),
         };
-        Some(served.map_err(|reason| format!("`{name}`: {reason}")))
+        let served = served.map_err(|reason| format!("`{name}`: {reason}"));
+        Some((name.as_str(), served))
     });
     found.collect()
 }
@@ -376,8 +384,19 @@ fn surroundings(config: &ModelConfig, configs: &Configs) -> Surroundings {
         .iter()
         .find(|step| step.parameters.contains_key("add_special_tokens"));
     let is_ensemble = config.platform == "ensemble";
+    // What generates: a step of an ensemble, the model that BLS calls, or the model itself.
+    let core = match is_ensemble {
+        true => steps
+            .iter()
+            .copied()
+            .find(|step| dialect::generates_tokens(step)),
+        false if dialect::generates_tokens(config) => None,
+        false => read(&dialect::called_core_model(config)),
+    };
+    let core = core.unwrap_or(config);
     Surroundings {
         decoupled: decoupled(config) || (is_ensemble && steps.iter().any(|step| decoupled(step))),
+        excludes_prompt: dialect::flag(core, "exclude_input_in_output", false),
         adds_special_tokens: tokenizes
             .is_none_or(|step| dialect::flag(step, "add_special_tokens", true)),
     }
@@ -410,9 +429,14 @@ fn serve(model: TritonModel, tokenizers: &Tokenizers) -> Result<Found, String> {
         vocab_size: files.and_then(|files| files.vocabulary).unwrap_or(0),
         ..ModelDescription::default()
     };
+    let template = match files {
+        Some(_) => None,
+        None => tokenizers.template(&model.name).map(Arc::new),
+    };
     let model = Arc::new(model);
     let served = ServedModel {
         description,
+        template,
         text: files.map(|files| Arc::clone(&files.text)),
         protocol: Protocol::Triton(Arc::clone(&model)),
     };

@@ -2,20 +2,27 @@
 //! directories of `--tokenizer` when the gateway starts; knows nothing of servers.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inflight_text::{ModelFiles, TextError, TextModel};
+use inflight_text::{
+    BuiltInTemplate, CONVERTED_FILES, ChatTemplate, ModelFiles, TemplateSource, TextError,
+    TextModel,
+};
 use serde::Deserialize;
 
+use super::super::chat_templates::ChatTemplates;
 use crate::model::for_model::{ForModel, for_model};
 
 /// The files that are read, where they are there.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
     "generation_config.json",
     "config.json",
 ];
@@ -50,8 +57,11 @@ pub(crate) struct TextFiles {
 /// Every directory's text, and how long contexts are.
 #[derive(Debug, Default)]
 pub(crate) struct Tokenizers {
-    texts: Vec<ForModel<TextFiles>>,
+    directories: Vec<ForModel<PathBuf>>,
+    /// By directory, and the chat template that was given in place of its own.
+    texts: BTreeMap<(PathBuf, Option<TemplateSource>), TextFiles>,
     contexts: Vec<ForModel<u32>>,
+    templates: ChatTemplates,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -71,32 +81,42 @@ impl Tokenizers {
     pub(crate) fn load(
         directories: &[ForModel<PathBuf>],
         contexts: &[ForModel<u32>],
+        templates: ChatTemplates,
     ) -> Result<Self, TokenizerError> {
-        let mut read: BTreeMap<&Path, TextFiles> = BTreeMap::new();
-        let mut texts = Vec::new();
-        for ForModel { model, value } in directories {
-            let files = match read.get(value.as_path()) {
-                Some(files) => files.clone(),
-                None => {
-                    let files = load(value)?;
-                    read.insert(value, files.clone());
-                    files
-                }
+        // No model's name is empty: whatever was given for every model.
+        let named = directories.iter().map(|one| one.model.as_deref());
+        let names = named.flatten().chain(templates.models()).chain([""]);
+        let mut texts = BTreeMap::new();
+        for name in names {
+            let Some(directory) = for_model(directories, name) else {
+                continue;
             };
-            texts.push(ForModel {
-                model: model.clone(),
-                value: files,
-            });
+            let key = (directory.clone(), templates.given(name).cloned());
+            if let Entry::Vacant(place) = texts.entry(key) {
+                place.insert(load(directory, templates.given(name))?);
+            }
         }
         Ok(Self {
+            directories: directories.to_vec(),
             texts,
             contexts: contexts.to_vec(),
+            templates,
         })
     }
 
     /// The text of a Triton server's model.
     pub(crate) fn text(&self, model: &str) -> Option<&TextFiles> {
-        for_model(&self.texts, model)
+        let directory = for_model(&self.directories, model)?;
+        let given = self.templates.given(model);
+        self.texts.get(&(directory.clone(), given.cloned()))
+    }
+
+    /// The chat template of a model whose tokenizer only its server has.
+    pub(crate) fn template(&self, model: &str) -> Option<ChatTemplate> {
+        let plain = TemplateSource::BuiltIn(BuiltInTemplate::Plain);
+        let source = self.templates.given(model).unwrap_or(&plain);
+        // What is given was parsed when it was read.
+        ChatTemplate::from_source(source, serde_json::Map::new()).ok()
     }
 
     /// Prompt plus generated tokens that fit: as told by `--max-seq-len`, else what the model was
@@ -107,22 +127,39 @@ impl Tokenizers {
     }
 }
 
-fn load(directory: &Path) -> Result<TextFiles, TokenizerError> {
+fn load(directory: &Path, given: Option<&TemplateSource>) -> Result<TextFiles, TokenizerError> {
     let mut files = ModelFiles::new();
-    for name in FILES {
+    for name in FILES.into_iter().chain(CONVERTED_FILES) {
+        // What it would be made of is not needed then.
+        if files.contains_key(FILES[0]) && CONVERTED_FILES.contains(&name) {
+            continue;
+        }
         let path = directory.join(name);
         match std::fs::read(&path) {
             Ok(content) => {
                 files.insert(name.to_owned(), content);
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && name != FILES[0] => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(source) => return Err(TokenizerError::Read { path, source }),
         }
     }
-    let text = TextModel::load(&files).map_err(|source| TokenizerError::Load {
+    let mut makers = [FILES[0]].into_iter().chain(CONVERTED_FILES);
+    if !makers.any(|name| files.contains_key(name)) {
+        return Err(TokenizerError::Read {
+            path: directory.join(FILES[0]),
+            source: ErrorKind::NotFound.into(),
+        });
+    }
+    let text = TextModel::load_for_chat(&files, given).map_err(|source| TokenizerError::Load {
         directory: directory.to_owned(),
         source,
     })?;
+    if let (Some(template), None) = (text.built_in_template(), given) {
+        tracing::warn!(
+            directory = %directory.display(), %template,
+            "it has no chat template; chats use a built-in one, unless `--chat-template` names another"
+        );
+    }
     // A config.json that cannot be read was refused above if it mattered to the text.
     let config = files.get("config.json");
     let config = config.and_then(|bytes| serde_json::from_slice::<Config>(bytes).ok());

@@ -174,13 +174,6 @@ async fn a_model_that_cannot_be_served_is_named_with_why() {
             }),
             "neither streams nor counts",
         ),
-        (
-            with(text_model("m"), |model| {
-                model.model_transaction_policy = None;
-                remove_input(model, "exclude_input_in_output");
-            }),
-            "`exclude_input_in_output`",
-        ),
     ];
     for (model, words) in cases {
         // Neither is served alone, and beside another model each is only left out.
@@ -189,7 +182,20 @@ async fn a_model_that_cannot_be_served_is_named_with_why() {
         let reason = gateway.refusal().await;
         assert!(reason.contains("`m`") && reason.contains(words), "{reason}");
         assert_eq!(gateway.get("/health/ready").await.status, 503);
-        let (_triton, gateway) = front([model, text_model("good")], &[]).await;
-        assert_eq!(models(&gateway).await, ["good"]);
+        let (_triton, beside) = front([model, text_model("good")], &[]).await;
+        assert_eq!(models(&beside).await, ["good"]);
+        // To send it again would not help, and the client is told what would.
+        for gateway in [gateway, beside] {
+            let answer = gateway.post(COMPLETIONS, &completion(json!({}))).await;
+            let error = &answer.json()["error"];
+            assert_eq!(
+                (answer.status, &error["code"]),
+                (404, &json!("model_not_found"))
+            );
+            assert!(
+                error["message"].as_str().unwrap().contains(words),
+                "{error}"
+            );
+        }
     }
 }

@@ -323,18 +323,6 @@ async fn what_only_token_ids_can_do_is_refused_by_field() {
     }
 }
 
-#[tokio::test]
-async fn chat_needs_the_template_that_only_a_tokenizers_files_have() {
-    let (_triton, gateway) = front([text_model("m")], &[]).await;
-    let answer = gateway.post(CHAT, &chat(json!({"max_tokens": 5}))).await;
-    let error = &answer.json()["error"];
-    assert_eq!((answer.status, &error["param"]), (400, &json!("messages")));
-    let message = error["message"].as_str().unwrap();
-    for way_out in ["--tokenizer", "/v1/completions"] {
-        assert!(message.contains(way_out), "{message}");
-    }
-}
-
 /// The byte model's files, with a first token that tokenizer and template both write.
 fn files_with_first_token() -> Vec<(String, Bytes)> {
     let processor = r#""post_processor":{"type":"TemplateProcessing",

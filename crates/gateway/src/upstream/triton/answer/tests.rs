@@ -80,6 +80,7 @@ fn model(kind: &str) -> Arc<TritonModel> {
     };
     let surroundings = Surroundings {
         decoupled: true,
+        excludes_prompt: false,
         adds_special_tokens: true,
     };
     Arc::new(describe(&config, surroundings).unwrap().unwrap())
@@ -92,6 +93,7 @@ fn expected(limit: u32) -> Expected {
         streaming: true,
         log_probs: false,
         tokenizer: None,
+        repeated: None,
         prompt_tokens: true,
     }
 }

@@ -244,7 +244,7 @@ proptest! {
         (config, configs) in surrounded(),
         mut params in params(),
     ) {
-        for found in find_models(&configs, &Tokenizers::default()) {
+        for (_, found) in find_models(&configs, &Tokenizers::default()) {
             prop_assert!(found.is_ok() || found.is_err_and(|reason| reason.starts_with('`')));
         }
         if let Some(Ok(model)) = dialect::describe(&config, surroundings(&config, &configs)) {
@@ -299,6 +299,7 @@ proptest! {
             streaming,
             log_probs,
             tokenizer: None,
+            repeated: None,
             prompt_tokens: true,
         };
         let mut reader = Reader::new(Arc::new(model.unwrap().unwrap()), expected);
@@ -332,7 +333,7 @@ fn a_model_whose_name_would_fill_or_forge_the_log_is_not_served() {
     for (name, is_served) in names {
         let configs = Configs::from([(name.clone(), Ok(llmapi_model(&name)))]);
         let found = find_models(&configs, &Tokenizers::default());
-        let reason = found.into_iter().next().unwrap().err();
+        let reason = found.into_iter().next().unwrap().1.err();
         assert_eq!(reason.is_none(), is_served, "{reason:?}");
         assert!(reason.is_none_or(|reason| reason.len() < 200 && !reason.contains('\n')));
     }
