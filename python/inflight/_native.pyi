@@ -129,6 +129,9 @@ class Tokenizer:
     @property
     def pad_token_id(self) -> int | None: ...
 
+def convert_tokenizer(files: Mapping[str, bytes]) -> bytes:
+    """`tokenizer.json` made of a model's other tokenizer files. Raises `ValueError` where that cannot be."""
+
 class Detokenizer:
     """One sequence's text as its ids arrive; the pieces together equal the decoding of all ids."""
 
@@ -428,6 +431,9 @@ class GatewayOption:
 
 def gateway_options() -> list[GatewayOption]:
     """Every option of `inflight gateway`, in the order of its help."""
+
+def read_option_file(path: str, known: Sequence[str]) -> dict[str, list[str]]:
+    """The options in a file, each with its values as text. Raises `ValueError` with what is wrong in it."""
 
 def check_gateway_arguments(argv: Sequence[str]) -> str | None:
     """What is wrong with arguments for `inflight gateway`; `argv` starts with the program's name."""

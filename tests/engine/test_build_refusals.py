@@ -123,7 +123,7 @@ def test_control_characters_of_a_config_reach_no_terminal(
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (only_sentencepiece, "`demo` has no `tokenizer.json`, and nothing can be tokenized without it"),
+        (only_sentencepiece, "the tokenizer of `demo` cannot be used: `tokenizer.model` cannot be converted"),
         (file_with("tokenizer.json", "{"), "the model `demo` cannot be served: "),
         (file_with("tokenizer.json", '{"version": "1.0"}'), "the model `demo` cannot be served: "),
         (file_with("tokenizer_config.json", "[]"), "the model `demo` cannot be served: "),

@@ -63,7 +63,7 @@ KINDS: list[tuple[str, str, Any]] = [
 
 @pytest.fixture(scope="module")
 def guides() -> Guides:
-    return Guides(DEMO / "tokenizer.json", VOCAB_SIZE, END_IDS)
+    return Guides((DEMO / "tokenizer.json").read_text(encoding="utf-8"), VOCAB_SIZE, END_IDS)
 
 
 def decode(guides: Guides, tokens: list[int]) -> str:

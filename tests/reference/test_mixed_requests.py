@@ -120,7 +120,7 @@ def guides() -> Any:
     pytest.importorskip("llguidance", reason="pip install 'inflight-llm[guided]'")
     from inflight.executors.reference.guides import Guides
 
-    return Guides(DEMO / "tokenizer.json", CONFIG.vocab_size, END_IDS)
+    return Guides((DEMO / "tokenizer.json").read_text(encoding="utf-8"), CONFIG.vocab_size, END_IDS)
 
 
 class Mix:

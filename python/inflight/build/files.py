@@ -13,7 +13,7 @@ from typing import Any
 from inflight.errors import UserMistake
 from inflight.model.files import ARGUMENTS_FILE, CHECKPOINT_CONFIG, check_inside, read_json, write_json
 from inflight.model.shards import INDEX, find_shards
-from inflight.model.tokenizer import TOKENIZER_FILES
+from inflight.model.tokenizer import TOKENIZER_FILES, tokenizer_json
 
 
 def _copy_tokenizer(source: Path, result: Path) -> None:
@@ -22,6 +22,10 @@ def _copy_tokenizer(source: Path, result: Path) -> None:
         if (source / name).is_file():
             check_inside(source, source / name)
             shutil.copyfile(source / name, result / name)
+    if not (result / "tokenizer.json").is_file():
+        made = tokenizer_json(source)
+        if made is not None:
+            (result / "tokenizer.json").write_bytes(made)
 
 
 def copy_for_engine(source: str, result: str) -> None:

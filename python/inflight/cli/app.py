@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from inflight.cli.layers import with_layers
 from inflight.cli.terminal import printable
 from inflight.errors import InflightError, UserMistake
 
@@ -48,7 +49,7 @@ class LazyGroup(click.Group):
         if module is None:
             return None
         command: click.Command = getattr(import_module(module), cmd_name)
-        return command
+        return with_layers(command)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Prints an `InflightError` in two lines, and what the file system refuses as one; anything else is

@@ -60,6 +60,8 @@ class BuildCommand(click.Command):
             rows = [records[option.name] for option in OPTIONS if option.group == group]
             with formatter.section(group):
                 formatter.write_dl([row for row in rows if row is not None])
+        with formatter.section("A file of options"):
+            formatter.write_dl([row for name, row in records.items() if name == "config" and row is not None])
 
 
 def _with_options(command: Callable[..., Any]) -> click.Command:

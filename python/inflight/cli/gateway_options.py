@@ -21,6 +21,7 @@ NOT_TAKEN = {
     "worker-dns": "the same",
     "tokenizer": "for Triton servers; workers provide theirs",
     "max-seq-len": "for Triton servers; workers report theirs",
+    "config": "every command has its own",
 }
 
 

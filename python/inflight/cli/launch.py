@@ -59,6 +59,8 @@ def launch(
         raise UserMistake(f"`{given}` needs `{missing}`", f"add `{missing}`")
     if is_reload and (show_plan or plane is not None):
         raise UserMistake("`--reload` starts nothing new to show or write", "leave the other options out")
+    if plane is None:
+        _forget_variables()
     described = _read(topology)
     if is_reload:
         ctx.exit(_reload(topology))
@@ -70,6 +72,15 @@ def launch(
         _write(described, plane, output)
         return
     ctx.exit(run(described, _require_models(described), file=topology))
+
+
+def _forget_variables() -> None:
+    """The topology alone says what its processes are."""
+    from inflight import _native
+    from inflight.cli.layers import forget_variables, option_names
+    from inflight.cli.worker import worker
+
+    forget_variables([*option_names(worker.params), *(one.flag for one in _native.gateway_options())])
 
 
 def run(topology: Topology, model_name: str, file: Path | None = None) -> int:

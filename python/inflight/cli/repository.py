@@ -86,6 +86,7 @@ def create(
     **flags: str | None,
 ) -> None:
     """Write the five models for DIRECTORY, an engine or a model."""
+    from inflight.model.tokenizer import has_tokenizer
     from inflight.triton.repository.create import create as write
     from inflight.triton.repository.options import settings
 
@@ -95,7 +96,7 @@ def create(
         raise UserMistake(f"`--output {output}` is the model's own directory", "choose another directory")
     where = str(directory.resolve())
     given = {"engine_dir": where}
-    if (directory / "tokenizer.json").is_file():
+    if has_tokenizer(directory):
         given["tokenizer_dir"] = where
     given |= _from_file(file) if file else {}
     for pair in pairs:
@@ -106,7 +107,7 @@ def create(
     given |= {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
     if "tokenizer_dir" not in given:
         raise UserMistake(
-            f"`{directory}` has no `tokenizer.json`", "pass the tokenizer's directory with `--tokenizer-dir`"
+            f"`{directory}` has no tokenizer", "pass the tokenizer's directory with `--tokenizer-dir`"
         )
     for name in ("engine_dir", "tokenizer_dir"):
         if given[name]:

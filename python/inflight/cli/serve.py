@@ -10,7 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inflight.cli.gateway_options import CommandWithGateway, pass_on
+from inflight.cli.gateway_options import NOT_TAKEN, CommandWithGateway, pass_on
+from inflight.cli.layers import forget_variables, option_names
 from inflight.cli.options import PORT, named_options, native_options
 from inflight.cli.worker import BOUNDS, EXECUTOR_OPTIONS, MODELS, refuse_foreign, worker_options
 
@@ -103,6 +104,7 @@ def serve(
     assert isinstance(ctx.command, CommandWithGateway)
     options = ctx.command.gateway_options()
     given, environment = pass_on(options, values)
+    forget_variables([*option_names(ctx.command.get_params(ctx)), *NOT_TAKEN])
     of_gateway = {option.name for option in options}
     own = {name: value for name, value in values.items() if name not in of_gateway and value is not None}
     # The worker takes them as they are; a mistake is reported before anything starts.

@@ -17,7 +17,7 @@ from inflight.errors import InflightError, UserMistake
 ID = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 
 #: Configs, tokenizers and chat templates.
-FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 WEIGHTS = ["*.safetensors"]
 #: Other formats of the same weights: in directories, or under Mistral's own name.
 UNWANTED = ["*/*", "consolidated*.safetensors"]

@@ -14,7 +14,7 @@ from inflight.launch import hub
 from inflight.model import manifest
 from inflight.model.config import size, text_values
 from inflight.model.files import config_path, read_json
-from inflight.model.tokenizer import read_assets
+from inflight.model.tokenizer import NO_TOKENIZER, has_tokenizer, read_assets
 
 DEMO_NAME = "inflight-demo"
 DEMO_DIRECTORY = Path(__file__).resolve().parent.parent / "demo"
@@ -76,11 +76,12 @@ def find_model(
             f"`{directory}` is not a directory", "pass the checkpoint's directory, not a file in it"
         )
     is_build = manifest.check(directory, executor) is not None
-    wanted = ["tokenizer.json"]
+    wanted = []
     parts = executor == "tensorrt_llm" and is_encoder_decoder(directory)
     if weights and not is_build and not parts:
         wanted.append("config.json")
-    missing = [f"`{name}`" for name in wanted if not (directory / name).is_file()]
+    missing = [] if has_tokenizer(directory) else ["`tokenizer.json`"]
+    missing += [f"`{name}`" for name in wanted if not (directory / name).is_file()]
     patterns = ["*.safetensors", *(["rank0.engine"] if executor == "tensorrt_llm" else [])]
     if (
         weights
@@ -92,8 +93,7 @@ def find_model(
     if missing == ["`tokenizer.json`"]:
         raise UserMistake(
             f"`{directory}` has no `tokenizer.json`, and nothing can be tokenized without it",
-            "copy the checkpoint's `tokenizer.json` there, or create one with"
-            " `AutoTokenizer.from_pretrained(...)`",
+            NO_TOKENIZER,
         )
     if missing:
         raise UserMistake(

@@ -49,6 +49,7 @@ GATEWAY_KEYS = {
     "worker": None,
     "worker_file": None,
     "worker_dns": None,
+    "config": None,
     "host": "gateways.host",
     "port": "gateways.port",
     "api_key": "gateways.api_key_file",

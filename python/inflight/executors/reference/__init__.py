@@ -264,8 +264,10 @@ def _load_guides(model_dir: Path, vocab_size: int) -> Guides | None:
     import importlib.util
     import json
 
-    tokenizer = model_dir / "tokenizer.json"
-    if importlib.util.find_spec("llguidance") is None or not tokenizer.is_file():
+    from inflight.model.tokenizer import tokenizer_json
+
+    tokenizer = tokenizer_json(model_dir)
+    if importlib.util.find_spec("llguidance") is None or tokenizer is None:
         return None
     from .guides import Guides
 
@@ -276,4 +278,4 @@ def _load_guides(model_dir: Path, vocab_size: int) -> Guides | None:
             ends += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int)]
     if not ends:
         return None
-    return Guides(tokenizer, vocab_size, sorted(set(ends)))
+    return Guides(tokenizer.decode("utf-8"), vocab_size, sorted(set(ends)))

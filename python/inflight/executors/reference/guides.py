@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -116,14 +115,12 @@ class _Masks:
 class Guides:
     """Compiles guides for one tokenizer. Any thread may compile."""
 
-    def __init__(self, tokenizer_json: Path, vocab_size: int, eos_tokens: list[int]) -> None:
+    def __init__(self, tokenizer_json: str, vocab_size: int, eos_tokens: list[int]) -> None:
         import llguidance
 
         self._llguidance: Any = llguidance
-        self._tokenizer = llguidance.LLTokenizer(
-            tokenizer_json.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_tokens
-        )
-        added = json.loads(tokenizer_json.read_text(encoding="utf-8")).get("added_tokens") or ()
+        self._tokenizer = llguidance.LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos_tokens)
+        added = json.loads(tokenizer_json).get("added_tokens") or ()
         special = {one["content"]: one["id"] for one in added if one["content"]}
         is_special = self._tokenizer.is_special_token
         self._special = {text: token for text, token in special.items() if is_special(token)}

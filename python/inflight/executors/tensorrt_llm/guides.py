@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
+from inflight.model.tokenizer import tokenizer_json
 
 _KEYWORDS = ("encoded_vocab", "tokenizer_str", "stop_token_ids")
 #: Where a checkpoint says which tokens end a text, the most particular first.
@@ -36,7 +37,8 @@ def read_tokenizer_info(directory: Path, path: str | None) -> dict[str, Any]:
 def _from_tokenizer(directory: Path) -> dict[str, Any]:
     path = directory / "tokenizer.json"
     try:
-        text = path.read_text(encoding="utf-8")
+        content = tokenizer_json(directory)
+        text = path.read_text(encoding="utf-8") if content is None else content.decode("utf-8")
         tokenizer = json.loads(text)
         vocab = _vocabulary(tokenizer)
         ends = _ends(directory, vocab)
