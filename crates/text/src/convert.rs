@@ -165,6 +165,16 @@ impl About {
     }
 }
 
+/// Gives the vocabulary of a model the tokens beside it: the library numbers others on from its end.
+fn name_added(vocabulary: &mut Map<String, Value>, added: &[Value]) {
+    for token in added {
+        if let Some(content) = token["content"].as_str() {
+            let id = || token["id"].clone();
+            vocabulary.entry(content).or_insert_with(id);
+        }
+    }
+}
+
 fn added_token(id: u64, content: &str, special: bool) -> Value {
     json!({
         "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{About, around, refused};
+use super::{About, around, name_added, refused};
 use crate::error::TextError;
 
 /// How Qwen 2 and its successors take a text apart.
@@ -22,7 +22,7 @@ pub(super) fn convert(vocab: &[u8], merges: &[u8], about: &About) -> Result<Valu
             return Err(refused("vocab.json", reason));
         }
     };
-    let vocabulary: Map<String, Value> =
+    let mut vocabulary: Map<String, Value> =
         serde_json::from_slice(vocab).map_err(|source| TextError::InvalidFile {
             name: "vocab.json",
             source,
@@ -36,6 +36,7 @@ pub(super) fn convert(vocab: &[u8], merges: &[u8], about: &About) -> Result<Valu
     let bos = about.special("bos_token");
     let bos = bos.filter(|_| about.flag("add_bos_token") == Some(true));
     let bos = bos.and_then(|token| Some((token, id_anywhere(token)?)));
+    name_added(&mut vocabulary, &added);
     let prefix = about.flag("add_prefix_space").unwrap_or(false);
     let level = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": regex});
     let pre_tokenizer = match is_qwen {

@@ -9,7 +9,7 @@ use prost::Message;
 use serde_json::{Map, Value, json};
 
 use super::merges::rules;
-use super::{About, added_token, around, refused};
+use super::{About, added_token, around, name_added, refused};
 use crate::error::TextError;
 
 /// `sentencepiece.ModelProto`; numbers and defaults are the proto's.
@@ -69,8 +69,9 @@ const USER_DEFINED: i32 = 4;
 
 /// What stands for a space.
 const SPACE: &str = "\u{2581}";
-/// Below the worst normal piece, so that a text never takes a piece that is only a name: `<0x41>`.
-const NAME_PENALTY: f64 = 20.0;
+/// Below the worst normal piece, so that a text takes no piece that is only a name: `<0x41>`. Where `<` is no piece,
+/// the library prefers the name to an unknown character, and SentencePiece does not.
+const NAME_PENALTY: f64 = 1000.0;
 /// Classes that put the first token before a text unless told otherwise.
 const WITH_BOS: [&str; 3] = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"];
 /// Classes that put the last token behind a text, and have a hundred sentinels behind the vocabulary.
@@ -120,7 +121,7 @@ pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result
     let own = own_tokens(&mut pieces, about, is_t5);
     let unknown = pieces.iter().position(|piece| piece.kind() == UNKNOWN);
     let fallback = trainer.byte_fallback.unwrap_or(false);
-    let vocabulary = match trainer.model_type.unwrap_or(UNIGRAM) {
+    let mut vocabulary = match trainer.model_type.unwrap_or(UNIGRAM) {
         UNIGRAM => unigram(&pieces, unknown, fallback),
         BPE => byte_pairs(&pieces, unknown, fallback),
         other => {
@@ -131,6 +132,10 @@ pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result
     };
     let ids: HashMap<&str, u64> = pieces.iter().map(Piece::text).zip(0..).collect();
     let id_of = |content: &str| ids.get(content).copied();
+    let added = about.added_tokens(id_of, &own);
+    if let Some(vocabulary) = vocabulary["vocab"].as_object_mut() {
+        name_added(vocabulary, &added);
+    }
     let bos = trainer.bos_piece.as_deref().unwrap_or("<s>");
     let bos = control(&pieces, about.special("bos_token").unwrap_or(bos));
     let eos = trainer.eos_piece.as_deref().unwrap_or("</s>");
@@ -144,7 +149,7 @@ pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result
     let prefix = normalizer.dummy_prefix.unwrap_or(true);
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": about.added_tokens(id_of, &own),
+        "added_tokens": added,
         "normalizer": normalizers(&normalizer),
         "pre_tokenizer": null,
         "post_processor": around(bos.filter(|_| adds_bos), eos.filter(|_| adds_eos)),

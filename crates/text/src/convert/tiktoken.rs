@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::merges::rules;
-use super::{About, added_token, refused};
+use super::{About, added_token, name_added, refused};
 use crate::error::TextError;
 
 /// Llama 3's, and that of OpenAI's `cl100k_base`.
@@ -66,7 +66,7 @@ pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result
         .into_iter()
         .map(|(left, right)| (written(left), written(right)))
         .collect();
-    let vocabulary: Map<String, Value> = ranks
+    let mut vocabulary: Map<String, Value> = ranks
         .iter()
         .map(|(rank, piece)| (written(piece), (*rank).into()))
         .collect();
@@ -79,6 +79,8 @@ pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result
         false => Vec::new(),
     };
     let id_of = |content: &str| vocabulary.get(content).and_then(Value::as_u64);
+    let added = about.added_tokens(id_of, &own);
+    name_added(&mut vocabulary, &added);
     let pattern = if is_qwen {
         QWEN_PATTERN
     } else {
@@ -87,7 +89,7 @@ pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result
     let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": about.added_tokens(id_of, &own),
+        "added_tokens": added,
         "normalizer": is_qwen.then(|| json!({"type": "NFC"})),
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
