@@ -66,6 +66,7 @@ EXAMPLES = {
     "FILTER": "debug",
     "FORMAT": "json",
     "NAME": "none",
+    "[MODEL=]FILE|NAME": "plain",
 }
 
 
