@@ -127,7 +127,7 @@ impl Conversation {
                 self.messages.push(Message {
                     tool_call_id: Some(id),
                     name: Some(name),
-                    ..message(Role::Tool, told(content, is_error))
+                    ..Message::new(Role::Tool, told(content, is_error))
                 });
             }
         }
@@ -143,7 +143,7 @@ impl Conversation {
     fn last(&mut self, role: Role) -> &mut Message {
         let continues = self.messages.last().is_some_and(|last| last.role == role);
         if !continues {
-            self.messages.push(message(role, String::new()));
+            self.messages.push(Message::new(role, String::new()));
         }
         let last = self.messages.len() - 1;
         &mut self.messages[last]
@@ -213,15 +213,4 @@ fn join(text: &mut String, more: &str) {
         text.push('\n');
     }
     text.push_str(more);
-}
-
-fn message(role: Role, content: String) -> Message {
-    Message {
-        role,
-        content,
-        name: None,
-        tool_calls: Vec::new(),
-        tool_call_id: None,
-        reasoning_content: None,
-    }
 }

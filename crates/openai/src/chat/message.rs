@@ -69,6 +69,20 @@ pub struct Message {
     pub reasoning_content: Option<String>,
 }
 
+impl Message {
+    /// A message of text alone.
+    pub fn new(role: Role, content: String) -> Self {
+        Self {
+            role,
+            content,
+            name: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            reasoning_content: None,
+        }
+    }
+}
+
 /// A call that the assistant made in an earlier turn.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ToolCall {

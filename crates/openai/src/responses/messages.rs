@@ -13,7 +13,7 @@ pub(super) fn messages<'a>(
 ) -> Vec<Message> {
     let mut messages = Vec::new();
     if let Some(text) = instructions {
-        messages.push(message(Role::System, text.to_owned()));
+        messages.push(Message::new(Role::System, text.to_owned()));
     }
     for item in items {
         match item {
@@ -28,7 +28,7 @@ pub(super) fn messages<'a>(
                     CallOutput::Text(text) => text.clone(),
                     CallOutput::Parts(parts) => joined(parts),
                 };
-                let mut message = message(Role::Tool, text);
+                let mut message = Message::new(Role::Tool, text);
                 message.tool_call_id = Some(output.call_id.clone());
                 messages.push(message);
             }
@@ -57,9 +57,9 @@ fn add_message(messages: &mut Vec<Message>, item: &MessageItem) {
                 first.content.push_str("\n\n");
                 first.content.push_str(&text);
             }
-            _ => messages.push(message(item.role, text)),
+            _ => messages.push(Message::new(item.role, text)),
         },
-        role => messages.push(message(role, text)),
+        role => messages.push(Message::new(role, text)),
     }
 }
 
@@ -69,7 +69,7 @@ fn open_turn(messages: &mut Vec<Message>, fits: impl Fn(&Message) -> bool) -> &m
         .last()
         .is_some_and(|last| last.role == Role::Assistant && fits(last));
     if !is_open {
-        messages.push(message(Role::Assistant, String::new()));
+        messages.push(Message::new(Role::Assistant, String::new()));
     }
     let last = messages.len() - 1;
     &mut messages[last]
@@ -81,17 +81,6 @@ fn is_bare(turn: &Message) -> bool {
 
 fn is_system(message: &Message) -> bool {
     matches!(message.role, Role::System | Role::Developer)
-}
-
-fn message(role: Role, content: String) -> Message {
-    Message {
-        role,
-        content,
-        name: None,
-        tool_calls: Vec::new(),
-        tool_call_id: None,
-        reasoning_content: None,
-    }
 }
 
 fn joined(parts: &[Part]) -> String {
