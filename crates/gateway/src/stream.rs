@@ -5,6 +5,7 @@ pub(crate) mod active_request;
 pub(crate) mod answer;
 pub(crate) mod body;
 pub(crate) mod choice;
+pub(crate) mod chunks;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod record;

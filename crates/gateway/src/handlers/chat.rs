@@ -18,7 +18,7 @@ use crate::admission::Work;
 use crate::error::HttpError;
 use crate::model::served::ServedModel;
 use crate::state::AppState;
-use crate::stream::body::Shape;
+use crate::stream::tells::Shape;
 use crate::translate::requested::Requested;
 
 /// `POST /v1/chat/completions`.

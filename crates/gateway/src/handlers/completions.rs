@@ -15,7 +15,7 @@ use super::response;
 use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
-use crate::stream::body::Shape;
+use crate::stream::tells::Shape;
 use crate::translate::requested::Requested;
 
 /// `POST /v1/completions`.

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_anthropic::{TokenCount, request};
@@ -16,7 +15,8 @@ use super::{chat, prompt, response};
 use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
-use crate::stream::messages::{Answer, MessageBody, whole};
+use crate::stream::body::EventBody;
+use crate::stream::messages::{Answer, MessageWriter, whole};
 
 /// `POST /v1/messages`.
 pub(crate) async fn create_message(
@@ -29,7 +29,9 @@ pub(crate) async fn create_message(
     let request = response::begin(unanswered, &prepared).await?;
     let answer = answer(&prepared);
     let response = match prepared.generation.stream {
-        true => response::events(Body::new(MessageBody::new(request, answer))),
+        true => response::events(EventBody::new(request, |request, out| {
+            MessageWriter::begin(request, answer, out)
+        })),
         false => response::json(&whole(&request, answer))?,
     };
     Ok(response::finish(response, &prepared))

@@ -16,8 +16,9 @@ use super::models;
 use super::unanswered::Unanswered;
 use crate::error::LoggedAtEnd;
 use crate::stream::active_request::ActiveRequest;
-use crate::stream::body::{EventBody, Shape};
-use crate::stream::tells::Tells;
+use crate::stream::body::{EventBody, EventWriter};
+use crate::stream::chunks::ChunkWriter;
+use crate::stream::tells::{Shape, Tells};
 use crate::stream::whole;
 
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
@@ -138,13 +139,18 @@ fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Respon
             Shape::Completion => ChunkTemplate::completion(&info, index),
         })
         .collect();
-    let body = EventBody::new(request, shape, templates, include_usage, tells(prepared));
-    events(Body::new(body))
+    let tells = tells(prepared);
+    events(EventBody::new(request, |request, out| {
+        ChunkWriter::begin(request, shape, templates, include_usage, tells, out)
+    }))
 }
 
 /// A response of server-sent events.
-pub(super) fn events(body: Body) -> Response {
-    let mut response = Response::new(body);
+pub(super) fn events<W>(body: EventBody<W>) -> Response
+where
+    W: EventWriter + Send + Unpin + 'static,
+{
+    let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,

@@ -23,7 +23,8 @@ use crate::client::{Client, Owner};
 use crate::error::HttpError;
 use crate::response_store::{Conversation, Keeping, Kept};
 use crate::state::AppState;
-use crate::stream::responses::{ResponseBody, whole};
+use crate::stream::body::EventBody;
+use crate::stream::responses::{ResponseWriter, whole};
 
 /// What an answer needs beside its generation.
 #[derive(Debug)]
@@ -53,8 +54,10 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     let unanswered = generate::start(state, &prepared, arrival)?;
     let mut active = response::begin(unanswered, &prepared).await?;
     let answer = if prepared.generation.stream {
-        let body = ResponseBody::new(active, AnswerWriter::streamed(head), keeping);
-        response::events(Body::new(body))
+        let writer = AnswerWriter::streamed(head);
+        response::events(EventBody::new(active, |_, out| {
+            ResponseWriter::begin(writer, keeping, out)
+        }))
     } else {
         json(whole(&mut active, AnswerWriter::whole(head), keeping))
     };

@@ -1,18 +1,13 @@
-//! Answers in the shapes of Anthropic's API: an event stream polled by the connection's own task, or one
-//! message. Owns which events there are and why an answer ended; their bytes are inflight-anthropic's. How
-//! events gather into writes is as in `body`.
+//! Answers in the shapes of Anthropic's API: an event stream, or one message. Owns which events there are and why an
+//! answer ended; their bytes are inflight-anthropic's.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use bytes::{Bytes, BytesMut};
-use http_body::{Body, Frame};
+use bytes::BytesMut;
 use inflight_anthropic::{ContentBlock, Events, Message, StopReason, Usage};
 use inflight_openai::{ApiError, FinishReason};
 use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
+use super::body::EventWriter;
 use super::choice::{Choice, Stopped};
 
 /// What an answer tells besides what the model generates.
@@ -64,40 +59,28 @@ fn usage(request: &ActiveRequest, choice: Option<&Choice>) -> Usage {
     Usage::new(prompt, cached, generated).with_thinking(thought)
 }
 
-/// A response body of server-sent events.
+/// Writes the events of a message.
 #[derive(Debug)]
-pub(crate) struct MessageBody {
-    request: ActiveRequest,
+pub(crate) struct MessageWriter {
     answer: Answer,
     events: Events,
-    buffer: BytesMut,
-    over: bool,
 }
 
-impl MessageBody {
-    /// A body for a request that has started: the message's start and its first output are written together.
-    pub(crate) fn new(request: ActiveRequest, answer: Answer) -> Self {
-        let mut buffer = BytesMut::with_capacity(1024);
-        let usage = usage(&request, None);
-        let events = Events::start(&mut buffer, &answer.id, &answer.model, &usage);
-        let mut body = Self {
-            request,
-            answer,
-            events,
-            buffer,
-            over: false,
-        };
-        body.write_ready();
-        body
+impl MessageWriter {
+    /// Writes the message's start.
+    pub(crate) fn begin(request: &ActiveRequest, answer: Answer, out: &mut BytesMut) -> Self {
+        let usage = usage(request, None);
+        let events = Events::start(out, &answer.id, &answer.model, &usage);
+        Self { answer, events }
     }
+}
 
-    /// Writes all that may be shown, then the end.
-    fn write_ready(&mut self) {
+impl EventWriter for MessageWriter {
+    fn write_ready(&mut self, request: &mut ActiveRequest, out: &mut BytesMut) -> bool {
         // There is one choice.
-        let Some(choice) = self.request.choices.first_mut() else {
-            return;
+        let Some(choice) = request.choices.first_mut() else {
+            return false;
         };
-        let out = &mut self.buffer;
         for event in choice.events() {
             match event.delta {
                 Delta::Content(text) => self.events.text(out, text),
@@ -110,47 +93,17 @@ impl MessageBody {
             }
         }
         choice.clear_ready();
-        if self.request.is_done()
-            && let Some(choice) = self.request.choices.first()
-        {
-            let (reason, stop) = self.answer.end(&self.request, choice);
-            let usage = usage(&self.request, Some(choice));
-            self.events.end(&mut self.buffer, reason, stop, &usage);
-            self.over = true;
-        }
+        let Some(choice) = request.choices.first().filter(|_| request.is_done()) else {
+            return false;
+        };
+        let (reason, stop) = self.answer.end(request, choice);
+        let usage = usage(request, Some(choice));
+        self.events.end(out, reason, stop, &usage);
+        true
     }
 
-    fn write_failure(&mut self, error: &ApiError) {
-        let id = self.request.request_id();
-        self.events.fail(&mut self.buffer, error, id);
-        self.over = true;
-    }
-}
-
-impl Body for MessageBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        while self.buffer.is_empty() && !self.over {
-            match self.request.poll_output(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(())) => self.write_ready(),
-                Poll::Ready(Err(error)) => self.write_failure(&error),
-            }
-        }
-        if self.buffer.is_empty() {
-            return Poll::Ready(None);
-        }
-        let bytes = self.buffer.split().freeze();
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.over && self.buffer.is_empty()
+    fn write_failure(&mut self, request: &ActiveRequest, error: &ApiError, out: &mut BytesMut) {
+        self.events.fail(out, error, request.request_id());
     }
 }
 

@@ -1,94 +1,52 @@
 //! The answer to a request of `/v1/responses`, as an event stream or in one piece. Owns when what is written and
 //! that a finished response is kept; the bytes are inflight-openai's.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
-use http_body::{Body, Frame};
-use inflight_openai::FinishReason;
 use inflight_openai::responses::{AnswerWriter, Outcome};
+use inflight_openai::{ApiError, FinishReason};
 use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
+use super::body::EventWriter;
 use super::choice::Choice;
 use crate::response_store::Keeping;
 
-/// A response body of server-sent events. As [`super::body::EventBody`]: everything ready at a poll becomes one
-/// HTTP frame, with one event for each token.
+/// Writes the events of a response.
 #[derive(Debug)]
-pub(crate) struct ResponseBody {
-    request: ActiveRequest,
+pub(crate) struct ResponseWriter {
     writer: AnswerWriter,
     /// Taken once the response is kept; `None` if it is not to be.
     keeping: Option<Keeping>,
-    buffer: BytesMut,
-    over: bool,
 }
 
-impl ResponseBody {
-    /// A body for a request that has started: what is known already and its first output make the first frame.
-    pub(crate) fn new(
-        request: ActiveRequest,
+impl ResponseWriter {
+    /// Writes what is known already.
+    pub(crate) fn begin(
         mut writer: AnswerWriter,
         keeping: Option<Keeping>,
+        out: &mut BytesMut,
     ) -> Self {
-        let mut buffer = BytesMut::with_capacity(4096);
-        writer.begin(&mut buffer);
-        let mut body = Self {
-            request,
-            writer,
-            keeping,
-            buffer,
-            over: false,
-        };
-        body.write_ready();
-        body
-    }
-
-    fn write_ready(&mut self) {
-        if let Some(choice) = self.request.choices.first_mut() {
-            write_choice(choice, &mut self.writer, &mut self.buffer);
-        }
-        if self.request.is_done() {
-            let keeping = self.keeping.take();
-            finish(&self.request, &mut self.writer, &mut self.buffer, keeping);
-            self.over = true;
-        }
+        writer.begin(out);
+        Self { writer, keeping }
     }
 }
 
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        // Output may bring nothing to show: half a character, or what may become a stop string.
-        while self.buffer.is_empty() && !self.over {
-            match self.request.poll_output(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(())) => self.write_ready(),
-                Poll::Ready(Err(error)) => {
-                    let this = &mut *self;
-                    this.writer.fail(&mut this.buffer, &error);
-                    this.over = true;
-                }
-            }
+impl EventWriter for ResponseWriter {
+    fn write_ready(&mut self, request: &mut ActiveRequest, out: &mut BytesMut) -> bool {
+        if let Some(choice) = request.choices.first_mut() {
+            write_choice(choice, &mut self.writer, out);
         }
-        if self.buffer.is_empty() {
-            return Poll::Ready(None);
+        let is_done = request.is_done();
+        if is_done {
+            finish(request, &mut self.writer, out, self.keeping.take());
         }
-        let bytes = self.buffer.split().freeze();
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
+        is_done
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.over && self.buffer.is_empty()
+    fn write_failure(&mut self, _request: &ActiveRequest, error: &ApiError, out: &mut BytesMut) {
+        self.writer.fail(out, error);
     }
 }
 

@@ -1,0 +1,176 @@
+//! The events of chat and completions. Owns their order; the bytes are inflight-openai's, and the content the
+//! request's.
+
+use bytes::BytesMut;
+use inflight_openai::ApiError;
+use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameDelta, FrameExtras, FrameLogprobs};
+use inflight_parsers::Delta;
+
+use super::active_request::ActiveRequest;
+use super::body::EventWriter;
+use super::choice::{Choice, Piece};
+use super::tells::{PromptCounts, Shape, Tells};
+
+/// Writes chunks for all choices of an answer.
+#[derive(Debug)]
+pub(crate) struct ChunkWriter {
+    shape: Shape,
+    /// One per choice.
+    templates: Vec<ChunkTemplate>,
+    /// Choices whose last frame is written.
+    ended: Vec<bool>,
+    include_usage: bool,
+    tells: Tells,
+}
+
+impl ChunkWriter {
+    /// Writes each choice's role.
+    pub(crate) fn begin(
+        request: &ActiveRequest,
+        shape: Shape,
+        templates: Vec<ChunkTemplate>,
+        include_usage: bool,
+        tells: Tells,
+        out: &mut BytesMut,
+    ) -> Self {
+        let writer = Self {
+            ended: vec![false; templates.len()],
+            shape,
+            templates,
+            include_usage,
+            tells,
+        };
+        let counts = request.prompt_counts();
+        for (index, template) in writer.templates.iter().enumerate() {
+            match writer.tells.prompt(index) {
+                None if !writer.tells.usage => template.write_role(out),
+                prompt_token_ids => {
+                    let extras = FrameExtras {
+                        prompt_token_ids,
+                        usage: writer.tells.usage_after(0, counts),
+                        ..FrameExtras::default()
+                    };
+                    template.write_role_with(out, extras);
+                }
+            }
+        }
+        writer
+    }
+}
+
+impl EventWriter for ChunkWriter {
+    fn write_ready(&mut self, request: &mut ActiveRequest, out: &mut BytesMut) -> bool {
+        let counts = request.prompt_counts();
+        let has_extras = self.tells.has_extras();
+        let choices = request.choices.iter_mut().enumerate();
+        for (((index, choice), template), ended) in
+            choices.zip(&self.templates).zip(&mut self.ended)
+        {
+            if *ended {
+                continue;
+            }
+            if choice.has_answer() {
+                write_events(choice, template, &self.tells, index, counts, out);
+            }
+            let mut from = Piece::default();
+            for piece in choice.pieces.iter().copied() {
+                let text = choice.ready.get(from.text_end..piece.text_end);
+                let text = text.unwrap_or_default();
+                let count = piece.log_probs_end - from.log_probs_end;
+                from = piece;
+                let log_probs = choice.log_probs.as_mut().filter(|_| count > 0);
+                if log_probs.is_none() && !has_extras {
+                    template.write_content(out, text, None);
+                    continue;
+                }
+                let extras = match has_extras {
+                    true => self.tells.extras(
+                        self.shape,
+                        index,
+                        piece.tokens_end,
+                        choice.ids.as_mut(),
+                        counts,
+                    ),
+                    false => FrameExtras::default(),
+                };
+                match (log_probs, self.shape) {
+                    (None, _) => template.write_content_with(out, text, None, extras),
+                    (Some(log_probs), Shape::Chat) => {
+                        let values = log_probs.take_chat(count);
+                        let values = Some(FrameLogprobs::Chat(&values));
+                        template.write_content_with(out, text, values, extras);
+                    }
+                    (Some(log_probs), Shape::Completion) => {
+                        let values = log_probs.take_completion(count);
+                        let values = Some(FrameLogprobs::Completion(&values));
+                        template.write_content_with(out, text, values, extras);
+                    }
+                }
+            }
+            choice.clear_ready();
+            if let Some(reason) = choice.finish {
+                let stopped = choice.stop_reason();
+                let stopped = stopped.map(|stopped| stopped.told(&self.tells.stop));
+                let tokens = choice.tokens as usize;
+                let ids = choice.ids.as_mut();
+                let extras = self.tells.extras(self.shape, index, tokens, ids, counts);
+                template.write_finish(out, reason, stopped.as_ref(), extras);
+                *ended = true;
+            }
+        }
+        if !request.is_done() {
+            return false;
+        }
+        let template = self.templates.first().filter(|_| self.include_usage);
+        if let Some((template, usage)) = template.zip(request.usage()) {
+            template.write_usage(out, &usage);
+        }
+        out.extend_from_slice(DONE);
+        true
+    }
+
+    fn write_failure(&mut self, _request: &ActiveRequest, error: &ApiError, out: &mut BytesMut) {
+        chunk::write_error(out, error);
+        out.extend_from_slice(DONE);
+    }
+}
+
+/// Writes what a choice tells beyond text. Only chat has such choices.
+fn write_events(
+    choice: &mut Choice,
+    template: &ChunkTemplate,
+    tells: &Tells,
+    index: usize,
+    counts: PromptCounts,
+    buffer: &mut BytesMut,
+) {
+    let mut told = 0;
+    // Taking log probabilities and tokens changes the choice.
+    let mut ids = choice.ids.take();
+    let mut log_probs = choice.log_probs.take();
+    for event in choice.events() {
+        let delta = match event.delta {
+            Delta::Content(text) => FrameDelta::Content(text),
+            Delta::Reasoning(text) => FrameDelta::Reasoning(text),
+            Delta::CallBegin { index, id, name } => FrameDelta::CallBegin {
+                index,
+                id: id.unwrap_or_default(),
+                name,
+            },
+            Delta::CallArguments { index, json } => FrameDelta::CallArguments { index, json },
+            Delta::CallEnd { .. } => continue,
+        };
+        let count = event.log_probs_end.saturating_sub(told);
+        told = told.max(event.log_probs_end);
+        let values = log_probs.as_mut().filter(|_| count > 0);
+        let values = values.map(|log_probs| log_probs.take_chat(count));
+        let extras = match tells.has_extras() {
+            true => tells.extras(Shape::Chat, index, event.tokens_end, ids.as_mut(), counts),
+            false => FrameExtras::default(),
+        };
+        let values = values.as_ref().map(FrameLogprobs::Chat);
+        template.write_delta(buffer, delta, values, extras);
+    }
+    choice.ids = ids;
+    choice.log_probs = log_probs;
+}
