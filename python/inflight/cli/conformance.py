@@ -60,7 +60,7 @@ def conformance(
             results.append(result)
             mark, color = MARKS[result.state]
             reason = f": {result.reason}" if result.reason else ""
-            text = printable(f"{result.check.topic}: {result.check.name}{reason}")
+            text = printable(f"{result.topic}: {result.name}{reason}")
             click.echo(f"{click.style(f'{mark:<4}', fg=color)}  {text}", err=is_quiet)
     finally:
         target.close()

@@ -44,7 +44,8 @@ class Check:
 class Result:
     """What came of a check. `reason` is one line: why it failed, or what the server said that has it not."""
 
-    check: Check
+    topic: str
+    name: str
     state: State
     reason: str = ""
 
@@ -89,9 +90,9 @@ def _result(target: Target, one: Check) -> Result:
     except Exception as error:  # what a wrong server makes an SDK raise is without bounds
         refusal = str(error) if isinstance(error, Absent) else target.refusal(error)
         if one.is_optional and refusal is not None:
-            return Result(one, "absent", line(refusal))
-        return Result(one, "failed", line(_told(error)))
-    return Result(one, "passed")
+            return Result(one.topic, one.name, "absent", line(refusal))
+        return Result(one.topic, one.name, "failed", line(_told(error)))
+    return Result(one.topic, one.name, "passed")
 
 
 def _told(error: Exception) -> str:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.conformance.check import Check, Result, line
+from inflight.conformance.check import Result, line
 from inflight.conformance.target import Target
 from inflight.errors import InflightError, UserMistake
 
@@ -33,9 +33,7 @@ def run_node(target: Target, folder: Path) -> Iterator[Result]:
         try:
             for text in process.stdout or ():
                 told = json.loads(text)
-                # What is said is the script's; how it is asked is not needed any more.
-                check = Check(told["topic"], told["check"], lambda _target: None, is_optional=True)
-                yield Result(check, told["state"], line(told["reason"]))
+                yield Result(told["topic"], told["check"], told["state"], line(told["reason"]))
         finally:
             process.terminate()
     if process.returncode != 0:

@@ -20,11 +20,11 @@ def counts(results: Sequence[Result]) -> str:
 def markdown(results: Sequence[Result]) -> str:
     """A table for each topic. `reason` stands beside what did not pass."""
     lines = []
-    for topic, of_topic in groupby(results, key=lambda result: result.check.topic):
+    for topic, of_topic in groupby(results, key=lambda result: result.topic):
         lines += [f"## {topic}", "", "| what | |", "|---|---|"]
         for result in of_topic:
             reason = f": {_cell(result.reason)}" if result.reason else ""
-            lines.append(f"| {_cell(result.check.name)} | {WORDS[result.state]}{reason} |")
+            lines.append(f"| {_cell(result.name)} | {WORDS[result.state]}{reason} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -33,8 +33,8 @@ def as_json(results: Sequence[Result]) -> list[dict[str, str]]:
     """One object for each check."""
     return [
         {
-            "topic": result.check.topic,
-            "check": result.check.name,
+            "topic": result.topic,
+            "check": result.name,
             "state": result.state,
             "reason": result.reason,
         }
