@@ -93,6 +93,7 @@ class SimulatedOptions:
         max_seq_len: int | None = None,
         max_num_tokens: int | None = None,
         vocab_size: int | None = None,
+        answer: Sequence[int] | None = None,
     ) -> SimulatedOptions: ...
     @property
     def prefill_us_per_token(self) -> float: ...
@@ -112,6 +113,8 @@ class SimulatedOptions:
     def max_num_tokens(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
+    @property
+    def answer(self) -> list[int] | None: ...
 
 class Tokenizer:
     """A model's tokenizer and the ids that its files name; `files` by base name, as `ModelFiles`.

@@ -205,7 +205,7 @@ impl PySimulatedOptions {
     #[pyo3(signature = (
         *, prefill_us_per_token=None, step_us=None, step_us_per_sequence=None, max_batch_size=None,
         num_blocks=None, tokens_per_block=None, max_seq_len=None, max_num_tokens=None,
-        vocab_size=None
+        vocab_size=None, answer=None
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -221,8 +221,16 @@ impl PySimulatedOptions {
         max_seq_len: Option<u32>,
         max_num_tokens: Option<u32>,
         vocab_size: Option<u32>,
+        answer: Option<Vec<u32>>,
     ) -> PyResult<Self> {
         let default = SimulatedOptions::default();
+        let vocab_size = size("vocab_size", vocab_size, default.vocab_size)?;
+        let answer = answer.unwrap_or(default.answer);
+        if let Some(id) = answer.iter().find(|id| **id >= vocab_size) {
+            return Err(PyValueError::new_err(format!(
+                "`answer` has the token id `{id}`; ids are below {vocab_size}"
+            )));
+        }
         Ok(Self(SimulatedOptions {
             prefill_us_per_token: cost(
                 "prefill_us_per_token",
@@ -244,7 +252,8 @@ impl PySimulatedOptions {
             )?,
             max_seq_len: size("max_seq_len", max_seq_len, default.max_seq_len)?,
             max_num_tokens: size("max_num_tokens", max_num_tokens, default.max_num_tokens)?,
-            vocab_size: size("vocab_size", vocab_size, default.vocab_size)?,
+            vocab_size,
+            answer,
         }))
     }
 
@@ -291,6 +300,12 @@ impl PySimulatedOptions {
     #[getter]
     fn vocab_size(&self) -> u32 {
         self.0.vocab_size
+    }
+
+    #[getter]
+    fn answer(&self) -> Option<Vec<u32>> {
+        let answer = &self.0.answer;
+        (!answer.is_empty()).then(|| answer.clone())
     }
 }
 

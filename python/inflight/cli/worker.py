@@ -4,7 +4,8 @@ sockets); what an executor does is its own affair.
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,11 +18,19 @@ from inflight.cli.options import (
     native_options,
 )
 
+if TYPE_CHECKING:
+    from inflight._native import Tokenizer
+
 #: Option -> the executors that it means something to, its type and its help.
 EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "step_us": (("simulated", "scripted"), Finite(min=0), "Microseconds of every iteration"),
     "step_us_per_sequence": (("simulated",), Finite(min=0), "Microseconds per sequence in an iteration"),
     "prefill_us_per_token": (("simulated",), Finite(min=0), "Microseconds per prompt token"),
+    "answer": (
+        ("simulated",),
+        click.Path(exists=True, dir_okay=False, path_type=Path),
+        "File of the text that every answer repeats",
+    ),
     "num_blocks": (("simulated",), click.IntRange(min=1), "KV cache capacity in blocks"),
     "tokens_per_block": (("simulated", "reference"), click.IntRange(min=1), "Tokens in a KV cache block"),
     "max_batch_size": (("simulated", "reference"), click.IntRange(min=1), "Sequences that run at once"),
@@ -175,6 +184,8 @@ def worker(
     raise_problems([problem] if problem else [])
 
     if executor == "simulated":
+        if path := chosen.get("answer"):
+            chosen["answer"] = _answer(path, _native.Tokenizer(assets))
         simulated = _native.SimulatedOptions(vocab_size=vocab_size, **chosen)
         ctx.exit(_native.serve_simulated_worker(options, simulated))
     if loading is not None:
@@ -186,6 +197,20 @@ def worker(
         ),
     )
     ctx.exit(_native.serve_worker(engine, options, loading))
+
+
+def _answer(path: Path, tokenizer: Tokenizer) -> list[int]:
+    from inflight.errors import UserMistake
+
+    try:
+        ids = tokenizer.encode(path.read_text(encoding="utf-8"), add_special_tokens=False)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserMistake(
+            f"the answer in `{path}` cannot be read: {error}", "give a UTF-8 text file"
+        ) from None
+    if not ids:
+        raise UserMistake(f"the answer in `{path}` is empty", "write the text that answers repeat into it")
+    return ids
 
 
 def refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:

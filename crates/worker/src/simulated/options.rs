@@ -26,6 +26,9 @@ pub struct SimulatedOptions {
     pub max_num_tokens: u32,
     /// Token ids are below this. Default: 32,000, a common size; callers pass their tokenizer's.
     pub vocab_size: u32,
+    /// Token ids below `vocab_size` that every answer repeats until its limit. Default: none, and answers are
+    /// printable characters that depend on the prompt.
+    pub answer: Vec<u32>,
 }
 
 impl Default for SimulatedOptions {
@@ -40,6 +43,7 @@ impl Default for SimulatedOptions {
             max_seq_len: 8192,
             max_num_tokens: 8192,
             vocab_size: 32_000,
+            answer: Vec::new(),
         }
     }
 }

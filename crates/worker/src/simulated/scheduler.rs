@@ -77,8 +77,8 @@ struct Iteration {
 
 pub(super) struct Scheduler {
     options: SimulatedOptions,
-    first_id: u32,
-    ids: u32,
+    /// What answers cycle through; never empty.
+    ids: Vec<u32>,
     waiting: VecDeque<Waiting>,
     active: HashMap<ClientId, Active>,
     prefills: Vec<Prefill>,
@@ -98,14 +98,8 @@ pub(super) struct Scheduler {
 
 impl Scheduler {
     pub(super) fn new(options: SimulatedOptions) -> Self {
-        let first_id = if options.vocab_size > FIRST_PRINTABLE {
-            FIRST_PRINTABLE
-        } else {
-            0
-        };
         Self {
-            first_id,
-            ids: PRINTABLE.min(options.vocab_size - first_id).max(1),
+            ids: answer_ids(&options),
             free_blocks: options.num_blocks,
             options,
             waiting: VecDeque::new(),
@@ -332,6 +326,7 @@ impl Scheduler {
         self.next_start = iteration.end;
         self.iterations += 1;
         let generating = self.sequences.len();
+        let answer = &self.options.answer;
         let Self {
             prefills,
             active,
@@ -348,17 +343,21 @@ impl Scheduler {
                     index: index as i32,
                     produced: 0,
                     max_tokens: request.max_tokens,
-                    // Sequences of one request differ, as samples do.
-                    first_token: request.first_token.wrapping_add(index),
+                    // Sequences of one request differ, as samples do, unless the answer is given.
+                    first_token: match answer.is_empty() {
+                        true => request.first_token.wrapping_add(index),
+                        false => 0,
+                    },
                     streaming: request.streaming,
                 }));
             }
             false
         });
 
-        let (first_id, ids) = (self.first_id, self.ids);
+        let ids = self.ids.as_slice();
         let token = |sequence: &Sequence, place: u32| {
-            (first_id + sequence.first_token.wrapping_add(place) % ids) as i32
+            let place = sequence.first_token.wrapping_add(place) as usize % ids.len();
+            ids.get(place).copied().unwrap_or_default() as i32
         };
         let Self {
             active,
@@ -486,6 +485,19 @@ fn close_row(
     rows.token_offsets.push(rows.token_ids.len() as u32);
     rows.finish_reasons.push(reason as u8);
     rows.finals.push(u8::from(last));
+}
+
+/// The token ids that answers cycle through: those of the given answer, or of printable characters.
+fn answer_ids(options: &SimulatedOptions) -> Vec<u32> {
+    if !options.answer.is_empty() {
+        return options.answer.clone();
+    }
+    let first_id = match options.vocab_size > FIRST_PRINTABLE {
+        true => FIRST_PRINTABLE,
+        false => 0,
+    };
+    let count = PRINTABLE.min(options.vocab_size - first_id).max(1);
+    (first_id..first_id + count).collect()
 }
 
 /// Where in the cycle of token ids a prompt's answer begins: the same prompt always gets the same answer.

@@ -157,6 +157,24 @@ fn a_request_that_does_not_stream_comes_in_one_row() {
 }
 
 #[test]
+fn a_given_answer_is_repeated_from_its_beginning() {
+    let mut scheduler = Scheduler::new(SimulatedOptions {
+        answer: vec![5, 6, 7],
+        ..options(1000.0)
+    });
+    for (client_id, prompt) in [(1, 3), (2, 4)] {
+        let request = Request {
+            streaming: false,
+            ..request(client_id, prompt, 4, 2)
+        };
+        scheduler.enqueue(request, Duration::ZERO);
+    }
+    let mut rows = StepBatch::default();
+    scheduler.advance(MS * 9, &mut rows);
+    assert_eq!(rows.token_ids, [5, 6, 7, 5].repeat(4));
+}
+
+#[test]
 fn shutting_down_ends_what_runs_and_refuses_what_comes() {
     let mut scheduler = Scheduler::new(options(1000.0));
     scheduler.enqueue(request(1, 4, 5, 1), Duration::ZERO);
