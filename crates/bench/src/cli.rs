@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::floor::{Floor, FloorOptions};
-use crate::load::{self, Target, Wire, Workload, first_model};
+use crate::load::{self, Fields, Target, Wire, Workload, first_model};
 use crate::process;
 use crate::suite::{self, SuiteOptions};
 
@@ -80,6 +80,9 @@ struct LoadArgs {
     /// Sent as a bearer token to a gateway.
     #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
+    /// JSON object whose fields are added to each request of chat, such as `{"tools": []}`.
+    #[arg(long, value_name = "JSON", value_parser = fields)]
+    body: Option<Fields>,
     /// HTTP/2 connections that `--wire kserve` spreads its streams over.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     connections: u32,
@@ -157,6 +160,10 @@ struct SuiteArgs {
     markdown: Option<PathBuf>,
 }
 
+fn fields(text: &str) -> Result<Fields, String> {
+    serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
@@ -227,6 +234,7 @@ fn load_command(args: LoadArgs) -> i32 {
         streams: args.streams as usize,
         tokens: args.tokens,
         prompt_tokens: args.prompt_tokens,
+        fields: args.body.unwrap_or_default(),
         requests,
         duration: args.duration_s,
         warmup: args.warmup,

@@ -40,6 +40,9 @@ pub(crate) struct Target {
     pub(crate) pid: Option<u32>,
 }
 
+/// Fields of a request's JSON object.
+pub(crate) type Fields = serde_json::Map<String, serde_json::Value>;
+
 /// How much load.
 #[derive(Clone, Debug)]
 pub(crate) struct Workload {
@@ -47,6 +50,8 @@ pub(crate) struct Workload {
     /// Tokens that each request asks for.
     pub(crate) tokens: u32,
     pub(crate) prompt_tokens: u32,
+    /// Added to each chat request.
+    pub(crate) fields: Fields,
     /// Requests in all; a stream starts none beyond.
     pub(crate) requests: Option<u64>,
     /// No request starts after this much time.

@@ -325,6 +325,14 @@ fn report(line: &[u8], on_event: &mut impl FnMut(Event)) {
     }
 }
 
+/// The keys of what a model wrote: an answer's text in chat and completions, a call's arguments, reasoning.
+const TEXTS: [&[u8]; 4] = [
+    b"\"content\":\"",
+    b"\"text\":\"",
+    b"\"arguments\":\"",
+    b"\"reasoning_content\":\"",
+];
+
 /// What an event's JSON says, by search: inside a JSON string every quote is escaped, so that these
 /// patterns, which hold unescaped ones, match keys only.
 fn classify(data: &[u8]) -> Event {
@@ -334,7 +342,7 @@ fn classify(data: &[u8]) -> Event {
     let has_text = |key: &[u8]| {
         memmem::find_iter(data, key).any(|at| data.get(at + key.len()).is_some_and(|b| *b != b'"'))
     };
-    if has_text(b"\"content\":\"") || has_text(b"\"text\":\"") {
+    if TEXTS.iter().any(|key| has_text(key)) {
         return Event::Content;
     }
     if let Some(tokens) = number_after(data, b"\"completion_tokens\":") {

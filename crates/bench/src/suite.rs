@@ -243,6 +243,7 @@ fn workload(options: &SuiteOptions, mode: Mode, streams: usize) -> Workload {
         streams,
         tokens: options.tokens,
         prompt_tokens: 15,
+        fields: load::Fields::new(),
         requests: is_paced.then_some(2 * per_stream),
         duration: (!is_paced).then_some(options.duration),
         warmup: per_stream,

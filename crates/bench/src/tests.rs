@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::floor::{Floor, FloorOptions};
-use crate::load::{self, LoadError, Target, Wire, Workload};
+use crate::load::{self, Fields, LoadError, Target, Wire, Workload};
 
 /// A floor on a thread of its own, stopped when dropped.
 struct RunningFloor {
@@ -62,6 +62,7 @@ pub(crate) fn workload(streams: usize, requests: u64) -> Workload {
         streams,
         tokens: 32,
         prompt_tokens: 3,
+        fields: Fields::new(),
         requests: Some(requests),
         duration: None,
         warmup: 0,

@@ -415,13 +415,16 @@ fn generate_body(target: &Target, workload: &Workload) -> String {
 fn chat_body(target: &Target, workload: &Workload) -> String {
     // One short word is about one token for any tokenizer.
     let prompt = vec!["word"; workload.prompt_tokens as usize].join(" ");
-    serde_json::json!({
+    let mut body = serde_json::json!({
         "model": target.model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": workload.tokens,
         "ignore_eos": true,
         "stream": true,
         "stream_options": {"include_usage": true},
-    })
-    .to_string()
+    });
+    for (name, value) in &workload.fields {
+        body[name] = value.clone();
+    }
+    body.to_string()
 }

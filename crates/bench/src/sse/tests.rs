@@ -158,6 +158,18 @@ fn events_by_what_they_say() {
         ("{\"choices\":[{\"text\":\"x\"}]}", Event::Content),
         ("{\"choices\":[{\"text\":\"\"}]}", Event::Other),
         (
+            "{\"choices\":[{\"delta\":{\"reasoning_content\":\"x\"}}]}",
+            Event::Content,
+        ),
+        (
+            "{\"delta\":{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}",
+            Event::Other,
+        ),
+        (
+            "{\"delta\":{\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]}}",
+            Event::Content,
+        ),
+        (
             "{\"choices\":[{\"delta\":{\"content\":null}}]}",
             Event::Other,
         ),
