@@ -75,6 +75,7 @@ def test_each_option_reaches_its_owner(
 ) -> None:
     directory = tmp_path_factory.mktemp("keys")
     (directory / "keys").write_text("key\n")
+    (directory / "7").write_text("what `--answer` repeats")
     monkeypatch.chdir(directory)
     gateway_flags = [one for one in serve.get_params(context_of(serve)) if isinstance(one, GatewayOption)]
     for option in gateway_flags:
