@@ -240,13 +240,13 @@ def test_a_killed_gateway_is_back_on_its_port_and_the_workers_stay(serve: Inflig
     assert back < 30
     # Cut in the middle, so that no client takes it for whole.
     assert clients.streams == {"aborted": STREAMS}
-    assert set(clients.failures()) <= {"aborted", "refused", "503"}
+    # The supervisor has the socket: whoever connects meanwhile waits.
+    assert set(clients.failures()) <= {"aborted"}
     assert exists(worker), "a worker with its loaded model was lost as well"
-    outage = clients.outage(killed)
-    assert outage < 30
+    assert clients.outage(killed) < 30
     ROWS["the gateway"] = (
         f"| the gateway | clients; supervisor | {noticed:.1f} s | {shown(clients.streams)} |"
-        f" aborted, then refused for {outage:.1f} s | {back:.1f} s |\n"
+        f" those that it had: aborted; none for later ones, which wait | {back:.1f} s |\n"
     )
 
 

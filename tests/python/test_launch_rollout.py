@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.errors import UserMistake
 from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.rollout import swaps
 from inflight.launch.supervisor import Event, Exited, Line, ReloadRequested, StopRequested
@@ -187,7 +186,75 @@ def test_swaps_add_first_and_remove_last() -> None:
     ]
 
 
-def test_other_gateways_are_refused() -> None:
-    other = replace(GATEWAY, arguments=(*GATEWAY.arguments, "--threads=2"))
-    with pytest.raises(UserMistake, match="a reload replaces workers only"):
-        swaps((FIRST, GATEWAY), replace(PLAN, processes=(FIRST, other)), Reload())
+OTHER = replace(GATEWAY, arguments=(*GATEWAY.arguments, "--threads=2"))
+NEXT_GATEWAY_UP = Line("gateway.2", "inflight gateway: listening on http://127.0.0.1:2")
+
+
+def test_gateways_come_last_and_only_where_they_differ() -> None:
+    def made(gateways: str, *wanted: ProcessSpec) -> list[tuple[str | None, str | None]]:
+        plan = replace(PLAN, processes=wanted)
+        pairs = swaps((FIRST, GATEWAY), plan, Reload(order="stop-first", gateways=gateways))
+        return [(pair.old.name if pair.old else None, pair.new.name if pair.new else None) for pair in pairs]
+
+    worker = ("worker", "worker.2")
+    assert made("changed", GATEWAY, FIRST) == [worker]
+    assert made("always", GATEWAY, FIRST) == [worker, ("gateway", "gateway.2")]
+    assert made("changed", OTHER, FIRST) == [worker, ("gateway", "gateway.2")]
+    moved = replace(GATEWAY, environment={"INFLIGHT_LOG": "debug"})
+    assert made("changed", moved, FIRST) == [worker, ("gateway", "gateway.2")]
+    assert made("changed", FIRST, replace(GATEWAY, name="gateway-0"), replace(OTHER, name="gateway-1")) == [
+        worker,
+        (None, "gateway-0"),
+        (None, "gateway-1"),
+        ("gateway", None),
+    ]
+
+
+def with_other_gateway(*history: tuple[float, Event], finish_s: float = 300.0) -> Reloaded:
+    plan = replace(PLAN, processes=(FIRST, OTHER), reload=Reload(finish_s=finish_s))
+    return Reloaded((9, NEXT_UP), *history, plan=plan)
+
+
+def test_a_new_gateway_accepts_before_the_old_one_finishes() -> None:
+    world = with_other_gateway((12, NEXT_GATEWAY_UP), (20, STOP))
+    assert world.run(PLAN) == 0
+    assert world.after_start()[4:] == [
+        "worker.2 replaced worker",
+        "start gateway --worker-file=w --threads=2",
+        "finish gateway",
+        "gateway.2 replaced gateway",
+        "reload done",
+        "told ``",
+        "stopping",
+        "terminate gateway.2",
+        "terminate worker.2",
+    ]
+
+
+def test_a_gateway_with_endless_requests_is_asked_to_end_in_time() -> None:
+    world = with_other_gateway((12, NEXT_GATEWAY_UP), (60, STOP), finish_s=30.0)
+    world.deaf = ("gateway",)
+    # It is asked twice, and killed where it does not hear.
+    assert world.run(PLAN) == 0
+    asked = ("finish gateway", "terminate gateway", "kill gateway")
+    assert [line for line in world.log if line in asked] == list(asked)
+
+
+@pytest.mark.parametrize(
+    ("history", "reason"),
+    [
+        ((12, Exited("gateway.2", 2)), "gateway.2 ended before it was ready, last line ``; gateway goes on"),
+        (
+            (59, Line("gateway.2", "no worker")),
+            "gateway.2 had no worker that is ready within 25 s; gateway goes on",
+        ),
+    ],
+)
+def test_a_new_gateway_that_does_not_come_up_changes_nothing(
+    history: tuple[float, Event], reason: str
+) -> None:
+    world = with_other_gateway(history, (60, STOP))
+    assert world.run(PLAN) == 0
+    assert f"told `{reason}`" in world.log
+    assert "finish gateway" not in world.log
+    assert world.workers == ["127.0.0.1:3"]

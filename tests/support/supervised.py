@@ -23,6 +23,11 @@ class FakeChild:
         if self.name not in self.world.deaf:
             self.world.arrive(0.5, Exited(self.name, 0))
 
+    def finish(self) -> None:
+        self.world.log.append(f"finish {self.name}")
+        if self.name not in self.world.deaf:
+            self.world.arrive(0.5, Exited(self.name, 0))
+
     def kill(self) -> None:
         self.world.log.append(f"kill {self.name}")
         self.world.arrive(0.1, Exited(self.name, -9))

@@ -1,6 +1,9 @@
 //! The command: arguments in, exit code out. Owns signals and the runtime; used by the standalone binary
 //! and the Python package.
 //!
+//! SIGTERM and SIGINT let open requests finish for the grace period. SIGUSR1 says that another gateway accepts on
+//! the same sockets: this one stops accepting and ends with its last request, however long that takes.
+//!
 //! Exit codes: 0 after a requested shutdown, 1 for a failure, 2 for wrong usage, 128 + n when a second
 //! signal n ended the draining early.
 
@@ -14,6 +17,7 @@ use crate::log::{flush_log, start_log, write_line};
 use crate::option_layers::layered;
 use crate::options::GatewayOptions;
 use crate::run::{self, ServeError};
+use crate::server::listeners::Listeners;
 
 /// Runs the gateway with the process's own arguments. The word `gateway` may come first, as the Python
 /// package's command has it, so that container files may name either.
@@ -91,20 +95,34 @@ where
 }
 
 async fn run(options: &GatewayOptions) -> i32 {
-    let signals = signal(SignalKind::interrupt())
-        .and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?)));
-    let (mut interrupt, mut terminate) = match signals {
+    let signals = signal(SignalKind::interrupt()).and_then(|interrupt| {
+        let terminate = signal(SignalKind::terminate())?;
+        Ok((interrupt, terminate, signal(SignalKind::user_defined1())?))
+    });
+    let (mut interrupt, mut terminate, mut hand_over) = match signals {
         Ok(signals) => signals,
         Err(error) => {
             report(&format!("error: cannot handle signals: {error}"));
             return 1;
         }
     };
+    let listeners = match Listeners::from_environment() {
+        Ok(listeners) => listeners,
+        Err(error) => {
+            report(&format!("error: cannot take over the sockets: {error}"));
+            return 1;
+        }
+    };
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
     let on_bound = |address| report(&format!("inflight gateway: listening on http://{address}"));
-    let serve = run::serve(options, on_bound, async {
+    let handed_over = async {
+        hand_over.recv().await;
+        tracing::info!("another gateway has taken over; ending with the last request");
+    };
+    let shutdown = async {
         let _ = asked.await;
-    });
+    };
+    let serve = run::serve_on(listeners, options, on_bound, handed_over, shutdown);
     tokio::pin!(serve);
     let mut ask = Some(ask);
     loop {

@@ -65,6 +65,7 @@ pub(crate) struct Connection {
     idle_since: AtomicU64,
     /// Accepted beyond the limit on connections.
     is_surplus: AtomicBool,
+    is_http2: AtomicBool,
     /// Asks its task to close it.
     pub(crate) closing: tokio::sync::Notify,
 }
@@ -79,6 +80,7 @@ impl Connection {
             address: addresses.join(peer),
             idle_since: AtomicU64::new(now_ms()),
             is_surplus: AtomicBool::new(false),
+            is_http2: AtomicBool::new(false),
             closing: tokio::sync::Notify::new(),
         }
     }
@@ -95,6 +97,16 @@ impl Connection {
     /// Notes whether it is beyond the limit: it then gets health checks answered and nothing else.
     pub(crate) fn set_surplus(&self, is_surplus: bool) {
         self.is_surplus.store(is_surplus, Ordering::Relaxed);
+    }
+
+    /// Notes that its requests come over HTTP/2.
+    pub(crate) fn set_http2(&self) {
+        self.is_http2.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request has come over HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.is_http2.load(Ordering::Relaxed)
     }
 
     /// See [`Connection::set_surplus`].

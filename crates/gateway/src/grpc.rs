@@ -39,11 +39,13 @@ pub(crate) struct GrpcLimits {
     pub grace: Duration,
 }
 
-/// Serves until `shutdown` resolves and open calls have ended, or the grace period has.
+/// Serves until `stopped` resolves and open calls have ended. Once `shutdown` has resolved, they have the grace
+/// period.
 pub(crate) async fn serve(
     listener: TcpListener,
     state: Arc<AppState>,
     limits: GrpcLimits,
+    stopped: impl Future<Output = ()> + Send + 'static,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let service = GrpcInferenceServiceServer::new(Service {
@@ -52,11 +54,6 @@ pub(crate) async fn serve(
     })
     .max_decoding_message_size(limits.max_message_bytes)
     .max_encoding_message_size(limits.max_message_bytes);
-    let (told, mut stopping) = tokio::sync::watch::channel(false);
-    let stopped = async move {
-        shutdown.await;
-        let _ = told.send(true);
-    };
     let serving = server(&TransportOptions {
         max_message_bytes: limits.max_message_bytes,
         stream_window_bytes: RECEIVE_WINDOW,
@@ -67,7 +64,7 @@ pub(crate) async fn serve(
     .add_service(service)
     .serve_with_incoming_shutdown(accept(listener, limits.max_connections), stopped);
     let over = async {
-        let _ = stopping.wait_for(|stopping| *stopping).await;
+        shutdown.await;
         // A moment more than the HTTP port has: its end interrupts what is open here, too.
         tokio::time::sleep(limits.grace + Duration::from_secs(1)).await;
     };

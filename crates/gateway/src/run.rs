@@ -3,12 +3,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::grpc::{self, GrpcLimits};
 use crate::options::GatewayOptions;
 use crate::router;
 use crate::server;
+use crate::server::listeners::Listeners;
 use crate::state::AppState;
 use crate::upstream::chat_templates::ChatTemplates;
 use crate::upstream::connect::Connector;
@@ -40,6 +41,13 @@ pub enum ServeError {
     },
 }
 
+/// With sockets from a supervisor, another gateway may serve meanwhile: this one accepts once all its workers are
+/// ready, after [`SOME_READY_AFTER`] once one is, and after [`NONE_READY_AFTER`] in any case, to say so.
+const SOME_READY_AFTER: Duration = Duration::from_secs(10);
+const NONE_READY_AFTER: Duration = Duration::from_secs(30);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// Serves until `shutdown` resolves and open requests have finished or the grace period has passed.
 /// `on_bound` is called with the address once the port is open.
 ///
@@ -50,20 +58,37 @@ pub async fn serve(
     on_bound: impl FnOnce(SocketAddr),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let bound = server::bind(&options.host, options.port).await;
+    let never = std::future::pending();
+    serve_on(Listeners::default(), options, on_bound, never, shutdown).await
+}
+
+/// The same on sockets that were handed over. When `handed_over` resolves, another gateway has begun to accept: this
+/// one stops, and ends with its last request.
+pub(crate) async fn serve_on(
+    mut listeners: Listeners,
+    options: &GatewayOptions,
+    on_bound: impl FnOnce(SocketAddr),
+    handed_over: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let are_shared = listeners.are_shared();
+    let bound = listeners.next(&options.host, options.port).await;
     let (listener, address) = bound.map_err(|source| ServeError::Bind {
         host: options.host.clone(),
         port: options.port,
         source,
     })?;
     let grpc = match options.grpc_port {
-        Some(port) => Some(server::bind(&options.host, port).await.map_err(|source| {
-            ServeError::BindGrpc {
-                host: options.host.clone(),
-                port,
-                source,
-            }
-        })?),
+        Some(port) => Some(
+            listeners
+                .next(&options.host, port)
+                .await
+                .map_err(|source| ServeError::BindGrpc {
+                    host: options.host.clone(),
+                    port,
+                    source,
+                })?,
+        ),
         None => None,
     };
     let tokenizers = Tokenizers::load(
@@ -74,6 +99,13 @@ pub async fn serve(
     let state = AppState::new(options);
     let workers = connect_workers(&state, options, tokenizers);
     let _key_watch = state.access.watch_keys();
+    tokio::pin!(shutdown);
+    if are_shared {
+        tokio::select! {
+            () = workers_ready(&state) => {}
+            () = &mut shutdown => return Ok(()),
+        }
+    }
     on_bound(address);
     let limits = server::ConnectionLimits {
         max_connections: options.max_connections,
@@ -82,6 +114,7 @@ pub async fn serve(
     };
     let grace = Duration::from_secs(options.shutdown_grace_s);
     let (stop_grpc, stopped) = tokio::sync::oneshot::channel::<()>();
+    let (hurry_grpc, hurried) = tokio::sync::oneshot::channel::<()>();
     let grpc = grpc.map(|(listener, address)| {
         tracing::info!("listening on grpc://{address}");
         let limits = GrpcLimits {
@@ -93,12 +126,28 @@ pub async fn serve(
             // A dropped sender stops the server as well.
             let _ = stopped.await;
         };
-        tokio::spawn(grpc::serve(listener, Arc::clone(&state), limits, stopped))
+        let hurried = async {
+            let _ = hurried.await;
+        };
+        tokio::spawn(grpc::serve(
+            listener,
+            Arc::clone(&state),
+            limits,
+            stopped,
+            hurried,
+        ))
     });
+    let stop_grpc = parking_lot::Mutex::new(Some(stop_grpc));
+    let handed_over = async {
+        handed_over.await;
+        // Health goes on as it is: the successor answers for the same address.
+        drop(stop_grpc.lock().take());
+    };
     let shutdown = async {
         shutdown.await;
         state.start_draining();
-        let _ = stop_grpc.send(());
+        drop(stop_grpc.lock().take());
+        let _ = hurry_grpc.send(());
     };
     let interrupt = || {
         state.forward.interrupt();
@@ -109,13 +158,38 @@ pub async fn serve(
         }
     };
     let router = router::router(Arc::clone(&state));
-    server::serve(listener, router, limits, shutdown, grace, interrupt).await;
+    server::serve(
+        listener,
+        router,
+        limits,
+        handed_over,
+        shutdown,
+        grace,
+        interrupt,
+    )
+    .await;
     if let Some(grpc) = grpc {
         // It has stopped accepting; what is open there has the same grace.
         let _ = grpc.await;
     }
     drop(workers);
     Ok(())
+}
+
+/// Resolves when there is something to serve with.
+async fn workers_ready(state: &AppState) {
+    let begun = Instant::now();
+    loop {
+        let workers = state.table.workers();
+        let are_all = !workers.is_empty() && workers.iter().all(|slot| slot.is_ready());
+        let waited = begun.elapsed();
+        let is_enough = waited >= SOME_READY_AFTER && state.table.ready();
+        if are_all || is_enough || waited >= NONE_READY_AFTER {
+            return;
+        }
+        drop(workers);
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Starts one task that keeps all servers connected; it runs until the set is dropped.

@@ -4,12 +4,14 @@
 mod connections;
 pub(crate) mod delivery;
 pub(crate) mod hang_up;
+pub(crate) mod listeners;
 pub(crate) mod socket;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -17,7 +19,8 @@ use axum::body::Body;
 use axum::extract::Request;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::Response;
+use http::header::CONNECTION;
+use http::{HeaderValue, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -65,7 +68,23 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// still go out, for who asked and closed its side.
 const AFTER_HANG_UP: Duration = Duration::from_secs(1);
 
-/// Accepts until `shutdown` resolves, then lets open requests finish for at most `grace`.
+/// A kept-alive connection that has been idle for this long is closed when another gateway takes over; until then
+/// its next answer says that it is the last.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Whether the gateway is ending, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    /// It is not.
+    No,
+    /// Another one takes over: nothing that was begun is hurried, and idle connections are not cut.
+    Leisurely,
+    /// What is open has the grace period.
+    Now,
+}
+
+/// Accepts until `handed_over` or `shutdown` resolves. After the first, open requests take as long as they
+/// do, unless `shutdown` resolves; after that, `grace` at most.
 ///
 /// `interrupt` is called when the grace is over and requests remain: it ends them with an error, and
 /// they get a moment to say so before their connections are cut.
@@ -73,6 +92,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     limits: ConnectionLimits,
+    handed_over: impl Future<Output = ()>,
     shutdown: impl Future<Output = ()>,
     grace: Duration,
     interrupt: impl FnOnce(),
@@ -97,17 +117,19 @@ pub(crate) async fn serve(
     let builder = Arc::new(builder);
     let open = Connections::new(limits.max_connections);
     let addresses = Arc::new(Addresses::default());
-    let (drain, draining) = watch::channel(false);
+    let (drain, draining) = watch::channel(Drain::No);
+    let last_answers = Arc::new(AtomicBool::new(false));
     let mut connections = tokio::task::JoinSet::new();
     let service = TowerToHyperService::new(router);
-    tokio::pin!(shutdown);
+    tokio::pin!(handed_over, shutdown);
 
-    loop {
+    let is_handed_over = loop {
         let is_full = open.is_full();
         let may_accept = open.len() < limits.max_connections.saturating_add(SURPLUS);
         let (stream, peer) = tokio::select! {
             biased;
-            () = &mut shutdown => break,
+            () = &mut shutdown => break false,
+            () = &mut handed_over => break true,
             accepted = accept(&listener), if may_accept => match accepted {
                 Some(accepted) => accepted,
                 None => {
@@ -130,17 +152,28 @@ pub(crate) async fn serve(
         let (stream, hang_up) = hang_up::watch(stream);
         let socket = GuardedSocket::new(stream, limits.header_timeout, limits.write_stall);
         let connection = builder
-            .serve_connection(TokioIo::new(socket), counted(service.clone(), &client))
+            .serve_connection(
+                TokioIo::new(socket),
+                counted(service.clone(), &client, &last_answers),
+            )
             .into_owned();
         let draining = draining.clone();
         connections.spawn(async move {
             attend(connection, &hang_up, &client, limits, draining).await;
             drop(listed);
         });
-    }
+    };
     drop(listener);
 
-    drain.send_replace(true);
+    if is_handed_over {
+        last_answers.store(true, Ordering::Relaxed);
+        drain.send_replace(Drain::Leisurely);
+        tokio::select! {
+            () = async { while connections.join_next().await.is_some() {} } => return,
+            () = &mut shutdown => {}
+        }
+    }
+    drain.send_replace(Drain::Now);
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(grace, drained).await.is_err() {
         tracing::warn!(
@@ -154,10 +187,12 @@ pub(crate) async fn serve(
     connections.shutdown().await;
 }
 
-/// The service of one connection: each request is counted for its client until its response has left.
+/// The service of one connection: each request is counted for its client until its response has left. With
+/// `last_answers`, HTTP/1.1 clients are told not to ask here again.
 fn counted<S, F>(
     service: S,
     client: &Arc<Connection>,
+    last_answers: &Arc<AtomicBool>,
 ) -> impl Service<
     Request<Incoming>,
     Response = Response<DeliveredBody>,
@@ -169,14 +204,23 @@ where
     F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
 {
     let client = Arc::clone(client);
+    let last_answers = Arc::clone(last_answers);
     service_fn(move |mut request: Request<Incoming>| {
+        let is_http2 = request.version() == Version::HTTP_2;
+        if is_http2 {
+            client.set_http2();
+        }
         let client = Client::new(Arc::clone(&client));
         request.extensions_mut().insert(Arc::clone(&client));
         let answer = service.call(request);
+        let last_answers = Arc::clone(&last_answers);
         async move {
-            answer
-                .await
-                .map(|response| response.map(|body| DeliveredBody::new(body, client)))
+            let mut response = answer.await?;
+            if last_answers.load(Ordering::Relaxed) && !is_http2 {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+            }
+            Ok(response.map(|body| DeliveredBody::new(body, client)))
         }
     })
 }
@@ -195,7 +239,7 @@ async fn attend<C: GracefulConnection>(
     hang_up: &HangUp,
     client: &Connection,
     limits: ConnectionLimits,
-    draining: watch::Receiver<bool>,
+    draining: watch::Receiver<Drain>,
 ) where
     C::Error: std::fmt::Display,
 {
@@ -225,7 +269,7 @@ async fn reason(
     hang_up: &HangUp,
     client: &Connection,
     limits: ConnectionLimits,
-    mut draining: watch::Receiver<bool>,
+    mut draining: watch::Receiver<Drain>,
 ) -> End {
     let patience = match client.is_surplus() {
         true => limits.header_timeout.min(SURPLUS_IDLE),
@@ -234,11 +278,30 @@ async fn reason(
     tokio::select! {
         biased;
         () = left(hang_up) => return End::Left,
-        _ = draining.wait_for(|draining| *draining) => {}
+        () = farewell(client, &mut draining) => {}
         () = client.closing.notified() => tracing::debug!("closed an idle connection for a new one"),
         () = idle(client, patience) => tracing::debug!("closed an idle connection"),
     }
     End::Goodbye
+}
+
+/// Resolves when a connection may be told that the server ends. Over HTTP/1.1 an idle connection can only be cut,
+/// perhaps under a request that is on its way.
+async fn farewell(client: &Connection, draining: &mut watch::Receiver<Drain>) {
+    let is_leisurely = match draining.wait_for(|drain| *drain != Drain::No).await {
+        Ok(drain) => *drain == Drain::Leisurely,
+        Err(_) => return,
+    };
+    if is_leisurely && !client.is_http2() {
+        let idle = async {
+            tokio::time::sleep(FAREWELL).await;
+            idle(client, FAREWELL).await;
+        };
+        tokio::select! {
+            () = idle => {}
+            _ = draining.wait_for(|drain| *drain == Drain::Now) => {}
+        }
+    }
 }
 
 /// Resolves when the peer is gone and what was on its way to it has had its time.
@@ -277,14 +340,4 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
             None
         }
     }
-}
-
-/// Binds `host:port`; port 0 becomes a free one.
-///
-/// # Errors
-/// As the operating system says: in use, not permitted, no such address.
-pub(crate) async fn bind(host: &str, port: u16) -> std::io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind((host, port)).await?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
 }

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     "--reload",
     "is_reload",
     is_flag=True,
-    help="Replace the workers of the running `inflight launch` of this file, one after the other, by what the"
-    " file says now; no request fails",
+    help="Replace the workers of the running `inflight launch` of this file, and gateways that have changed,"
+    " one after the other, by what the file says now; no request fails",
 )
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Directory for `--render`")
 @click.pass_context
@@ -85,7 +85,7 @@ def _forget_variables() -> None:
 
 def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
     """Starts and supervises it; returns the exit code. `model_name` is for the request to paste; with the
-    `file` that says it all, workers can be replaced.
+    `file` that says it all, processes can be replaced.
     """
     from inflight.cli.output import Output
     from inflight.cli.report import TerminalReport

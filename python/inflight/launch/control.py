@@ -64,7 +64,7 @@ class ControlSocket:
             self._socket.close()
             raise UserMistake(
                 "this topology is running already",
-                "stop it first, or replace its workers with `inflight launch TOPOLOGY --reload`",
+                "stop it first, or replace its processes with `inflight launch TOPOLOGY --reload`",
             )
         self._path.unlink(missing_ok=True)
         self._socket.bind(str(self._path))
@@ -91,7 +91,7 @@ class ControlSocket:
                 connection.sendall(json.dumps({"text": text, **more}).encode() + b"\n")
 
         def done(problem: str) -> None:
-            say(problem or "all workers were replaced", is_done=True, failed=bool(problem))
+            say(problem or "all were replaced", is_done=True, failed=bool(problem))
             ended.set()
 
         with connection:

@@ -21,6 +21,8 @@ from inflight.launch.supervisor import Event, Exited, Line
 
 #: Holds the supervisor's process id in a child's environment; who finds it has a supervisor.
 PARENT_VARIABLE = "INFLIGHT_PARENT_PID"
+#: Descriptors of listening sockets that a gateway takes; see `listeners.rs` of the gateway.
+LISTENERS_VARIABLE = "INFLIGHT_LISTENERS"
 #: A log line longer than this is cut into several.
 LONGEST_LINE = 64 * 1024
 #: After a child has ended, its pipe may still be held open by a process that it left behind.
@@ -123,6 +125,7 @@ class ChildProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         put: Callable[[Event], None],
+        listeners: Sequence[int] = (),
     ) -> None:
         self.name = name
         self._put = put
@@ -136,11 +139,13 @@ class ChildProcess:
             # A session of its own: the terminal's Ctrl-C reaches the supervisor only, which stops
             # the gateway before the worker.
             start_new_session=True,
+            pass_fds=listeners,
             env={
                 **os.environ,
                 **environment,
                 PARENT_VARIABLE: str(os.getpid()),
                 "PYTHONUNBUFFERED": "1",
+                **({LISTENERS_VARIABLE: ",".join(map(str, listeners))} if listeners else {}),
             },
         )
         assert self._process.stdout is not None
@@ -165,6 +170,10 @@ class ChildProcess:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(leader, signal.SIGTERM)
+
+    def finish(self) -> None:
+        """Asks a gateway to stop accepting and to end with its last request (SIGUSR1)."""
+        self._process.send_signal(signal.SIGUSR1)
 
     def kill(self) -> None:
         """Ends it and what it started (SIGKILL to its session's group, and to a launcher's ranks)."""

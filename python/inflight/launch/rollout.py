@@ -1,9 +1,12 @@
-"""Replaces running workers by others, one after the other, without losing a request. Pure: decides what
-happens next; processes, gateways and the clock are the supervisor's.
+"""Replaces running workers and gateways by others, one after the other, without losing a request. Pure:
+decides what happens next; processes, gateways and the clock are the supervisor's.
 
 A swap, start first: the new worker starts and loads -> joins (gateways are told of it, and all count it as
 ready) -> the old one is taken out (gateways send it nothing new, and let go of it once its requests have
 ended) -> ends. Stop first: the same with the last two before the others.
+
+Gateways come last and always start first: the new one takes the old one's sockets and accepts once its
+workers are ready; the old one then stops accepting and ends with its last request.
 
 What fails leaves the swaps before it as they are. Its new worker ends; its old one goes on, or is started
 again.
@@ -16,12 +19,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from inflight.errors import UserMistake
 from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.topology import Reload
 
 #: A gateway fetches a model's files and asks for a token; it looks for new workers four times a second.
 JOIN_WITHIN_S = 120.0
+#: The same for a gateway, whose workers are ready. Before a gateway would accept without any (`run.rs` of the
+#: gateway: 30 s).
+GATEWAY_WITHIN_S = 25.0
 #: Separates a worker's name from the number of its successor; part of no name in a plan.
 GENERATION = "."
 
@@ -34,6 +39,9 @@ class Crew(Protocol):
 
     def keep(self, name: str) -> None:
         """From now on its end is an accident."""
+
+    def finish(self, name: str) -> None:
+        """Asks a gateway to end with its last request; nobody misses it."""
 
     def dismiss(self, name: str) -> None:
         """Asks it to end; nobody misses it."""
@@ -66,6 +74,12 @@ class Swap:
     old: ProcessSpec | None
     new: ProcessSpec | None
 
+    @property
+    def is_gateway(self) -> bool:
+        """Whether it is one of gateways; otherwise, of workers."""
+        one = self.new or self.old
+        return one is not None and _is_gateway(one)
+
 
 class Phase(Enum):
     """Of one swap."""
@@ -82,30 +96,34 @@ def base_name(name: str) -> str:
 
 
 def swaps(running: Sequence[ProcessSpec], plan: LaunchPlan, reload: Reload) -> tuple[Swap, ...]:
-    """How the `running` processes become those of `plan`: what is new first, what is no longer wanted last.
-
-    Raises `UserMistake` where the gateways differ: they keep their ports, so they cannot be replaced.
+    """How the `running` processes become those of `plan`. First workers, then gateways; of each, what is new
+    first and what is no longer wanted last. A gateway that would be the same stays, unless `reload` wants all
+    replaced.
     """
-    gateways = [(spec.name, spec.arguments, dict(spec.environment)) for spec in running if _is_gateway(spec)]
-    wanted = [
-        (spec.name, spec.arguments, dict(spec.environment)) for spec in plan.processes if _is_gateway(spec)
-    ]
-    if gateways != wanted:
-        raise UserMistake(
-            "`gateways` or `drain.gateway_s` has changed, and a reload replaces workers only",
-            "undo the change, or stop `inflight launch` and start it again",
-        )
-    old = {base_name(spec.name): spec for spec in running if not _is_gateway(spec)}
-    new = {spec.name: spec for spec in plan.processes if not _is_gateway(spec)}
-    is_start_first = reload.order == "start-first"
-    pairs = [
-        Swap(old.get(name), _successor(spec, old.get(name), has_old_ports=not is_start_first))
-        for name, spec in new.items()
-    ]
+    workers = _pairs(running, plan, is_gateway=False, has_old_ports=reload.order == "stop-first")
+    gateways = _pairs(running, plan, is_gateway=True, has_old_ports=True)
+    replaces_all = reload.gateways == "always"
+    return (*workers, *(pair for pair in gateways if replaces_all or not _is_same(pair)))
+
+
+def _pairs(
+    running: Sequence[ProcessSpec], plan: LaunchPlan, *, is_gateway: bool, has_old_ports: bool
+) -> Iterator[Swap]:
+    old = {base_name(spec.name): spec for spec in running if _is_gateway(spec) == is_gateway}
+    new = {spec.name: spec for spec in plan.processes if _is_gateway(spec) == is_gateway}
+    yield from (Swap(None, spec) for name, spec in new.items() if name not in old)
+    for name, spec in new.items():
+        if name in old:
+            yield Swap(old[name], _successor(spec, old[name], has_old_ports=has_old_ports))
+    yield from (Swap(spec, None) for name, spec in old.items() if name not in new)
+
+
+def _is_same(pair: Swap) -> bool:
     return (
-        *(pair for pair in pairs if pair.old is None),
-        *(pair for pair in pairs if pair.old is not None),
-        *(Swap(spec, None) for name, spec in old.items() if name not in new),
+        pair.old is not None
+        and pair.new is not None
+        and pair.old.arguments == pair.new.arguments
+        and dict(pair.old.environment) == dict(pair.new.environment)
     )
 
 
@@ -113,9 +131,7 @@ def _is_gateway(spec: ProcessSpec) -> bool:
     return spec.ready_path is not None
 
 
-def _successor(spec: ProcessSpec, old: ProcessSpec | None, *, has_old_ports: bool) -> ProcessSpec:
-    if old is None:
-        return spec
+def _successor(spec: ProcessSpec, old: ProcessSpec, *, has_old_ports: bool) -> ProcessSpec:
     generation = int(old.name.partition(GENERATION)[2] or 1) + 1
     arguments = spec.arguments
     if not has_old_ports:
@@ -181,6 +197,10 @@ class Rollout:
         return ""
 
     def _order(self, swap: Swap) -> Iterator[Phase]:
+        if swap.is_gateway:
+            return iter(
+                [*([Phase.START] if swap.new else []), *([Phase.RETIRE, Phase.END] if swap.old else [])]
+            )
         join = [Phase.START, Phase.JOIN] if swap.new else []
         leave = [Phase.RETIRE, Phase.END] if swap.old else []
         return iter(join + leave if self._reload.order == "start-first" else leave + join)
@@ -192,6 +212,8 @@ class Rollout:
         elif phase is Phase.JOIN and swap.new:
             self._workers.append(swap.new.name)
             crew.publish(self._workers)
+        elif phase is Phase.RETIRE and swap.old and swap.is_gateway:
+            crew.finish(swap.old.name)
         elif phase is Phase.RETIRE and swap.old:
             self._workers.remove(swap.old.name)
             crew.publish(self._workers)
@@ -200,7 +222,10 @@ class Rollout:
 
     def _is_over(self, crew: Crew, swap: Swap) -> bool:
         if self._phase is Phase.START and swap.new:
-            return crew.is_ready(swap.new.name)
+            is_ready = crew.is_ready(swap.new.name)
+            if is_ready and swap.is_gateway:
+                crew.keep(swap.new.name)
+            return is_ready
         if self._phase is Phase.JOIN and swap.new:
             address = crew.address(swap.new.name)
             if all(known is not None and known.get(address) for known in crew.known()):
@@ -213,9 +238,13 @@ class Rollout:
             return True
         if self._phase is Phase.END:
             return False
-        address = crew.address(name)
-        is_free = all(known is not None and address not in known for known in crew.known())
-        return is_free or self._clock() - self._since >= self._reload.finish_s
+        if self._clock() - self._since >= self._reload.finish_s:
+            return True
+        # A gateway ends by itself.
+        address = "" if swap.is_gateway else crew.address(name)
+        return not swap.is_gateway and all(
+            known is not None and address not in known for known in crew.known()
+        )
 
     def _problem(self, crew: Crew, swap: Swap) -> str | None:
         if swap.new is None or self._phase not in (Phase.START, Phase.JOIN):
@@ -225,8 +254,11 @@ class Rollout:
         if crew.is_gone(name):
             when = "before it was ready" if self._phase is Phase.START else "before gateways had it"
             return f"{name} ended {when}, last line `{crew.last_line(name)}`{goes_on}"
-        if self._phase is Phase.JOIN and self._clock() - self._since >= JOIN_WITHIN_S:
+        waited = self._clock() - self._since
+        if self._phase is Phase.JOIN and waited >= JOIN_WITHIN_S:
             return f"no token came from {name} within {JOIN_WITHIN_S:g} s{goes_on}"
+        if swap.is_gateway and waited >= GATEWAY_WITHIN_S and not crew.is_ready(name):
+            return f"{name} had no worker that is ready within {GATEWAY_WITHIN_S:g} s{goes_on}"
         return None
 
     def _give_up(self, crew: Crew, swap: Swap) -> None:
@@ -235,7 +267,7 @@ class Rollout:
             self._workers.remove(swap.new.name)
         if not crew.is_gone(swap.new.name):
             crew.dismiss(swap.new.name)
-        if swap.old is not None and swap.old.name not in self._workers:
+        if swap.old is not None and not swap.is_gateway and swap.old.name not in self._workers:
             # It has ended already; gateways hear of it once it listens.
             crew.add(swap.old)
             crew.keep(swap.old.name)

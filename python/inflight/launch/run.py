@@ -16,6 +16,7 @@ from types import FrameType
 from inflight.errors import UserMistake
 from inflight.launch.control import ControlSocket
 from inflight.launch.plan import LaunchPlan, ProcessSpec
+from inflight.launch.ports import Listeners
 from inflight.launch.process import ChildProcess, command
 from inflight.launch.supervisor import Child, Event, Line, ReloadRequested, Report, StopRequested, Supervisor
 
@@ -71,15 +72,19 @@ def supervise(
 ) -> int:
     """Runs `plan` until a signal or a child's end; returns the exit code. Main thread only.
 
-    With `control` and `again` it can be asked there to replace its workers by those of the plan that `again`
-    returns. `api_key` returns one that the gateways accept now, where they ask for keys.
+    With `control` and `again` it can be asked there to replace its processes by those of the plan that
+    `again` returns. `api_key` returns one that the gateways accept now, where they ask for keys.
     """
     events = EventQueue()
+    listeners = Listeners()
 
     def reload(tell: Callable[[str], None], done: Callable[[str], None]) -> None:
         assert again is not None
         try:
-            events.put(ReloadRequested(again(), tell, done))
+            wanted = again()
+            for spec in wanted.processes:
+                listeners.check(spec)
+            events.put(ReloadRequested(wanted, tell, done))
         except (UserMistake, OSError) as error:
             done(f"{error.what}; {error.remedy}" if isinstance(error, UserMistake) else str(error))
 
@@ -88,7 +93,13 @@ def supervise(
             write_workers(Path(plan.worker_file), addresses)
 
     def start(spec: ProcessSpec, arguments: Sequence[str]) -> Child:
-        return ChildProcess(spec.name, command(spec.launcher, arguments), spec.environment, events.put)
+        return ChildProcess(
+            spec.name,
+            command(spec.launcher, arguments),
+            spec.environment,
+            events.put,
+            listeners=listeners.of(spec),
+        )
 
     def look(address: str) -> dict[str, bool] | None:
         key = None if api_key is None else api_key()
@@ -101,6 +112,7 @@ def supervise(
     before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
     try:
         with ExitStack() as stack:
+            stack.callback(listeners.keep, ())
             if control is not None and again is not None:
                 stack.enter_context(ControlSocket(control, reload))
             return Supervisor(
@@ -112,6 +124,7 @@ def supervise(
                 report=report,
                 publish=publish,
                 look=look,
+                keep_listening=listeners.keep,
             ).run()
     finally:
         if plan.worker_file is not None:

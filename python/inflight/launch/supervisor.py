@@ -58,7 +58,7 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class ReloadRequested:
-    """The workers are to be replaced by those of another plan."""
+    """The processes are to be replaced by those of another plan."""
 
     plan: LaunchPlan
     #: Takes progress for whoever asked.
@@ -75,6 +75,9 @@ class Child(Protocol):
 
     def terminate(self) -> None:
         """Asks it to end."""
+
+    def finish(self) -> None:
+        """Asks a gateway to end with its last request."""
 
     def kill(self) -> None:
         """Ends it."""
@@ -96,7 +99,7 @@ class Report(Protocol):
         """A child died and is started again."""
 
     def reloading(self, sentence: str) -> None:
-        """How the replacement of workers goes."""
+        """How the replacement of processes goes."""
 
     def failed(self, sentence: str) -> None:
         """Why everything ends."""
@@ -127,10 +130,12 @@ class Supervisor:
         report: Report,
         publish: Callable[[Sequence[str]], None] = lambda _: None,
         look: Callable[[str], Mapping[str, bool] | None] = lambda _: None,
+        keep_listening: Callable[[Sequence[ProcessSpec]], None] = lambda _: None,
     ) -> None:
         """`start` takes a process and its resolved arguments; `next_event` waits that many seconds at
         most; `probe` asks an address and a path for readiness; `publish` tells gateways the workers'
-        addresses; `look` asks a gateway which workers it has, and which are ready.
+        addresses; `look` asks a gateway which workers it has, and which are ready; `keep_listening` takes
+        those that there still are, when one is gone for good.
         """
         self._plan = plan
         self._start = start
@@ -140,6 +145,7 @@ class Supervisor:
         self._report = report
         self._publish = publish
         self._look = look
+        self._keep_listening = keep_listening
         self._specs = {spec.name: spec for spec in plan.processes}
         self._states = dict.fromkeys(self._specs, State.WAITING)
         self._children: dict[str, Child] = {}
@@ -314,11 +320,7 @@ class Supervisor:
             asked.done(f"{busy}; nothing was replaced")
             return
         running = [spec for spec in self._specs.values() if spec.ready_path or spec.name in self._workers]
-        try:
-            todo = swaps(running, asked.plan, asked.plan.reload)
-        except UserMistake as error:
-            asked.done(f"{error.what}; {error.remedy}")
-            return
+        todo = swaps(running, asked.plan, asked.plan.reload)
 
         def tell(sentence: str) -> None:
             self._report.reloading(sentence)
@@ -355,11 +357,12 @@ class Supervisor:
         self._dispensable.discard(name)
         for known in (self._specs, self._states, self._children, self._addresses, self._restarts):
             known.pop(name, None)
+        self._keep_listening(list(self._specs.values()))
 
     # What `rollout.Crew` asks for.
 
     def add(self, spec: ProcessSpec) -> None:
-        """Starts a worker that nobody misses if it ends."""
+        """Starts a process that nobody misses if it ends."""
         address = self._addresses.get(spec.name)
         arguments = spec.resolve({}) if address is None else spec.resolve_again(self._addresses)
         self._specs[spec.name] = spec
@@ -372,6 +375,17 @@ class Supervisor:
     def keep(self, name: str) -> None:
         """From now on its end is an accident."""
         self._dispensable.discard(name)
+
+    def finish(self, name: str) -> None:
+        """Asks a gateway to end with its last request; nobody misses it."""
+        self._dispensable.add(name)
+        self._give_up_at.pop(name, None)
+        # Nobody accepts at an address that no gateway has any more.
+        self._keep_listening([spec for other, spec in self._specs.items() if other != name])
+        if self.is_ready(name):
+            self._children[name].finish()
+        else:
+            self.dismiss(name)
 
     def dismiss(self, name: str) -> None:
         """Asks it to end; nobody misses it."""

@@ -184,7 +184,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Reload:
-    """How `inflight launch --reload` replaces workers, one after the other."""
+    """How `inflight launch --reload` replaces workers, and then gateways, one after the other."""
 
     order: str = option(
         "choice",
@@ -196,10 +196,18 @@ class Reload:
     )
     finish_s: float = option(
         "float",
-        "Seconds for the open requests of a worker that goes; then it is asked to end and drains. Longer than"
-        " nearly every answer",
+        "Seconds for the open requests of a worker or gateway that goes; then it is asked to end and drains."
+        " Longer than nearly every answer",
         default=300.0,
         minimum=0,
+    )
+    gateways: str = option(
+        "choice",
+        "Which gateways are replaced. `changed`: those with other arguments or environment. `always`: all,"
+        " for a new version of the package. A new gateway does not know what the old one kept for"
+        " `previous_response_id`",
+        default="changed",
+        choices=("changed", "always"),
     )
 
 

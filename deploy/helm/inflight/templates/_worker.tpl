@@ -1,0 +1,162 @@
+{{- /* A worker's pod: a replica ("single"), or one of a group over several machines, whose "leader" has rank 0 and
+whose "follower"s have no port. */ -}}
+
+{{- /* What starts the ranks. Reference: torchrun on every pod; its ranks meet at the leader. TensorRT-LLM: mpirun on the
+leader, which reaches the followers by ssh as the same account. */ -}}
+{{- define "inflight.command" -}}
+{{- $model := .model }}
+{{- $ranks := mul $model.tensorParallelSize $model.pipelineParallelSize | int }}
+{{- $each := div $ranks $model.nodes }}
+{{- if eq .role "single" -}}
+command:
+  {{- if gt $ranks 1 }}
+  - mpirun
+  - -n
+  - {{ $ranks | quote }}
+  - --bind-to
+  - none
+  {{- end }}
+  - inflight
+{{- else if eq $model.executor "tensorrt_llm" -}}
+command:
+  - sh
+  - -c
+  {{- if eq .role "leader" }}
+  - |
+    set -eu
+    ssh="-p 2222 -i /etc/inflight-ssh/id_ed25519 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+    first=${LWS_LEADER_ADDRESS%%.*} rest=${LWS_LEADER_ADDRESS#*.} number=1
+    echo "$LWS_LEADER_ADDRESS slots={{ $each }}" > /tmp/hosts
+    while [ "$number" -lt {{ $model.nodes }} ]; do
+      echo "$first-$number.$rest slots={{ $each }}" >> /tmp/hosts
+      until ssh $ssh "$first-$number.$rest" true; do sleep 1; done
+      number=$((number + 1))
+    done
+    export OMPI_MCA_plm_rsh_agent=ssh OMPI_MCA_plm_rsh_args="$ssh"
+    exec "$(command -v mpirun)" -n {{ $ranks }} --hostfile /tmp/hosts --map-by ppr:{{ $each }}:node --bind-to none \
+      -x PATH -x LD_LIBRARY_PATH {{- range $variable, $_ := $model.env }} -x {{ $variable }}{{ end }} "$(command -v inflight)" "$@"
+  {{- else }}
+  - |
+    ssh-keygen -q -t ed25519 -N "" -f /tmp/host_key
+    exec "$(command -v sshd || echo /usr/sbin/sshd)" -D -e -f /dev/null -p 2222 -h /tmp/host_key -o PidFile=none \
+      -o StrictModes=no -o PasswordAuthentication=no -o AuthorizedKeysFile=/etc/inflight-ssh/authorized_keys
+  {{- end }}
+  - sh
+{{- else -}}
+command:
+  - torchrun
+  - --nnodes={{ $model.nodes }}
+  - --nproc-per-node={{ $each }}
+  - --node-rank=$(LWS_WORKER_INDEX)
+  - --master-addr=$(LWS_LEADER_ADDRESS)
+  - --master-port=29500
+  - -m
+  - inflight
+{{- end }}
+{{- end }}
+
+{{- /* For a shell without ps: asks the process with rank 0 to end, the oldest that has its number. */ -}}
+{{- define "inflight.drainRanks" -}}
+sleep 5; rank=$(grep -lzxsE '(OMPI_COMM_WORLD_RANK|RANK)=0' /proc/[0-9]*/environ | sort -t/ -n -k3 | head -n1 | cut -d/ -f3); kill -TERM "$rank"; sleep {{ add .Values.drain.workerSeconds 5 }}
+{{- end }}
+
+{{- define "inflight.workerPod" -}}
+{{- $root := .root }}
+{{- $model := .model }}
+{{- $role := .role }}
+{{- $nodes := int $model.nodes }}
+{{- $ranks := mul $model.tensorParallelSize $model.pipelineParallelSize | int -}}
+{{ include "inflight.pod" $root }}
+terminationGracePeriodSeconds: {{ add $root.Values.drain.workerSeconds 15 }}
+{{- with $model.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $model.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+containers:
+  - name: worker
+    image: {{ include "inflight.image" $root }}
+    imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+    {{- include "inflight.command" . | nindent 4 }}
+    args:
+      - worker
+      {{- with $model.path }}
+      - {{ . | quote }}
+      {{- end }}
+      - --served-model-name={{ $model.name }}
+      - --executor={{ $model.executor }}
+      - --host=0.0.0.0
+      - --grpc-port=8001
+      - --metrics-port=8002
+      - --drain-timeout-s={{ $root.Values.drain.workerSeconds }}
+      {{- range $option, $value := $model.options }}
+      - {{ printf "--%s=%v" $option $value | quote }}
+      {{- end }}
+    {{- with $model.env }}
+    env: {{- include "inflight.env" . | nindent 6 }}
+    {{- end }}
+    {{- if eq $role "follower" }}
+    # Its rank 0 is drained first; then all ranks end.
+    lifecycle:
+      preStop:
+        sleep: {seconds: {{ add $root.Values.drain.workerSeconds 10 }}}
+    {{- else }}
+    ports:
+      - {name: grpc, containerPort: 8001}
+      - {name: metrics, containerPort: 8002}
+    # Not ready until a token went through the engine; `/health/ready` says which stage it is in.
+    startupProbe:
+      httpGet: {path: /health/ready, port: metrics}
+      periodSeconds: 5
+      failureThreshold: {{ div (add $model.loadSeconds 4) 5 }}
+    readinessProbe:
+      httpGet: {path: /health/ready, port: metrics}
+      periodSeconds: 5
+      failureThreshold: 2
+    # A stuck engine ends the worker by itself.
+    livenessProbe:
+      httpGet: {path: /health/live, port: metrics}
+      periodSeconds: 5
+      failureThreshold: 6
+    lifecycle:
+      preStop:
+        {{- if gt $ranks 1 }}
+        # Rank 0 drains and then ends the others; its launcher would give them a second.
+        exec:
+          command: [sh, -c, {{ include "inflight.drainRanks" $root | quote }}]
+        {{- else }}
+        sleep: {seconds: 5}
+        {{- end }}
+    {{- end }}
+    securityContext: {{- include "inflight.container" $root | nindent 6 }}
+    {{- $resources := deepCopy $model.resources }}
+    {{- if $model.gpus }}
+    {{- $resources = merge $resources (dict "limits" (dict $model.gpuResource $model.gpus)) }}
+    {{- end }}
+    {{- with $resources }}
+    resources: {{ toYaml . | nindent 6 }}
+    {{- end }}
+    volumeMounts:
+      - {name: tmp, mountPath: /tmp}
+      - {name: shm, mountPath: /dev/shm}
+      {{- if and $model.sshSecret (gt $nodes 1) }}
+      - {name: ssh, mountPath: /etc/inflight-ssh, readOnly: true}
+      {{- end }}
+      {{- if $model.path }}
+      - {name: models, mountPath: {{ $root.Values.modelVolume.mountPath }}, readOnly: true}
+      {{- end }}
+volumes:
+  - name: tmp
+    emptyDir: {}
+  - name: shm
+    emptyDir: {medium: Memory, sizeLimit: {{ $model.sharedMemory }}}
+  {{- if and $model.sshSecret (gt $nodes 1) }}
+  - name: ssh
+    secret: {secretName: {{ $model.sshSecret }}, defaultMode: 0400}
+  {{- end }}
+  {{- if $model.path }}
+  - name: models
+    persistentVolumeClaim: {claimName: {{ $root.Values.modelVolume.claimName }}, readOnly: true}
+  {{- end }}
+{{- end }}
