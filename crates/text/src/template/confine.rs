@@ -101,8 +101,14 @@ fn limit_memory(bytes: u64) -> io::Result<()> {
     set_limit(libc::RLIMIT_AS, used.saturating_add(bytes))
 }
 
+/// What libc calls one of the limits.
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
 #[allow(clippy::useless_conversion, reason = "the types differ by platform")]
-fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> io::Result<()> {
+fn set_limit(resource: Resource, value: u64) -> io::Result<()> {
     let limit = libc::rlimit {
         rlim_cur: value as libc::rlim_t,
         rlim_max: value as libc::rlim_t,
