@@ -56,7 +56,7 @@ def _check(model: Model, topology: Topology, index: int) -> None:
     if model.nodes > 1:
         raise UserMistake(
             f"`models[{index}].nodes` is `{model.nodes}`, and these manifests give each replica one machine",
-            "render it for Slurm, or use a machine with enough GPUs",
+            "use the Helm chart with its `nodes` (deploy/helm), or render it for Slurm",
         )
     if model.path is not None:
         if deploy.model_volume is None:
