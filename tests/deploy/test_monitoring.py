@@ -1,7 +1,10 @@
-"""Prometheus' rules and configuration: promtool accepts them, they name real metrics, and they fire."""
+"""Prometheus' rules and configuration, the dashboard and the collector: promtool accepts rules and queries,
+they name real metrics and labels, and the alerts fire.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -63,17 +66,85 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in document["groups"] for rule in group["rules"]]
 
 
+def queries() -> list[str]:
+    """What the dashboard's panels and variables ask for, with Grafana's own variables filled in."""
+    dashboard = json.loads((MONITORING / "dashboards" / "inflight.json").read_text())
+    made = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    return [query.replace("$__rate_interval", "5m").replace("$job", ".*") for query in made]
+
+
+def labels_of(metric: str) -> set[str]:
+    """The labels of a metric on the page, and those that Prometheus adds; fails where the page has it not."""
+    name = metric.removesuffix("_bucket")
+    row = re.search(rf"^\| `{name}` \| (\w+) \| (.*?) \|", METRICS, re.MULTILINE)
+    assert row is not None, f"`{metric}` is not in docs/reference/metrics.md"
+    assert metric.endswith("_bucket") == (row[1] == "histogram"), metric
+    return {*re.findall(r"`(\w+)`", row[2]), "job", "instance", *({"le"} if row[1] == "histogram" else ())}
+
+
 def promtool(*arguments: str) -> None:
     done = subprocess.run(["promtool", *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_rules_name_metrics_that_exist() -> None:
-    for rule in rules():
-        named = set(re.findall(r"\b(?:inflight|nv)_\w+", rule["expr"]))
-        assert named
-        for metric in named:
-            assert f"`{metric.removesuffix('_bucket')}`" in METRICS, metric
+def test_panels_ask_for_metrics_and_labels_that_exist() -> None:
+    assert len(queries()) > 20
+    for query in [*queries(), *(rule["expr"] for rule in rules())]:
+        metrics = re.findall(r"\b(?:inflight|nv)_\w+", query)
+        assert metrics, query
+        known = set.intersection(*map(labels_of, metrics))
+        grouped = [label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")]
+        assert {*grouped, *re.findall(r"(\w+)=~?\"", query)} <= known, query
+
+
+@needs_promtool
+def test_promtool_accepts_the_queries_of_panels(tmp_path: Path) -> None:
+    records = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries())]
+    path = tmp_path / "panels.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]}))
+    promtool("check", "rules", str(path))
+
+
+def test_panels_do_not_overlap_and_have_a_data_source() -> None:
+    dashboard = json.loads((MONITORING / "dashboards" / "inflight.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+    variables = {variable["name"]: variable["type"] for variable in dashboard["templating"]["list"]}
+    assert variables == {"source": "datasource", "job": "query"}
+    uids = {one["datasource"]["uid"] for panel in panels for one in panel.get("targets", ())}
+    assert uids == {"${source}"}
+
+
+def test_compose_mounts_what_there_is_where_each_program_looks() -> None:
+    services = yaml.safe_load((MONITORING / "compose.yaml").read_text())["services"]
+    mounted = {}
+    for service in services.values():
+        for volume in service["volumes"]:
+            source, target, *_ = volume.split(":")
+            if source.startswith("."):
+                assert (MONITORING / source).exists(), source
+                mounted[target] = source
+    provider = yaml.safe_load((MONITORING / "dashboards.yaml").read_text())["providers"][0]
+    assert mounted[provider["options"]["path"]] == "./dashboards"
+    assert set(services) == {"prometheus", "grafana", "collector"}
+
+
+def test_the_collector_uses_what_it_declares_and_scrapes_what_prometheus_does() -> None:
+    collector = yaml.safe_load((MONITORING / "collector.yaml").read_text())
+    for pipeline in collector["service"]["pipelines"].values():
+        for kind in ("receivers", "processors", "exporters"):
+            assert set(pipeline[kind]) <= set(collector[kind])
+    scraped = collector["receivers"]["prometheus"]["config"]["scrape_configs"]
+    theirs = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())["scrape_configs"]
+    assert [{**one, "scrape_interval": "15s"} for one in theirs] == scraped
 
 
 @needs_promtool
