@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from inflight import _native
 yaml: Any = import_module("yaml")
 
 ROOT = Path(__file__).parents[2]
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yaml"
+ACTIONLINT = shutil.which("actionlint")
 
 
 def test_the_version_stands_in_one_place() -> None:
@@ -25,10 +29,25 @@ def test_the_version_stands_in_one_place() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in pyproject
     assert version not in re.sub(r"#.*", "", pyproject.partition("[project.optional")[0])
+    # Helm wants a chart to have a version of its own; it is the same.
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "inflight" / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == version
+
+
+def test_the_workflow_fits_githubs_schema() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    done = subprocess.run([*command, str(WORKFLOW)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(ACTIONLINT is None, reason="`actionlint` is not installed")
+def test_actionlint_finds_nothing() -> None:
+    done = subprocess.run([str(ACTIONLINT), str(WORKFLOW)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_workflow_calls_targets_and_tools_that_exist() -> None:
-    text = (ROOT / ".github" / "workflows" / "release.yaml").read_text()
+    text = WORKFLOW.read_text()
     jobs = yaml.safe_load(text)["jobs"]
     assert {need for job in jobs.values() for need in [*job.get("needs", [])] if len(need) > 1} <= set(jobs)
     targets = set(re.findall(r"\bmake ([a-z-]+)", text))
