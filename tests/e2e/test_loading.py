@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from pathlib import Path
@@ -23,6 +24,16 @@ _, seconds, *sys.argv = sys.argv
 executors.create = lambda *arguments: (time.sleep(float(seconds)), create(*arguments))[1]
 sys.exit(main())
 """
+#: The same, with weights that come slowly.
+SLOW_WEIGHTS = """
+import sys, time
+from inflight.__main__ import main
+from inflight.executors.reference.weights import CheckpointWeights
+raw = CheckpointWeights.raw
+_, seconds, *sys.argv = sys.argv
+CheckpointWeights.raw = lambda self, name: (time.sleep(float(seconds)), raw(self, name))[1]
+sys.exit(main())
+"""
 STAGE = f"the executor `reference` loads {MODEL_NAME}"
 
 
@@ -39,10 +50,12 @@ def health(address: str) -> tuple[int, dict[str, Any]]:
     return found.status, found.json()
 
 
-def start_slowly(start: Start, directory: Path, seconds: int) -> tuple[InflightProcess, str, str]:
+def start_slowly(
+    start: Start, directory: Path, seconds: float, script: str = SLOW
+) -> tuple[InflightProcess, str, str]:
     """A worker that loads for so long, and its addresses, which it announces only afterwards."""
     path = directory / "slow.py"
-    path.write_text(SLOW)
+    path.write_text(script)
     grpc, metrics = free_port(), free_port()
     worker = start(
         "worker",
@@ -87,7 +100,16 @@ def test_the_stage_of_a_loading_worker_is_seen_at_the_worker_and_at_the_gateway(
     assert (post(gateway, "/v1/completions", asked).status, get(metrics, "/metrics").status) == (200, 200)
 
 
-def test_a_worker_that_loads_ends_when_it_is_asked_to(start: Start, tmp_path: Path) -> None:
-    worker, _, metrics = start_slowly(start, tmp_path, 100)
+def test_a_worker_says_how_much_it_has_read_and_ends_when_it_is_asked_to(
+    start: Start, tmp_path: Path
+) -> None:
+    worker, _, metrics = start_slowly(start, tmp_path, 1.1, SLOW_WEIGHTS)
+    progress = re.compile(rf"{STAGE}: (\d+) % of \d+\.\d MiB read")
+    worker.wait_until(
+        "it tells", lambda: progress.fullmatch(str(health(metrics)[1].get("stage"))) is not None
+    )
+    found = progress.fullmatch(health(metrics)[1]["stage"])
+    assert found is not None
+    assert 5 <= int(found[1]) < 100
     assert worker.stop() != 0
     assert health(metrics) == (0, {})

@@ -155,6 +155,7 @@ def worker(
     from inflight import _native, executors
     from inflight.errors import raise_problems
     from inflight.executors import ranks
+    from inflight.executors.progress import in_words, watched
     from inflight.launch.model import find_model
     from inflight.launch.ports import require_free
     from inflight.model.tokenizer import check_tokenizer
@@ -188,14 +189,21 @@ def worker(
             chosen["answer"] = _answer(path, _native.Tokenizer(assets))
         simulated = _native.SimulatedOptions(vocab_size=vocab_size, **chosen)
         ctx.exit(_native.serve_simulated_worker(options, simulated))
+    stage = f"the executor `{executor}` loads {found.name_for_clients}"
+
+    def tell(progress: str) -> None:
+        if loading is not None:
+            loading.set_stage(f"{stage}: {progress}")
+
     if loading is not None:
-        loading.set_stage(f"the executor `{executor}` loads {found.name_for_clients}")
-    engine = executors.create(
-        executor,
-        executors.ExecutorOptions(
-            model_dir=found.directory, device=device, vocab_size=vocab_size, values=chosen
-        ),
-    )
+        loading.set_stage(stage)
+    with watched(in_words(tell)):
+        engine = executors.create(
+            executor,
+            executors.ExecutorOptions(
+                model_dir=found.directory, device=device, vocab_size=vocab_size, values=chosen
+            ),
+        )
     ctx.exit(_native.serve_worker(engine, options, loading))
 
 

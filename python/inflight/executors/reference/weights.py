@@ -7,11 +7,13 @@ and shapes are needed is `tensors`'. Imports NumPy only to read, so that a check
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from inflight.executors.progress import Progress
 from inflight.model.shards import FETCH_AGAIN, INDEX, SINGLE, Shard, Tensor, find_shards
 
 from .config import ModelConfig
@@ -76,6 +78,16 @@ class CheckpointWeights:
                     "use a checkpoint in F32, F16 or BF16 with the reference executor",
                 )
             self._where[name] = found[name]
+        self._progress = Progress(sum(self._bytes(name) for name in self._where))
+
+    def _bytes(self, name: str) -> int:
+        """What is kept of a tensor, as it is stored."""
+        _, tensor = self._where[name]
+        whole = tensor.end - tensor.begin
+        part = self._parts.get(name)
+        if part is None:
+            return whole
+        return whole // max(math.prod(tensor.shape), 1) * math.prod(part.shape(tensor.shape))
 
     def raw(self, name: str) -> tuple[Tensor, bytearray]:
         """A required tensor, or its part, as it is stored: its header and its bytes, little-endian. Raises
@@ -96,6 +108,7 @@ class CheckpointWeights:
             ) from error
         except EOFError as error:
             raise CheckpointError(f"`{path}` ends before tensor `{name}` does", FETCH_AGAIN) from error
+        self._progress.add(len(data))
         return tensor, data
 
     def tensor(self, name: str) -> Float32:
