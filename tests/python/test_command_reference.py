@@ -32,6 +32,7 @@ COMMANDS = (
     "repository create",
     "repository check",
     "repository fill",
+    "repository serve",
     "repository options",
     "bench",
     "bench load",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from inflight.cli.app import inflight
 from inflight.triton.repository.create import NEEDED_EMPTY, tensors
+from inflight.triton.repository.parameters import FORMER
 from inflight.triton.repository.pbtxt import PbtxtError, parse
 from inflight.triton.repository.tables import MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
@@ -73,13 +75,27 @@ def test_malformed_text_is_an_error_with_its_line(text: str, line: int) -> None:
     assert caught.value.line == line
 
 
-def test_fill_refuses_unknown_and_missing_keys(tmp_path: Path) -> None:
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "python3 tools/fill_template.py -i config.pbtxt key:value,key:value",
+    "inflight repository fill -i config.pbtxt key:value,key:value",
+)
+def test_fill_warns_of_unknown_keys_and_refuses_missing_ones(tmp_path: Path) -> None:
     file = tmp_path / "config.pbtxt"
-    file.write_text('a: "${one}" b: "${two}"\n')
+    file.write_text('a: "${one}" b: "${two}" c: ${four}\n')
     refused = run("fill", file, "one:1,three:3")
     assert refused.exit_code == 2
-    assert "`three`" in refused.output
-    assert "`two`" in refused.output
+    assert "`four` has no value" in refused.output
+    # As NVIDIA's, which ignores what a release does not have.
+    taken = run("fill", file, "one:1,three:3,four:4")
+    assert taken.exit_code == 0
+    assert taken.stdout == 'a: "1" b: "${two}" c: 4\n'
+    assert "warning: " in taken.stderr
+    assert "has no placeholder `three`" in taken.stderr
+    strict = run("fill", "--strict", file, "one:1,three:3,four:4")
+    assert strict.exit_code == 2
+    assert "`three` is not a placeholder" in strict.output
+    file.write_text('a: "${one}" b: "${two}"\n')
     assert run("fill", file, r"one:x\,y\:z,two:2").output == 'a: "x,y:z" b: "2"\n'
     assert run("fill", "-i", file, "one:1,two:2").exit_code == 0
     assert file.read_text() == 'a: "1" b: "2"\n'
@@ -231,3 +247,62 @@ def test_gpus_that_are_no_numbers_are_refused(tmp_path: Path, model_directory: P
     given = ("--backend", "tensorrtllm", "--set", f"gpu_device_ids={devices}")
     answer = run("create", model_directory, "--output", tmp_path / "repository", *given)
     assert "with `;` between instances" in answer.output + str(answer.exception)
+
+
+@pytest.mark.parametrize("backend", ["python", "tensorrtllm"])
+def test_a_repository_has_several_sets_of_models(tmp_path: Path, model_directory: Path, backend: str) -> None:
+    output = tmp_path / "repository"
+    arguments = ("create", model_directory, "--output", output, "--backend", backend)
+    assert run(*arguments).exit_code == 0
+    assert run(*arguments, "--prefix", "llama").exit_code == 0
+    assert sorted(path.name for path in output.iterdir()) == sorted(
+        [*MODELS, *(f"llama_{model}" for model in MODELS)]
+    )
+    refused = run(*arguments, "--prefix", "llama")
+    assert refused.exit_code == 2
+    assert "already has `llama_preprocessing`" in refused.output
+    assert run(*arguments, "--prefix", "llama", "--force").exit_code == 0
+    assert run(*arguments, "--prefix", "../x").exit_code == 2
+    ensemble = text_format.Parse(
+        (output / "llama_ensemble" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
+    )
+    steps = [step.model_name for step in ensemble.ensemble_scheduling.step]
+    assert steps == ["llama_preprocessing", "llama_tensorrt_llm", "llama_postprocessing"]
+    bls = (output / "llama_tensorrt_llm_bls" / "config.pbtxt").read_text()
+    assert 'key: "tensorrt_llm_model_name" value { string_value: "llama_tensorrt_llm" }' in bls
+    checked = run("check", output)
+    assert checked.exit_code == 0, checked.output
+    # Each set is checked as the first is.
+    (output / "llama_tensorrt_llm" / "config.pbtxt").unlink()
+    said = run("check", output).output
+    assert "llama_ensemble: the step `llama_tensorrt_llm` names a model that is missing" in said
+    assert "llama_tensorrt_llm_bls: the core model `llama_tensorrt_llm` is missing" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "releases"),
+    [(model, key, releases) for model, keys in FORMER.items() for key, releases in keys.items()],
+)
+def test_parameters_of_earlier_releases_are_notes(
+    tmp_path: Path, model_directory: Path, model: str, key: str, releases: str
+) -> None:
+    output = tmp_path / "repository"
+    run("create", model_directory, "--output", output, "--backend", "tensorrtllm")
+    with (output / model / "config.pbtxt").open("a") as file:
+        file.write(f'parameters {{ key: "{key}" value {{ string_value: "auto" }} }}\n')
+    checked = run("check", output)
+    assert checked.exit_code == 0
+    assert f"{model}: note: the parameter `{key}` is of releases {releases}" in checked.output
+
+
+def test_what_guided_decoding_needs_is_not_asked_of_earlier_releases(
+    tmp_path: Path, model_directory: Path
+) -> None:
+    output = tmp_path / "repository"
+    run("create", model_directory, "--output", output, "--backend", "tensorrtllm")
+    core = output / "tensorrt_llm" / "config.pbtxt"
+    text = core.read_text().replace("guided_decoding_guide", "another_input")
+    core.write_text(re.sub(rf'parameters {{ key: "({"|".join(NEEDED_EMPTY)})".*\n', "", text))
+    ensemble = output / "ensemble" / "config.pbtxt"
+    ensemble.write_text(ensemble.read_text().replace('key: "guided_decoding_guide', 'key: "another_input'))
+    assert run("check", output).exit_code == 0

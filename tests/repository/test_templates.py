@@ -110,7 +110,7 @@ def test_fill_says_what_stays_and_what_has_no_placeholder(repository: Path, mode
     [
         # As in the guides of an older release: Triton could not read the file.
         ("ensemble", "triton_max_batch_size:8", "`logits_datatype` has no value"),
-        ("preprocessing", "tokenizer_type:auto,tokenizer_dir:x", "`tokenizer_type` is not a placeholder"),
+        ("preprocessing", "tokenizer_type:auto,tokenizer_dir:x", "`triton_max_batch_size` has no value"),
         (
             "tensorrt_llm_bls",
             "triton_max_batch_size:8,decoupled_mode:True",

@@ -69,7 +69,7 @@ class Triton:
         return [int(address.rpartition(":")[2]) for address in (self.http, self.grpc, self.metrics)]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     # Triton takes no port 0. All are held at once, so that no two are the same.
     sockets = [socket.socket() for _ in range(count)]
     try:
@@ -81,15 +81,8 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
-def start(
-    repository: Path, scratch: Path, models: Sequence[str] = (), ports: Sequence[int] | None = None
-) -> Triton:
-    """Starts a server on `repository` and waits until it is ready; fails with its log.
-
-    With `models`, only these are loaded, and others on demand (`POST v2/repository/models/NAME/load`).
-    `ports` are those of HTTP, gRPC and metrics; any free ones without them. `scratch` is its own.
-    """
-    backends = scratch / "backends"
+def prepare(scratch: Path) -> tuple[Path, dict[str, str]]:
+    """The directory of backends that a server needs, made in `scratch`, and the environment that it needs."""
     # A copy: the stub belongs beside the backend, and the environment stays as installed. The libraries
     # are found relative to the binaries, so the package's layout is kept.
     home = scratch / "pytriton" / "tritonserver"
@@ -98,14 +91,24 @@ def start(
     backends = home / "backends"
     shutil.copy(_stub(), backends / "python")
     (backends / "python" / "triton_python_backend_stub").chmod(0o755)
-    http, grpc, metrics = ports or _free_ports(3)
-    environment = {
-        **os.environ,
+    return backends, {
         # The stub finds its packages through the `python3` on PATH, and PYTHONPATH is nothing to it.
         "PATH": f"{TRITON / 'env' / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         # The stub links libpython, which is not on the loader's path for every interpreter.
         "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
     }
+
+
+def start(
+    repository: Path, scratch: Path, models: Sequence[str] = (), ports: Sequence[int] | None = None
+) -> Triton:
+    """Starts a server on `repository` and waits until it is ready; fails with its log.
+
+    With `models`, only these are loaded, and others on demand (`POST v2/repository/models/NAME/load`).
+    `ports` are those of HTTP, gRPC and metrics; any free ones without them. `scratch` is its own.
+    """
+    backends, environment = prepare(scratch)
+    http, grpc, metrics = ports or free_ports(3)
     log = scratch / "triton.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -128,7 +131,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env={**os.environ, **environment},
             start_new_session=True,
         )
     triton = Triton(process, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}", log)

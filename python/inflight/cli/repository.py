@@ -5,6 +5,7 @@ is written and what is wrong is `inflight.triton.repository`'s.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tempfile
 from importlib import import_module
@@ -75,6 +76,12 @@ def _flags(command: Any) -> Any:
 @click.option(
     "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`"
 )
+@click.option(
+    "--prefix",
+    metavar="NAME",
+    default="",
+    help="Add a set of models to the repository, called NAME_ensemble and so on",
+)
 @click.option("--force", is_flag=True, help="Replace the models that are there")
 def create(
     directory: Path,
@@ -82,6 +89,7 @@ def create(
     backend: str,
     file: Path | None,
     pairs: tuple[str, ...],
+    prefix: str,
     force: bool,
     **flags: str | None,
 ) -> None:
@@ -113,8 +121,12 @@ def create(
         if given[name]:
             # Triton starts elsewhere.
             given[name] = str(Path(given[name]).resolve())
-    write(output, backend, settings(given, backend), force=force)
-    start = shlex.join(["tritonserver", f"--model-repository={output}"])
+    if prefix and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", prefix):
+        raise UserMistake(
+            f"`--prefix {prefix}` is not a name of a model", "use letters, digits, `_`, `.`, `-`"
+        )
+    write(output, backend, settings(given, backend), prefix=prefix, force=force)
+    start = shlex.join(["inflight", "repository", "serve", str(output)])
     click.echo(f"wrote {output}; start it with `{start}`")
 
 
@@ -149,7 +161,8 @@ def check(ctx: click.Context, directory: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("substitutions")
 @click.option("-i", "--in-place", "--in_place", is_flag=True, help="Change FILE and print nothing")
-def fill(file: Path, substitutions: str, in_place: bool) -> None:
+@click.option("--strict", is_flag=True, help="Refuse keys that FILE has no placeholder for")
+def fill(file: Path, substitutions: str, in_place: bool, strict: bool) -> None:
     """Fill the `${placeholders}` of FILE with SUBSTITUTIONS, `key:value,key:value`."""
     from inflight.triton.repository import fill as filler
 
@@ -157,9 +170,9 @@ def fill(file: Path, substitutions: str, in_place: bool) -> None:
         template = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserMistake(f"`{file}` cannot be read: {error}", "pass a config.pbtxt template") from error
-    filled = filler.fill(template, filler.substitutions(substitutions))
+    filled = filler.fill(template, filler.substitutions(substitutions), strict=strict)
     for key in filled.unused:
-        echo(f"note: `{file}` has no placeholder `{key}`", err=True)
+        echo(f"warning: `{file}` has no placeholder `{key}`; its value is not used", err=True)
     if filled.unset:
         names = ", ".join(f"`{key}`" for key in filled.unset)
         echo(f"note: not set, so the backend uses its defaults: {names}", err=True)
@@ -196,3 +209,73 @@ def _from_file(file: Path) -> dict[str, str]:
     if not isinstance(values, dict) or any(isinstance(value, (dict, list)) for value in values.values()):
         raise UserMistake(f"`{file}` does not contain plain options", "write `name: value` lines")
     return {str(name): str(value) for name, value in values.items() if value is not None}
+
+
+@repository.command()
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.option("--model-repo", "--model_repo", type=click.Path(path_type=Path), help="The same as DIRECTORY")
+@click.option(
+    "--world-size",
+    "--world_size",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Ranks of the engine; one tritonserver each, under mpirun",
+)
+@click.option("--tritonserver", metavar="PATH", help="The program  [default: on PATH, or NVIDIA's image's]")
+@click.option("--http-port", "--http_port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option("--grpc-port", "--grpc_port", type=click.IntRange(1, 65535), default=8001, show_default=True)
+@click.option(
+    "--metrics-port", "--metrics_port", type=click.IntRange(1, 65535), default=8002, show_default=True
+)
+@click.option("--log", is_flag=True, help="Log verbosely, into the file")
+@click.option(
+    "--log-file", "--log_file", metavar="FILE", default="triton_log.txt", show_default=True, help="Of `--log`"
+)
+@click.option(
+    "--tensorrt-llm-model-name",
+    "--tensorrt_llm_model_name",
+    "core_models",
+    metavar="NAMES",
+    default="tensorrt_llm",
+    show_default=True,
+    help="The core models, with commas; ranks above 0 load only these",
+)
+@click.option(
+    "--multi-model", "--multi_model", is_flag=True, help="Orchestrator mode: several models with engines"
+)
+@click.option(
+    "--disable-spawn-processes",
+    is_flag=True,
+    help="With `--multi-model`: the ranks are those of the job, and none is started",
+)
+@click.option(
+    "--multimodal-gpu0-cuda-mem-pool-bytes",
+    "--multimodal_gpu0_cuda_mem_pool_bytes",
+    "pool_bytes",
+    type=click.IntRange(0),
+    default=0,
+    help="Triton's memory on GPU 0, for tensors between models",
+)
+@click.option("--mpirun", metavar="PATH", default="mpirun", show_default=True, help="Open MPI's launcher")
+@click.option("--oversubscribe", is_flag=True, help="More ranks than slots, as some Slurm jobs need")
+@click.option("-f", "--force", is_flag=True, help="Start although another tritonserver is running")
+@click.option(
+    "--drain-timeout-s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="How long a stop may take before everything is killed",
+)
+@click.option("--dry-run", is_flag=True, help="Print the command and end")
+@click.argument("more", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def serve(ctx: click.Context, /, directory: Path | None, model_repo: Path | None, **options: Any) -> None:
+    """Run tritonserver on the repository in DIRECTORY, a process for each rank.
+
+    Arguments behind `--` go to every tritonserver. SIGTERM and Ctrl-C stop rank 0 first, which finishes its
+    requests, then the others. The exit status is 0 after such a stop, and not 0 when tritonserver ended.
+    """
+    from inflight.cli.repository_serve import serve as run
+
+    ctx.exit(run(directory, model_repo, **options))

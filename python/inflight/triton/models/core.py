@@ -9,6 +9,7 @@ crossing per request and one per iteration.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from inflight.triton.models.tensors import DTYPES, pack, unpack
 from inflight.triton.models.text import vocab_size
 from inflight.triton.repository import executor_options
 from inflight.triton.repository.tables import CORE
+from inflight.triton.server.plan import SUPERVISED
 
 #: How long one request may take where Triton wants its answer in return (a model that is not decoupled).
 ANSWER_TIMEOUT_S = 3600.0
@@ -53,7 +55,17 @@ class TritonPythonModel:
         self._config = Config(args)
         self._period_s = self._config.period_s("cancellation_check_period_ms")
         self._stats_period_s = self._config.period_s("stats_check_period_ms")
-        self._executor = self._create()
+        self._ended_rank = False
+        try:
+            self._executor = self._create()
+        except SystemExit as end:
+            # A rank above 0: it has computed for rank 0 until that ended, and has nothing to serve.
+            if end.code or SUPERVISED not in os.environ:
+                raise RuntimeError("rank 0 has ended, and this rank with it") from end
+            # Triton must not fail before what started it ends it: mpirun would kill rank 0, which may not
+            # be done.
+            self._ended_rank = True
+            return
         self._info = self._executor.info()
         self._outputs = self._config.outputs
         for name, declared in self._outputs.items():
@@ -115,6 +127,8 @@ class TritonPythonModel:
         )
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        if self._ended_rank:
+            raise RuntimeError("rank 0 has ended, and this rank with it")
         groups = [self._take(request) for request in requests]
         if self._config.decoupled:
             return None
@@ -124,6 +138,8 @@ class TritonPythonModel:
         return [group.reply.last for group in groups]
 
     def finalize(self) -> None:
+        if self._ended_rank:
+            return
         with self._work:
             self._stopping = True
             if self._failure is None:

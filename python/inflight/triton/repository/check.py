@@ -13,6 +13,7 @@ from inflight.triton.repository import executor_options
 from inflight.triton.repository.create import NEEDED_EMPTY, tensors
 from inflight.triton.repository.fill import PLACEHOLDER, is_optional
 from inflight.triton.repository.options import parameters, validated
+from inflight.triton.repository.parameters import FORMER
 from inflight.triton.repository.pbtxt import Message, PbtxtError, parse
 from inflight.triton.repository.tables import DATA_TYPES, MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
@@ -53,10 +54,36 @@ def check(directory: Path) -> list[Problem]:
         if config is not None:
             models[name] = config
     for name, config in models.items():
-        problems += [Problem(name, what) for what in _model(name, config, directory / name)]
-    problems += [Problem("ensemble", what) for what in _ensemble(models, set(found))]
-    problems += [Problem("tensorrt_llm_bls", what) for what in _bls(models, set(found))]
+        role = role_of(name)
+        problems += [Problem(name, what) for what in _model(name, role, config, directory / name)]
+        problems += [Problem(name, what, is_note=True) for what in _former(role, config)]
+        if role == "ensemble":
+            problems += [Problem(name, what) for what in _ensemble(config, models, set(found))]
+        elif role == "tensorrt_llm_bls":
+            problems += [Problem(name, what) for what in _bls(config, models, set(found))]
     return problems
+
+
+def role_of(name: str) -> str | None:
+    """Which of the five models this one is, by its name: one repository may have `tensorrt_llm` and
+    `llama_tensorrt_llm`, as `create --prefix llama` writes it, or `tensorrt_llm_llama`.
+    """
+    longest_first = sorted(MODELS, key=len, reverse=True)
+    if name in MODELS:
+        return name
+    ends = (model for model in longest_first if name.endswith(f"_{model}"))
+    begins = (model for model in longest_first if name.startswith(f"{model}_"))
+    return next(ends, next(begins, None))
+
+
+def _former(role: str | None, config: Message) -> list[str]:
+    """Parameters that only earlier releases read."""
+    former = FORMER.get(role or "", {})
+    return [
+        f"the parameter `{key}` is of releases {former[key]}; others ignore it"
+        for key in _parameters(config)
+        if key in former
+    ]
 
 
 def _read(name: str, path: Path, problems: list[Problem]) -> Message | None:
@@ -108,7 +135,7 @@ def _decoupled(config: Message) -> bool:
     return isinstance(policy, dict) and _one(policy, "decoupled") is True
 
 
-def _model(name: str, config: Message, folder: Path) -> list[str]:
+def _model(name: str, role: str | None, config: Message, folder: Path) -> list[str]:
     wrong = []
     for field, values in config.items():
         if field not in SINGLE_FIELDS | REPEATED_FIELDS:
@@ -116,7 +143,7 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
         elif field in SINGLE_FIELDS and len(values) > 1:
             wrong.append(f"`{field}` appears `{len(values)}` times; it may appear once")
     batch = _one(config, "max_batch_size", 0)
-    least = 1 if name in MODELS else 0
+    least = 1 if role is not None else 0
     if batch != UNFILLED and (not isinstance(batch, int) or not least <= batch < 2**31):
         wrong.append(f"`max_batch_size` is `{batch}`; it must be a whole number of at least {least}")
     if _one(config, "name", name) != name:
@@ -125,9 +152,9 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
         for tensor, data_type in _types(config, field).items():
             if data_type not in DATA_TYPES and data_type != UNFILLED:
                 wrong.append(f"the {field} `{tensor}` has the unknown data type `{data_type}`")
-    if name not in MODELS:
+    if role is None:
         return wrong
-    for field, table in zip(("input", "output"), tensors(name, "python"), strict=True):
+    for field, table in zip(("input", "output"), tensors(role, "python"), strict=True):
         declared = _types(config, field)
         for known in table:
             actual = declared.get(known.name)
@@ -136,11 +163,11 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
             # Newer releases leave the type of prompt tables open.
             if actual != known.data_type:
                 wrong.append(f"the {field} `{known.name}` is `{actual}`, not `{known.data_type}`")
-    wrong += _values(name, config, folder)
-    if name == "ensemble":
+    wrong += _values(role, config, folder)
+    if role == "ensemble":
         return wrong
     backend = _one(config, "backend", "python")
-    allowed = ("tensorrtllm", "python") if name == "tensorrt_llm" else ("python",)
+    allowed = ("tensorrtllm", "python") if role == "tensorrt_llm" else ("python",)
     if backend not in allowed and backend != UNFILLED:
         wrong.append(f"`backend` is `{backend}`, not " + " or ".join(f"`{one}`" for one in allowed))
     if backend == "python" and not any(folder.glob("[1-9]*/model.py")):
@@ -150,10 +177,10 @@ def _model(name: str, config: Message, folder: Path) -> list[str]:
             f"`model.py` imports `{MOVED}`, which is now `{MODULES}`; change the import, or write the "
             "repository again with `inflight repository create --force`"
         )
-    return wrong + _instances(name, config)
+    return wrong + _instances(role, config)
 
 
-def _instances(name: str, config: Message) -> list[str]:
+def _instances(role: str, config: Message) -> list[str]:
     """Counts that Triton refuses, and a core model whose instances do not have GPUs each."""
     wrong: list[str] = []
     counts: list[int] = []
@@ -166,7 +193,7 @@ def _instances(name: str, config: Message) -> list[str]:
         else:
             counts.append(count)
     total, devices = sum(counts), _parameters(config).get("gpu_device_ids", "")
-    if wrong or name != "tensorrt_llm" or not counts or devices == UNFILLED:
+    if wrong or role != "tensorrt_llm" or not counts or devices == UNFILLED:
         return wrong
     if not devices:
         if total > 1:
@@ -183,15 +210,15 @@ def _instances(name: str, config: Message) -> list[str]:
     return wrong
 
 
-def _values(name: str, config: Message, folder: Path) -> list[str]:
-    wrong, known = [], {parameter.key: parameter for parameter in parameters(name, "python")}
+def _values(role: str, config: Message, folder: Path) -> list[str]:
+    wrong, known = [], {parameter.key: parameter for parameter in parameters(role, "python")}
     given = _parameters(config)
-    ours = name == "tensorrt_llm" and _is_inflights(folder)
+    ours = role == "tensorrt_llm" and _is_inflights(folder)
     if ours:
         wrong += _executor(given)
     for key, value in given.items():
         if key not in known:
-            if not ours:
+            if not ours and key not in FORMER.get(role, {}):
                 wrong.append(f"the parameter `{key}` is unknown")
         elif value and value != UNFILLED:
             try:
@@ -200,29 +227,31 @@ def _values(name: str, config: Message, folder: Path) -> list[str]:
                 wrong.append(f"the parameter `{key}` is `{value}`, but must be {error}")
             if key in _PATHS and not Path(value).is_dir():
                 wrong.append(f"the parameter `{key}` must be a directory, got `{value}`")
-    if name == "tensorrt_llm" and _one(config, "backend") == "tensorrtllm":
+    if role == "tensorrt_llm" and _one(config, "backend") == "tensorrtllm":
+        # Releases before guided decoding have neither the inputs nor the parameters.
+        guided = "guided_decoding_guide" in _types(config, "input")
         wrong += [
             f'the parameter `{key}` is missing, and the C++ backend does not load without it; set it to ""'
             for key in NEEDED_EMPTY
-            if key not in given
+            if guided and key not in given
         ]
         if given.get("encoder_model_path", UNFILLED) not in ("", UNFILLED) and not given.get(
             "cross_kv_cache_fraction"
         ):
             wrong.append("the parameter `cross_kv_cache_fraction` is not set; an encoder-decoder needs it")
-    for key in _needed(name, config, folder):
+    for key in _needed(role, config, folder):
         if given.get(key, UNFILLED) in ("", UNFILLED):
             wrong.append(f"the parameter `{key}` is not set")
     return wrong
 
 
-def _needed(name: str, config: Message, folder: Path) -> list[str]:
+def _needed(role: str, config: Message, folder: Path) -> list[str]:
     """Parameters that have no default."""
-    if name in ("preprocessing", "postprocessing"):
+    if role in ("preprocessing", "postprocessing"):
         return ["tokenizer_dir"]
-    if name == "tensorrt_llm_bls":
+    if role == "tensorrt_llm_bls":
         return ["tokenizer_dir"] if _is_inflights(folder) else []
-    if name != "tensorrt_llm":
+    if role != "tensorrt_llm":
         return []
     encoder = _parameters(config).get("encoder_model_path", UNFILLED)
     needed = [] if encoder not in ("", UNFILLED) else ["gpt_model_path"]
@@ -253,10 +282,7 @@ def _executor(given: dict[str, str]) -> list[str]:
     return executor_options.choose(executor, set_, runtime=runtime).problems
 
 
-def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:
-    config = models.get("ensemble")
-    if config is None:
-        return []
+def _ensemble(config: Message, models: dict[str, Message], present: set[str]) -> list[str]:
     wrong: list[str] = []
     scheduling = _one(config, "ensemble_scheduling", {})
     made = _types(config, "input")
@@ -293,10 +319,7 @@ def _ensemble(models: dict[str, Message], present: set[str]) -> list[str]:
     return wrong
 
 
-def _bls(models: dict[str, Message], present: set[str]) -> list[str]:
-    bls = models.get("tensorrt_llm_bls")
-    if bls is None:
-        return []
+def _bls(bls: Message, models: dict[str, Message], present: set[str]) -> list[str]:
     core_name = _parameters(bls).get("tensorrt_llm_model_name", "")
     if core_name in ("", UNFILLED):
         core_name = "tensorrt_llm"

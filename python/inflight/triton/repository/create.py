@@ -52,9 +52,14 @@ def tensors(model: str, backend: str) -> tuple[tuple[Tensor, ...], tuple[Tensor,
     )
 
 
-def render(model: str, backend: str, values: Mapping[str, str | None]) -> str:
+def named(model: str, prefix: str) -> str:
+    """A model's name in a repository with several sets: `llama_ensemble`."""
+    return f"{prefix}_{model}" if prefix else model
+
+
+def render(model: str, backend: str, values: Mapping[str, str | None], prefix: str = "") -> str:
     """The complete config.pbtxt of one model."""
-    lines = [f"name: {quote(model)}"]
+    lines = [f"name: {quote(named(model, prefix))}"]
     if model == "ensemble":
         lines.append('platform: "ensemble"')
     else:
@@ -75,6 +80,8 @@ def render(model: str, backend: str, values: Mapping[str, str | None]) -> str:
         lines.append("]")
     for parameter in parameters(model, backend):
         value = values[parameter.option]
+        if parameter.key == "tensorrt_llm_model_name" and value == "tensorrt_llm":
+            value = named(value, prefix)
         if value is None and backend == "tensorrtllm" and parameter.key in NEEDED_EMPTY:
             value = ""
         if value is None:
@@ -83,7 +90,7 @@ def render(model: str, backend: str, values: Mapping[str, str | None]) -> str:
             lines.append(
                 f"parameters {{ key: {quote(parameter.key)} value {{ string_value: {quote(value)} }} }}"
             )
-    lines += _steps() if model == "ensemble" else [_instances(model, values)]
+    lines += _steps(prefix) if model == "ensemble" else [_instances(model, values)]
     return "\n".join(lines) + "\n"
 
 
@@ -114,11 +121,11 @@ def _tensor(tensor: Tensor, values: Mapping[str, str | None]) -> str:
     return text + " }"
 
 
-def _steps() -> list[str]:
+def _steps(prefix: str) -> list[str]:
     lines = ["ensemble_scheduling {", "  step ["]
     steps = []
     for model, (inputs, outputs) in STEPS.items():
-        rows = [f"      model_name: {quote(model)}", "      model_version: -1"]
+        rows = [f"      model_name: {quote(named(model, prefix))}", "      model_version: -1"]
         for field, mapping in (("input_map", inputs), ("output_map", outputs)):
             rows += [
                 f"      {field} {{ key: {quote(key)} value: {quote(name)} }}" for key, name in mapping.items()
@@ -127,14 +134,17 @@ def _steps() -> list[str]:
     return [*lines, ",\n".join(steps), "  ]", "}"]
 
 
-def create(output: Path, backend: str, values: Mapping[str, str | None], *, force: bool = False) -> None:
-    """Writes the repository; nothing half-written is left under `output`.
+def create(
+    output: Path, backend: str, values: Mapping[str, str | None], *, prefix: str = "", force: bool = False
+) -> None:
+    """Writes the repository; nothing half-written is left under `output`. With `prefix`, a set of models next
+    to those that are there.
 
     Raises `UserMistake` where something is there already and `force` is not given, or where `output` cannot
     be written.
     """
     try:
-        _create(output, backend, values, force=force)
+        _create(output, backend, values, prefix, force=force)
     except OSError as error:
         raise UserMistake(
             f"`{output}` cannot be written: {error.strerror}",
@@ -142,10 +152,17 @@ def create(output: Path, backend: str, values: Mapping[str, str | None], *, forc
         ) from error
 
 
-def _create(output: Path, backend: str, values: Mapping[str, str | None], *, force: bool) -> None:
+def _create(
+    output: Path, backend: str, values: Mapping[str, str | None], prefix: str, *, force: bool
+) -> None:
     if output.exists() and not output.is_dir():
         raise UserMistake(f"`{output}` is not a directory", "choose another directory")
-    if output.exists() and any(output.iterdir()) and not force:
+    taken = [name for model in MODELS if (output / (name := named(model, prefix))).exists()]
+    if prefix and taken and not force:
+        raise UserMistake(
+            f"`{output}` already has `{taken[0]}`", "choose another prefix, or pass `--force` to replace it"
+        )
+    if not prefix and output.exists() and any(output.iterdir()) and not force:
         raise UserMistake(
             f"`{output}` is not empty", "choose another directory, or pass `--force` to replace its models"
         )
@@ -154,7 +171,7 @@ def _create(output: Path, backend: str, values: Mapping[str, str | None], *, for
         for model in MODELS:
             folder = Path(temporary) / model
             (folder / "1").mkdir(parents=True)
-            (folder / "config.pbtxt").write_text(render(model, backend, values), encoding="utf-8")
+            (folder / "config.pbtxt").write_text(render(model, backend, values, prefix), encoding="utf-8")
             if model in CLASSES and not (model == "tensorrt_llm" and backend == "tensorrtllm"):
                 text = MODEL_FILE.format(model=model, module=CLASSES[model])
                 (folder / "1" / "model.py").write_text(text, encoding="utf-8")
@@ -163,5 +180,6 @@ def _create(output: Path, backend: str, values: Mapping[str, str | None], *, for
                 (folder / "1" / ".keep").touch()
         output.mkdir(exist_ok=True)
         for model in MODELS:
-            shutil.rmtree(output / model, ignore_errors=True)
-            os.replace(Path(temporary) / model, output / model)
+            target = output / named(model, prefix)
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(Path(temporary) / model, target)

@@ -1,5 +1,5 @@
-"""Fills `${placeholders}`, as NVIDIA's fill_template does, but refuses unknown keys, and missing ones without
-which Triton cannot read the file. Values of parameters may be missing: the backend uses its own default.
+"""Fills `${placeholders}`, as NVIDIA's fill_template does, but reports unknown keys, and refuses missing ones
+without which Triton cannot read the file. Values of parameters may be missing: the backend has defaults.
 
 Owns the syntax of substitutions: `key:value,key:value`, with a backslash before a comma or colon that
 belongs to a value.
@@ -50,18 +50,19 @@ class Filled:
     text: str
     #: Placeholders without a value.
     unset: list[str]
-    #: Keys that the file does not have, and that fill_template sets anyway.
+    #: Keys that the file does not have.
     unused: list[str]
 
 
-def fill(template: str, pairs: Mapping[str, str]) -> Filled:
-    """Fills what has a value. Raises `UserMistake` naming unknown keys and those that must have a value."""
+def fill(template: str, pairs: Mapping[str, str], *, strict: bool = False) -> Filled:
+    """Fills what has a value. Raises `UserMistake` naming keys that must have a value and, with `strict`,
+    unknown ones."""
     found = list(PLACEHOLDER.finditer(template))
     wanted = dict.fromkeys(match[1] for match in found)
     needed = {match[1] for match in found if not is_optional(template, match)}
     values = {**PRESET, **pairs}
     absent = [key for key in pairs if key not in wanted]
-    unknown = [f"`{key}` is not a placeholder of the file" for key in absent if key not in PRESET]
+    unknown = [f"`{key}` is not a placeholder of the file" for key in absent if strict and key not in PRESET]
     unset = [key for key in wanted if key not in values]
     missing = [f"`{key}` has no value" for key in unset if key in needed]
     if unknown or missing:
@@ -69,4 +70,4 @@ def fill(template: str, pairs: Mapping[str, str]) -> Filled:
         raise UserMistake("; ".join(unknown + missing), f"the file's placeholders are: {listed}")
     # A function, so that a backslash in a value stays one.
     text = PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template)
-    return Filled(text, unset, [key for key in absent if key in PRESET])
+    return Filled(text, unset, absent)

@@ -46,6 +46,17 @@ postprocessing_instance_count; count; 1; instances
 bls_instance_count; count; 1; instances
 """)
 
+#: Parameters of earlier releases, which later ones do not read: model -> key -> the releases.
+FORMER: dict[str, dict[str, str]] = {
+    "preprocessing": {"tokenizer_type": "up to 0.8.0", "visual_model_path": "0.12.0 to 0.18.2"},
+    "postprocessing": {"tokenizer_type": "up to 0.8.0"},
+    "tensorrt_llm": {
+        "max_num_sequences": "up to 0.7.2",
+        "max_kv_cache_length": "0.6.0 and 0.6.1",
+        "worker_path": "0.9.0",
+    },
+}
+
 PARAMETERS: dict[str, tuple[Parameter, ...]] = {
     "ensemble": (),
     "preprocessing": _parameters("""

@@ -1,0 +1,1 @@
+"""tritonserver over the ranks of an engine: which processes (`plan`), and watching them (`run`)."""
