@@ -35,6 +35,7 @@ COMMANDS = (
     "repository serve",
     "repository options",
     "bench",
+    "bench requests",
     "bench load",
     "bench floor",
     "bench suite",

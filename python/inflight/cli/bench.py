@@ -1,8 +1,13 @@
-"""`inflight bench`: hands its arguments to the Rust load generator, which owns every option and its help."""
+"""`inflight bench`: `requests` is Python's; everything else is handed to the Rust load generator, which owns
+its options and their help.
+"""
 
 from __future__ import annotations
 
 import click
+
+#: The subcommand that is Python's.
+PYTHON = "requests"
 
 
 @click.command(
@@ -13,6 +18,22 @@ import click
 @click.pass_context
 def bench(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Measure a gateway or a worker under load."""
+    if arguments and arguments[0] == PYTHON:
+        from inflight.cli.bench_requests import requests
+
+        made = requests.make_context(f"inflight bench {PYTHON}", list(arguments[1:]))
+        with made:
+            ctx.exit(requests.invoke(made) or 0)
     from inflight import _native
 
-    ctx.exit(_native.bench_main(["inflight bench", *arguments]))
+    code = _native.bench_main(["inflight bench", *arguments])
+    if arguments in (("--help",), ("-h",)):
+        click.echo(f"\nAlso, with options of its own:\n  {PYTHON}  {requests_help()}")
+    ctx.exit(code)
+
+
+def requests_help() -> str:
+    """What `requests` does, in a line."""
+    from inflight.cli.bench_requests import requests
+
+    return requests.get_short_help_str(100)
