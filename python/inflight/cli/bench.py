@@ -20,7 +20,9 @@ def bench(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Measure a gateway or a worker under load."""
     if arguments and arguments[0] == PYTHON:
         from inflight.cli.bench_requests import requests
+        from inflight.cli.layers import with_layers
 
+        with_layers(requests)
         made = requests.make_context(f"inflight bench {PYTHON}", list(arguments[1:]))
         with made:
             ctx.exit(requests.invoke(made) or 0)
