@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -166,3 +167,22 @@ def test_selectors_select_the_pods_they_are_meant_for(name: str) -> None:
     for full in workers:
         assert made["StatefulSet", full]["serviceName"] == full
         assert made["Service", full]["clusterIP"] == "None"
+
+
+def compose_files() -> list[Path]:
+    deploy = Path(__file__).parents[2] / "deploy"
+    kept = [*deploy.glob("compose/*.yaml"), deploy / "monitoring" / "compose.yaml"]
+    return [*kept, *SNAPSHOTS.glob("compose/*/compose.yaml")]
+
+
+def test_compose_files_fit_the_specification() -> None:
+    assert len(compose_files()) >= 5
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*command, *map(str, compose_files())], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_compose_puts_no_variables_into_what_a_topology_says() -> None:
+    [text] = render(described(MANY), "compose").values()
+    worker = yaml.safe_load(text)["services"]["worker-qwen3-0-6b-0"]
+    assert worker["environment"]["LEVEL"] == "100% $$HOME"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -57,7 +58,7 @@ def _worker(one: Placed, topology: Topology) -> dict[str, Any]:
     arguments = [*launcher, "inflight", *worker_arguments(one, topology, host="0.0.0.0")]
     service = _service(topology.deploy.image, arguments, worker_grace_s(topology), topology)
     if environment:
-        service["environment"] = environment
+        service["environment"] = _variables(environment)
     if model.path is not None:
         service["volumes"] = [f"{_escaped(model.path)}:{_escaped(model.path)}:ro"]
     if model.gpus_per_node:
@@ -77,7 +78,7 @@ def _gateway(topology: Topology, port: int, workers: list[str], names: list[str]
     image = topology.deploy.gateway_image or topology.deploy.image
     service = _service(image, ["inflight", *arguments], gateway_grace_s(topology), topology)
     if gateways.environment:
-        service["environment"] = dict(gateways.environment)
+        service["environment"] = _variables(dict(gateways.environment))
     service["ports"] = [f"{gateways.host}:{port}:{GATEWAY_PORT}"]
     if keys is not None:
         service["secrets"] = ["api-keys"]
@@ -114,6 +115,10 @@ def _check(url: str) -> dict[str, Any]:
         "retries": 3,
         "start_period": "1h",
     }
+
+
+def _variables(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: _escaped(value) for name, value in values.items()}
 
 
 def _escaped(text: str) -> str:
