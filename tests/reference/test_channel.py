@@ -8,12 +8,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from inflight.executors import ranks
 from inflight.executors.ranks import Job
 from inflight.executors.reference.parallel.channel import Door, FollowerChannel, LeaderChannel
+from inflight.executors.reference.parallel.meeting import LOOPBACK, StoreMeeting
 
 HOST = "127.0.0.1"
 PATIENCE_S = 10.0
@@ -128,3 +130,28 @@ def test_an_end_in_good_order_alarms_nobody() -> None:
 )
 def test_the_job_is_what_the_launcher_says(environment: dict[str, str], job: Job) -> None:
     assert ranks.find(environment) == job
+
+
+@pytest.mark.parametrize(
+    ("hosts", "master", "found"),
+    [
+        (["a", "a"], "a.group", LOOPBACK),
+        (["a", "b"], "a.group", "a.group"),
+        (["a", "b"], None, "a"),
+    ],
+    ids=["one machine", "torchrun's address", "the host's name"],
+)
+def test_ranks_of_torchrun_find_rank_0(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str], master: str | None, found: str
+) -> None:
+    class Met(StoreMeeting):
+        def __init__(self) -> None:
+            """Without a store."""
+
+        def exchange(self, value: Any) -> list[Any]:
+            return hosts if value else []
+
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    if master is not None:
+        monkeypatch.setenv("MASTER_ADDR", master)
+    assert Met().leader_host() == found

@@ -6,6 +6,7 @@ Owns the import of mpi4py, its errors in one sentence each, and the end of MPI. 
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import socket
 from typing import Any, Protocol
@@ -65,12 +66,14 @@ class StoreMeeting:
         return [pickle.loads(self.store.get(f"{name}/{rank}")) for rank in range(self._job.size)]
 
     def leader_host(self) -> str:
-        return _leader_host(self)
+        # Not rank 0's own name: in a pod of Kubernetes, that means nothing to others.
+        return _leader_host(self, os.environ.get("MASTER_ADDR"))
 
 
-def _leader_host(meeting: Meeting) -> str:
+def _leader_host(meeting: Meeting, known: str | None = None) -> str:
+    """On one machine the loopback address; on several where rank 0 is ``known`` to be, or its host's name."""
     hosts = meeting.exchange(socket.gethostname())
-    return LOOPBACK if len(set(hosts)) == 1 else str(hosts[0])
+    return LOOPBACK if len(set(hosts)) == 1 else known or str(hosts[0])
 
 
 def _import_mpi(job: Job) -> Any:
