@@ -140,11 +140,12 @@ check-wheel: install ## Build a wheel with the daily profile, install it in a cl
 	$(BIN)/python tools/check_wheel.py $(CARGO_TARGET_DIR)/wheel
 
 # The wheel has the daily profile, as in check-wheel.
-check-containers: install ## Build the CPU image with buildah, run it with podman (root; minutes)
+check-containers: install ## Build the images with buildah, run them with podman (root; minutes; the gateway's if gateway-static was built)
 	rm -rf $(CARGO_TARGET_DIR)/container-wheels
 	$(BIN)/maturin build --quiet --locked --out $(CARGO_TARGET_DIR)/container-wheels
 	$(BIN)/pip download --quiet --only-binary :all: --dest $(CARGO_TARGET_DIR)/container-wheels $(CARGO_TARGET_DIR)/container-wheels/*.whl
-	INFLIGHT_TEST_CONTAINERS=1 INFLIGHT_TEST_WHEELS=$(CARGO_TARGET_DIR)/container-wheels $(BIN)/pytest tests/deploy/test_containers.py
+	INFLIGHT_TEST_CONTAINERS=1 INFLIGHT_TEST_WHEELS=$(CARGO_TARGET_DIR)/container-wheels \
+	INFLIGHT_TEST_GATEWAY=$(wildcard $(CURDIR)/dist/inflight-gateway) $(BIN)/pytest tests/deploy/test_containers.py
 
 gateway: ## Build the standalone gateway binary
 	cargo build --release --locked -p inflight-gateway

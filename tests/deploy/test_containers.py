@@ -1,8 +1,9 @@
-"""The CPU image: built by buildah from a Debian base, run by podman without privileges and read-only.
+"""The CPU image and the gateway's: built by buildah, run by podman without privileges and read-only.
 
 Takes minutes, so it runs where `INFLIGHT_TEST_CONTAINERS` is 1 (`make check-containers`). No image registry
-is needed: debootstrap makes the base, and the wheels come from `INFLIGHT_TEST_WHEELS`, a directory with this
-package's and all that it needs. `INFLIGHT_TEST_BASE`: a tar of an earlier base.
+is needed: debootstrap makes the base of the CPU image, and the wheels come from `INFLIGHT_TEST_WHEELS`, a
+directory with this package's and all that it needs. `INFLIGHT_TEST_BASE`: a tar of an earlier base. The
+gateway's image has no base; its binary is `INFLIGHT_TEST_GATEWAY`, from `make gateway-static`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 
 from support.http import get, post
 from support.processes import START_S, wait_until
+from support.servers import MODEL_ARGUMENTS, MODEL_NAME, Start
 
 CONTAINERFILE = Path(__file__).parents[2] / "deploy" / "containers" / "Containerfile"
 PROGRAMS = ("buildah", "podman", "crun", "debootstrap", "unshare")
@@ -38,7 +40,10 @@ runtime="crun"
 ALONE = "mount --make-rprivate / && { umount /sys/fs/cgroup/unified 2>/dev/null || :; } && exec podman "
 STORAGE = ("--storage-driver", "overlay")
 NAME = "inflight-test"
+GATEWAY = f"{NAME}-gateway"
 PORT = 18000
+HARDENED = ("--read-only", "--tmpfs=/tmp", "--cap-drop=all", "--security-opt=no-new-privileges")
+WHERE = ("--network=host", "--cgroups=disabled")
 #: What clients of the container see.
 ADDRESS = f"127.0.0.1:{PORT}"
 
@@ -52,8 +57,6 @@ def missing() -> str | None:
             return f"`{program}` is not installed: apt-get install {' '.join(PROGRAMS[:4])}"
     if os.geteuid() != 0:
         return "buildah and podman must run as root here"
-    if not os.environ.get("INFLIGHT_TEST_WHEELS"):
-        return "`INFLIGHT_TEST_WHEELS` names no directory with wheels"
     return None
 
 
@@ -72,11 +75,11 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     directory = tmp_path_factory.mktemp("containers")
     made = Podman(directory)
     try:
-        made.build()
         yield made
     finally:
-        made("rm", "--force", NAME, check=False)
-        run("buildah", *STORAGE, "rmi", NAME, f"{NAME}-base", check=False)
+        made("rm", "--force", NAME, GATEWAY, check=False)
+        for image in (NAME, f"{NAME}-base", GATEWAY):
+            run("buildah", *STORAGE, "rmi", image, check=False)
 
 
 class Podman:
@@ -93,8 +96,15 @@ class Podman:
         command = ("unshare", "-m", "sh", "-c", ALONE + words, "podman", *STORAGE, *arguments)
         return run(*command, check=check, environment=self._environment)
 
-    def build(self) -> None:
-        """The base and the image."""
+    def build_gateway(self, binary: str) -> None:
+        """The gateway's image."""
+        context = self._directory / "gateway"
+        (context / "dist").mkdir(parents=True)
+        shutil.copy(binary, context / "dist" / "inflight-gateway")
+        self._bud("--format", "docker", "-f", f"{CONTAINERFILE}.gateway", "-t", GATEWAY, str(context))
+
+    def build(self, wheels: str) -> None:
+        """The base and the CPU image."""
         base = self._directory / "base"
         base.mkdir()
         given = os.environ.get("INFLIGHT_TEST_BASE")
@@ -108,7 +118,7 @@ class Podman:
         (base / "Containerfile").write_text("FROM scratch\nADD root.tar /\n")
         self._bud("-t", f"{NAME}-base", str(base))
         context = self._directory / "context"
-        shutil.copytree(os.environ["INFLIGHT_TEST_WHEELS"], context / "dist")
+        shutil.copytree(wheels, context / "dist")
         arguments = (f"BASE=localhost/{NAME}-base", "PIP_OPTIONS=--no-index")
         given_arguments = [word for argument in arguments for word in ("--build-arg", argument)]
         self._bud("--format", "docker", *given_arguments, "-f", str(CONTAINERFILE), "-t", NAME, str(context))
@@ -117,18 +127,20 @@ class Podman:
         run("buildah", *STORAGE, "bud", "--isolation", "chroot", *arguments, environment=self._environment)
 
 
-def test_the_image_serves_without_privileges_and_stops_in_order(podman: Podman) -> None:
-    hardened = ("--read-only", "--tmpfs=/tmp", "--cap-drop=all", "--security-opt=no-new-privileges")
+def is_ready() -> bool:
+    try:
+        return get(ADDRESS, "/health/ready").status == 200
+    except OSError:
+        return False
+
+
+def test_the_cpu_image_serves_without_privileges_and_stops_in_order(podman: Podman) -> None:
+    wheels = os.environ.get("INFLIGHT_TEST_WHEELS")
+    if not wheels:
+        pytest.skip("`INFLIGHT_TEST_WHEELS` names no directory with wheels")
+    podman.build(wheels)
     ports = (f"--port={PORT}", "--grpc-port=0", "--metrics-port=0")
-    where = ("--network=host", "--cgroups=disabled")
-    podman("run", "--detach", f"--name={NAME}", *where, *hardened, f"localhost/{NAME}", "serve", *ports)
-
-    def is_ready() -> bool:
-        try:
-            return get(ADDRESS, "/health/ready").status == 200
-        except OSError:
-            return False
-
+    podman("run", "--detach", f"--name={NAME}", *WHERE, *HARDENED, f"localhost/{NAME}", "serve", *ports)
     wait_until("the container serves", is_ready, START_S)
     asked = {"model": "inflight-demo", "prompt": "Hi", "max_tokens": 4}
     assert post(ADDRESS, "/v1/completions", asked).status == 200
@@ -148,3 +160,28 @@ def test_the_image_serves_without_privileges_and_stops_in_order(podman: Podman) 
     podman("stop", "--time=60", NAME)
     assert json.loads(podman("inspect", NAME))[0]["State"]["ExitCode"] == 0
     assert "stopping" in podman("logs", NAME)
+
+
+def test_the_gateways_image_has_the_binary_alone_and_answers_chats(podman: Podman, start: Start) -> None:
+    binary = os.environ.get("INFLIGHT_TEST_GATEWAY")
+    if not binary:
+        pytest.skip("`INFLIGHT_TEST_GATEWAY` names no binary of `make gateway-static`")
+    podman.build_gateway(binary)
+    ports = ("--grpc-port=0", "--metrics-port=0")
+    worker = start("worker", *MODEL_ARGUMENTS, f"--served-model-name={MODEL_NAME}", *ports).address("grpc")
+    # The word `gateway` may be given, as for the other images.
+    arguments = ("gateway", f"--worker={worker}", f"--port={PORT}")
+    image = f"localhost/{GATEWAY}"
+    podman("run", "--detach", f"--name={GATEWAY}", "--init", *WHERE, *HARDENED, image, *arguments)
+    wait_until("the container serves", is_ready, START_S)
+    # A helper process, which is the same binary, renders the template.
+    asked = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    answer = post(ADDRESS, "/v1/chat/completions", asked)
+    assert answer.status == 200, answer.body
+    assert "no such file" in podman("exec", GATEWAY, "sh", check=False).lower()
+    # One layer, with the binary.
+    found = json.loads(podman("inspect", "--type=image", image))[0]
+    assert (found["Config"]["User"], len(found["RootFS"]["Layers"])) == ("1000", 1)
+    podman("stop", "--time=60", GATEWAY)
+    assert json.loads(podman("inspect", GATEWAY))[0]["State"]["ExitCode"] == 0
+    assert "shutting down" in podman("logs", GATEWAY)
