@@ -35,6 +35,12 @@ def marks() -> Iterator[tuple[str, str, str, Path, int, str]]:
                     yield guide, command, ours, path.relative_to(ROOT), node.lineno, node.name
 
 
+def _shown(text: str) -> str:
+    """A command as code; a sentence has its own marks of code in it."""
+    cell = text.replace("|", "\\|")
+    return cell if "`" in cell else f"`{cell}`"
+
+
 def table() -> str:
     """A section for each guide."""
     found = list(marks())
@@ -46,8 +52,7 @@ def table() -> str:
             continue
         lines += [f"### {title}", "", "| there | here | proved by |", "|---|---|---|"]
         for _, command, ours, path, _, name in rows:
-            theirs, mine = (text.replace("|", "\\|") for text in (command, ours))
-            lines.append(f"| `{theirs}` | `{mine}` | [`{name}`](../{path}) |")
+            lines.append(f"| {_shown(command)} | {_shown(ours)} | [`{name}`](../{path}) |")
         lines.append("")
     return "\n".join(lines)
 

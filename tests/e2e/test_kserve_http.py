@@ -70,6 +70,11 @@ def http_inputs(binary: bool) -> list[tritonclient.http.InferInput]:
     return made
 
 
+@pytest.mark.migrates(
+    "Triton",
+    "tritonclient.http.InferenceServerClient('localhost:8000')",
+    "tritonclient.http.InferenceServerClient('localhost:8000')",
+)
 def test_tritonclient_finds_its_way(http_client: tritonclient.http.InferenceServerClient) -> None:
     assert http_client.is_server_live()
     assert http_client.is_server_ready()
@@ -120,6 +125,16 @@ GUIDES = (
 )
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "curl -X POST localhost:8000/v2/models/ensemble/generate -d '{\"text_input\": …}'",
+    "curl -X POST localhost:8000/v2/models/ensemble/generate -d '{\"text_input\": …}'",
+)
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "curl -X POST localhost:8000/v2/models/tensorrt_llm_bls/generate -d '{\"text_input\": …}'",
+    "curl -X POST localhost:8000/v2/models/tensorrt_llm_bls/generate -d '{\"text_input\": …}'",
+)
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 @pytest.mark.parametrize("body", GUIDES)
 def test_the_guides_curl_lines_are_answered(server: Server, model: str, body: str) -> None:
@@ -132,6 +147,11 @@ def test_the_guides_curl_lines_are_answered(server: Server, model: str, body: st
     assert answer["text_output"]
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "curl -X POST localhost:8000/v2/models/ensemble/generate_stream -d '{\"text_input\": …}'",
+    "curl -X POST localhost:8000/v2/models/ensemble/generate_stream -d '{\"text_input\": …}'",
+)
 def test_text_streams_piece_by_piece(server: Server) -> None:
     body = {"text_input": "Once upon a time", "max_tokens": 12, "exclude_input_in_output": True}
     whole = post(server.http, "/v2/models/ensemble/generate", body).json()["text_output"]
@@ -257,6 +277,11 @@ def test_a_begun_stream_of_a_lost_worker_ends_with_an_error(pair: Pair) -> None:
     opened.close()
 
 
+@pytest.mark.migrates(
+    "Triton",
+    "`tritonclient.grpc` through a balancer in front of several servers",
+    "inflight gateway --grpc-port 8001 --worker HOST:PORT --worker HOST:PORT",
+)
 def test_one_grpc_address_for_tritonclient(pair: Pair, expected: list[int]) -> None:
     with tritonclient.grpc.InferenceServerClient(pair.grpc) as client:
         assert client.is_server_live()

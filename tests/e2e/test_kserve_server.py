@@ -65,6 +65,11 @@ def text(prompt: str, max_tokens: int, **scalars: Any) -> list[triton.InferInput
     return made
 
 
+@pytest.mark.migrates(
+    "Triton",
+    "curl localhost:8000/v2/logging -d '{\"log_verbose_level\": 1}'",
+    "`update_log_settings` of tritonclient, over gRPC",
+)
 def test_log_settings_act(start: Start) -> None:
     worker, address = start_worker(start)
     client = triton.InferenceServerClient(address)
@@ -101,6 +106,11 @@ def region(client: triton.InferenceServerClient) -> Iterator[tuple[str, Any]]:
     shm.destroy_shared_memory_region(handle)
 
 
+@pytest.mark.migrates(
+    "Triton",
+    "tritonclient.utils.shared_memory: create_shared_memory_region",
+    "tritonclient.utils.shared_memory: create_shared_memory_region",
+)
 @pytest.mark.parametrize("model", [MODEL, "ensemble", "preprocessing"])
 def test_tensors_may_lie_in_shared_memory(
     client: triton.InferenceServerClient, region: tuple[str, Any], model: str
@@ -203,6 +213,11 @@ def drafting(start_for_session: Start) -> str:
     return address
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "`e2e_grpc_speculative_decoding_client.py --num-draft-tokens 5`, with a `tensorrt_llm_draft_model_name`",
+    "inflight worker LARGE --draft-worker HOST:PORT",
+)
 @pytest.mark.parametrize("stream_call", [False, True])
 @pytest.mark.parametrize("use_draft_logits", [False, True])
 def test_guesses_of_a_draft_worker_change_no_token(

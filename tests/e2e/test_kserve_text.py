@@ -347,6 +347,11 @@ def test_log_probabilities_and_counts_come_with_the_text(
     assert [output.name for output in only.get_response().outputs] == ["cum_log_probs"]
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "requests with `random_seed` and `min_length`, as earlier releases call them",
+    "inflight serve MODEL",
+)
 def test_names_of_older_releases_are_known(client: triton.InferenceServerClient, expected: str) -> None:
     older = made(random_seed=[[3]], min_length=[[2]])
     fixed = {"exclude_input_in_output": True}
@@ -356,6 +361,11 @@ def test_names_of_older_releases_are_known(client: triton.InferenceServerClient,
     assert len(tokens(client.infer(MODEL, asked))) >= 2
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "python3 tools/fill_template.py -i tensorrt_llm/config.pbtxt exclude_input_in_output:True",
+    "inflight worker MODEL --exclude-input-in-output",
+)
 def test_a_setting_of_the_server_leaves_prompts_out(
     settings: triton.InferenceServerClient, expected: str
 ) -> None:
@@ -370,6 +380,11 @@ def test_a_setting_of_the_server_leaves_prompts_out(
     assert parameters["exclude_input_in_output"].string_value == "true"
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "answers with zeros as log probabilities and logits, which clients of releases up to `0.11` read",
+    "inflight worker MODEL --fill-outputs",
+)
 @pytest.mark.parametrize("model", ["target", *TEXT_MODELS])
 def test_a_setting_fills_outputs_as_older_releases_did(
     settings: triton.InferenceServerClient, client: triton.InferenceServerClient, model: str
@@ -386,6 +401,11 @@ def test_a_setting_fills_outputs_as_older_releases_did(
     assert (with_log_probs.as_numpy("cum_log_probs") < 0).all()
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "python3 scripts/launch_triton_server.py --tensorrt_llm_model_name target",
+    "inflight worker MODEL --core-model-name target",
+)
 def test_the_core_model_may_have_another_name(settings: triton.InferenceServerClient) -> None:
     index = [model.name for model in settings.get_model_repository_index().models]
     assert index[0] == "target"
@@ -398,6 +418,11 @@ def test_the_core_model_may_have_another_name(settings: triton.InferenceServerCl
         settings.infer(MODEL, inputs([40, 41], 2))
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "python3 tools/fill_template.py -i tensorrt_llm_bls/config.pbtxt accumulate_tokens:True",
+    "inflight worker MODEL --accumulate-tokens",
+)
 def test_accumulated_responses_hold_all_text_so_far(settings_address: str, expected: str) -> None:
     found: list[str] = []
     for model in TEXT_MODELS:

@@ -39,6 +39,11 @@ def table(address: str) -> str:
     return "\n".join([*lines, ""])
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "curl localhost:8002/metrics",
+    "curl localhost:8002/metrics",
+)
 def test_the_page_lists_every_metric(server: Server) -> None:
     # Families without a sample are not exported: a request, an ignored field and a refusal fill all.
     body = {"model": server.model, "prompt": "Hello", "max_tokens": 2, "unknown_field": 1}

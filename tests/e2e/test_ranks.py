@@ -116,6 +116,11 @@ def ask(address: str, model: Path) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "mpirun -n 1 tritonserver … : -n 1 tritonserver …",
+    "mpirun -n 2 inflight worker MODEL",
+)
 def test_two_ranks_serve_the_tokens_of_one(start: Start, server: Server, model_directory: Path) -> None:
     process = start_ranks(start)
     wait_serving(process)

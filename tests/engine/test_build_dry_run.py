@@ -48,6 +48,11 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "python3 convert_checkpoint.py …; trtllm-build …",
+    "inflight build DIR …",
+)
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_plan_of_an_example_is_the_reviewed_one(example: str, as_json: bool, shell: Shell) -> None:
@@ -83,6 +88,11 @@ EARLIER = {
 }
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "python3 build.py --model_dir DIR --dtype float16 --use_gpt_attention_plugin float16 …",
+    "inflight build DIR --dtype float16 --use_gpt_attention_plugin float16 …",
+)
 @pytest.mark.parametrize("example", EARLIER)
 def test_the_flags_of_earlier_builders_make_the_same_plan(example: str, shell: Shell) -> None:
     shutil.copytree(CONFIGS / example, shell.folder / example)

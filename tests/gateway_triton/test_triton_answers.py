@@ -17,6 +17,11 @@ from support.http import post
 from support.servers import Server
 
 
+@pytest.mark.migrates(
+    "openai_trtllm",
+    "`openai_trtllm` in front of Triton, for chats and completions",
+    "inflight gateway --worker HOST:PORT --tokenizer MODEL=DIR",
+)
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("model", DIALECTS)
 @pytest.mark.parametrize("questions", [PROMPTS, CHATS], ids=["completions", "chats"])

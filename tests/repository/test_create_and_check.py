@@ -225,6 +225,11 @@ def test_an_encoder_decoder_has_its_share_of_the_cache(tmp_path: Path, model_dir
     assert "`cross_kv_cache_fraction` is not set" in run("check", output).output
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "`gpu_device_ids` of `0,1;2,3` and an instance count of 2 in `config.pbtxt`",
+    "inflight repository create ENGINE --output REPO --backend tensorrtllm --set 'gpu_device_ids=0,1;2,3'",
+)
 @pytest.mark.parametrize(("devices", "instances"), [("0,1;2,3", 2), ("0,1", 1)])
 def test_a_core_model_has_an_instance_for_each_list_of_gpus(
     tmp_path: Path, model_directory: Path, devices: str, instances: int
@@ -249,6 +254,11 @@ def test_gpus_that_are_no_numbers_are_refused(tmp_path: Path, model_directory: P
     assert "with `;` between instances" in answer.output + str(answer.exception)
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "a second set of models in one repository, under other names, as `llama_tensorrt_llm`",
+    "inflight repository create MODEL --output REPO --prefix llama",
+)
 @pytest.mark.parametrize("backend", ["python", "tensorrtllm"])
 def test_a_repository_has_several_sets_of_models(tmp_path: Path, model_directory: Path, backend: str) -> None:
     output = tmp_path / "repository"

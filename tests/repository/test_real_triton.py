@@ -85,6 +85,11 @@ def test_bls_stops_where_the_gateway_does(
     assert text(triton.grpc, "tensorrt_llm_bls", streaming, stop_words=stop) == expected
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "cp -r all_models/inflight_batcher_llm/* REPO; fill_template.py …; tritonserver --model-repository=REPO",
+    "inflight repository create MODEL --output REPO; tritonserver --model-repository=REPO",
+)
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 def test_generate_over_http(triton: real_triton.Triton, server: Server, model: str) -> None:
     body = {"text_input": PROMPT, "max_tokens": MAX_TOKENS, "exclude_input_in_output": True}
