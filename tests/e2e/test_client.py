@@ -11,7 +11,7 @@ import tritonclient.grpc as triton
 from support.command import run
 from support.metrics import active_requests
 from support.processes import wait_until
-from support.servers import Server, Start, start_worker
+from support.servers import Server, Start, start_worker, wait_ready
 from support.triton import MODEL, inputs, tokens
 
 PROMPT = [40, 41, 42]
@@ -228,7 +228,24 @@ def test_health(server: Server, protocol: str) -> None:
     assert {"name": "ensemble", "version": "1", "state": "READY"} in found["models"]
     lacks = run("client", "health", "--model", "nothing", *to(server, protocol), code=1)
     assert "nothing ready: no" in lacks.out
-    assert run("client", "health", "-i", protocol, "-u", "127.0.0.1:9", code=1).out == "live: no\nready: no\n"
+    gone = run("client", "health", "-i", protocol, "-u", "127.0.0.1:9", code=1)
+    assert gone.out == "live: no\nready: no\n"
+    assert "no server answers at " in gone.err
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_gateway_that_asks_for_a_key(start: Start, server: Server, protocol: str) -> None:
+    gateway = start(
+        "gateway", "--port=0", "--grpc-port=0", f"--worker={server.grpc}", "--api-key=secret"
+    )  # fmt: skip
+    wait_ready(gateway)
+    options = ["-i", protocol, "-u", gateway.address(protocol)]
+    without = run("client", "health", *options)
+    assert without.out == "live: yes\nready: yes\n"
+    assert without.err
+    assert run("client", "tokens", IDS, *options, code=1).out == ""
+    assert "model: ensemble 1 READY" in run("client", "health", *options, "--api-key", "secret").out
+    assert run("client", "tokens", IDS, *options, "--api-key", "secret").out.count(",") == 15
 
 
 def test_health_waits_for_a_server_that_starts(start: Start) -> None:

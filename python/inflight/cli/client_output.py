@@ -123,6 +123,7 @@ def show_health(found: Health, model: str | None, ready: bool, *, as_json: bool)
                     "ready": ready,
                     "name": found.name,
                     "version": found.version,
+                    "problem": found.problem,
                     "extensions": list(found.extensions),
                     "models": [
                         {"name": name, "version": version, "state": state}
@@ -138,6 +139,8 @@ def show_health(found: Health, model: str | None, ready: bool, *, as_json: bool)
         echo(f"{model} ready: {_yes(ready)}")
     if found.name:
         echo(f"server: {found.name} {found.version}".rstrip())
+    if found.problem:
+        echo(found.problem, err=True)
     for name, version, state in found.models:
         if model in (None, name):
             echo(f"model: {name} {version} {state}".replace("  ", " "))

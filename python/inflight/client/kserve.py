@@ -82,6 +82,8 @@ class Health:
     extensions: tuple[str, ...] = ()
     #: Name, version and state of each model; `UNKNOWN` where the server does not list states.
     models: tuple[tuple[str, str, str], ...] = ()
+    #: Why it cannot be asked, or why it says no more.
+    problem: str = ""
 
 
 class Connection(Protocol):

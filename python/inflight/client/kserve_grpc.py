@@ -40,12 +40,14 @@ class GrpcConnection:
 
     def health(self) -> Health:
         """See `Connection`."""
+        live = ready = False
         try:
             live = self._client.is_server_live(headers=self._headers, client_timeout=HEALTH_S)
             ready = self._client.is_server_ready(headers=self._headers, client_timeout=HEALTH_S)
             about = self._client.get_server_metadata(headers=self._headers, client_timeout=HEALTH_S)
-        except InferenceServerException:
-            return Health(False, False)
+        except InferenceServerException as error:
+            # Health needs no key, and all else does where there is one.
+            return Health(live, ready, problem=self._failed(error).what)
         try:
             index = self._client.get_model_repository_index(
                 headers=self._headers, client_timeout=HEALTH_S

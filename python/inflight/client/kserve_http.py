@@ -42,12 +42,14 @@ class HttpConnection:
 
     def health(self) -> Health:
         """See `Connection`."""
+        live = ready = False
         try:
             live = self._call("GET", "/v2/health/live", timeout_s=HEALTH_S)[0] == 200
             ready = self._call("GET", "/v2/health/ready", timeout_s=HEALTH_S)[0] == 200
             about = self._json("GET", "/v2")
-        except InflightError:
-            return Health(False, False)
+        except InflightError as error:
+            # Health needs no key, and all else does where there is one.
+            return Health(live, ready, problem=error.what)
         try:
             index = self._json("POST", "/v2/repository/index")
         except InflightError:
