@@ -6,8 +6,11 @@ import json
 import re
 import signal
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +94,47 @@ def test_a_reload_asks_gateways_with_a_key_that_they_accept_now(start: Start, tm
     for key, status in (("first", 401), ("second", 200)):
         headers = {"authorization": f"Bearer {key}"}
         assert post(gateway, "/v1/completions", body, headers).status == status
+
+
+WITH_GRPC = """
+models: [{executor: simulated, grpc_port: 0, metrics_port: 0}]
+gateways: {port: 0, options: {grpc_port: 0}}
+reload: {gateways: always}
+drain: {gateway_s: 5, worker_s: 3}
+"""
+
+
+def test_a_reload_fails_no_call_over_grpc(start: Start, tmp_path: Path) -> None:
+    client: Any = pytest.importorskip("tritonclient.grpc")
+    numpy: Any = pytest.importorskip("numpy")
+    path = tmp_path / "topology.yaml"
+    path.write_text(WITH_GRPC)
+    launched = start("launch", str(path))
+    launched.wait_until("all are ready", lambda: "Press Ctrl-C" in launched.log, START_S)
+    address = re.findall(r"gateway .*listening on grpc://(\S+)", launched.log)[0]
+    given = {"input_ids": [1, 2], "input_lengths": [2], "request_output_len": [5]}
+    inputs = []
+    for name, values in given.items():
+        inputs.append(client.InferInput(name, [1, len(values)], "INT32"))
+        inputs[-1].set_data_from_numpy(numpy.array([values], numpy.int32))
+    over = threading.Event()
+
+    def ask(keeps: bool) -> int:
+        """Raises what the first call that fails raises."""
+        kept, calls = client.InferenceServerClient(address), 0
+        while not over.is_set():
+            one = kept if keeps else client.InferenceServerClient(address)
+            calls += one.infer("tensorrt_llm", inputs) is not None
+        return calls
+
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(ask, keeps) for keeps in (True, True, False)]
+        try:
+            done = command("launch", str(path), "--reload")
+        finally:
+            over.set()
+        assert all(one.result() > 0 for one in asked)
+    assert done.stdout == "worker.2 replaced worker\ngateway.2 replaced gateway\nall were replaced\n", done
 
 
 def test_a_reload_needs_a_launch_that_runs(tmp_path: Path) -> None:
