@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,6 +185,76 @@ def test_ranks_serve_together_and_end_together(serve: Serve, repository: Path, m
     wait_until("all are gone", lambda: not any(map(exists, pids)))
     served = serve("--force", "--world-size=2", "--oversubscribe")
     assert served.process.stop() == 0
+
+
+#: A tritonserver that is ready, and ends as its `--id` says.
+DOUBLE = """#!{python}
+import http.server, signal, sys, threading
+given = dict(one.lstrip("-").partition("=")[::2] for one in sys.argv[1:])
+if given["id"] == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        if given["id"] == "failing":
+            threading.Thread(target=server.shutdown).start()
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(given["http-port"])), Handler)
+server.serve_forever()
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def double(repository: Path, tmp_path: Path, start: Start) -> Callable[..., InflightProcess]:
+    program = tmp_path / "tritonserver"
+    program.write_text(DOUBLE.format(python=sys.executable))
+    program.chmod(0o755)
+
+    def serve(kind: str, *arguments: str) -> InflightProcess:
+        ports = real_triton.free_ports(3)
+        given = [
+            f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)
+        ]
+        process = start(
+            "repository", "serve", str(repository), "--force", f"--tritonserver={program}",
+            *given, *arguments, "--", f"--id={kind}",
+        )  # fmt: skip
+        process.wait_until("it is ready", lambda: "ready: http://" in process.log)
+        return process
+
+    return serve
+
+
+def test_a_server_that_ends_by_itself_ends_serve_with_its_status(
+    double: Callable[..., InflightProcess],
+) -> None:
+    process = double("failing")
+    assert process.wait() == 7
+    assert "tritonserver ended with the status 7" in process.log
+
+
+@pytest.mark.parametrize("how", ["limit", "second signal"])
+def test_a_server_that_does_not_end_is_killed(double: Callable[..., InflightProcess], how: str) -> None:
+    process = double("stubborn", "--drain-timeout-s", "0.5" if how == "limit" else "600")
+    pids = process.descendants()
+    assert pids
+    process.send(signal.SIGTERM)
+    if how != "limit":
+        process.wait_until("it is stopping", lambda: "stopping; a second signal" in process.log)
+        process.send(signal.SIGINT)
+    assert process.wait() == 1
+    assert not any(map(exists, pids))
+
+
+def test_nothing_is_left_when_serve_is_killed(double: Callable[..., InflightProcess]) -> None:
+    process = double("usual")
+    pids = process.descendants()
+    assert pids
+    process.kill()
+    wait_until("all are gone", lambda: not any(map(exists, pids)))
 
 
 def _name(pid: int) -> str:

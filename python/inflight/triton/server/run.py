@@ -38,8 +38,8 @@ def running() -> list[int]:
 
 
 def serve(plan: ServerPlan, report: Callable[[str], None], drain_s: float) -> int:
-    """Starts the servers and watches them. The exit status: 0 after a stop that was asked for, else that of
-    tritonserver, or 1 where a signal ended it.
+    """Starts the servers and watches them. The exit status: 0 after a stop that was asked for and did not
+    need to kill, else that of tritonserver, or 1 where a signal ended it.
     """
     events: queue.Queue[Event] = queue.Queue()
 
@@ -75,6 +75,7 @@ class _Watch:
         self._ranks: set[_Process] = set()
         self._leader: _Process | None = None
         self._asked = False
+        self._killed = False
         self._deadline: float | None = None
 
     def run(self) -> int:
@@ -113,6 +114,7 @@ class _Watch:
                 self._deadline = self._deadline or time.monotonic() + self._drain_s
         if self._deadline is not None and time.monotonic() > self._deadline:
             self._report(f"not ended after {self._drain_s:g} s: killed")
+            self._killed = True
             self._deadline = time.monotonic() + self._drain_s
             self._child.kill()
             self._kill_ranks()
@@ -120,6 +122,7 @@ class _Watch:
     def _stop(self) -> None:
         if self._asked:
             self._report("stopping at once")
+            self._killed = True
             self._child.kill()
             self._kill_ranks()
             return
@@ -132,6 +135,8 @@ class _Watch:
             self._leader.send(signal.SIGTERM)
 
     def _end(self, code: int) -> int:
+        if self._killed:
+            return 1
         if self._asked:
             self._report("stopped")
             return 0
