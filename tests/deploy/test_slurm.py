@@ -195,3 +195,17 @@ def test_the_time_limit_is_heard_in_time(slurm: Slurm) -> None:
     wait_until("the limit is heard", lambda: "inflight: stopping" in log.read_text(), 90)
     wait_until("the job is done", lambda: slurm.state(job) == "COMPLETED", 60)
     wait_until("none is left", lambda: not any(map(exists, ours)))
+
+
+def test_a_job_that_is_requeued_serves_again(slurm: Slurm) -> None:
+    job, address = serve(slurm)
+    before = set(processes(slurm.directory))
+    slurm.run("scontrol", "requeue", job)
+    wait_until("its processes are gone", lambda: not before & set(processes(slurm.directory)), START_S)
+    # Slurm lets two minutes pass, unless it is told to begin.
+    wait_until("it waits", lambda: slurm.state(job) == "PENDING", START_S)
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    wait_until("the gateway is ready again", lambda: is_ready(address), START_S)
+    assert ask(address) == 200
+    slurm.run("scancel", "--batch", "--signal=TERM", job)
+    wait_until("nothing is left", lambda: not processes(slurm.directory), START_S)
