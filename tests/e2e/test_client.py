@@ -144,13 +144,14 @@ def test_a_request_is_stopped_early(paced: Server, how: str) -> None:
     "tensorrtllm_backend",
     "python3 inflight_batcher_llm_client.py --return-log-probs --return-context-logits"
     " --return-generation-logits",
-    "inflight client tokens --log-probs --context-logits --generation-logits --save DIR IDS",
+    "inflight client tokens --return-log-probs --return-context-logits --return-generation-logits IDS",
 )
 @pytest.mark.parametrize("streaming", [False, True])
 def test_log_probabilities_and_logits(
     server: Server, expected: list[int], tmp_path: Path, streaming: bool
 ) -> None:
-    arguments = ["--log-probs", "--context-logits", "--generation-logits", *to(server, "grpc")]
+    arguments = ["--return-log-probs", "--return-context-logits", "--return-generation-logits"]
+    arguments += to(server, "grpc")
     arguments += ["-S"] if streaming else []
     found = run("client", "tokens", IDS, *arguments, "--save", str(tmp_path), "--json").object
     [one] = found["sequences"]
@@ -173,13 +174,13 @@ def test_log_probabilities_and_logits(
 @pytest.mark.migrates(
     "tensorrtllm_backend",
     "python3 inflight_batcher_llm_client.py --num-return-sequences 2 --top-k 5 --random-seed 7",
-    "inflight client tokens --num-return-sequences 2 --top-k 5 --seed 7 IDS",
+    "inflight client tokens --num-return-sequences 2 --top-k 5 --random-seed 7 IDS",
 )
 def test_beams_and_sequences(server: Server) -> None:
-    beams = run("client", "tokens", IDS, "--beam-width", "2", "--json", *to(server, "grpc")).object
+    beams = run("client", "tokens", IDS, "-b", "2", "--json", *to(server, "grpc")).object
     assert [one["beam"] for one in beams["sequences"]] == [0, 1]
     assert beams["sequences"][0]["output_ids"] != beams["sequences"][1]["output_ids"]
-    asked = ["--num-return-sequences", "2", "--top-k", "5", "--temperature", "2", "--seed", "7"]
+    asked = ["--num-return-sequences", "2", "--top-k", "5", "--temperature", "2", "--random-seed", "7"]
     found = run("client", "tokens", IDS, *asked, *to(server, "grpc")).out.splitlines()
     assert [line.partition("] ")[0] for line in found] == ["[sequence 0", "[sequence 1"]
 

@@ -37,6 +37,8 @@ SAMPLING: dict[str, tuple[Any, str]] = {
     "pad_id": (int, "The token that fills up"),
     "lora_task_id": (click.IntRange(0), "The adapter"),
 }
+#: What NVIDIA's scripts call some of them.
+NVIDIAS = {"beam_width": ("-b",), "num_return_sequences": ("-n",), "seed": ("--random-seed",)}
 
 
 @click.group()
@@ -79,7 +81,7 @@ def _connection_options(command: Command) -> Command:
 
 def _request_options(command: Command) -> Command:
     sampling = [
-        click.option("--" + name.replace("_", "-"), name, type=kind, help=text)
+        click.option("--" + name.replace("_", "-"), *NVIDIAS.get(name, ()), name, type=kind, help=text)
         for name, (kind, text) in SAMPLING.items()
     ]
     decorators = (
@@ -114,9 +116,19 @@ def _request_options(command: Command) -> Command:
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             help="Send the adapter of this directory: `model.lora_weights.npy` and `model.lora_config.npy`",
         ),
-        click.option("--log-probs", is_flag=True, help="Ask for log probabilities"),
-        click.option("--context-logits", is_flag=True, help="Ask for the logits of the prompt"),
-        click.option("--generation-logits", is_flag=True, help="Ask for the logits of the answer"),
+        click.option("--log-probs", "--return-log-probs", is_flag=True, help="Ask for log probabilities"),
+        click.option(
+            "--context-logits",
+            "--return-context-logits",
+            is_flag=True,
+            help="Ask for the logits of the prompt",
+        ),
+        click.option(
+            "--generation-logits",
+            "--return-generation-logits",
+            is_flag=True,
+            help="Ask for the logits of the answer",
+        ),
         click.option("--include-input", is_flag=True, help="Answers begin with their prompt"),
         click.option(
             "--input",
