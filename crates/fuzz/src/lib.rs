@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use inflight_anthropic::request;
 use inflight_kserve::inference::model_metadata_response::TensorMetadata;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
 use inflight_kserve::step::StepBatch;
@@ -23,8 +24,9 @@ use serde_json::{Map, json};
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("chat_body", chat_body),
+    ("messages_body", messages_body),
     ("completion_body", completion_body),
     ("tensors", tensors),
     ("step_message", step_message),
@@ -40,6 +42,16 @@ pub const TARGETS: [(&str, Target); 10] = [
 pub fn chat_body(data: &[u8]) {
     if let Err(error) = chat::parse(data) {
         assert!((400..500).contains(&error.status()), "{error:?}");
+    }
+}
+
+/// The body of `POST /v1/messages` and of `/v1/messages/count_tokens`.
+pub fn messages_body(data: &[u8]) {
+    for parsed in [request::parse(data), request::parse_count(data)] {
+        if let Err(error) = parsed {
+            let status = inflight_anthropic::error::status(&error);
+            assert!((400..500).contains(&status), "{error:?}");
+        }
     }
 }
 
