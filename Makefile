@@ -18,7 +18,7 @@ FAST_TESTS := tests/python tests/reference
 # Static binaries link musl.
 MUSL := $(shell uname -m)-unknown-linux-musl
 
-.PHONY: help install serve check test test-rust test-python soak lint deny format bench templates fuzz wheel check-wheel check-containers gateway gateway-static clean
+.PHONY: help install serve check test test-rust test-python soak lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -115,6 +115,10 @@ bench: $(VENV)/.installed-release ## Measure the gateway, the worker and the flo
 templates: install ## Compare prompts, encodings and streams with transformers, on some 120 models' files
 	$(BIN)/pip install --quiet --group texts
 	PYTHONPATH=tools $(BIN)/python -m compare_text
+
+# Needs the network, once, and some minutes; the packages are kept in the cache. FRAMEWORKS holds names and options.
+frameworks: install ## Run agent frameworks against a real server, and print what works (FRAMEWORKS="langchain")
+	PYTHONPATH=tests $(BIN)/python -m frameworks $(FRAMEWORKS)
 
 # Finds new entries for the corpora, which the tests replay. FUZZ holds libFuzzer's options.
 fuzz: ## Fuzz one parser until interrupted: TARGET=chat_body (needs nightly Rust and cargo-fuzz; TARGET=pbtxt: atheris)
