@@ -172,7 +172,7 @@ def test_the_gateways_image_has_the_binary_alone_and_answers_chats(podman: Podma
     # The word `gateway` may be given, as for the other images.
     arguments = ("gateway", f"--worker={worker}", f"--port={PORT}")
     image = f"localhost/{GATEWAY}"
-    podman("run", "--detach", f"--name={GATEWAY}", "--init", *WHERE, *HARDENED, image, *arguments)
+    podman("run", "--detach", f"--name={GATEWAY}", *WHERE, *HARDENED, image, *arguments)
     wait_until("the container serves", is_ready, START_S)
     # A helper process, which is the same binary, renders the template.
     asked = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
