@@ -9,7 +9,7 @@ use inflight_parsers::{Format, ParserOptions, ToolFormat};
 use inflight_text::TextModel;
 use serde_json::Value;
 
-use super::forced::{self, forced};
+use super::forced::{self, NEW_MISTRAL_TOKEN, Rest, forced};
 use crate::model::capability::{Capability, lacks};
 use crate::model::served::ServedModel;
 use crate::stream::answer::{AnswerOptions, CallCheck, ForcedCall};
@@ -57,7 +57,17 @@ pub(super) fn options(
         // A grammar of an answer has no room for a thought before it.
         let content = content.as_ref().filter(|_| reasons.is_none());
         let content = content.map(|(schema, _)| schema);
-        guided = guide(request, tools, format, served, begins, content);
+        let newer = |model: &TextModel| model.tokenizer().token_id(NEW_MISTRAL_TOKEN).is_some();
+        let is_new_mistral = model.is_some_and(newer);
+        guided = guide(
+            request,
+            tools,
+            format,
+            served,
+            begins,
+            is_new_mistral,
+            content,
+        );
     }
     if let Some(call) = &guided.call {
         prompt.push_str(&call.prefix);
@@ -127,14 +137,14 @@ fn guide(
     format: ToolFormat,
     served: &ServedModel,
     begins: bool,
+    is_new_mistral: bool,
     content: Option<&Value>,
 ) -> Guided {
     let all_strict = tools.functions.iter().all(|function| function.strict);
     let asked = request.generation.extensions.as_deref();
     let searches = asked.is_some_and(|asked| asked.beams.is_some());
     let can_guide = lacks(served, Capability::Guide).is_none() && !searches;
-    let mut set = |kind, value: &Value| {
-        let text = value.to_string();
+    let mut set = |kind, text: String| {
         if !can_guide || text.len() > MAX_GUIDE_BYTES {
             return false;
         }
@@ -146,16 +156,21 @@ fn guide(
         });
         true
     };
-    if begins && let Some(guided) = forced(format, tools, can_guide) {
-        let is_guided = set(GuideKind::JsonSchema, &guided.schema);
-        let free = || forced(format, tools, false);
+    if begins && let Some(guided) = forced(format, tools, can_guide, is_new_mistral) {
+        let is_guided = match &guided.rest {
+            Rest::Schema(schema) => set(GuideKind::JsonSchema, schema.to_string()),
+            Rest::Pattern(pattern) => set(GuideKind::Regex, pattern.clone()),
+        };
+        let is_pattern = matches!(guided.rest, Rest::Pattern(_));
+        let free = || forced(format, tools, false, is_new_mistral);
         let call = if is_guided { Some(guided) } else { free() };
         return Guided {
             call: call.map(|call| ForcedCall {
                 prefix: call.prefix,
                 suffix: is_guided.then_some(call.suffix),
             }),
-            may_drop: !all_strict,
+            // No client can mend an expression that it did not write.
+            may_drop: !all_strict || is_pattern,
         };
     }
     if tools.choice != ToolChoice::Auto {
@@ -169,7 +184,7 @@ fn guide(
         None => forced::tags(format, tools).filter(|_| all_strict),
     };
     if let Some(tags) = tags {
-        set(GuideKind::StructuralTag, &tags);
+        set(GuideKind::StructuralTag, tags.to_string());
     }
     Guided {
         call: None,

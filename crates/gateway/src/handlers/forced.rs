@@ -1,8 +1,11 @@
-//! Calls that the request demands: how an answer begins that can be nothing but a call, and the schema of what
+//! Calls that the request demands: how an answer begins that can be nothing but a call, and the grammar of what
 //! follows. Owns how each format is written for that; pure.
 //!
 //! The beginning of the call becomes the end of the prompt, so that the model goes on in the form that it was
-//! trained with; a grammar for the arguments is then a JSON schema, which every executor that guides can follow.
+//! trained with; a grammar for the arguments is then a JSON schema or a regular expression, which every executor that
+//! guides can follow.
+
+mod pattern;
 
 use inflight_openai::chat::{FunctionTool, ToolChoice, Tools};
 use inflight_parsers::ToolFormat;
@@ -14,9 +17,17 @@ pub(super) struct Forced {
     /// What the prompt ends with, and the parser reads first.
     pub prefix: String,
     /// What the model generates.
-    pub schema: Value,
+    pub rest: Rest,
     /// What the parser reads after a grammar has ended the answer.
     pub suffix: &'static str,
+}
+
+/// What follows the beginning of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Rest {
+    Schema(Value),
+    /// A regular expression.
+    Pattern(String),
 }
 
 /// How a format writes a call.
@@ -61,20 +72,43 @@ fn shape(format: ToolFormat) -> Option<Shape> {
             end: "<|tool_call_end|><|tool_calls_section_end|>",
             object: None,
         },
-        // Their arguments are no JSON, or the form differs between models.
-        ToolFormat::Qwen3Coder
-        | ToolFormat::Pythonic
-        | ToolFormat::Mistral
-        | ToolFormat::Glm45
-        | ToolFormat::Harmony => return None,
+        ToolFormat::Mistral => Shape {
+            begin: "[TOOL_CALLS] [{\"name\": \"",
+            middle: "\", \"arguments\": ",
+            end: "}]",
+            object: Some(["[TOOL_CALLS] [", "]", "name", "arguments"]),
+        },
+        ToolFormat::Harmony => Shape {
+            begin: "<|channel|>commentary to=functions.",
+            middle: " <|constrain|>json<|message|>",
+            end: "<|call|>",
+            object: None,
+        },
+        // Their arguments are no JSON.
+        ToolFormat::Qwen3Coder | ToolFormat::Pythonic | ToolFormat::Glm45 => return None,
     })
 }
 
+/// The form of Mistral's newer tokenizers, which have a token between the name and the arguments.
+const NEW_MISTRAL: Shape = Shape {
+    begin: "[TOOL_CALLS]",
+    middle: "[ARGS]",
+    end: "",
+    object: None,
+};
+
+/// The token that a model with [`NEW_MISTRAL`] has.
+pub(super) const NEW_MISTRAL_TOKEN: &str = "[ARGS]";
+
 /// The call that `tools` demand; `None`: they demand none, or the format has no such beginning. Where a grammar is to
 /// guide the rest, that has all of the call's object: tokens would not end where the arguments do. Without one, the
-/// prompt has the name already.
-pub(super) fn forced(format: ToolFormat, tools: &Tools, is_guided: bool) -> Option<Forced> {
-    let shape = shape(format)?;
+/// prompt has the name already. `is_new_mistral`: the model has the token [`NEW_MISTRAL_TOKEN`].
+pub(super) fn forced(
+    format: ToolFormat,
+    tools: &Tools,
+    is_guided: bool,
+    is_new_mistral: bool,
+) -> Option<Forced> {
     let only = match (&tools.choice, tools.functions.as_slice()) {
         (ToolChoice::Auto, _) => return None,
         (ToolChoice::Function(name), _) => Some(tools.find(name)?),
@@ -82,17 +116,28 @@ pub(super) fn forced(format: ToolFormat, tools: &Tools, is_guided: bool) -> Opti
         (ToolChoice::Required, _) => None,
     };
     let callable = only.map_or(tools.functions.as_slice(), std::slice::from_ref);
+    if let Some(written) = pattern::written(format).filter(|_| is_guided) {
+        return Some(Forced {
+            prefix: written.begin.to_owned(),
+            rest: Rest::Pattern(written.calls(callable)?),
+            suffix: written.end,
+        });
+    }
+    let shape = match format {
+        ToolFormat::Mistral if is_new_mistral => NEW_MISTRAL,
+        format => shape(format)?,
+    };
     if let Some(function) = only.filter(|_| !is_guided || shape.object.is_none()) {
         return Some(Forced {
             prefix: format!("{}{}{}", shape.begin, function.name, shape.middle),
-            schema: function.schema(),
+            rest: Rest::Schema(function.schema()),
             suffix: shape.end,
         });
     }
     let [before, after, name, arguments] = shape.object?;
     Some(Forced {
         prefix: before.to_owned(),
-        schema: any_of(callable, name, arguments),
+        rest: Rest::Schema(any_of(callable, name, arguments)),
         suffix: after,
     })
 }
@@ -224,14 +269,17 @@ mod tests {
     fn a_forced_call_is_one_that_its_own_parser_reads() {
         for format in ToolFormat::all() {
             let named = tools(&["f", "g"], ToolChoice::Function("g".to_owned()));
-            if let Some(forced) = forced(format, &named, false) {
+            for forced in [false, true].map(|new| forced(format, &named, false, new)) {
+                let Some(forced) = forced else { continue };
                 let text = format!("{}{{\"n\": 1}}{}", forced.prefix, forced.suffix);
                 let expected = ["begin g", "{\"n\": 1}", "end true"];
                 assert_eq!(calls(format, &text), expected, "{format}");
-                assert_eq!(forced.schema, named.functions[1].schema());
+                assert_eq!(forced.rest, Rest::Schema(named.functions[1].schema()));
             }
             let required = tools(&["f", "g"], ToolChoice::Required);
-            if let Some(forced) = forced(format, &required, true) {
+            if let Some(forced) = forced(format, &required, true, false)
+                && let Rest::Schema(schema) = forced.rest
+            {
                 let [.., arguments] = shape(format).unwrap().object.unwrap();
                 let object = format!("{{\"name\": \"f\", \"{arguments}\": {{}}}}");
                 let text = format!("{}{object}{}", forced.prefix, forced.suffix);
@@ -240,16 +288,19 @@ mod tests {
                     ["begin f", "{}", "end true"],
                     "{format}"
                 );
-                let schema = jsonschema::validator_for(&forced.schema).unwrap();
+                let schema = jsonschema::validator_for(&schema).unwrap();
                 let call = |n: Value| json!({"name": "g", arguments: {"n": n}});
                 assert!(schema.is_valid(&call(json!(1))), "{format}");
                 assert!(!schema.is_valid(&call(json!("x"))), "{format}");
             }
         }
-        let guided = |choice| forced(ToolFormat::Hermes, &tools(&["f", "g"], choice), true);
+        let guided = |choice| forced(ToolFormat::Hermes, &tools(&["f", "g"], choice), true, false);
         let named = guided(ToolChoice::Function("g".to_owned())).unwrap();
         assert_eq!(named.prefix, "<tool_call>\n");
-        let only = named.schema["anyOf"].as_array().unwrap();
+        let Rest::Schema(schema) = named.rest else {
+            panic!("{named:?}");
+        };
+        let only = schema["anyOf"].as_array().unwrap();
         assert_eq!(
             (only.len(), &only[0]["properties"]["name"]["const"]),
             (1, &json!("g"))

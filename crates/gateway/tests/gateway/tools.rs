@@ -410,15 +410,29 @@ async fn a_stream_whose_call_does_not_fit_ends_with_the_error() {
     );
 }
 
-/// What a worker that guides got and answered: the prompt's end, the guide's type and text.
+/// What a worker that guides got and answered: the prompt's end, the guide's type and JSON.
 async fn guided(extra: Value, text: &str) -> (String, Option<(String, Value)>, Answer) {
+    let (end, guide, answer) = guided_as(&[], extra, text).await;
+    let guide = guide.map(|(kind, guide)| (kind, serde_json::from_str(&guide).unwrap()));
+    (end, guide, answer)
+}
+
+/// As [`guided`], behind a gateway with these options, with the guide's text as it is.
+async fn guided_as(
+    options: &[&str],
+    extra: Value,
+    text: &str,
+) -> (String, Option<(String, String)>, Answer) {
     let mut model = model();
     model
         .description
         .capabilities
         .push("guided_decoding".to_owned());
     let mut worker = FakeWorker::start(model).await;
-    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+    let gateway = Gateway::start(&[worker.address], options)
+        .await
+        .ready()
+        .await;
     let mut tokens = tokens(text);
     tokens.push(END);
     let serve = async {
@@ -429,10 +443,8 @@ async fn guided(extra: Value, text: &str) -> (String, Option<(String, Value)>, A
                 .get(name)
                 .map(|tensor| tensor.string().unwrap().to_owned())
         };
-        let guide = text("guided_decoding_guide_type").map(|kind| {
-            let guide = text("guided_decoding_guide").unwrap();
-            (kind, serde_json::from_str(&guide).unwrap())
-        });
+        let guide = text("guided_decoding_guide_type");
+        let guide = guide.map(|kind| (kind, text("guided_decoding_guide").unwrap()));
         request.finish(&tokens, FinishReason::EndId).await;
         (prompt(&request), guide)
     };
@@ -494,6 +506,52 @@ async fn demanded_and_strict_calls_are_guided_where_the_executor_can() {
     let (_, guide, answer) = guided(request, written).await;
     assert_eq!(guide, None);
     called(&answer);
+}
+
+#[tokio::test]
+async fn a_demanded_call_is_guided_in_the_form_of_its_model() {
+    for (parser, end, kind, written) in [
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=",
+            "regex",
+            "f>\n<parameter=a>\n1\n</parameter>\n",
+        ),
+        (
+            "glm45",
+            "<tool_call>",
+            "regex",
+            "f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n",
+        ),
+        ("pythonic", "[", "regex", "f(a=1)"),
+        (
+            "mistral",
+            "[TOOL_CALLS] [",
+            "json_schema",
+            "{\"name\": \"f\", \"arguments\": {\"a\": 1}}",
+        ),
+        (
+            "openai",
+            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+            "json_schema",
+            "{\"a\": 1}",
+        ),
+    ] {
+        let named = json!({"type": "function", "function": {"name": "f"}});
+        let extra = json!({"tools": [tool("f"), tool("g")], "tool_choice": named});
+        let option = format!("--tool-parser={parser}");
+        let (began, guide, answer) = guided_as(&[&option], extra.clone(), written).await;
+        assert_eq!(began, end, "{parser}");
+        let (found, text) = guide.unwrap();
+        assert_eq!(found, kind, "{parser}");
+        // The other function cannot be called.
+        assert!(kind == "json_schema" || text.starts_with("(?:f"), "{text}");
+        let answer = answer.json();
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "f", "{parser}: {answer}");
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!(arguments, json!({"a": 1}), "{parser}");
+    }
 }
 
 #[tokio::test]
