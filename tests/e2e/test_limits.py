@@ -180,3 +180,33 @@ def test_metrics_are_well_formed(fast: Server, page: str) -> None:
         float(line.rpartition(" ")[2])
         assert any(name == family + suffix for family in families for suffix in suffixes), line
     assert len([line for line in lines if line.startswith("# TYPE")]) == len(families)
+
+
+def test_a_client_waits_as_its_key_s_limit_tells(start: Start, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("free\nsome requests=20 tokens=600\n")
+    gateway = start_gateway(start, [start_worker(start)], f"--api-key-file={keys}")
+    address = wait_ready(gateway)
+    body = {"model": MODEL_NAME, "prompt": "Hi"}
+    with openai.OpenAI(base_url=f"http://{address}/v1", api_key="some", max_retries=0) as client:
+        client.models.list()
+        while True:
+            used = post(address, "/tokenize", body, {"authorization": "Bearer some"})
+            if used.status == 429:
+                break
+            assert used.status == 200
+            assert used.headers["x-ratelimit-limit-requests"] == "20"
+        with pytest.raises(openai.RateLimitError, match="requests per min") as refused:
+            client.completions.create(**body)
+        assert refused.value.code == "rate_limit_exceeded"
+        patient = client.with_options(max_retries=2)
+        raw = patient.completions.with_raw_response.create(**body, max_tokens=16)
+    assert raw.retries_taken == 1
+    assert 0 < int(used.headers["retry-after-ms"]) <= 3000
+    assert 0 < int(used.headers["retry-after"]) <= 3
+    assert used.headers["x-ratelimit-remaining-requests"] == "0"
+    usage = raw.parse().usage
+    assert usage is not None
+    assert 600 - usage.total_tokens <= int(raw.headers["x-ratelimit-remaining-tokens"]) < 600
+    assert "upstream;dur=" in raw.headers["server-timing"]
+    assert post(address, "/tokenize", body, {"x-api-key": "free"}).status == 200

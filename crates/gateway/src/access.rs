@@ -41,7 +41,11 @@ pub(crate) struct Access {
 impl Access {
     /// The checks for these options.
     pub(crate) fn new(options: &GatewayOptions) -> Self {
-        let keys = ApiKeys::new(options.api_key.as_ref(), options.api_key_file.as_ref());
+        let keys = ApiKeys::new(
+            options.api_key.as_ref(),
+            options.api_key_file.as_ref(),
+            options.key_limits,
+        );
         Self {
             keys: keys.map(Arc::new),
             wrong_keys: Throttle::default(),
@@ -129,9 +133,9 @@ impl Access {
                 false => Ok(false),
             };
         }
-        if let Some(Key { held, .. }) = given.find_map(|key| keys.find(key)) {
+        if let Some(Key { held, quota, .. }) = given.find_map(|key| keys.find(key)) {
             if let Some(client) = client {
-                client.has_key(&held);
+                client.has_key(&held, quota);
             }
             return Ok(true);
         }
@@ -140,7 +144,6 @@ impl Access {
         Err(match peer.map(|peer| self.wrong_keys.allows(peer)) {
             Some(false) => ApiError::rate_limited(
                 "Too many requests with an incorrect API key. Send the server's key, or retry later.",
-                1,
             ),
             _ => ApiError::invalid_api_key(true),
         })

@@ -11,6 +11,7 @@ use inflight_openai::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::Client;
+use crate::quota::{OpenUse, Quota};
 
 /// Inputs up to this size are parsed, rendered and tokenized where they are: at some 2 MB/s that is 2 ms
 /// at worst, which no stream notices, and a hand-over costs more than most of them.
@@ -68,6 +69,23 @@ impl Drop for BodyMemory {
     }
 }
 
+/// A request's place among the open ones, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    _place: OwnedSemaphorePermit,
+    /// Where its key has limits.
+    of_key: Option<OpenUse>,
+}
+
+impl Admitted {
+    /// Counts tokens for the client's key.
+    pub(crate) fn used(&self, tokens: u64) {
+        if let Some(of_key) = &self.of_key {
+            of_key.tokens(tokens);
+        }
+    }
+}
+
 /// What the work on an input is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -114,11 +132,9 @@ impl Admission {
     /// A place among the requests, held for as long as the permit lives.
     ///
     /// # Errors
-    /// 429 with `Retry-After` when all are taken, or when few are left and the client has many.
-    pub(crate) fn admit(
-        &self,
-        client: Option<&Arc<Client>>,
-    ) -> Result<OwnedSemaphorePermit, ApiError> {
+    /// 429 with `Retry-After` when all are taken, when few are left and the client has many, or when nothing is left
+    /// to its key.
+    pub(crate) fn admit(&self, client: Option<&Arc<Client>>) -> Result<Admitted, ApiError> {
         let few = (self.max_requests / FEW).max(1);
         let has_many = |client: &Arc<Client>| {
             client.connection_requests() > few || client.owner_requests() > 4 * few
@@ -128,11 +144,24 @@ impl Admission {
         {
             return Err(ApiError::rate_limited(
                 "The server has few places left, and this client has many open requests. Retry later.",
-                1,
             ));
         }
-        Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
-            ApiError::rate_limited("The server has too many open requests. Retry later.", 1)
+        self.place(client.and_then(|client| client.quota()))
+    }
+
+    /// A place for a request of which nothing is known but what its key may use.
+    ///
+    /// # Errors
+    /// 429 when all are taken, or when nothing is left to the key.
+    pub(crate) fn place(&self, quota: Option<&Arc<Quota>>) -> Result<Admitted, ApiError> {
+        let place = Arc::clone(&self.requests).try_acquire_owned();
+        let place = place.map_err(|_| {
+            ApiError::rate_limited("The server has too many open requests. Retry later.")
+        })?;
+        let of_key = quota.map(Quota::admit).transpose()?;
+        Ok(Admitted {
+            _place: place,
+            of_key,
         })
     }
 
@@ -233,7 +262,7 @@ mod tests {
         let admission = Admission::new(1, 1, 1 << 20);
         let first = admission.admit(None).unwrap();
         let refused = admission.admit(None).unwrap_err();
-        assert_eq!((refused.status(), refused.retry_after_s), (429, Some(1)));
+        assert_eq!((refused.status(), refused.retry_after_s()), (429, Some(1)));
         drop(first);
         assert!(admission.admit(None).is_ok());
     }
@@ -262,17 +291,14 @@ mod tests {
     }
 
     /// As many requests of `connection` as are admitted.
-    fn fill(
-        admission: &Admission,
-        connection: &Arc<Connection>,
-    ) -> Vec<(Arc<Client>, OwnedSemaphorePermit)> {
+    fn fill(admission: &Admission, connection: &Arc<Connection>) -> Vec<(Arc<Client>, Admitted)> {
         let mut held = Vec::new();
         loop {
             let client = Client::new(Arc::clone(connection));
             match admission.admit(Some(&client)) {
                 Ok(permit) => held.push((client, permit)),
                 Err(error) => {
-                    assert_eq!((error.status(), error.retry_after_s), (429, Some(1)));
+                    assert_eq!((error.status(), error.retry_after_s()), (429, Some(1)));
                     return held;
                 }
             }
@@ -297,7 +323,7 @@ mod tests {
                 loop {
                     let client = Client::new(Arc::clone(&connection));
                     if one_key {
-                        client.has_key(&key);
+                        client.has_key(&key, None);
                     }
                     match admission.admit(Some(&client)) {
                         Ok(permit) => held.push((client, permit)),

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 
 pub(crate) use self::file::KeyFile;
 use crate::client::Held;
+use crate::quota::{Limits, Quota};
 
 /// How often the file is looked at: a key that was taken out must soon be worth nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -41,6 +42,15 @@ impl std::fmt::Debug for ApiKey {
 pub(crate) struct Key {
     secret: ApiKey,
     pub(crate) held: Arc<Held>,
+    /// What they may use; `None`: as much as there is.
+    pub(crate) quota: Option<Arc<Quota>>,
+}
+
+/// A key with the limits of its own, as it is declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeclaredKey {
+    secret: ApiKey,
+    limits: Option<Limits>,
 }
 
 /// All keys, as they are now.
@@ -50,11 +60,18 @@ pub(crate) struct ApiKeys {
     /// The key that comes from no file.
     fixed: Option<ApiKey>,
     file: Option<KeyFile>,
+    /// Of each key without limits of its own.
+    limits: Limits,
 }
 
 impl ApiKeys {
     /// The key of the command line or the environment, and those of a file; `None` without any.
-    pub(crate) fn new(fixed: Option<&ApiKey>, file: Option<&KeyFile>) -> Option<Self> {
+    /// `limits` are those of each key that declares none.
+    pub(crate) fn new(
+        fixed: Option<&ApiKey>,
+        file: Option<&KeyFile>,
+        limits: Option<Limits>,
+    ) -> Option<Self> {
         if fixed.is_none() && file.is_none() {
             return None;
         }
@@ -62,6 +79,7 @@ impl ApiKeys {
             keys: ArcSwap::default(),
             fixed: fixed.cloned(),
             file: file.cloned(),
+            limits: limits.unwrap_or_default(),
         };
         keys.set(file.map(|file| file.keys.as_slice()).unwrap_or_default());
         Some(keys)
@@ -106,16 +124,32 @@ impl ApiKeys {
         }
     }
 
-    fn set(&self, of_file: &[ApiKey]) {
+    fn set(&self, of_file: &[DeclaredKey]) {
         let before = self.keys.load();
-        let keys = self.fixed.iter().chain(of_file).map(|secret| {
+        let fixed = self.fixed.iter().map(|secret| (secret, None));
+        let of_file = of_file.iter().map(|key| (&key.secret, key.limits));
+        let keys = fixed.chain(of_file).map(|(secret, limits)| {
             let same = before.iter().find(|key| key.secret == *secret);
-            same.cloned().unwrap_or_else(|| Key {
+            let quota = same.and_then(|key| key.quota.clone());
+            let limits = limits.unwrap_or(self.limits);
+            Key {
                 secret: secret.clone(),
-                held: Arc::default(),
-            })
+                held: same.map_or_else(Arc::default, |key| Arc::clone(&key.held)),
+                quota: limits.is_any().then(|| limited(quota, limits)),
+            }
         });
         self.keys.store(Arc::new(keys.collect()));
+    }
+}
+
+/// The quota with these limits; what is used of an earlier one stays used.
+fn limited(earlier: Option<Arc<Quota>>, limits: Limits) -> Arc<Quota> {
+    match earlier {
+        Some(quota) => {
+            quota.set(limits);
+            quota
+        }
+        None => Arc::new(Quota::new(limits)),
     }
 }
 
@@ -125,8 +159,11 @@ mod tests {
 
     #[test]
     fn a_key_keeps_its_counts_when_others_change() {
-        let keys = ApiKeys::new(Some(&ApiKey::new("fixed".to_owned())), None).unwrap();
-        let new = |key: &str| ApiKey::new(key.to_owned());
+        let keys = ApiKeys::new(Some(&ApiKey::new("fixed".to_owned())), None, None).unwrap();
+        let new = |key: &str| DeclaredKey {
+            secret: ApiKey::new(key.to_owned()),
+            limits: None,
+        };
         keys.set(&[new("one"), new("two")]);
         let one = keys.find(b"one").unwrap();
         keys.set(&[new("three"), new("one")]);
@@ -136,5 +173,31 @@ mod tests {
             assert!(keys.find(wrong).is_none());
         }
         assert!(!format!("{keys:?}").contains("three"));
+    }
+
+    #[test]
+    fn a_key_has_its_own_limits_or_those_of_all() {
+        let fixed = ApiKey::new("fixed".to_owned());
+        let all = "requests=2".parse().unwrap();
+        let keys = ApiKeys::new(Some(&fixed), None, Some(all)).unwrap();
+        let new = |limits: &str| DeclaredKey {
+            secret: ApiKey::new("one".to_owned()),
+            limits: limits.parse().ok(),
+        };
+        let left = |key: &[u8]| {
+            let quota = keys.find(key).unwrap().quota.unwrap();
+            quota.left().requests.map(|rate| rate.limit)
+        };
+        keys.set(&[new("")]);
+        assert_eq!((left(b"fixed"), left(b"one")), (Some(2), Some(2)));
+        let before = keys.find(b"one").unwrap().quota.unwrap();
+        keys.set(&[new("requests=3")]);
+        assert_eq!((left(b"fixed"), left(b"one")), (Some(2), Some(3)));
+        assert!(Arc::ptr_eq(
+            &before,
+            &keys.find(b"one").unwrap().quota.unwrap()
+        ));
+        keys.set(&[new("tokens=3")]);
+        assert_eq!(left(b"one"), None, "its own limits are all that it has");
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use http::Extensions;
 use parking_lot::Mutex;
 
+use crate::quota::Quota;
+
 /// What a connection, an address or a key has open.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
@@ -143,11 +145,18 @@ impl PartialEq for Owner {
     }
 }
 
+/// What a request's key has open, and what it may use where that is limited.
+#[derive(Debug)]
+struct KeyUse {
+    held: Arc<Held>,
+    quota: Option<Arc<Quota>>,
+}
+
 /// One request of a client, open for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Client {
     connection: Arc<Connection>,
-    key: OnceLock<Arc<Held>>,
+    key: OnceLock<KeyUse>,
 }
 
 impl Client {
@@ -170,7 +179,8 @@ impl Client {
 
     /// Whose request it is.
     pub(crate) fn owner(&self) -> Owner {
-        self.key.get().map(Owner::of_key).unwrap_or_default()
+        let key = self.key.get();
+        key.map(|key| Owner::of_key(&key.held)).unwrap_or_default()
     }
 
     /// The connection that the request came on.
@@ -179,10 +189,16 @@ impl Client {
     }
 
     /// Counts the request for an API key, too; once.
-    pub(crate) fn has_key(&self, key: &Arc<Held>) {
-        if self.key.set(Arc::clone(key)).is_ok() {
+    pub(crate) fn has_key(&self, key: &Arc<Held>, quota: Option<Arc<Quota>>) {
+        let held = Arc::clone(key);
+        if self.key.set(KeyUse { held, quota }).is_ok() {
             key.requests.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    /// What its key may use, where that is limited.
+    pub(crate) fn quota(&self) -> Option<&Arc<Quota>> {
+        self.key.get()?.quota.as_ref()
     }
 
     /// Requests that its connection has open, this one included.
@@ -227,7 +243,7 @@ impl Client {
         let address = self.connection.address.as_ref().map(|(_, held)| &**held);
         address
             .into_iter()
-            .chain(self.key.get().map(|held| &**held))
+            .chain(self.key.get().map(|key| &*key.held))
     }
 
     fn held(&self) -> impl Iterator<Item = &Held> {
@@ -269,8 +285,8 @@ mod tests {
         );
         let key = Arc::new(Held::default());
         let (first, second) = (Client::new(one.clone()), Client::new(two));
-        first.has_key(&key);
-        first.has_key(&key);
+        first.has_key(&key, None);
+        first.has_key(&key, None);
         assert_eq!(first.connection_requests(), 1);
         assert_eq!(first.owner_requests(), 2, "one address");
         assert!(one.idle_for().is_none());

@@ -1,11 +1,16 @@
 //! From failures to answers. Owns how worker errors and [`ApiError`] map to HTTP; the error envelopes are
 //! inflight-openai's and inflight-anthropic's.
 
+use std::time::Duration;
+
 use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use inflight_anthropic::error as anthropic;
 use inflight_openai::ApiError;
 use tonic::Code;
+
+/// What OpenAI's clients read before `retry-after`, which has no parts of seconds.
+pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// What a failed response carries for the access log: no text, since that may quote the client.
 #[derive(Clone, Debug)]
@@ -94,8 +99,9 @@ fn with_body(error: &ApiError, body: axum::body::Body) -> Response {
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    if let Some(seconds) = error.retry_after_s {
+    if let Some((seconds, millis)) = error.retry_after_s().zip(error.retry_after_ms()) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis));
     }
     let failure = Failure {
         code: error.code(),
@@ -120,7 +126,7 @@ pub(crate) fn from_worker(code: Code, text: &str, retry_after_ms: u32) -> ApiErr
         Code::ResourceExhausted => {
             let mut full = ApiError::unavailable("The model's worker is full. Retry later.");
             if retry_after_ms > 0 {
-                full.retry_after_s = Some(retry_after_ms.div_ceil(1000));
+                full.retry_after = Some(Duration::from_millis(retry_after_ms.into()));
             }
             full
         }
@@ -193,15 +199,21 @@ mod tests {
             let error = from_worker(code, "the text", 0);
             assert_eq!(error.status(), status, "{code}");
             assert_eq!(error.message.contains("the text"), tells, "{code}");
-            assert_eq!(error.retry_after_s.is_some(), status == 503, "{code}");
+            assert_eq!(error.retry_after.is_some(), status == 503, "{code}");
         }
     }
 
     #[test]
     fn a_full_worker_tells_when_it_expects_to_have_room() {
-        for (milliseconds, seconds) in [(0, 1), (1, 1), (1000, 1), (2001, 3)] {
+        for (milliseconds, seconds, exact) in
+            [(0, 1, 1000), (1, 1, 1), (1000, 1, 1000), (2001, 3, 2001)]
+        {
             let error = from_worker(Code::ResourceExhausted, "full", milliseconds);
-            assert_eq!((error.status(), error.retry_after_s), (503, Some(seconds)));
+            assert_eq!(
+                (error.status(), error.retry_after_s()),
+                (503, Some(seconds))
+            );
+            assert_eq!(error.retry_after_ms(), Some(exact));
         }
     }
 
@@ -211,5 +223,6 @@ mod tests {
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()["content-type"], "application/json");
         assert_eq!(response.headers()["retry-after"], "1");
+        assert_eq!(response.headers()["retry-after-ms"], "1000");
     }
 }

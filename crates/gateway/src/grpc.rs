@@ -120,6 +120,9 @@ impl Service {
         }
         let mut request = Request::new(message);
         request.extensions_mut().insert(call);
+        if let Some(quota) = client.as_ref().and_then(|client| client.quota()) {
+            request.extensions_mut().insert(Arc::clone(quota));
+        }
         Ok(request)
     }
 

@@ -22,7 +22,7 @@
 //! |---|---|
 //! | `cli`, `options`, `option_layers`, `option_file`, `template_option`, `log`, `run` | the command, its options and where they may be, the log, the gateway's life |
 //! | `server`, `router`, `middleware` | sockets and connections, routes, what every request passes through |
-//! | `access`, `admission`, `client` | which requests are let in, how much at once, who holds what |
+//! | `access`, `admission`, `client`, `quota` | which requests are let in, how much at once, who holds and may use what |
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
 //! | `guide` | whether schemas and regular expressions can be followed |
@@ -50,6 +50,7 @@ mod option_file;
 mod option_layers;
 mod option_list;
 mod options;
+mod quota;
 mod request_body;
 mod response_store;
 mod router;

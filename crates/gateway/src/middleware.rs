@@ -1,8 +1,10 @@
 //! What every request passes through. Owns the order: the request gets its id, its head is checked,
-//! the handler answers, the answer is recorded. Knows no handler.
+//! the handler answers, the answer tells what is left to its client and is recorded. Knows no handler.
 
 mod access_log;
+mod rate_limits;
 mod request_id;
+mod timing;
 
 use std::sync::Arc;
 
@@ -13,7 +15,10 @@ use http::{HeaderValue, Version, header};
 use inflight_openai::ApiError;
 
 use self::access_log::Requested;
+use self::rate_limits::Dialect;
 pub(crate) use self::request_id::RequestContext;
+pub(crate) use self::timing::Timing;
+use crate::client::Client;
 use crate::error;
 use crate::request_body;
 use crate::state::AppState;
@@ -36,6 +41,8 @@ pub(crate) async fn around(
     };
     let needs_key = requested.is_openai || requested.is_anthropic || requested.is_kserve;
     let allowed = state.access.check(&mut request, needs_key);
+    let client = Client::of(request.extensions());
+    let quota = client.and_then(|client| client.quota()).cloned();
     let mut response = match allowed {
         Ok(()) => {
             request.extensions_mut().insert(context.clone());
@@ -45,6 +52,13 @@ pub(crate) async fn around(
     };
     if requested.is_anthropic {
         error::in_anthropics_form(&mut response, &context.id);
+    }
+    if let Some(quota) = quota {
+        let dialect = match requested.is_anthropic {
+            true => Dialect::Anthropic,
+            false => Dialect::OpenAi,
+        };
+        rate_limits::tell(&quota.left(), dialect, response.headers_mut());
     }
     access_log::record(&state.metrics, &context, &requested, &mut response);
     response

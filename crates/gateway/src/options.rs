@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{ArgGroup, Parser};
 use http::{HeaderValue, Uri};
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 
@@ -11,6 +11,7 @@ use crate::api_key::{ApiKey, KeyFile};
 use crate::log::LogFormat;
 use crate::model::for_model::ForModel;
 use crate::model::formats::FormatChoice;
+use crate::quota::Limits;
 use crate::template_option::{
     ChatTemplateOption, HistoryTemplate, history_template, history_template_file,
 };
@@ -18,6 +19,7 @@ use crate::template_option::{
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "inflight-gateway", version)]
+#[command(group = ArgGroup::new("keys").args(["api_key", "api_key_file"]).multiple(true))]
 pub struct GatewayOptions {
     /// File of options in TOML, such as `max-connections = 100`. Flags win over it, and so do environment variables:
     /// `INFLIGHT_` and an option's name, such as `INFLIGHT_MAX_CONNECTIONS`, with commas between several values
@@ -88,14 +90,20 @@ pub struct GatewayOptions {
     #[arg(conflicts_with = "history_template")]
     pub history_template_file: Option<HistoryTemplate>,
 
-    /// Key that clients must send as `Authorization: Bearer KEY`; by default, no key is required. Everyone on
-    /// the machine can read it here: prefer the environment, or a file
+    /// Key that clients must send as `Authorization: Bearer KEY` or `x-api-key: KEY`; by default, no key is
+    /// required. Everyone on the machine can read it here: prefer the environment, or a file
     #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true, value_parser = api_key)]
     pub api_key: Option<ApiKey>,
 
-    /// File of keys that are accepted, one on each line, `#` starts a comment; read again when it changes
+    /// File of keys that are accepted, one on each line, `#` starts a comment; read again when it changes. A key's
+    /// own limits follow it: `KEY requests=60 tokens=40000 concurrent=8`
     #[arg(long, value_name = "FILE", value_parser = KeyFile::read)]
     pub api_key_file: Option<KeyFile>,
+
+    /// What each key without limits of its own may use, such as `requests=60,tokens=40000,concurrent=8`: requests and
+    /// tokens a minute, and open requests. By default, no limits
+    #[arg(long, value_name = "LIMITS", requires = "keys")]
+    pub key_limits: Option<Limits>,
 
     /// Origin whose web pages may use the API, such as `https://chat.example.com`, or `*`; repeat for
     /// several. By default, none

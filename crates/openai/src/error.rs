@@ -3,7 +3,13 @@
 //!
 //! openai-python retries 408, 409, 429 and every 5xx, so a failure that would repeat has none of those.
 
+mod schema;
+
+use std::time::Duration;
+
 use serde::Serialize;
+
+pub use self::schema::error_schema;
 
 /// What kind of failure, as data: the status, `type` and `code` follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +29,8 @@ pub enum ErrorKind {
     /// The request comes from where none is accepted, whatever its key.
     Forbidden,
     RateLimited,
+    /// Its client has used the tokens that it may.
+    TokensUsed,
     Internal,
     /// The model's answer is not what the request demands; another attempt may be.
     InvalidAnswer,
@@ -33,8 +41,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    #[cfg(test)]
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::InvalidRequest,
         Self::ContextLengthExceeded,
         Self::InvalidApiKey,
@@ -46,6 +53,7 @@ impl ErrorKind {
         Self::UnsupportedMediaType,
         Self::Forbidden,
         Self::RateLimited,
+        Self::TokensUsed,
         Self::Internal,
         Self::InvalidAnswer,
         Self::Unavailable,
@@ -62,7 +70,7 @@ impl ErrorKind {
             Self::MethodNotAllowed => 405,
             Self::PayloadTooLarge => 413,
             Self::UnsupportedMediaType => 415,
-            Self::RateLimited => 429,
+            Self::RateLimited | Self::TokensUsed => 429,
             Self::Internal => 500,
             Self::InvalidAnswer => 502,
             Self::Unavailable => 503,
@@ -84,6 +92,7 @@ impl ErrorKind {
             | Self::UnsupportedMediaType
             | Self::Forbidden => "invalid_request_error",
             Self::RateLimited => "requests",
+            Self::TokensUsed => "tokens",
             Self::Internal | Self::InvalidAnswer | Self::Unavailable | Self::Timeout => {
                 "server_error"
             }
@@ -102,7 +111,7 @@ impl ErrorKind {
             Self::PayloadTooLarge => Some("request_too_large"),
             Self::UnsupportedMediaType => Some("unsupported_media_type"),
             Self::Forbidden => Some("forbidden"),
-            Self::RateLimited => Some("rate_limit_exceeded"),
+            Self::RateLimited | Self::TokensUsed => Some("rate_limit_exceeded"),
             Self::Internal => Some("server_error"),
             Self::InvalidAnswer => Some("invalid_answer"),
             Self::Unavailable => Some("service_unavailable"),
@@ -137,13 +146,21 @@ pub struct ApiError {
     /// The field at fault, as a path: `messages[0].content[1]`.
     pub param: Option<String>,
     pub message: String,
-    /// Seconds until another attempt makes sense: the `Retry-After` header.
-    pub retry_after_s: Option<u32>,
+    /// The time until another attempt makes sense: the headers `retry-after` and `retry-after-ms`.
+    pub retry_after: Option<Duration>,
 }
 
-/// Seconds a client waits where nothing better is known: a worker that restarts is back in about
+/// What a limit is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateUnit {
+    RequestsPerMinute,
+    TokensPerMinute,
+    OpenRequests,
+}
+
+/// How long a client waits where nothing better is known: a worker that restarts is back in about
 /// this time, and openai-python waits no longer than 120 s.
-const DEFAULT_RETRY_AFTER_S: u32 = 1;
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl ApiError {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
@@ -152,7 +169,7 @@ impl ApiError {
             code: None,
             param: None,
             message: message.into(),
-            retry_after_s: None,
+            retry_after: None,
         }
     }
 
@@ -306,16 +323,46 @@ impl ApiError {
     }
 
     /// 429: the server holds as many requests as it may.
-    pub fn rate_limited(message: impl Into<String>, retry_after_s: u32) -> Self {
+    pub fn rate_limited(message: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorKind::RateLimited, message);
-        error.retry_after_s = Some(retry_after_s);
+        error.retry_after = Some(DEFAULT_RETRY_AFTER);
         error
+    }
+
+    /// 429: the client's API key has used what it may, and has room again after `wait`. In OpenAI's words.
+    pub fn rate_limit_reached(unit: RateUnit, limit: u64, wait: Duration) -> Self {
+        let (kind, what) = match unit {
+            RateUnit::RequestsPerMinute => (ErrorKind::RateLimited, "requests per min (RPM)"),
+            RateUnit::TokensPerMinute => (ErrorKind::TokensUsed, "tokens per min (TPM)"),
+            RateUnit::OpenRequests => (ErrorKind::RateLimited, "concurrent requests"),
+        };
+        let seconds = (wait.as_secs_f64() * 1e3).ceil() / 1e3;
+        let mut error = Self::new(
+            kind,
+            format!(
+                "Rate limit reached for this API key on {what}: Limit {limit}. Please try again in {seconds}s."
+            ),
+        );
+        error.retry_after = Some(wait);
+        error
+    }
+
+    /// Whole seconds until another attempt makes sense, rounded up.
+    pub fn retry_after_s(&self) -> Option<u32> {
+        let millis = self.retry_after_ms()?;
+        u32::try_from(millis.div_ceil(1000)).ok()
+    }
+
+    /// The same in milliseconds.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        let nanos = self.retry_after?.as_nanos();
+        u64::try_from(nanos.div_ceil(1_000_000)).ok()
     }
 
     /// 503: no worker can serve the request now.
     pub fn unavailable(message: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorKind::Unavailable, message);
-        error.retry_after_s = Some(DEFAULT_RETRY_AFTER_S);
+        error.retry_after = Some(DEFAULT_RETRY_AFTER);
         error
     }
 
@@ -382,7 +429,7 @@ mod tests {
 
     use super::*;
 
-    fn one_of_each() -> Vec<ApiError> {
+    pub(super) fn one_of_each() -> Vec<ApiError> {
         let none: [&str; 0] = [];
         vec![
             ApiError::invalid_request("temperature", "too hot"),
@@ -401,7 +448,8 @@ mod tests {
             ApiError::payload_too_large(33_554_432),
             ApiError::unsupported_media_type("not JSON"),
             ApiError::forbidden("origin_not_allowed", "not you"),
-            ApiError::rate_limited("busy", 2),
+            ApiError::rate_limited("busy"),
+            ApiError::rate_limit_reached(RateUnit::TokensPerMinute, 9, Duration::from_millis(1)),
             ApiError::unavailable("no worker"),
             ApiError::invalid_answer("no call"),
             ApiError::timeout("too late"),
@@ -452,6 +500,7 @@ mod tests {
                 (415, invalid, Some("unsupported_media_type")),
                 (403, invalid, Some("forbidden")),
                 (429, "requests", Some("rate_limit_exceeded")),
+                (429, "tokens", Some("rate_limit_exceeded")),
                 (500, "server_error", Some("server_error")),
                 (502, "server_error", Some("invalid_answer")),
                 (503, "server_error", Some("service_unavailable")),
@@ -462,11 +511,11 @@ mod tests {
 
     #[test]
     fn only_failures_that_may_pass_are_retried_by_clients() {
-        use ErrorKind::{Internal, InvalidAnswer, RateLimited, Timeout, Unavailable};
+        use ErrorKind::{Internal, InvalidAnswer, RateLimited, Timeout, TokensUsed, Unavailable};
         for kind in ErrorKind::ALL {
             let may_pass = matches!(
                 kind,
-                RateLimited | Internal | InvalidAnswer | Unavailable | Timeout
+                RateLimited | TokensUsed | Internal | InvalidAnswer | Unavailable | Timeout
             );
             let is_retried = matches!(kind.status(), 408 | 409 | 429) || kind.status() >= 500;
             assert_eq!(is_retried, may_pass, "{kind:?}");
@@ -476,8 +525,9 @@ mod tests {
     #[test]
     fn overload_tells_when_to_come_back() {
         for error in one_of_each() {
-            let waits = matches!(error.kind, ErrorKind::RateLimited | ErrorKind::Unavailable);
-            assert_eq!(error.retry_after_s.is_some(), waits, "{:?}", error.kind);
+            use ErrorKind::{RateLimited, TokensUsed, Unavailable};
+            let waits = matches!(error.kind, RateLimited | TokensUsed | Unavailable);
+            assert_eq!(error.retry_after.is_some(), waits, "{:?}", error.kind);
         }
     }
 

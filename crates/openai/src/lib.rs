@@ -34,7 +34,7 @@ mod response;
 pub mod responses;
 pub mod tokenize;
 
-pub use error::{ApiError, ErrorKind};
+pub use error::{ApiError, ErrorKind, RateUnit, error_schema};
 pub use extensions::{BeamSearch, Extensions, Truncation};
 pub use generation::{Generation, Sampling};
 pub use guide::{Guide, GuideKind};

@@ -12,6 +12,8 @@ use std::time::Duration;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use inflight_openai::ApiError;
+
+use crate::error::RETRY_AFTER_MS;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Allows every host or origin.
@@ -19,13 +21,21 @@ const ANY: &str = "*";
 /// How long a browser may remember a preflight.
 const PREFLIGHT_AGE: Duration = Duration::from_secs(600);
 /// Headers of ours that scripts may read.
-const EXPOSED: [HeaderName; 6] = [
+const EXPOSED: [HeaderName; 14] = [
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("request-id"),
     HeaderName::from_static("openai-processing-ms"),
     HeaderName::from_static("openai-version"),
     HeaderName::from_static("x-inflight-ignored-fields"),
     header::RETRY_AFTER,
+    RETRY_AFTER_MS,
+    HeaderName::from_static("server-timing"),
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
 /// The rules for this gateway.

@@ -1,10 +1,11 @@
-//! A file of API keys: one a line; empty lines and lines that start with `#` say nothing. Owns its form and
-//! how a change is noticed.
+//! A file of API keys: one a line, and after it the limits of the key, if it has its own; empty lines and lines that
+//! start with `#` say nothing. Owns its form and how a change is noticed.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use super::ApiKey;
+use super::{ApiKey, DeclaredKey};
+use crate::quota::Limits;
 
 /// Larger files are a mistake.
 const MAX_BYTES: u64 = 1 << 20;
@@ -15,7 +16,7 @@ const MAX_KEYS: usize = 1000;
 #[derive(Clone, Debug)]
 pub struct KeyFile {
     path: PathBuf,
-    pub(super) keys: Vec<ApiKey>,
+    pub(super) keys: Vec<DeclaredKey>,
     seen: Option<Stamp>,
 }
 
@@ -55,7 +56,7 @@ impl KeyFile {
         Some((data.modified().ok()?, data.len(), data.ino()))
     }
 
-    fn read_keys(&self) -> Result<Vec<ApiKey>, String> {
+    fn read_keys(&self) -> Result<Vec<DeclaredKey>, String> {
         use std::io::Read;
         let unreadable = |error: std::io::Error| format!("cannot read the file: {error}");
         let file = std::fs::File::open(&self.path).map_err(unreadable)?;
@@ -69,21 +70,27 @@ impl KeyFile {
     }
 }
 
-fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
+fn parse(text: &str) -> Result<Vec<DeclaredKey>, String> {
     let mut keys = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
+        let number = number + 1;
+        let (key, limits) = line.split_once([' ', '\t']).unwrap_or((line, ""));
         // Anything else cannot be sent in a header. The key itself is never shown.
-        if !line.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let number = number + 1;
+        if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(format!(
                 "line {number} is not a key: a key has no spaces and only ASCII characters"
             ));
         }
-        keys.push(ApiKey::new(line.to_owned()));
+        let limits = (!limits.is_empty()).then(|| limits.parse::<Limits>());
+        let limits = limits.transpose();
+        keys.push(DeclaredKey {
+            secret: ApiKey::new(key.to_owned()),
+            limits: limits.map_err(|error| format!("line {number}, after the key: {error}"))?,
+        });
     }
     match keys.len() {
         0 => Err("the file has no key; write one on each line".to_owned()),
@@ -99,8 +106,17 @@ mod tests {
     #[test]
     fn keys_are_one_a_line_with_comments() {
         let keys = parse("# team a\nsk-one\r\n\n  sk-two  \n#sk-three\n").unwrap();
-        let expected = ["sk-one", "sk-two"].map(|key| ApiKey::new(key.to_owned()));
-        assert_eq!(keys, expected);
+        let declared = |key: &str, limits: &str| DeclaredKey {
+            secret: ApiKey::new(key.to_owned()),
+            limits: limits.parse().ok(),
+        };
+        assert_eq!(keys, ["sk-one", "sk-two"].map(|key| declared(key, "")));
+        let keys = parse("sk-one  requests=5\tconcurrent=1 \nsk-two tokens=7\n").unwrap();
+        let expected = [
+            ("sk-one", "requests=5 concurrent=1"),
+            ("sk-two", "tokens=7"),
+        ];
+        assert_eq!(keys, expected.map(|(key, limits)| declared(key, limits)));
         let many = "k\n".repeat(MAX_KEYS + 1);
         for bad in ["", "# only\n", "two words\n", "schl\u{fc}ssel\n", &many] {
             let error = parse(bad).unwrap_err();

@@ -19,6 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
 
 use super::status;
+use crate::quota::Quota;
 use crate::state::AppState;
 use crate::upstream::forward::{CallContext, Source, Target};
 
@@ -38,8 +39,9 @@ pub(super) fn open(
 ) -> Answers {
     let (_, mut extensions, incoming) = request.into_parts();
     let context = extensions.remove::<CallContext>().unwrap_or_default();
+    let quota = extensions.remove::<Arc<Quota>>();
     let (sender, answers) = mpsc::channel(WAITING);
-    let reading = read(Arc::clone(state), context, incoming, sender.clone());
+    let reading = read(Arc::clone(state), context, quota, incoming, sender.clone());
     tokio::spawn(async move {
         tokio::select! {
             () = reading => {}
@@ -53,6 +55,7 @@ pub(super) fn open(
 async fn read(
     state: Arc<AppState>,
     context: CallContext,
+    quota: Option<Arc<Quota>>,
     mut incoming: Streaming<ModelInferRequest>,
     sender: mpsc::Sender<Answer>,
 ) {
@@ -67,7 +70,7 @@ async fn read(
         match message {
             Ok(Some(message)) => {
                 let (id, model) = (message.id.clone(), message.model_name.clone());
-                let place = match state.admission.admit(None) {
+                let place = match state.admission.place(quota.as_ref()) {
                     Ok(place) => Some(Arc::new(place)),
                     Err(error) => {
                         let _ = sender.send(Ok(failed(id, model, &status(&error)))).await;

@@ -7,13 +7,12 @@ use std::time::Instant;
 use axum::extract::Request;
 use inflight_openai::{ApiError, Generation, IgnoredFields};
 use inflight_text::StopMatcher;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::deadline::deadline;
 use super::locate::{Located, no_worker};
 use super::prompt::PreparedPrompt;
 use super::unanswered::Unanswered;
-use crate::admission::Work;
+use crate::admission::{Admitted, Work};
 use crate::client::Client;
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
@@ -39,7 +38,7 @@ pub(super) struct Received {
 #[derive(Debug)]
 pub(super) struct Arrival {
     context: RequestContext,
-    admitted: OwnedSemaphorePermit,
+    admitted: Admitted,
 }
 
 /// A request that is checked, rendered and tokenized.

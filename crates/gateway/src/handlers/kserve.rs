@@ -157,7 +157,7 @@ impl Upstream for Sender<'_> {
             Err(RestError {
                 status: status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
                 message: error.message.clone(),
-                retry_after_s: error.retry_after_s,
+                retry_after_s: error.retry_after_s(),
             })
         })
     }

@@ -27,6 +27,7 @@ pub(crate) async fn create_message(
     let (prepared, arrival) = received.prepare(&state, Work::Renders, prepare).await?;
     let unanswered = generate::start(&state, &prepared, arrival)?;
     let request = response::begin(unanswered, &prepared).await?;
+    let timing = response::timing(&request, &prepared);
     let answer = answer(&prepared);
     let response = match prepared.generation.stream {
         true => response::events(EventBody::new(request, |request, out| {
@@ -34,7 +35,7 @@ pub(crate) async fn create_message(
         })),
         false => response::json(&whole(&request, answer))?,
     };
-    Ok(response::finish(response, &prepared))
+    Ok(response::finish(response, &prepared, timing))
 }
 
 /// `POST /v1/messages/count_tokens`.

@@ -15,6 +15,7 @@ use super::locate::Located;
 use super::models;
 use super::unanswered::Unanswered;
 use crate::error::LoggedAtEnd;
+use crate::middleware::Timing;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, EventWriter};
 use crate::stream::chunks::ChunkWriter;
@@ -35,12 +36,22 @@ pub(super) async fn answer(
     shape: Shape,
 ) -> Result<Response, ApiError> {
     let mut request = begin(unanswered, prepared).await?;
+    let timing = timing(&request, prepared);
     let response = if prepared.generation.stream {
         streamed(request, prepared, shape)
     } else {
         complete(&mut request, prepared, shape)?
     };
-    Ok(finish(response, prepared))
+    Ok(finish(response, prepared, timing))
+}
+
+/// Where the time went until the answer can be sent.
+pub(super) fn timing(request: &ActiveRequest, prepared: &Prepared) -> Option<Timing> {
+    let (upstream, first) = request.times()?;
+    Some(Timing {
+        upstream,
+        first_token: Some(first).filter(|_| prepared.generation.stream),
+    })
 }
 
 /// Waits until the answer can be sent, in whatever shape.
@@ -60,8 +71,15 @@ pub(super) async fn begin(
 }
 
 /// Completes the answer to a request that was dispatched.
-pub(super) fn finish(mut response: Response, prepared: &Prepared) -> Response {
+pub(super) fn finish(
+    mut response: Response,
+    prepared: &Prepared,
+    timing: Option<Timing>,
+) -> Response {
     response.extensions_mut().insert(LoggedAtEnd);
+    if let Some(timing) = timing {
+        response.extensions_mut().insert(timing);
+    }
     report_ignored(&mut response, &prepared.ignored);
     response
 }

@@ -53,6 +53,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     let (prepared, Asked { head, keeping }, arrival) = prepared;
     let unanswered = generate::start(state, &prepared, arrival)?;
     let mut active = response::begin(unanswered, &prepared).await?;
+    let timing = response::timing(&active, &prepared);
     let answer = if prepared.generation.stream {
         let writer = AnswerWriter::streamed(head);
         response::events(EventBody::new(active, |_, out| {
@@ -61,7 +62,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     } else {
         json(whole(&mut active, AnswerWriter::whole(head), keeping))
     };
-    Ok(response::finish(answer, &prepared))
+    Ok(response::finish(answer, &prepared, timing))
 }
 
 fn prepare(state: &AppState, owner: Owner, body: &[u8]) -> Result<(Prepared, Asked), ApiError> {

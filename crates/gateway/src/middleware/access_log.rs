@@ -5,6 +5,7 @@ use http::{HeaderName, HeaderValue, Method};
 use inflight_rest::Route;
 
 use super::request_id::{ANTHROPIC_REQUEST_ID, REQUEST_ID, RequestContext};
+use super::timing;
 use crate::error::{Failure, LoggedAtEnd};
 use crate::log::millis;
 use crate::metrics::{Metrics, RequestLabels};
@@ -54,6 +55,9 @@ pub(super) fn record(
         let millis = HeaderValue::from(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
         response.headers_mut().insert(PROCESSING_MS, millis);
         response.headers_mut().insert(VERSION, VERSION_VALUE);
+    }
+    if *is_openai || *is_anthropic {
+        timing::tell(response, elapsed);
     }
     metrics
         .requests

@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
@@ -225,6 +226,11 @@ impl ActiveRequest {
     /// Whether every choice has finished.
     pub(crate) fn is_done(&self) -> bool {
         self.unfinished == 0
+    }
+
+    /// The time that a worker has taken so far, and that until its first output, counted from the request's arrival.
+    pub(crate) fn times(&self) -> Option<(Duration, Duration)> {
+        self.record.times()
     }
 
     /// Says that the answer begins: what fails from here on has no response of its own.

@@ -2,10 +2,9 @@
 //! nothing of its content.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tokio::sync::OwnedSemaphorePermit;
-
+use crate::admission::Admitted;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
 
@@ -16,6 +15,8 @@ pub(crate) struct RequestRecord {
     of_model: ModelMetrics,
     pub(super) request_id: Arc<str>,
     started: Instant,
+    /// When a worker was first sent the request.
+    sent: Instant,
     first_output: Option<Instant>,
     /// `None`: the next output says nothing about the time between tokens.
     last_output: Option<Instant>,
@@ -25,11 +26,13 @@ pub(crate) struct RequestRecord {
     end: &'static str,
     /// Whether an answer has begun. A failure before that has a response, and a log line, of its own.
     is_answered: bool,
-    _admitted: OwnedSemaphorePermit,
+    /// Whether the prompt has been counted for the client's key.
+    prompt_is_counted: bool,
+    admitted: Admitted,
 }
 
 impl RequestRecord {
-    /// A request for the served `model` that arrived at `started` and was admitted. `prompt_tokens` are `None` where
+    /// A request for the served `model` that arrived at `started`, was admitted, and has been sent to a worker now. `prompt_tokens` are `None` where
     /// the gateway does not count them.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
@@ -37,16 +40,18 @@ impl RequestRecord {
         request_id: Arc<str>,
         started: Instant,
         prompt_tokens: Option<u64>,
-        admitted: OwnedSemaphorePermit,
+        admitted: Admitted,
     ) -> Self {
         metrics.active_requests.inc();
         let of_model = metrics.for_model(model);
         of_model.tokens_in.inc_by(prompt_tokens.unwrap_or(0));
+        admitted.used(prompt_tokens.unwrap_or(0));
         Self {
             of_model,
             metrics,
             request_id,
             started,
+            sent: Instant::now(),
             first_output: None,
             last_output: None,
             intervals: IntervalBatch::default(),
@@ -54,7 +59,8 @@ impl RequestRecord {
             completion_tokens: 0,
             end: "cancelled",
             is_answered: false,
-            _admitted: admitted,
+            prompt_is_counted: prompt_tokens.is_some(),
+            admitted,
         }
     }
 
@@ -76,6 +82,13 @@ impl RequestRecord {
                 self.intervals.flush(&self.of_model.inter_token_time);
             }
         }
+    }
+
+    /// The time that a worker has taken so far, and when its first output came, counted from the request's arrival.
+    pub(super) fn times(&self) -> Option<(Duration, Duration)> {
+        let first = self.first_output? - self.started;
+        let last = self.last_output.or(self.first_output)?;
+        Some((last.saturating_duration_since(self.sent), first))
     }
 
     /// Notes that every choice has finished.
@@ -106,6 +119,9 @@ impl Drop for RequestRecord {
         self.metrics.active_requests.dec();
         self.intervals.flush(&self.of_model.inter_token_time);
         self.of_model.ended(self.end);
+        let prompt = self.prompt_tokens.filter(|_| !self.prompt_is_counted);
+        self.admitted
+            .used(prompt.unwrap_or(0) + self.completion_tokens);
         let total = self.started.elapsed();
         if matches!(self.end, "stop" | "length") {
             self.of_model.request_time.observe(total.as_secs_f64());

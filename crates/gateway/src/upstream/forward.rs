@@ -18,7 +18,7 @@ use inflight_kserve::inference::{
 };
 use inflight_kserve::names::ERROR_CODE;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tonic::{Code, Request, Status, Streaming};
 
 pub(crate) use self::streams::ForwardStream;
@@ -26,6 +26,7 @@ use super::classify::classify;
 use super::dispatch::MOST_WORKERS;
 use super::pool::Client;
 use super::table::{NoPeer, Picked, Table, WorkerSlot};
+use crate::admission::Admitted;
 use crate::metrics::{Metrics, RetryLabels, RetryReason};
 
 /// How long a model's metadata is taken to hold: as long as a configuration is between two looks at it.
@@ -44,7 +45,7 @@ pub(crate) struct CallContext {
     /// When a stream must have begun.
     pub first_response: Option<(Instant, Duration)>,
     /// Its place among the admitted ones, held until the last of it is gone.
-    pub place: Option<Arc<OwnedSemaphorePermit>>,
+    pub place: Option<Arc<Admitted>>,
 }
 
 /// See the module.

@@ -17,6 +17,7 @@ mod lifecycle;
 mod messages;
 mod messages_tools;
 mod preparing;
+mod rate_limits;
 mod responses;
 mod sharing;
 mod support;
