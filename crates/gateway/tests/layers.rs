@@ -41,7 +41,7 @@ const CRATE: Arrows = &[
     ("router", &["handlers", "middleware", "state"]),
     ("grpc", &["client", "middleware", "quota", "state", "upstream"]),
     ("run", &["grpc", "options", "router", "server", "state", "upstream"]),
-    ("cli", &["log", "option_layers", "options", "run"]),
+    ("cli", &["log", "option_layers", "options", "run", "server"]),
 ];
 
 #[rustfmt::skip]
