@@ -212,6 +212,7 @@ class Told:
     cached_tokens: list[int] = field(default_factory=list)
     logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
     context_logits: npt.NDArray[np.float32] | None = None
+    embedding: npt.NDArray[np.float32] | None = None
 
 
 #: What was told, by (client id, sequence index).
@@ -237,6 +238,9 @@ def collect(rows: Sequence[Row], into: AllTold | None = None) -> AllTold:
         if row.context_logits is not None:
             assert one.context_logits is None
             one.context_logits = row.context_logits
+        if row.embedding is not None:
+            assert one.embedding is None
+            one.embedding = row.embedding
         if row.cached_tokens is not None:
             one.cached_tokens.append(row.cached_tokens)
         if row.prompt is not None:

@@ -32,6 +32,8 @@ pub const LOGIT_BIAS_IDS: &str = "inflight_logit_bias_ids";
 pub const LOGIT_BIAS_VALUES: &str = "inflight_logit_bias_values";
 /// Input, BYTES `[1]`: requests with different salts share no block of the KV cache.
 pub const CACHE_SALT: &str = "inflight_cache_salt";
+/// Input, BYTES `[1]`: how the prompt becomes an embedding, `mean` or `last`.
+pub const POOLING: &str = "inflight_pooling";
 
 /// Output, INT32 `[sequences]`: TensorRT-LLM's FinishReason number; sent when named in `outputs`.
 pub const FINISH_REASON: &str = "inflight_finish_reason";
@@ -44,6 +46,8 @@ pub const TOP_LOG_PROBS: &str = "inflight_top_log_probs";
 pub const PROMPT_LOG_PROBS: &str = "inflight_prompt_log_probs";
 pub const PROMPT_TOP_LOG_PROB_IDS: &str = "inflight_prompt_top_log_prob_ids";
 pub const PROMPT_TOP_LOG_PROBS: &str = "inflight_prompt_top_log_probs";
+/// Output, FP32 `[hidden size]`: the prompt's embedding, of length 1; sent when named in `outputs`.
+pub const EMBEDDING: &str = "inflight_embedding";
 
 /// Columns of a step message (see [`crate::step`]).
 pub(crate) const SEQUENCE_INDEX: &str = "inflight_sequence_index";

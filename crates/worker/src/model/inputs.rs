@@ -451,6 +451,9 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list(names::CACHE_SALT, Bytes, SCALAR, Passed)
         .needs(can::CACHE_SALT, Never)
         .undeclared(),
+    list(names::POOLING, Bytes, SCALAR, Passed)
+        .needs(can::EMBEDDINGS, Never)
+        .undeclared(),
 ];
 
 /// The input with this name.

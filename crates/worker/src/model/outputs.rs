@@ -62,6 +62,7 @@ pub(crate) static OUTPUTS: &[OutputSpec] = &[
     ours(names::PROMPT_LOG_PROBS, Fp32, &[-1]),
     ours(names::PROMPT_TOP_LOG_PROB_IDS, Int32, &[-1, -1]),
     ours(names::PROMPT_TOP_LOG_PROBS, Fp32, &[-1, -1]),
+    ours(names::EMBEDDING, Fp32, &[-1]),
 ];
 
 /// The place of the output with this name in [`OUTPUTS`].

@@ -73,6 +73,7 @@ CAPABILITIES = (
     "top_p_decay",
     "perf_metrics",
     "prompt_tuning",
+    "embeddings",
 )
 
 

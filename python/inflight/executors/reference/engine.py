@@ -29,6 +29,7 @@ from .log_probs import chosen_and_best
 from .lora import Adapter
 from .metrics import SequenceMetrics
 from .planner import Planner
+from .pooling import Pool
 from .refusal import Refused
 from .rows import PromptRecord, Row, TokenRecord
 from .runner import Outcome, Pending, Runner, Work
@@ -221,7 +222,15 @@ class Engine:
                 self._finish(chunk.sequence, FinishReason.LENGTH, iteration)
 
     def _take_prompts(self, work: Work, outcome: Outcome) -> None:
-        """Fills in the logits and log probabilities of prompt tokens."""
+        """Fills in the logits, log probabilities and hidden states of prompt tokens."""
+        for place, hidden in outcome.hidden.items():
+            chunk = work.chunks[place]
+            owner = chunk.sequence.owner
+            if owner.pool is None or owner.prompt_recorded:
+                continue
+            if chunk.first == 0:
+                owner.pool = Pool()  # it begins again after a pause
+            owner.pool.add(hidden)
         for place, logits in outcome.chunk_logits.items():
             chunk = work.chunks[place]
             wanted = chunk.sequence.owner.context_logits
@@ -366,6 +375,8 @@ class Engine:
             state.cache_root = reuse.root(state.cache_root + state.adapter.fingerprint)
         if width is not None:
             state.prompt_record = PromptRecord.empty(len(request.input_token_ids), width)
+        if admitted.extras.pooling is not None:
+            state.pool = Pool()
         if output.return_context_logits:
             state.context_logits = np.zeros(
                 (len(request.input_token_ids), self._bounds.vocab_size), dtype=np.float32

@@ -19,6 +19,7 @@ from inflight.executors.base import NamedTensor, Request, StatusCode
 from .adapters import LoraRequest
 from .arrays import Float32
 from .guides import GUIDE_TYPES, GuideRequest
+from .pooling import POOLINGS, Pooling
 from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
 from .reuse import DEFAULT_PLAN, DEFAULT_RETENTION, Retention, RetentionPlan
@@ -65,6 +66,8 @@ class Extras:
     guide: GuideRequest | None = None
     lora: LoraRequest | None = None
     prompt_tuning: PromptTuning | None = None
+    #: How the prompt becomes an embedding; None: it is not asked for.
+    pooling: Pooling | None = None
 
 
 def read_extras(request: Request) -> Extras:
@@ -94,6 +97,13 @@ def _priority(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
 
 def _cache_salt(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     return replace(extras, cache_salt=text(tensors[CACHE_SALT]).encode())
+
+
+def _pooling(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    name = text(tensors[POOLING])
+    if name not in POOLINGS:
+        raise invalid(f"{POOLING} is `{name}`; use one of {', '.join(POOLINGS)}")
+    return replace(extras, pooling=Pooling(name))
 
 
 def _retention(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
@@ -238,6 +248,7 @@ def text(tensor: NamedTensor) -> str:
 
 
 CACHE_SALT = "inflight_cache_salt"
+POOLING = "inflight_pooling"
 
 _NOTHING = Extras()
 
@@ -247,6 +258,7 @@ _Reader = Callable[[Extras, dict[str, NamedTensor]], Extras]
 _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     (("priority",), _priority),
     ((CACHE_SALT,), _cache_salt),
+    ((POOLING,), _pooling),
     (("guided_decoding_guide_type", "guided_decoding_guide"), _guide),
     (("lora_task_id", "lora_weights", "lora_config"), _lora),
     (("prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size"), _prompt_tuning),

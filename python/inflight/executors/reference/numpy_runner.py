@@ -129,7 +129,15 @@ class NumpyRunner:
                 span = next(spans)
                 wanted.append(range(span.start, span.stop))
         wanted_rows = [row for rows in wanted for row in rows]
-        rows = np.array(choosing_rows + prompt_rows + wanted_rows, dtype=np.int64)
+        pooled = {
+            place: range(
+                span.start + chunk.pooled.start - chunk.first, span.start + chunk.pooled.stop - chunk.first
+            )
+            for place, (chunk, span) in enumerate(zip(work.chunks, batch.context, strict=False))
+            if chunk.pooled
+        }
+        pooled_rows = [row for part in pooled.values() for row in part]
+        rows = np.array(choosing_rows + prompt_rows + wanted_rows + pooled_rows, dtype=np.int64)
         hidden = self._steps.forward(batch, rows)
         told_rows = len(choosing_rows) + len(prompt_rows)
         prompts = self._tell_prompts(work.chunks, hidden[len(choosing_rows) : told_rows])
@@ -148,9 +156,13 @@ class NumpyRunner:
         for part in wanted:
             given.append(self._steps.logits(hidden[offset : offset + len(part)]))
             offset += len(part)
+        states: dict[int, Float32] = {}
+        for place, part in pooled.items():
+            states[place] = hidden[offset : offset + len(part)]
+            offset += len(part)
         places = [place for place, chunk in enumerate(work.chunks) if chunk.logit_rows]
         chunk_logits = dict(zip(places, given, strict=False))
-        return Outcome(tokens, told, prompts, kept, chunk_logits, given[len(places) :])
+        return Outcome(tokens, told, prompts, kept, chunk_logits, given[len(places) :], states)
 
     def collect(self, pending: Pending) -> Outcome:
         return cast(Outcome, pending)

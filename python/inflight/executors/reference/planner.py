@@ -284,6 +284,7 @@ class Planner:
             chooses=generates and not sequence.chooses_on_the_host,
             prompt_width=None if record is None else record.top_ids.shape[1],
             logit_rows=logit_rows,
+            pooled=_pooled(sequence, first) if telling else range(0),
         )
 
     def _probe_drafts(self, sequence: SequenceState, drafts: int) -> Probe:
@@ -321,3 +322,11 @@ class Planner:
             Probe(sequence, [beam.tokens[-1]], position, list(table.blocks))
             for beam, table in zip(beams.beams, tables, strict=True)
         ]
+
+
+def _pooled(sequence: SequenceState, first: int) -> range:
+    """The positions of a chunk from ``first`` on that an embedding is made of."""
+    pooling = sequence.owner.admitted.extras.pooling
+    if pooling is None:
+        return range(0)
+    return pooling.rows(first, sequence.context_done, len(sequence.prompt))

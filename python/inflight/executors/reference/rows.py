@@ -72,6 +72,8 @@ class Row:
     cached_tokens: int | None = None
     #: ``[prompt, vocabulary]``, on the request's first row.
     context_logits: Float32 | None = None
+    #: ``[hidden_size]``, on the request's first row.
+    embedding: Float32 | None = None
     #: Present when the request asked for what it took.
     metrics: Sequence[NamedTensor] = ()
 
@@ -98,9 +100,11 @@ def pack(rows: Sequence[Row]) -> ResponseBatch:
         if row.cached_tokens is not None:
             columns.cached(number, row.cached_tokens)
         if row.context_logits is not None:
-            columns.tensor(number, _logits("context_logits", row.context_logits))
+            columns.tensor(number, _floats("context_logits", row.context_logits))
+        if row.embedding is not None:
+            columns.tensor(number, _floats("inflight_embedding", row.embedding))
         if told is not None and told.logits:
-            columns.tensor(number, _logits("generation_logits", np.stack(told.logits)[None]))
+            columns.tensor(number, _floats("generation_logits", np.stack(told.logits)[None]))
         for tensor in row.metrics:
             columns.tensor(number, tensor)
         if row.prompt is not None:
@@ -109,7 +113,7 @@ def pack(rows: Sequence[Row]) -> ResponseBatch:
     return columns.pack()
 
 
-def _logits(name: str, values: Float32) -> NamedTensor:
+def _floats(name: str, values: Float32) -> NamedTensor:
     return NamedTensor(name, "FP32", values.shape, values.astype("<f4").tobytes())
 
 

@@ -43,6 +43,8 @@ class Chunk:
     prompt_width: int | None = None
     #: How many of its last rows give their logits to the host.
     logit_rows: int = 0
+    #: The positions whose final hidden states go to the host.
+    pooled: range = range(0)
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -120,6 +122,8 @@ class Outcome:
     chunk_logits: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
     #: For each of `Work.probes`: ``[tokens, vocabulary]``.
     probe_logits: Sequence[npt.NDArray[np.float32]] = ()
+    #: By place in `Work.chunks`, for the chunks with positions that are ``pooled``: ``[positions, hidden]``.
+    hidden: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
 
 
 class Pending(Protocol):

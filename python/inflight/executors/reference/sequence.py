@@ -17,6 +17,7 @@ from .cache import BlockTable
 from .drafts import Drafts
 from .lora import Adapter
 from .metrics import SequenceMetrics
+from .pooling import Pool
 from .reuse import NO_MATCH, Match, with_extra_ids
 from .rows import PromptRecord, Row, TokenRecord
 from .sampler import SamplerState
@@ -38,6 +39,8 @@ class RequestState:
     adapter: Adapter | None = None
     #: ``[prompt, vocabulary]``, filled like the record and given out with it.
     context_logits: Float32 | None = None
+    #: Filled like the record, where an embedding is asked for.
+    pool: Pool | None = None
     #: By the clock of `engine.Iteration`.
     arrived_s: float = 0.0
 
@@ -143,9 +146,10 @@ class SequenceState:
 
     @property
     def tells_of_the_prompt(self) -> bool:
-        """Whether every token of its prompt must be computed, since its logits are asked for."""
+        """Whether every token of its prompt must be computed, since what it gives is asked for."""
         owner = self.owner
-        asked = owner.prompt_record is not None or owner.context_logits is not None
+        wanted = (owner.prompt_record, owner.context_logits, owner.pool)
+        asked = any(one is not None for one in wanted)
         return self.index == 0 and asked and not owner.prompt_recorded
 
     @property
@@ -180,6 +184,7 @@ class SequenceState:
             self.record = TokenRecord()
         if self.tells_of_the_prompt and reason != FinishReason.CANCELLED:
             row.prompt, row.context_logits = owner.prompt_record, owner.context_logits
+            row.embedding = None if owner.pool is None else owner.pool.embedding()
             owner.context_logits = None
             owner.prompt_recorded = True
         return row

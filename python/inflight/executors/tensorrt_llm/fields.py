@@ -359,6 +359,7 @@ FIELDS: tuple[Field, ...] = (
         Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
     Field("inflight_cache_salt", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    Field("inflight_pooling", _REFERENCE_ONLY, _REFERENCE_ONLY),
     # KServe request parameters, not tensors; the worker passes them under these names.
     _passed(
         "request_type",

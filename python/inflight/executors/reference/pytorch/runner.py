@@ -45,6 +45,8 @@ class _Launched:
     logits: dict[int, Tensor] = field(default_factory=dict)
     chunk_logits: dict[int, list[Tensor]] = field(default_factory=dict)
     probe_logits: list[list[Tensor]] = field(default_factory=list)
+    #: Hidden states for the host, by chunk.
+    hidden: dict[int, Tensor] = field(default_factory=dict)
     done: Any = None
 
 
@@ -105,6 +107,7 @@ class TorchRunner:
             {row: logits.numpy() for row, logits in launched.logits.items()},
             {place: _joined(parts) for place, parts in launched.chunk_logits.items()},
             [_joined(parts) for parts in launched.probe_logits],
+            {place: hidden.numpy() for place, hidden in launched.hidden.items()},
         )
 
     def _launch(self, work: Work) -> _Launched:
@@ -217,13 +220,21 @@ class TorchRunner:
     def _mix(self, work: Work, generation: Any, launched: _Launched) -> Tensor:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are chosen."""
         packed = Packed.of(work, generation, self._size, self._steps.spare.slot + 1)
-        told = any(chunk.prompt_width is not None or chunk.logit_rows for chunk in work.chunks)
+        told = any(
+            chunk.prompt_width is not None or chunk.logit_rows or chunk.pooled for chunk in work.chunks
+        )
         embedded = packed.take_virtual(work, self._vocab_size)
         logits = self._steps.mix(packed, self._probe_tables(work), told, _adapters(work), embedded)
         if told or work.probes:
             chunks = packed.moved_chunks(packed.shape.rounded())
             self._tell_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)
             self._give_logits(work, chunks, launched)
+            for place, (chunk, (row, *_)) in enumerate(zip(work.chunks, chunks, strict=False)):
+                if chunk.pooled:
+                    start, stop = (
+                        row + position - chunk.first for position in (chunk.pooled.start, chunk.pooled.stop)
+                    )
+                    launched.hidden[place] = self._download(self._steps.hidden(start, stop).float())
         return logits
 
     def _probe_tables(self, work: Work) -> Any:

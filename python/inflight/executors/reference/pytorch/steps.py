@@ -163,6 +163,10 @@ class DeviceSteps:
         """Logits of rows of the latest `mix` that kept its hidden states, in its rounded shape."""
         return self._model.logits(self._hidden[start:stop])
 
+    def hidden(self, start: int, stop: int) -> Tensor:
+        """The rows' final hidden states themselves, whole on every rank."""
+        return self._hidden[start:stop]
+
     def take(self, tokens: Tensor) -> None:
         """Tokens that rank 0 chose otherwise than by the best logit: int32 ``[rows]``."""
         self.chosen[: len(tokens)] = tokens
