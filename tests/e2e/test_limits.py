@@ -197,10 +197,10 @@ def test_a_client_waits_as_its_key_s_limit_tells(start: Start, tmp_path: Path) -
             assert used.status == 200
             assert used.headers["x-ratelimit-limit-requests"] == "20"
         with pytest.raises(openai.RateLimitError, match="requests per min") as refused:
-            client.completions.create(**body)
+            client.completions.create(model=MODEL_NAME, prompt="Hi")
         assert refused.value.code == "rate_limit_exceeded"
         patient = client.with_options(max_retries=2)
-        raw = patient.completions.with_raw_response.create(**body, max_tokens=16)
+        raw = patient.completions.with_raw_response.create(model=MODEL_NAME, prompt="Hi", max_tokens=16)
     assert raw.retries_taken == 1
     assert 0 < int(used.headers["retry-after-ms"]) <= 3000
     assert 0 < int(used.headers["retry-after"]) <= 3
