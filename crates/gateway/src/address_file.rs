@@ -89,13 +89,14 @@ fn parse(text: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Reads `HOST:PORT`, also as a URL.
+/// Reads `HOST:PORT`, also as a URL; `https://` says that the server speaks TLS, and stays.
 ///
 /// # Errors
 /// What it must be.
 pub(crate) fn worker_address(text: &str) -> Result<String, String> {
     let bare = text.strip_prefix("http://").unwrap_or(text);
-    let port = bare.rsplit_once(':').and_then(|(host, port)| {
+    let server = bare.strip_prefix("https://").unwrap_or(bare);
+    let port = server.rsplit_once(':').and_then(|(host, port)| {
         let port = port.parse::<u16>().ok()?;
         (!host.is_empty() && port > 0).then_some(port)
     });
@@ -114,8 +115,13 @@ mod tests {
     #[test]
     fn worker_addresses_have_a_host_and_a_port() {
         assert_eq!(worker_address("http://a:1").unwrap(), "a:1");
+        assert_eq!(worker_address("https://a:1").unwrap(), "https://a:1");
         assert_eq!(worker_address("[::1]:8001").unwrap(), "[::1]:8001");
-        for bad in ["a", "a:", ":1", "a:b", "a:0", "a:99999", ""] {
+        let no_port = ["a", "a:", ":1", "a:b", "a:0", "a:99999", ""];
+        for bad in no_port
+            .into_iter()
+            .chain(["https://a", "https://:1", "http://https://a"])
+        {
             assert!(worker_address(bad).is_err(), "{bad}");
         }
     }

@@ -114,7 +114,15 @@ async fn run(options: &GatewayOptions) -> i32 {
         }
     };
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
-    let on_bound = |address| report(&format!("inflight gateway: listening on http://{address}"));
+    let scheme = match options.tls_certificate {
+        Some(_) => "https",
+        None => "http",
+    };
+    let on_bound = |address| {
+        report(&format!(
+            "inflight gateway: listening on {scheme}://{address}"
+        ))
+    };
     let handed_over = async {
         hand_over.recv().await;
         tracing::info!("another gateway has taken over; ending with the last request");
@@ -132,7 +140,9 @@ async fn run(options: &GatewayOptions) -> i32 {
                 Err(error) => {
                     report(&format!("error: {}", inflight_kserve::error_chain(&error)));
                     match error {
-                        ServeError::Tokenizer(_) => 2,
+                        ServeError::Tokenizer(_)
+                        | ServeError::Tls(_)
+                        | ServeError::UpstreamTls(_) => 2,
                         ServeError::Bind { .. } | ServeError::BindGrpc { .. } => 1,
                     }
                 }

@@ -16,12 +16,12 @@ use inflight_kserve::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
 use inflight_openai::ApiError;
-use tokio::net::TcpListener;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::client::{Addresses, Client, Connection};
 use crate::middleware::RequestContext;
+use crate::server::Port;
 use crate::state::AppState;
 use crate::upstream::forward::CallContext;
 
@@ -42,7 +42,7 @@ pub(crate) struct GrpcLimits {
 /// Serves until `stopped` resolves and open calls have ended. Once `shutdown` has resolved, they have the grace
 /// period.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    port: Port,
     state: Arc<AppState>,
     limits: GrpcLimits,
     stopped: impl Future<Output = ()> + Send + 'static,
@@ -62,7 +62,10 @@ pub(crate) async fn serve(
     })
     .max_concurrent_streams(MAX_STREAMS)
     .add_service(service)
-    .serve_with_incoming_shutdown(accept(listener, limits.max_connections), stopped);
+    .serve_with_incoming_shutdown(
+        accept(port.listener, limits.max_connections, port.tls),
+        stopped,
+    );
     let over = async {
         shutdown.await;
         // A moment more than the HTTP port has: its end interrupts what is open here, too.

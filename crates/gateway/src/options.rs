@@ -38,7 +38,22 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "PORT")]
     pub grpc_port: Option<u16>,
 
-    /// gRPC address of a worker or Triton server; repeat for several
+    /// Certificate of these ports, then those that lead to its authority, as a PEM file: clients then use `https://`
+    /// and gRPC over TLS. Read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_certificate: Option<PathBuf>,
+
+    /// The certificate's private key, as a PEM file without a passphrase
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Authorities of clients, as a PEM file: only clients with a certificate of theirs may connect then, health
+    /// checks included
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// gRPC address of a worker or Triton server, with `https://` before it if the server speaks TLS; repeat for
+    /// several
     #[arg(long = "worker", alias = "triton-endpoint")]
     #[arg(value_name = "HOST:PORT", value_parser = worker_address)]
     #[arg(required_unless_present_any = ["worker_files", "worker_names"])]
@@ -53,6 +68,23 @@ pub struct GatewayOptions {
     /// again every 5 seconds
     #[arg(long = "worker-dns", value_name = "NAME:PORT", value_parser = worker_address)]
     pub worker_names: Vec<String>,
+
+    /// Authorities of the workers and Triton servers that speak TLS, as a PEM file. By default, those that this
+    /// machine trusts
+    #[arg(long, value_name = "FILE")]
+    pub upstream_ca: Option<PathBuf>,
+
+    /// Certificate to show to such servers, as a PEM file
+    #[arg(long, value_name = "FILE", requires = "upstream_key")]
+    pub upstream_certificate: Option<PathBuf>,
+
+    /// That certificate's private key, as a PEM file without a passphrase
+    #[arg(long, value_name = "FILE", requires = "upstream_certificate")]
+    pub upstream_key: Option<PathBuf>,
+
+    /// Name in such servers' certificates, where it is not the host of their address
+    #[arg(long, value_name = "NAME")]
+    pub upstream_server_name: Option<String>,
 
     /// Directory of the Hugging Face tokenizer of one Triton model, or of all without their own. Inflight
     /// workers provide theirs

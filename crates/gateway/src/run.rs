@@ -5,12 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use inflight_tls::{ClientTls, HandshakeError, TlsError};
+
 use crate::grpc::{self, GrpcLimits};
 use crate::options::GatewayOptions;
 use crate::router;
 use crate::server;
+use crate::server::Port;
 use crate::server::listeners::Listeners;
 use crate::state::AppState;
+use crate::tls_options;
 use crate::upstream::chat_templates::ChatTemplates;
 use crate::upstream::connect::Connector;
 use crate::upstream::context::{Context, Limits};
@@ -23,6 +27,12 @@ pub enum ServeError {
     /// A directory given with `--tokenizer` cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A file for TLS on the ports cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A file for TLS to workers cannot be used.
+    #[error(transparent)]
+    UpstreamTls(#[from] HandshakeError),
     /// The port cannot be opened.
     #[error("cannot listen on port `{port}` of `{host}`; choose another with `--port`")]
     Bind {
@@ -71,6 +81,8 @@ pub(crate) async fn serve_on(
     handed_over: impl Future<Output = ()>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let tls = tls_options::of_ports(options)?;
+    let upstream_tls = tls_options::of_upstream(options)?;
     let are_shared = listeners.are_shared();
     let bound = listeners.next(&options.host, options.port).await;
     let (listener, address) = bound.map_err(|source| ServeError::Bind {
@@ -97,7 +109,7 @@ pub(crate) async fn serve_on(
         ChatTemplates::new(options),
     )?;
     let state = AppState::new(options);
-    let workers = connect_workers(&state, options, tokenizers);
+    let workers = connect_workers(&state, options, tokenizers, upstream_tls);
     let _key_watch = state.access.watch_keys();
     tokio::pin!(shutdown);
     if are_shared {
@@ -116,7 +128,8 @@ pub(crate) async fn serve_on(
     let (stop_grpc, stopped) = tokio::sync::oneshot::channel::<()>();
     let (hurry_grpc, hurried) = tokio::sync::oneshot::channel::<()>();
     let grpc = grpc.map(|(listener, address)| {
-        tracing::info!("listening on grpc://{address}");
+        let scheme = if tls.is_some() { "grpcs" } else { "grpc" };
+        tracing::info!("listening on {scheme}://{address}");
         let limits = GrpcLimits {
             max_message_bytes: options.grpc_max_message_bytes,
             max_connections: options.max_connections,
@@ -129,8 +142,12 @@ pub(crate) async fn serve_on(
         let hurried = async {
             let _ = hurried.await;
         };
-        tokio::spawn(grpc::serve(
+        let port = Port {
             listener,
+            tls: tls.clone(),
+        };
+        tokio::spawn(grpc::serve(
+            port,
             Arc::clone(&state),
             limits,
             stopped,
@@ -159,7 +176,7 @@ pub(crate) async fn serve_on(
     };
     let router = router::router(Arc::clone(&state));
     server::serve(
-        listener,
+        Port { listener, tls },
         router,
         limits,
         handed_over,
@@ -197,6 +214,7 @@ fn connect_workers(
     state: &AppState,
     options: &GatewayOptions,
     tokenizers: Tokenizers,
+    tls: ClientTls,
 ) -> tokio::task::JoinSet<()> {
     let context = Context {
         table: Arc::clone(&state.table),
@@ -208,6 +226,7 @@ fn connect_workers(
             slow_client: Duration::from_secs(options.slow_client_s),
         },
         templates: ChatTemplates::new(options),
+        tls,
     };
     let connector = Arc::new(Connector::new(context, tokenizers));
     let mut tasks = tokio::task::JoinSet::new();

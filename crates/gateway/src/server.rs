@@ -27,14 +27,24 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
+use inflight_tls::{ServerStream, ServerTls};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use self::connections::{Connections, idle};
 use self::delivery::{DeliveredBody, StreamExecutor};
-use self::hang_up::HangUp;
+use self::hang_up::{HangUp, WatchedStream};
 use self::socket::GuardedSocket;
 use crate::client::{Addresses, Client, Connection};
+
+/// Where clients connect, and how.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub listener: TcpListener,
+    /// `None`: in plain text.
+    pub tls: Option<ServerTls>,
+}
 
 /// Limits of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +99,7 @@ enum Drain {
 /// `interrupt` is called when the grace is over and requests remain: it ends them with an error, and
 /// they get a moment to say so before their connections are cut.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    port: Port,
     router: Router,
     limits: ConnectionLimits,
     handed_over: impl Future<Output = ()>,
@@ -121,6 +131,7 @@ pub(crate) async fn serve(
     let last_answers = Arc::new(AtomicBool::new(false));
     let mut connections = tokio::task::JoinSet::new();
     let service = TowerToHyperService::new(router);
+    let Port { listener, tls } = port;
     tokio::pin!(handed_over, shutdown);
 
     let is_handed_over = loop {
@@ -150,18 +161,29 @@ pub(crate) async fn serve(
         }
         let listed = open.add(Arc::clone(&client));
         let (stream, hang_up) = hang_up::watch(stream);
-        let socket = GuardedSocket::new(stream, limits.header_timeout, limits.write_stall);
-        let connection = builder
-            .serve_connection(
-                TokioIo::new(socket),
-                counted(service.clone(), &client, &last_answers),
-            )
-            .into_owned();
-        let draining = draining.clone();
-        connections.spawn(async move {
-            attend(connection, &hang_up, &client, limits, draining).await;
-            drop(listed);
-        });
+        let mut accepted = Accepted {
+            hang_up,
+            client,
+            limits,
+            last_answers: Arc::clone(&last_answers),
+            draining: draining.clone(),
+        };
+        let (builder, service) = (Arc::clone(&builder), service.clone());
+        match &tls {
+            None => connections.spawn(async move {
+                accepted.serve(stream, &builder, service).await;
+                drop(listed);
+            }),
+            Some(tls) => {
+                let tls = tls.clone();
+                connections.spawn(async move {
+                    if let Some(stream) = accepted.shake_hands(stream, &tls).await {
+                        accepted.serve(stream, &builder, service).await;
+                    }
+                    drop(listed);
+                })
+            }
+        };
     };
     drop(listener);
 
@@ -185,6 +207,63 @@ pub(crate) async fn serve(
         let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
     }
     connections.shutdown().await;
+}
+
+/// A connection whose stream is still plain bytes.
+struct Accepted {
+    hang_up: HangUp,
+    client: Arc<Connection>,
+    limits: ConnectionLimits,
+    last_answers: Arc<AtomicBool>,
+    draining: watch::Receiver<Drain>,
+}
+
+impl Accepted {
+    /// The stream over TLS; `None` if the handshake fails, or the connection is in the way before its end.
+    async fn shake_hands(
+        &mut self,
+        stream: WatchedStream,
+        tls: &ServerTls,
+    ) -> Option<ServerStream<WatchedStream>> {
+        tokio::select! {
+            biased;
+            _ = self.draining.wait_for(|drain| *drain == Drain::Now) => None,
+            () = self.client.closing.notified() => None,
+            shaken = tls.accept(stream) => match shaken {
+                Ok(stream) => Some(stream),
+                Err(reason) => {
+                    tracing::debug!(%reason, peer = %self.client.peer, "no TLS connection");
+                    None
+                }
+            },
+        }
+    }
+
+    /// Serves HTTP until the connection ends.
+    async fn serve<S>(
+        self,
+        stream: S,
+        builder: &auto::Builder<StreamExecutor>,
+        service: TowerToHyperService<Router>,
+    ) where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self {
+            hang_up,
+            client,
+            limits,
+            last_answers,
+            draining,
+        } = self;
+        let socket = GuardedSocket::new(stream, limits.header_timeout, limits.write_stall);
+        let connection = builder
+            .serve_connection(
+                TokioIo::new(socket),
+                counted(service, &client, &last_answers),
+            )
+            .into_owned();
+        attend(connection, &hang_up, &client, limits, draining).await;
+    }
 }
 
 /// The service of one connection: each request is counted for its client until its response has left. With

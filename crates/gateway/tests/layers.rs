@@ -27,6 +27,7 @@ const CRATE: Arrows = &[
     ("address_file", &[]),
     ("template_option", &[]),
     ("options", &["address_file", "api_key", "log", "model", "quota", "template_option"]),
+    ("tls_options", &["options"]),
     ("option_file", &[]),
     ("option_layers", &["option_file"]),
     ("option_list", &["log", "options"]),
@@ -39,8 +40,8 @@ const CRATE: Arrows = &[
     ("handlers", &["access", "admission", "client", "error", "metrics", "middleware", "model", "request_body",
                    "response_store", "state", "stream", "translate", "upstream"]),
     ("router", &["handlers", "middleware", "state"]),
-    ("grpc", &["client", "middleware", "quota", "state", "upstream"]),
-    ("run", &["grpc", "options", "router", "server", "state", "upstream"]),
+    ("grpc", &["client", "middleware", "quota", "server", "state", "upstream"]),
+    ("run", &["grpc", "options", "router", "server", "state", "tls_options", "upstream"]),
     ("cli", &["log", "option_layers", "options", "run", "server"]),
 ];
 

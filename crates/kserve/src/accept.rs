@@ -1,4 +1,4 @@
-//! The connections of a gRPC port, and how many there may be. Knows nothing of what they carry.
+//! The connections of a gRPC port, plain or over TLS, and how many there may be. Knows nothing of what they carry.
 
 use std::io::{Error, IoSlice};
 use std::pin::Pin;
@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::Stream;
+use futures_util::future::{Either, ready};
+use futures_util::stream::{Stream, StreamExt};
+use inflight_tls::{ServerStream, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -19,16 +21,56 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// One connection and its place among those that there may be.
 #[derive(Debug)]
 pub struct Connection {
-    socket: TcpStream,
+    socket: Socket,
     _place: OwnedSemaphorePermit,
 }
 
+#[derive(Debug)]
+enum Socket {
+    Plain(TcpStream),
+    // A session is a kilobyte.
+    Tls(Box<ServerStream<TcpStream>>),
+}
+
 /// Accepted connections, `limit` at once; one more is closed at once, so that its client learns of it. Without
-/// Nagle's delay: each message is complete when it is written.
+/// Nagle's delay: each message is complete when it is written. With `tls`, one that fails its handshake is closed; a
+/// slow one holds its own place alone.
 pub fn accept(
     listener: TcpListener,
     limit: usize,
+    tls: Option<ServerTls>,
 ) -> impl Stream<Item = std::io::Result<Connection>> {
+    let accepted = accept_plain(listener, limit);
+    let Some(tls) = tls else {
+        return Either::Left(accepted.map(|(socket, place)| {
+            Ok(Connection {
+                socket: Socket::Plain(socket),
+                _place: place,
+            })
+        }));
+    };
+    let shaken = accepted.map(move |(socket, place)| {
+        let tls = tls.clone();
+        async move {
+            match tls.accept(socket).await {
+                Ok(stream) => Some(Ok(Connection {
+                    socket: Socket::Tls(Box::new(stream)),
+                    _place: place,
+                })),
+                Err(reason) => {
+                    tracing::debug!(%reason, "no TLS connection");
+                    None
+                }
+            }
+        }
+    });
+    Either::Right(shaken.buffer_unordered(limit.max(1)).filter_map(ready))
+}
+
+fn accept_plain(
+    listener: TcpListener,
+    limit: usize,
+) -> impl Stream<Item = (TcpStream, OwnedSemaphorePermit)> {
     let places = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
     futures_util::stream::unfold(
         (listener, places, false),
@@ -54,11 +96,7 @@ pub fn accept(
                 if let Err(error) = socket.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY not set");
                 }
-                let connection = Connection {
-                    socket,
-                    _place: place,
-                };
-                return Some((Ok(connection), (listener, places, was_full)));
+                return Some(((socket, place), (listener, places, was_full)));
             }
         },
     )
@@ -68,7 +106,10 @@ impl Connected for Connection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.socket.connect_info()
+        match &self.socket {
+            Socket::Plain(socket) => socket.connect_info(),
+            Socket::Tls(stream) => stream.get_ref().0.get_ref().connect_info(),
+        }
     }
 }
 
@@ -78,7 +119,10 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<(), Error>> {
-        Pin::new(&mut self.socket).poll_read(context, buffer)
+        match &mut self.socket {
+            Socket::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
+            Socket::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
     }
 }
 
@@ -88,7 +132,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize, Error>> {
-        Pin::new(&mut self.socket).poll_write(context, bytes)
+        match &mut self.socket {
+            Socket::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
+            Socket::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
     }
 
     fn poll_write_vectored(
@@ -96,21 +143,33 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<Result<usize, Error>> {
-        Pin::new(&mut self.socket).poll_write_vectored(context, parts)
+        match &mut self.socket {
+            Socket::Plain(socket) => Pin::new(socket).poll_write_vectored(context, parts),
+            Socket::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        match &self.socket {
+            Socket::Plain(socket) => socket.is_write_vectored(),
+            Socket::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Pin::new(&mut self.socket).poll_flush(context)
+        match &mut self.socket {
+            Socket::Plain(socket) => Pin::new(socket).poll_flush(context),
+            Socket::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
     }
 
     fn poll_shutdown(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
+        match &mut self.socket {
+            Socket::Plain(socket) => Pin::new(socket).poll_shutdown(context),
+            Socket::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
     }
 }

@@ -1,8 +1,15 @@
-//! How both ends of the wire connect: socket and HTTP/2 settings, and message limits. Knows nothing of
+//! How both ends of the wire connect: socket and HTTP/2 settings, TLS, and message limits. Knows nothing of
 //! models or requests.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
+use inflight_tls::{ClientStream, ClientTls};
+use tokio::net::TcpStream;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint, Server};
 
 use crate::assets::model_assets_client::ModelAssetsClient;
@@ -31,6 +38,8 @@ pub struct TransportOptions {
     pub connection_window_bytes: u32,
     /// Largest message that is read or written.
     pub max_message_bytes: usize,
+    /// For servers whose address starts with `https://`. By default, whoever this machine trusts.
+    pub tls: ClientTls,
 }
 
 impl Default for TransportOptions {
@@ -42,6 +51,7 @@ impl Default for TransportOptions {
             stream_window_bytes: 4 << 20,
             connection_window_bytes: 32 << 20,
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
+            tls: ClientTls::default(),
         }
     }
 }
@@ -49,7 +59,7 @@ impl Default for TransportOptions {
 /// Why a connection could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("`{address}` is not a worker address; write it as `HOST:PORT`")]
+    #[error("`{address}` is not a worker address; write it as `HOST:PORT` or `https://HOST:PORT`")]
     Address {
         address: String,
         source: tonic::transport::Error,
@@ -61,14 +71,89 @@ pub enum ConnectError {
     },
 }
 
-/// Where and how to connect. `address` is `HOST:PORT`, with or without `http://` before it.
-///
-/// # Errors
-/// [`ConnectError::Address`].
-pub fn endpoint(address: &str, options: &TransportOptions) -> Result<Endpoint, ConnectError> {
-    let uri = match address.strip_prefix("http://") {
-        Some(_) => address.to_owned(),
-        None => format!("http://{address}"),
+/// What an address that is reached over TLS starts with.
+pub const HTTPS: &str = "https://";
+
+/// Where and how to connect.
+#[derive(Clone, Debug)]
+pub struct Target {
+    endpoint: Endpoint,
+    /// `None`: in plain text.
+    tls: Option<TlsConnector>,
+}
+
+impl Target {
+    /// `address` is `HOST:PORT`, with `http://`, `https://` or nothing before it.
+    ///
+    /// # Errors
+    /// [`ConnectError::Address`].
+    pub fn new(address: &str, options: &TransportOptions) -> Result<Self, ConnectError> {
+        let is_tls = address.starts_with(HTTPS);
+        Ok(Self {
+            endpoint: endpoint(address, options)?,
+            tls: is_tls.then(|| TlsConnector(options.tls.clone())),
+        })
+    }
+
+    /// The same with other settings of HTTP/2.
+    #[must_use]
+    pub fn map(self, change: impl FnOnce(Endpoint) -> Endpoint) -> Self {
+        Self {
+            endpoint: change(self.endpoint),
+            tls: self.tls,
+        }
+    }
+
+    /// Connects now.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
+        match &self.tls {
+            None => self.endpoint.connect().await,
+            Some(tls) => self.endpoint.connect_with_connector(tls.clone()).await,
+        }
+    }
+
+    /// Connects when it is first used, and again whenever it must. Needs a tokio runtime.
+    pub fn connect_lazy(&self) -> Channel {
+        match &self.tls {
+            None => self.endpoint.connect_lazy(),
+            Some(tls) => self.endpoint.connect_with_connector_lazy(tls.clone()),
+        }
+    }
+}
+
+/// Opens connections over TLS. How long that may take is the endpoint's.
+#[derive(Clone, Debug)]
+struct TlsConnector(ClientTls);
+
+impl Service<Uri> for TlsConnector {
+    type Response = TokioIo<ClientStream<TcpStream>>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let tls = self.0.clone();
+        Box::pin(async move {
+            // An IPv6 address has brackets in a URI, and nowhere else.
+            let host = uri.host().unwrap_or_default();
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let socket = TcpStream::connect((host, uri.port_u16().unwrap_or(443))).await?;
+            socket.set_nodelay(true)?;
+            Ok(TokioIo::new(tls.connect(host, socket).await?))
+        })
+    }
+}
+
+fn endpoint(address: &str, options: &TransportOptions) -> Result<Endpoint, ConnectError> {
+    let uri = match address.contains("://") {
+        true => address.to_owned(),
+        false => format!("http://{address}"),
     };
     let endpoint = Endpoint::from_shared(uri).map_err(|source| ConnectError::Address {
         address: address.to_owned(),
@@ -104,7 +189,7 @@ pub fn endpoint(address: &str, options: &TransportOptions) -> Result<Endpoint, C
 /// # Errors
 /// [`ConnectError`].
 pub async fn connect(address: &str, options: &TransportOptions) -> Result<Channel, ConnectError> {
-    endpoint(address, options)?
+    Target::new(address, options)?
         .connect()
         .await
         .map_err(|source| ConnectError::Connect {
@@ -150,6 +235,7 @@ mod tests {
             ("localhost:8001", "http://localhost:8001/"),
             ("http://10.0.0.7:8001", "http://10.0.0.7:8001/"),
             ("[::1]:8001", "http://[::1]:8001/"),
+            ("https://triton:8001", "https://triton:8001/"),
         ] {
             let endpoint = endpoint(address, &options).unwrap();
             assert_eq!(endpoint.uri().to_string(), uri);

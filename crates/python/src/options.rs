@@ -2,6 +2,7 @@
 //! with its reason; an argument that is left out, or `None`, takes that default.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +18,8 @@ pub(crate) struct PyWorkerOptions(pub(crate) WorkerOptions);
 impl PyWorkerOptions {
     #[new]
     #[pyo3(signature = (
-        *, host=None, grpc_port=None, metrics_port=None, http_port=None, served_model_name=None,
+        *, host=None, grpc_port=None, metrics_port=None, http_port=None, tls_certificate=None,
+        tls_key=None, tls_client_ca=None, served_model_name=None,
         core_model_name=None, exclude_input_in_output=None, fill_outputs=None, accumulate_tokens=None, draft_worker=None,
         draft_model_name=None, assets=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
@@ -35,6 +37,9 @@ impl PyWorkerOptions {
         grpc_port: Option<u16>,
         metrics_port: Option<u16>,
         http_port: Option<u16>,
+        tls_certificate: Option<PathBuf>,
+        tls_key: Option<PathBuf>,
+        tls_client_ca: Option<PathBuf>,
         served_model_name: Option<String>,
         core_model_name: Option<String>,
         exclude_input_in_output: Option<bool>,
@@ -59,6 +64,9 @@ impl PyWorkerOptions {
             grpc_port: grpc_port.unwrap_or(default.grpc_port),
             metrics_port: metrics_port.unwrap_or(default.metrics_port),
             http_port,
+            tls_certificate,
+            tls_key,
+            tls_client_ca,
             served_model_name: served_model_name.unwrap_or(default.served_model_name),
             core_model_name: core_model_name.unwrap_or(default.core_model_name),
             exclude_input_in_output: exclude_input_in_output
@@ -112,6 +120,21 @@ impl PyWorkerOptions {
     #[getter]
     fn http_port(&self) -> Option<u16> {
         self.0.http_port
+    }
+
+    #[getter]
+    fn tls_certificate(&self) -> Option<String> {
+        text(self.0.tls_certificate.as_deref())
+    }
+
+    #[getter]
+    fn tls_key(&self) -> Option<String> {
+        text(self.0.tls_key.as_deref())
+    }
+
+    #[getter]
+    fn tls_client_ca(&self) -> Option<String> {
+        text(self.0.tls_client_ca.as_deref())
     }
 
     #[getter]
@@ -307,6 +330,10 @@ impl PySimulatedOptions {
         let answer = &self.0.answer;
         (!answer.is_empty()).then(|| answer.clone())
     }
+}
+
+fn text(path: Option<&Path>) -> Option<String> {
+    path.map(|path| path.display().to_string())
 }
 
 fn seconds(name: &str, given: Option<f64>, default: Duration) -> PyResult<Duration> {

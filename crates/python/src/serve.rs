@@ -132,14 +132,15 @@ fn serve(
 /// Says where the worker listens, for people and for the supervisor that started it.
 fn announce(bound: BoundAddresses) {
     let mut out = std::io::stdout().lock();
+    let s = if bound.is_tls { "s" } else { "" };
     // A closed standard output does not keep a worker from serving.
     let _ = writeln!(
         out,
-        "inflight worker: listening on grpc://{}\ninflight worker: metrics on http://{}/metrics",
+        "inflight worker: listening on grpc{s}://{}\ninflight worker: metrics on http://{}/metrics",
         bound.grpc, bound.metrics
     );
     if let Some(http) = bound.http {
-        let _ = writeln!(out, "inflight worker: listening on http://{http}");
+        let _ = writeln!(out, "inflight worker: listening on http{s}://{http}");
     }
     let _ = out.flush();
 }

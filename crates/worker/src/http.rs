@@ -16,6 +16,7 @@ use hyper_util::server::conn::auto;
 use inflight_kserve::accept::accept;
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_rest::{Call, Method, NoRoute, RestError, Route, Upstream};
+use inflight_tls::ServerTls;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
@@ -48,6 +49,7 @@ pub(crate) struct HttpLimits {
 /// Serves until `stop` says so; connections then finish their requests.
 pub(crate) async fn serve(
     listener: TcpListener,
+    tls: Option<ServerTls>,
     service: Service,
     limits: HttpLimits,
     stop: watch::Receiver<bool>,
@@ -70,7 +72,7 @@ pub(crate) async fn serve(
         .keep_alive_interval(Duration::from_secs(30));
     let builder = Arc::new(builder);
     let mut connections = JoinSet::new();
-    let mut accepted = pin!(accept(listener, limits.max_connections));
+    let mut accepted = pin!(accept(listener, limits.max_connections, tls));
     let mut stopping = stop.clone();
     loop {
         let connection = tokio::select! {

@@ -5,6 +5,7 @@
 //! Every gRPC call gets UNAVAILABLE with the stage, also as metadata, which gateways show in their readiness.
 
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -13,14 +14,21 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt};
+use inflight_kserve::accept::{Connection, accept};
 use inflight_kserve::names::STAGE_HEADER;
+use inflight_tls::ServerTls;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
+use tonic::transport::server::Connected;
 
 use crate::health;
 use crate::options::{WorkerError, WorkerOptions};
+
+/// Connections over TLS at once while the model loads.
+const MAX_CONNECTIONS: usize = 256;
 
 /// All ports, bound and listening.
 #[derive(Debug)]
@@ -96,6 +104,7 @@ impl Loading {
         };
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().map_err(failed)?;
+        let tls = options.tls()?;
         let listeners = runtime.block_on(Listeners::bind(options))?;
         let grpc = listeners.grpc.0.try_clone().map_err(failed)?;
         let metrics = listeners.metrics.0.try_clone().map_err(failed)?;
@@ -109,8 +118,9 @@ impl Loading {
         let (stop, stopped) = oneshot::channel();
         let shared = Arc::clone(&stage);
         let thread = std::thread::Builder::new().name("loading".to_owned());
-        let thread =
-            thread.spawn(move || runtime.block_on(answer([grpc, metrics], http, shared, stopped)));
+        let thread = thread.spawn(move || {
+            runtime.block_on(answer([grpc, metrics], http, tls, shared, stopped));
+        });
         Ok(Self {
             listeners: Some(listeners),
             stage,
@@ -150,13 +160,23 @@ impl Drop for Loading {
 async fn answer(
     listeners: [TcpListener; 2],
     http: Option<TcpListener>,
+    tls: Option<ServerTls>,
     stage: Arc<Stage>,
     stopped: oneshot::Receiver<()>,
 ) {
     let router = Router::new().fallback(not_yet).with_state(stage);
-    let serve = async |listener: TcpListener| {
+    let plain = async |listener: TcpListener| {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         axum::serve(listener, router.clone()).await
+    };
+    let serve = async |listener: TcpListener| {
+        let Some(tls) = &tls else {
+            return plain(listener).await;
+        };
+        let address = listener.local_addr()?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let accepted = Box::pin(accept(listener, MAX_CONNECTIONS, Some(tls.clone())));
+        axum::serve(Shaken { accepted, address }, router.clone()).await
     };
     let [grpc, metrics] = listeners;
     let http = async {
@@ -166,12 +186,39 @@ async fn answer(
         }
     };
     tokio::select! {
-        ended = async { tokio::try_join!(serve(grpc), serve(metrics), http) } => {
+        ended = async { tokio::try_join!(serve(grpc), plain(metrics), http) } => {
             if let Err(error) = ended {
                 tracing::warn!(%error, "the loading worker no longer answers");
             }
         }
         _ = stopped => {}
+    }
+}
+
+/// Connections over TLS, for axum.
+struct Shaken<S> {
+    accepted: Pin<Box<S>>,
+    address: SocketAddr,
+}
+
+impl<S> axum::serve::Listener for Shaken<S>
+where
+    S: Stream<Item = std::io::Result<Connection>> + Send + 'static,
+{
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        loop {
+            if let Some(Ok(connection)) = self.accepted.next().await {
+                let peer = connection.connect_info().remote_addr();
+                return (connection, peer.unwrap_or(self.address));
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        Ok(self.address)
     }
 }
 

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use inflight_kserve::client::{ConnectError, DEFAULT_MAX_MESSAGE_BYTES};
-
+use inflight_tls::{ServerFiles, ServerTls, TlsError};
 use tracing::level_filters::LevelFilter;
 
 use crate::model::CORE_MODEL;
@@ -29,6 +30,13 @@ pub struct WorkerOptions {
     /// Port for KServe over HTTP, for clients without a gateway. Default: none, because a gateway serves it for all
     /// workers. 0 picks a free port, reported through `on_bound`.
     pub http_port: Option<u16>,
+    /// Certificate of the ports for gRPC and HTTP, which then speak TLS; metrics and health stay plain. Default: none, because workers are on the
+    /// gateway's machine or on a network of their own.
+    pub tls_certificate: Option<PathBuf>,
+    /// The certificate's key; both or neither are given.
+    pub tls_key: Option<PathBuf>,
+    /// Authorities of clients: only who has a certificate of theirs may connect. Default: none.
+    pub tls_client_ca: Option<PathBuf>,
     /// The name that OpenAI clients use; KServe clients have names of their own.
     pub served_model_name: String,
     /// The KServe name of the model that takes token ids. Default: `tensorrt_llm`, Triton's.
@@ -87,6 +95,9 @@ impl Default for WorkerOptions {
             grpc_port: 8001,
             metrics_port: 8002,
             http_port: None,
+            tls_certificate: None,
+            tls_key: None,
+            tls_client_ca: None,
             served_model_name: "inflight-demo".to_owned(),
             core_model_name: CORE_MODEL.to_owned(),
             exclude_input_in_output: false,
@@ -105,6 +116,27 @@ impl Default for WorkerOptions {
             drain_timeout: Duration::from_secs(10),
             slow_reader_timeout: Duration::from_secs(60),
             canary_timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+impl WorkerOptions {
+    /// TLS of the ports; `None`: they speak plain text.
+    ///
+    /// # Errors
+    /// A file is missing or cannot be used.
+    pub(crate) fn tls(&self) -> Result<Option<ServerTls>, WorkerError> {
+        match (&self.tls_certificate, &self.tls_key, &self.tls_client_ca) {
+            (None, None, None) => Ok(None),
+            (Some(certificate), Some(key), client_ca) => {
+                let files = ServerFiles {
+                    certificate: certificate.clone(),
+                    key: key.clone(),
+                    client_ca: client_ca.clone(),
+                };
+                ServerTls::load(files).map(Some).map_err(WorkerError::Tls)
+            }
+            _ => Err(WorkerError::TlsIncomplete),
         }
     }
 }
@@ -136,6 +168,8 @@ pub struct BoundAddresses {
     pub metrics: SocketAddr,
     /// `None`: no such port was asked for.
     pub http: Option<SocketAddr>,
+    /// Whether gRPC and HTTP are spoken over TLS.
+    pub is_tls: bool,
 }
 
 /// Why a worker ended without an error of its own.
@@ -151,6 +185,10 @@ pub enum WorkerExit {
 /// Why a worker could not start or keep listening.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
+    #[error(transparent)]
+    Tls(TlsError),
+    #[error("TLS needs a certificate and its key; give both")]
+    TlsIncomplete,
     #[error(
         "cannot listen on `{address}` for {purpose}; choose another port, or stop what uses it"
     )]

@@ -11,6 +11,7 @@ use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
 use inflight_kserve::{FILE_DESCRIPTORS, error_chain};
 use inflight_text::ModelFiles;
+use inflight_tls::ServerTls;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -86,6 +87,7 @@ pub async fn serve_loaded(
         grpc,
         metrics,
         http,
+        tls,
         engine,
         threads,
         draft,
@@ -147,12 +149,15 @@ pub async fn serve_loaded(
     ))
     .add_service(Budgeted::new(health_service, budget.clone()));
     let router = with_reflection(router, budget);
-    let mut serving: JoinHandle<Result<(), tonic::transport::Error>> = tokio::spawn(
-        router.serve_with_incoming_shutdown(accept(grpc.0, options.max_grpc_connections), async {
-            // A dropped sender stops the server as well.
-            let _ = stopped.await;
-        }),
-    );
+    let mut serving: JoinHandle<Result<(), tonic::transport::Error>> =
+        tokio::spawn(router.serve_with_incoming_shutdown(
+            accept(grpc.0, options.max_grpc_connections, tls.clone()),
+            async {
+                // A dropped sender stops the server as well.
+                let _ = stopped.await;
+            },
+        ));
+    let is_tls = tls.is_some();
     let stop_metrics = Arc::new(Notify::new());
     let metrics_server = tokio::spawn(metrics::serve(
         metrics.0,
@@ -166,12 +171,14 @@ pub async fn serve_loaded(
             max_connections: options.max_grpc_connections,
             max_body_bytes: options.max_message_bytes,
         };
-        tokio::spawn(http::serve(listener, service.clone(), limits, http_stopped))
+        let service = service.clone();
+        tokio::spawn(http::serve(listener, tls, service, limits, http_stopped))
     });
     on_bound(BoundAddresses {
         grpc: grpc.1,
         metrics: metrics.1,
         http: http_address,
+        is_tls,
     });
 
     let wakes = tokio::spawn({
@@ -232,6 +239,7 @@ struct Started {
     grpc: (TcpListener, SocketAddr),
     metrics: (TcpListener, SocketAddr),
     http: Option<(TcpListener, SocketAddr)>,
+    tls: Option<ServerTls>,
     engine: Arc<Engine>,
     threads: Threads,
     draft: Option<DraftWorker>,
@@ -249,6 +257,7 @@ async fn start(
         .map(|address| DraftWorker::new(address, options.max_message_bytes))
         .transpose()
         .map_err(WorkerError::DraftWorker)?;
+    let tls = options.tls()?;
     let Listeners {
         grpc,
         metrics,
@@ -285,6 +294,7 @@ async fn start(
         grpc,
         metrics,
         http,
+        tls,
         engine,
         threads,
         draft,

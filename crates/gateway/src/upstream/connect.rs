@@ -111,7 +111,7 @@ async fn connect_and_serve(
         cache,
         tokenizers,
     } = connector;
-    let options = context.limits.transport();
+    let options = context.transport();
     let channel = client::connect(&slot.address, &options).await?;
     let mut kserve = client::inference_client(channel.clone(), &options);
     let metadata = kserve.server_metadata(ServerMetadataRequest {});

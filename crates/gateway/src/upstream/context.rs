@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_kserve::client::TransportOptions;
+use inflight_tls::ClientTls;
 
 use super::chat_templates::ChatTemplates;
 use super::table::Table;
@@ -16,6 +17,8 @@ pub(crate) struct Context {
     pub metrics: Arc<Metrics>,
     pub limits: Limits,
     pub templates: ChatTemplates,
+    /// For servers that speak TLS.
+    pub tls: ClientTls,
 }
 
 /// Limits of every server's connections.
@@ -31,11 +34,12 @@ pub(crate) struct Limits {
     pub slow_client: Duration,
 }
 
-impl Limits {
-    /// Socket and message settings with these limits.
+impl Context {
+    /// How every server is connected.
     pub(crate) fn transport(&self) -> TransportOptions {
         TransportOptions {
-            max_message_bytes: self.max_message_bytes,
+            max_message_bytes: self.limits.max_message_bytes,
+            tls: self.tls.clone(),
             ..TransportOptions::default()
         }
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use inflight_kserve::client::HTTPS;
 use tokio::task::JoinSet;
 
 use super::connect::{Connector, keep_connected};
@@ -106,9 +107,14 @@ impl Discovery {
 
 /// The addresses of `name` in order, or `None` where nobody knows: what is connected then stays so.
 async fn look_up(name: &str) -> Option<Vec<String>> {
-    match tokio::time::timeout(LOOK_UP_TIMEOUT, tokio::net::lookup_host(name)).await {
+    let (scheme, bare) = match name.strip_prefix(HTTPS) {
+        Some(bare) => (HTTPS, bare),
+        None => ("", name),
+    };
+    match tokio::time::timeout(LOOK_UP_TIMEOUT, tokio::net::lookup_host(bare)).await {
         Ok(Ok(found)) => {
-            let mut found: Vec<String> = found.map(|address| address.to_string()).collect();
+            let found = found.map(|address| format!("{scheme}{address}"));
+            let mut found: Vec<String> = found.collect();
             found.sort();
             found.dedup();
             Some(found)
@@ -135,6 +141,11 @@ mod tests {
     async fn a_name_has_all_its_addresses_and_an_unknown_one_keeps_what_it_had() {
         let found = look_up("localhost:8001").await.unwrap();
         assert!(found.contains(&"127.0.0.1:8001".to_owned()), "{found:?}");
+        let found = look_up("https://localhost:8001").await.unwrap();
+        assert!(
+            found.contains(&"https://127.0.0.1:8001".to_owned()),
+            "{found:?}"
+        );
         assert_eq!(look_up("no-such-name.invalid:1").await, None);
     }
 }

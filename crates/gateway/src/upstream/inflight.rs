@@ -65,7 +65,7 @@ impl Worker {
         let description = rpc::call("ModelAssets.Describe", description).await?;
         let served = cache.served_model(&mut assets, description).await?;
         slot.peer.set_up(Served {
-            pool: Arc::new(Pool::new(&slot.address, &context.limits.transport())?),
+            pool: Arc::new(Pool::new(&slot.address, &context.transport())?),
             models: models(&mut kserve, &served.description.core_model_name).await?,
             of: Some(served.description.served_model_name.clone()),
         });

@@ -28,14 +28,16 @@ impl Pool {
     /// # Errors
     /// The address is none.
     pub(crate) fn new(address: &str, options: &TransportOptions) -> Result<Self, ConnectError> {
-        let endpoint = client::endpoint(address, options)?
+        let target = client::Target::new(address, options)?.map(|endpoint| {
             // A client that leaves resets its stream, and what the server had sent by then still
             // arrives. For a stream that is forgotten that would count as a protocol error, and after
             // a thousand of them as a reason to drop the connection and all that travels on it.
-            .http2_max_concurrent_reset_streams(REMEMBERED_RESETS)
-            .http2_max_local_error_reset_streams(None);
+            endpoint
+                .http2_max_concurrent_reset_streams(REMEMBERED_RESETS)
+                .http2_max_local_error_reset_streams(None)
+        });
         let clients =
-            std::array::from_fn(|_| client::inference_client(endpoint.connect_lazy(), options));
+            std::array::from_fn(|_| client::inference_client(target.connect_lazy(), options));
         Ok(Self {
             clients,
             next: AtomicUsize::new(0),

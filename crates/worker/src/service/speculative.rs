@@ -39,7 +39,7 @@ impl DraftWorker {
             max_message_bytes,
             ..TransportOptions::default()
         };
-        let channel = client::endpoint(address, &options)?.connect_lazy();
+        let channel = client::Target::new(address, &options)?.connect_lazy();
         Ok(Self {
             address: address.to_owned(),
             client: client::inference_client(channel, &options),
