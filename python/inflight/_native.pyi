@@ -19,6 +19,9 @@ class WorkerOptions:
         grpc_port: int | None = None,
         metrics_port: int | None = None,
         http_port: int | None = None,
+        tls_certificate: str | None = None,
+        tls_key: str | None = None,
+        tls_client_ca: str | None = None,
         served_model_name: str | None = None,
         core_model_name: str | None = None,
         exclude_input_in_output: bool | None = None,
@@ -45,6 +48,12 @@ class WorkerOptions:
     def metrics_port(self) -> int: ...
     @property
     def http_port(self) -> int | None: ...
+    @property
+    def tls_certificate(self) -> str | None: ...
+    @property
+    def tls_key(self) -> str | None: ...
+    @property
+    def tls_client_ca(self) -> str | None: ...
     @property
     def served_model_name(self) -> str: ...
     @property

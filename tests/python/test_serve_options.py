@@ -21,6 +21,9 @@ from support.processes import InflightProcess
 FIXED = {
     "host": "the worker asks for no key, so it is for this machine only; the gateway has its own",
     "http-port": "the gateway's port serves KServe over HTTP for every worker",
+    "tls-certificate": "the worker is on this machine; the gateway has its own",
+    "tls-key": "the same",
+    "tls-client-ca": "the same",
 }
 
 
@@ -69,6 +72,9 @@ EXAMPLES = {
     "[MODEL=]FILE|NAME": "plain",
 }
 
+#: Options that need another.
+BELONGS_TO = {"tls-certificate": "tls-key", "tls-key": "tls-certificate"}
+
 
 def test_each_option_reaches_its_owner(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
@@ -84,7 +90,8 @@ def test_each_option_reaches_its_owner(
         declared = option.declared
         value = EXAMPLES.get(declared.value_name, "7")
         argument = f"--{declared.flag}={value}"
-        _, gateway = started(monkeypatch, argument).processes
+        with_it = [f"--{BELONGS_TO[declared.flag]}={value}"] if declared.flag in BELONGS_TO else []
+        _, gateway = started(monkeypatch, argument, *with_it).processes
         if declared.environment:
             assert gateway.environment[declared.environment] == value
         else:

@@ -25,8 +25,8 @@ PATIENCE_S = 30.0
 POLL_S = 0.02
 
 ADDRESS = {
-    "http": re.compile(r"listening on http://(\S+)"),
-    "grpc": re.compile(r"listening on grpc://(\S+)"),
+    "http": re.compile(r"listening on https?://(\S+)"),
+    "grpc": re.compile(r"listening on grpcs?://(\S+)"),
     "metrics": re.compile(r"metrics on http://(\S+?)/metrics"),
 }
 

@@ -134,6 +134,25 @@ def worker_options(command: Command) -> Command:
     type=PORT,
     help="Port for KServe over HTTP, as a gateway has it; 0 picks a free port  [default: none]",
 )
+@click.option(
+    "--tls-certificate",
+    type=click.Path(),
+    metavar="FILE",
+    help="Certificate of the ports for gRPC and HTTP, then those that lead to its authority, as a PEM file:"
+    " gateways then need `https://` before this worker's address. Read again when it changes",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(),
+    metavar="FILE",
+    help="The certificate's private key, as a PEM file without a passphrase",
+)
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(),
+    metavar="FILE",
+    help="Authorities of clients, as a PEM file: only clients with a certificate of theirs may connect then",
+)
 @click.pass_context
 def worker(
     ctx: click.Context,
@@ -153,13 +172,19 @@ def worker(
     The simulated executor takes only the tokenizer from it.
     """
     from inflight import _native, executors
-    from inflight.errors import raise_problems
+    from inflight.errors import UserMistake, raise_problems
     from inflight.executors import ranks
     from inflight.executors.progress import in_words, watched
     from inflight.launch.model import find_model
     from inflight.launch.ports import require_free
     from inflight.model.tokenizer import check_tokenizer
 
+    if (values["tls_certificate"] is None) != (values["tls_key"] is None) or (
+        values["tls_client_ca"] is not None and values["tls_certificate"] is None
+    ):
+        raise UserMistake(
+            "TLS needs a certificate and its key", "give both `--tls-certificate` and `--tls-key`"
+        )
     chosen = {name: values.pop(name) for name in EXECUTOR_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     refuse_foreign(executor, chosen)

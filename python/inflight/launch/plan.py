@@ -23,7 +23,7 @@ from inflight.launch.topology import (
 )
 
 #: The line with which a child says where it listens; it holds the port that a 0 became.
-ANNOUNCEMENT = re.compile(r"listening on (?P<scheme>grpc|http)://(?P<address>\S+)")
+ANNOUNCEMENT = re.compile(r"listening on (?P<scheme>grpc|https?)://(?P<address>\S+)")
 
 #: Addresses that mean "every interface" to a server and cannot be connected to.
 UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
@@ -299,23 +299,25 @@ def describe(plan: LaunchPlan) -> list[dict[str, object]]:
 
 
 def announced_address(line: str) -> str | None:
-    """The address to connect to, where `line` announces one; ``host:port``."""
+    """The address to connect to, where `line` announces one: ``host:port``, or ``https://host:port``."""
     found = ANNOUNCEMENT.search(line)
     if found is None:
         return None
     host, separator, port = found["address"].rpartition(":")
     if not separator or not port.isdigit():
         return None
-    return f"{UNSPECIFIED.get(host, host)}:{port}"
+    scheme = "https://" if found["scheme"] == "https" else ""
+    return f"{scheme}{UNSPECIFIED.get(host, host)}:{port}"
 
 
 def example(address: str, model: str, *, key: bool) -> str:
     """What people see once everything is ready: the URL and a request to paste."""
     authorization = ' \\\n    -H "authorization: Bearer $INFLIGHT_API_KEY"' if key else ""
+    url = address if "://" in address else f"http://{address}"
     return (
-        f"Inflight serves `{model}` at http://{address}/v1\n"
+        f"Inflight serves `{model}` at {url}/v1\n"
         "\n"
-        f"  curl http://{address}/v1/chat/completions \\\n"
+        f"  curl {url}/v1/chat/completions \\\n"
         f"    -H 'content-type: application/json'{authorization} \\\n"
         f'    -d \'{{"model":"{model}","messages":[{{"role":"user",'
         '"content":"What is machine learning?"}],"stream":true}\'\n'

@@ -133,9 +133,23 @@ def supervise(
             signal.signal(number, handler)
 
 
+def connection_to(address: str) -> http.client.HTTPConnection:
+    """A connection to a child's `address`: ``host:port``, or ``https://host:port``. Its certificate is not
+    checked: it need not name this machine, and the child is our own.
+    """
+    scheme, _, bare = address.rpartition("://")
+    if scheme != "https":
+        return http.client.HTTPConnection(bare, timeout=PROBE_TIMEOUT_S)
+    import ssl
+
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(bare, timeout=PROBE_TIMEOUT_S, context=context)
+
+
 def answers_ok(address: str, path: str) -> bool:
-    """Whether a GET of `path` at `address` (``host:port``) answers 200."""
-    connection = http.client.HTTPConnection(address, timeout=PROBE_TIMEOUT_S)
+    """Whether a GET of `path` at `address` answers 200."""
+    connection = connection_to(address)
     try:
         connection.request("GET", path)
         return connection.getresponse().status == http.client.OK
@@ -154,7 +168,7 @@ def write_workers(path: Path, addresses: Sequence[str]) -> None:
 
 def workers_of(address: str, api_key: str | None) -> dict[str, bool] | None:
     """The workers that the gateway at `address` has, and whether each is ready; `None` without an answer."""
-    connection = http.client.HTTPConnection(address, timeout=PROBE_TIMEOUT_S)
+    connection = connection_to(address)
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     try:
         connection.request("GET", "/health/ready", headers=headers)
