@@ -5,17 +5,16 @@ from __future__ import annotations
 import ssl
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import openai
 import pytest
 import tritonclient.grpc
-import trustme
 from openai.types.chat import ChatCompletionUserMessageParam
 from tritonclient.utils import InferenceServerException
 
+from support.authority import Authority, make_authority
 from support.http import get
 from support.processes import InflightProcess, wait_until
 from support.servers import MODEL_NAME, Start, start_gateway, start_worker
@@ -25,39 +24,9 @@ PROMPT = [40, 41, 42, 43]
 QUESTION: ChatCompletionUserMessageParam = {"role": "user", "content": "What is machine learning?"}
 
 
-@dataclass(frozen=True)
-class Authority:
-    """An authority and where its files go."""
-
-    directory: Path
-    own: trustme.CA
-
-    @property
-    def ca(self) -> Path:
-        return self.directory / "ca.pem"
-
-    def issue(self, name: str, host: str = "localhost") -> tuple[Path, Path]:
-        """The files of a certificate for `host` and of its key, replaced as a whole where they are."""
-        made = self.own.issue_cert(host)
-        paths = self.directory / f"{name}.pem", self.directory / f"{name}.key"
-        contents = b"".join(blob.bytes() for blob in made.cert_chain_pems), made.private_key_pem.bytes()
-        for path, content in zip(paths, contents, strict=True):
-            draft = path.with_suffix(".draft")
-            draft.write_bytes(content)
-            draft.rename(path)
-        return paths
-
-
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return make_authority(tmp_path)
-
-
-def make_authority(directory: Path) -> Authority:
-    directory.mkdir(exist_ok=True)
-    made = Authority(directory, trustme.CA())
-    made.ca.write_bytes(made.own.cert_pem.bytes())
-    return made
 
 
 def of_port(files: tuple[Path, Path]) -> list[str]:

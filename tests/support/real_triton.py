@@ -100,7 +100,11 @@ def prepare(scratch: Path) -> tuple[Path, dict[str, str]]:
 
 
 def start(
-    repository: Path, scratch: Path, models: Sequence[str] = (), ports: Sequence[int] | None = None
+    repository: Path,
+    scratch: Path,
+    models: Sequence[str] = (),
+    ports: Sequence[int] | None = None,
+    options: Sequence[str] = (),
 ) -> Triton:
     """Starts a server on `repository` and waits until it is ready; fails with its log.
 
@@ -127,6 +131,7 @@ def start(
                 f"--backend-config=python,shm-region-prefix-name=inflight{os.getpid()}",
                 *(["--model-control-mode=explicit"] if models else []),
                 *(f"--load-model={model}" for model in models),
+                *options,
             ],
             stdin=subprocess.DEVNULL,
             stdout=sink,
