@@ -69,11 +69,16 @@ EXAMPLES = {
     "FILTER": "debug",
     "FORMAT": "json",
     "NAME": "none",
+    "LIMITS": "requests=60",
     "[MODEL=]FILE|NAME": "plain",
 }
 
 #: Options that need another.
-BELONGS_TO = {"tls-certificate": "tls-key", "tls-key": "tls-certificate"}
+NEEDS = {
+    "tls-certificate": "--tls-key=keys",
+    "tls-key": "--tls-certificate=keys",
+    "key-limits": "--api-key-file=keys",
+}
 
 
 def test_each_option_reaches_its_owner(
@@ -90,8 +95,8 @@ def test_each_option_reaches_its_owner(
         declared = option.declared
         value = EXAMPLES.get(declared.value_name, "7")
         argument = f"--{declared.flag}={value}"
-        with_it = [f"--{BELONGS_TO[declared.flag]}={value}"] if declared.flag in BELONGS_TO else []
-        _, gateway = started(monkeypatch, argument, *with_it).processes
+        needed = [NEEDS[declared.flag]] if declared.flag in NEEDS else []
+        _, gateway = started(monkeypatch, argument, *needed).processes
         if declared.environment:
             assert gateway.environment[declared.environment] == value
         else:
