@@ -373,9 +373,20 @@ async fn a_demanded_call_that_does_not_come_or_fit_is_an_error() {
         assert!(error["message"].as_str().unwrap().contains(part), "{error}");
         let mut streamed = extra;
         streamed["stream"] = json!(true);
-        // All of it came before anything was sent.
         let answer = answered(streamed, text, FinishReason::EndId).await;
-        assert_eq!(answer.status, 502);
+        // The tokens may come in one piece or in several: then a part of the answer was sent before.
+        if answer.status != 502 {
+            assert_eq!(answer.status, 200);
+            let events = answer.events();
+            let [.., last, done] = events.as_slice() else {
+                panic!("{events:?}");
+            };
+            assert_eq!(done, "[DONE]");
+            assert!(
+                last.contains("invalid_answer") && last.contains(part),
+                "{last}"
+            );
+        }
     }
 }
 
