@@ -5,6 +5,7 @@ mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
 mod deadline;
+pub(crate) mod embeddings;
 pub(crate) mod fallback;
 mod forced;
 mod generate;

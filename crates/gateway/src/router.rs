@@ -6,7 +6,8 @@ use axum::Router;
 use axum::routing::{any, get, post};
 
 use crate::handlers::{
-    chat, completions, fallback, health, kserve, messages, metrics, models, responses, tokenize,
+    chat, completions, embeddings, fallback, health, kserve, messages, metrics, models, responses,
+    tokenize,
 };
 use crate::middleware;
 use crate::state::AppState;
@@ -17,6 +18,7 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
     let router = Router::new()
         .route("/v1/chat/completions", post(chat::create_chat_completion))
         .route("/v1/completions", post(completions::create_completion))
+        .route("/v1/embeddings", post(embeddings::create_embedding))
         // Anthropic's.
         .route("/v1/messages", post(messages::create_message))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))

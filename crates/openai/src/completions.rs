@@ -4,6 +4,7 @@
 mod prompt;
 
 pub use prompt::Prompt;
+pub(crate) use prompt::read_prompts;
 
 use crate::Parsed;
 use crate::error::{ApiError, code};
@@ -35,7 +36,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<CompletionRequest>, ApiError> {
     let mut ignored = IgnoredFields::default();
     let mut generation = Generation::take(&mut fields, Endpoint::Completions, &mut ignored)?;
     let raw_prompt = fields.require("prompt")?;
-    let prompts = prompt::read(raw_prompt)?;
+    let prompts = read_prompts("prompt", raw_prompt)?;
     let choices = prompts.len().saturating_mul(generation.n as usize);
     if choices > MAX_CHOICES {
         return Err(ApiError::invalid_request(

@@ -284,6 +284,16 @@ impl ApiError {
         Self::new(ErrorKind::ModelNotFound, message).with_param("model")
     }
 
+    /// 404: the model is served, but by nobody who makes embeddings of what it reads.
+    pub fn no_embeddings(model: &str, reason: &str) -> Self {
+        let model = crate::reader::shortened(model);
+        Self::new(
+            ErrorKind::NotFound,
+            format!("The model `{model}` offers no embeddings: `/v1/embeddings` {reason}."),
+        )
+        .with_param("model")
+    }
+
     /// 404: no such route.
     pub fn not_found(method: &str, path: &str) -> Self {
         let path = crate::reader::shortened(path);
@@ -443,6 +453,7 @@ mod tests {
             ApiError::not_found("POST", "/v1/chat"),
             ApiError::previous_response_not_found("resp_1"),
             ApiError::response_not_found("resp_1"),
+            ApiError::no_embeddings("m", "needs a worker"),
             ApiError::item_not_found("msg_1", 0),
             ApiError::method_not_allowed("GET", "/v1/completions"),
             ApiError::payload_too_large(33_554_432),

@@ -6,6 +6,7 @@
 //! a parser that refuses unknown names fails as soon as OpenAI's list grows; but one that is nearly the name of
 //! a field with an effect is a typing error, and refused.
 
+mod embeddings;
 mod responses;
 
 /// Which request bodies a field belongs to.
@@ -16,11 +17,12 @@ pub(crate) enum Endpoint {
     /// Chat and completions, and `/v1/responses` where it has no row of its own.
     Both,
     Responses,
+    Embeddings,
 }
 
 impl Endpoint {
     fn covers(self, endpoint: Endpoint) -> bool {
-        self == Endpoint::Both || self == endpoint
+        self == endpoint || (self == Endpoint::Both && endpoint != Endpoint::Embeddings)
     }
 }
 
@@ -113,6 +115,7 @@ const fn refused_unless(
     }
 }
 
+use self::embeddings::EMBEDDINGS;
 use self::responses::RESPONSES;
 use Endpoint::{Both, Chat, Completions};
 
@@ -335,6 +338,7 @@ pub(crate) fn find(endpoint: Endpoint, name: &str) -> Option<&'static Field> {
 fn rows(endpoint: Endpoint) -> impl Iterator<Item = &'static Field> {
     let own = match endpoint {
         Endpoint::Responses => RESPONSES,
+        Endpoint::Embeddings => EMBEDDINGS,
         _ => &[],
     };
     let shared = FIELDS
@@ -392,6 +396,7 @@ pub(crate) fn label(name: &str) -> &'static str {
     FIELDS
         .iter()
         .chain(RESPONSES)
+        .chain(EMBEDDINGS)
         .find(|field| field.name == name)
         .map_or("other", |field| field.name)
 }
@@ -499,8 +504,8 @@ mod tests {
     fn reference_page() -> String {
         let mut page = String::from(
             "# Request fields\n\nEvery field of `/v1/chat/completions` (chat), `/v1/completions` \
-             (completions) and `/v1/responses`\n(responses) that the gateway knows, from \
-             `crates/openai/src/fields.rs`. Those of \"both\" chat and completions hold for\nresponses too, \
+             (completions), `/v1/responses`\n(responses) and `/v1/embeddings` (embeddings) that the gateway \
+             knows, from `crates/openai/src/fields.rs`. Those of \"both\" chat and completions hold for\nresponses too, \
              unless there is a row for it. `null`, `[]`, `{}` and the listed values ask for nothing and \
              are\nalways accepted. An unknown field is ignored and \
              reported in `x-inflight-ignored-fields`, unless it is nearly\nthe name of a supported or refused \
@@ -518,10 +523,16 @@ mod tests {
             Chat => "chat",
             Completions => "completions",
             Endpoint::Responses => "responses",
+            Endpoint::Embeddings => "embeddings",
         };
         let mut section = |title: &str, head: &str, row: &dyn Fn(&Field) -> Option<String>| {
             page.push_str(&format!("\n## {title}\n\n{head}\n"));
-            for line in FIELDS.iter().chain(RESPONSES).filter_map(row) {
+            for line in FIELDS
+                .iter()
+                .chain(RESPONSES)
+                .chain(EMBEDDINGS)
+                .filter_map(row)
+            {
                 page.push_str(&line);
                 page.push('\n');
             }

@@ -20,6 +20,7 @@
 pub mod chat;
 pub mod chunk;
 pub mod completions;
+pub mod embeddings;
 mod error;
 pub mod escape;
 mod extensions;

@@ -24,6 +24,7 @@ use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
 use crate::upstream::dispatch::{Dispatched, NotDispatched, Route, dispatch};
+use crate::upstream::forward::CallContext;
 use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::table::ModelEntry;
 
@@ -39,6 +40,20 @@ pub(super) struct Received {
 pub(super) struct Arrival {
     context: RequestContext,
     admitted: Admitted,
+}
+
+impl Arrival {
+    /// For calls that are no stream of the gateway's own.
+    pub(super) fn call(self) -> CallContext {
+        let Self { context, admitted } = self;
+        CallContext {
+            request_id: context.id,
+            trace_parent: context.trace_parent,
+            deadline: context.deadline,
+            first_response: None,
+            place: Some(Arc::new(admitted)),
+        }
+    }
 }
 
 /// A request that is checked, rendered and tokenized.

@@ -84,6 +84,7 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
     match matched {
         Some("/v1/chat/completions") => "/v1/chat/completions",
         Some("/v1/completions") => "/v1/completions",
+        Some("/v1/embeddings") => "/v1/embeddings",
         Some("/v1/messages") => "/v1/messages",
         Some("/v1/messages/count_tokens") => "/v1/messages/count_tokens",
         Some("/v1/responses") => "/v1/responses",

@@ -40,6 +40,7 @@ pub(crate) enum Capability {
     Lora,
     ShowStops,
     Truncation,
+    Embeddings,
 }
 
 impl Capability {
@@ -65,6 +66,7 @@ impl Capability {
             Self::CacheSalt => Some(names::CACHE_SALT),
             Self::Priority => Some(names::PRIORITY),
             Self::Lora => Some(names::LORA),
+            Self::Embeddings => Some(names::EMBEDDINGS),
             Self::TokenPrompt
             | Self::TopK
             | Self::TopP
@@ -159,7 +161,8 @@ fn triton_lacks(
         | Capability::Priority
         | Capability::StructuralFormats
         | Capability::TopLogProbs
-        | Capability::PromptLogProbs => Some(unsupported()),
+        | Capability::PromptLogProbs
+        | Capability::Embeddings => Some(unsupported()),
         Capability::Usage => (model.text.is_none() && !triton.counts_tokens()).then(|| {
             format!(
                 "needs a token count, which the Triton model `{name}` does not report; start the \

@@ -1,4 +1,4 @@
-//! The four forms of `prompt`: a text, texts, token ids, lists of token ids. Owns telling them apart
+//! The four forms of `prompt`, and of `input` for embeddings: a text, texts, token ids, lists of token ids. Owns telling them apart
 //! in one pass, without a tree: a body of token ids takes four bytes an id.
 
 use std::fmt;
@@ -21,25 +21,25 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// Reads the field.
-pub(super) fn read(raw: &RawValue) -> Result<Vec<Prompt>, ApiError> {
+/// Reads the field of this name.
+pub(crate) fn read_prompts(name: &str, raw: &RawValue) -> Result<Vec<Prompt>, ApiError> {
     let Prompts(prompts) = serde_json::from_str(raw.get()).map_err(|_| {
         wrong_type(
-            "prompt",
+            name,
             "a string, an array of strings, an array of token ids or an array of arrays of token \
              ids (each an integer from 0 to 2147483647)",
             raw,
         )
     })?;
     if prompts.len() > MAX_PROMPTS {
-        return Err(too_many("prompt", prompts.len(), MAX_PROMPTS));
+        return Err(too_many(name, prompts.len(), MAX_PROMPTS));
     }
     if prompts.is_empty() {
-        return Err(empty("prompt"));
+        return Err(empty(name));
     }
     for (index, prompt) in prompts.iter().enumerate() {
         if matches!(prompt, Prompt::Tokens(ids) if ids.is_empty()) {
-            return Err(empty(&format!("prompt[{index}]")));
+            return Err(empty(&format!("{name}[{index}]")));
         }
     }
     Ok(prompts)

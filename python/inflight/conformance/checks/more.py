@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import struct
+from typing import Any
+
 from inflight.conformance.check import Absent, check, expect, expect_equal
 from inflight.conformance.target import Target
 
@@ -10,11 +14,51 @@ TOPIC = "Beside generation"
 
 @check(TOPIC, "embeds texts", optional=True)
 def embeddings(target: Target) -> None:
-    answer = target.openai.embeddings.create(
-        model=target.model, input=["a cat", "a dog"], encoding_format="float"
-    )
+    answer = target.openai.embeddings.create(model=target.model, input=["a cat", "a dog"])
     expect_equal("the vectors' indices", [one.index for one in answer.data], [0, 1])
     expect_equal("the number of lengths", len({len(one.embedding) for one in answer.data}), 1)
+    expect(answer.usage.prompt_tokens > 0, "no tokens are counted")
+
+
+@check(TOPIC, "writes embeddings as numbers and as base64, alike", optional=True)
+def embedding_formats(target: Target) -> None:
+    def first(form: str) -> Any:
+        body = {"model": target.model, "input": "a cat", "encoding_format": form}
+        answer = target.request("POST", "/v1/embeddings", body)
+        if answer.status == 404:
+            raise Absent("404")
+        return answer.json()["data"][0]["embedding"]
+
+    numbers, text = first("float"), first("base64")
+    packed = base64.b64decode(text)
+    decoded = struct.unpack(f"<{len(packed) // 4}f", packed)
+    expect_equal("the number of values", len(decoded), len(numbers))
+    apart = max(abs(one - other) for one, other in zip(decoded, numbers, strict=True))
+    expect(apart < 1e-4, f"the values are {apart} apart")
+
+
+@check(TOPIC, "embeds token ids as it embeds their text", optional=True)
+def embedded_ids(target: Target) -> None:
+    told = target.request("POST", "/tokenize", {"model": target.model, "prompt": "a cat"})
+    if told.status == 404:
+        raise Absent("404 for /tokenize")
+    ids = told.json()["tokens"]
+    answer = target.openai.embeddings.create(model=target.model, input=[ids])
+    text = target.openai.embeddings.create(model=target.model, input="a cat")
+    pairs = zip(answer.data[0].embedding, text.data[0].embedding, strict=True)
+    expect(max(abs(one - other) for one, other in pairs) < 1e-4, "the values differ")
+
+
+@check(TOPIC, "names the field of an embedding that is wrong", optional=True)
+def wrong_embeddings(target: Target) -> None:
+    fields: dict[str, Any] = {"encoding_format": "int8", "dimensions": -1, "input": []}
+    for field, value in fields.items():
+        body = {"model": target.model, "input": "a", field: value}
+        answer = target.request("POST", "/v1/embeddings", body)
+        if answer.status == 404:
+            raise Absent("404")
+        expect_equal(f"the status for `{field}`", answer.status, 400)
+        expect_equal("`param`", answer.json()["error"]["param"], field)
 
 
 @check(TOPIC, "turns text into tokens and back", optional=True)
