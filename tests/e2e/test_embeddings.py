@@ -87,7 +87,7 @@ def test_the_forms_of_input_and_of_numbers_agree(server: Server, client: openai.
     [
         ({"input": None}, "input", "missing_required_parameter"),
         ({"input": []}, "input", "empty_array"),
-        ({"input": ["a", ""]}, "input[1]", None),
+        ({"input": ["a", ""], "add_special_tokens": False}, "input[1]", None),
         ({"input": [[1], [10**6]]}, "input[1]", None),
         ({"input": ["a", "word " * 5000]}, "input[1]", "context_length_exceeded"),
         ({"dimensions": 3}, "dimensions", "unsupported_parameter"),
