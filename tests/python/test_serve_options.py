@@ -86,7 +86,7 @@ def test_each_option_reaches_its_owner(
 ) -> None:
     directory = tmp_path_factory.mktemp("keys")
     (directory / "keys").write_text("key\n")
-    (directory / "7").write_text("what `--answer` repeats")
+    (directory / "7").write_text("# What `--answer` repeats, and a file for `--config`.\n")
     monkeypatch.chdir(directory)
     gateway_flags = [one for one in serve.get_params(context_of(serve)) if isinstance(one, GatewayOption)]
     for option in gateway_flags:
@@ -101,7 +101,7 @@ def test_each_option_reaches_its_owner(
             assert gateway.environment[declared.environment] == value
         else:
             assert argument in gateway.arguments
-    told_otherwise = {"executor", "device", "executor-option", "served-model-name", "help", *FIXED}
+    told_otherwise = {"executor", "device", "executor-option", "served-model-name", "config", "help", *FIXED}
     ports = {"grpc-port", "metrics-port"}
     switches = {
         flag for one in worker.get_params(context_of(worker)) if one.type is click.BOOL for flag in one.opts
