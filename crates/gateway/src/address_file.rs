@@ -2,7 +2,8 @@
 //! at again, and what then becomes of its servers, is `upstream`'s.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
+
+use crate::text_file::{Stamp, read_text, stamp};
 
 /// Larger files are a mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -15,9 +16,6 @@ pub struct AddressFile {
     seen: Option<Stamp>,
 }
 
-/// What changes with a file's content.
-type Stamp = (SystemTime, u64, u64);
-
 impl AddressFile {
     /// Reads the file at `path`; it may be empty.
     ///
@@ -29,7 +27,7 @@ impl AddressFile {
             addresses: Vec::new(),
             seen: None,
         };
-        file.seen = file.stamp();
+        file.seen = stamp(&file.path);
         file.addresses = file.read_addresses()?;
         Ok(file)
     }
@@ -41,11 +39,11 @@ impl AddressFile {
 
     /// Reads it again if it is another than before. Returns whether the addresses may have changed.
     pub(crate) fn refresh(&mut self) -> bool {
-        let stamp = self.stamp();
-        if stamp == self.seen {
+        let seen = stamp(&self.path);
+        if seen == self.seen {
             return false;
         }
-        self.seen = stamp;
+        self.seen = seen;
         match self.read_addresses() {
             Ok(addresses) => {
                 self.addresses = addresses;
@@ -59,23 +57,8 @@ impl AddressFile {
         }
     }
 
-    fn stamp(&self) -> Option<Stamp> {
-        use std::os::unix::fs::MetadataExt;
-        let data = std::fs::metadata(&self.path).ok()?;
-        Some((data.modified().ok()?, data.len(), data.ino()))
-    }
-
     fn read_addresses(&self) -> Result<Vec<String>, String> {
-        use std::io::Read;
-        let unreadable = |error: std::io::Error| format!("cannot read the file: {error}");
-        let file = std::fs::File::open(&self.path).map_err(unreadable)?;
-        let mut text = String::new();
-        let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
-        read.map_err(unreadable)?;
-        if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(format!("the file has more than {MAX_FILE_BYTES} bytes"));
-        }
-        parse(&text)
+        parse(&read_text(&self.path, MAX_FILE_BYTES)?)
     }
 }
 

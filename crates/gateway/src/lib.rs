@@ -59,6 +59,7 @@ mod server;
 mod state;
 mod stream;
 mod template_option;
+mod text_file;
 mod tls_options;
 mod translate;
 mod upstream;

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use toml::Value;
 
+use crate::text_file::read_text;
+
 /// Larger files are a mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Names that are this near may have been meant.
@@ -19,21 +21,8 @@ pub type OptionValues = BTreeMap<String, Vec<String>>;
 /// A sentence for the user, which names the file.
 pub fn read_option_file(path: &Path, known: &[String]) -> Result<OptionValues, String> {
     let at = |reason: String| format!("{}: {reason}", path.display());
-    let text = read(path).map_err(at)?;
+    let text = read_text(path, MAX_FILE_BYTES).map_err(at)?;
     parse(&text, known).map_err(at)
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    use std::io::Read;
-    let unreadable = |error: std::io::Error| format!("cannot read the file: {error}");
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mut text = String::new();
-    let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
-    read.map_err(unreadable)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("the file has more than {MAX_FILE_BYTES} bytes"));
-    }
-    Ok(text)
 }
 
 fn parse(text: &str, known: &[String]) -> Result<OptionValues, String> {

@@ -1,9 +1,12 @@
 //! Chat templates as options give them. Owns their form and reading the files; which model gets which is
 //! `upstream`'s.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use inflight_text::{BuiltInTemplate, TemplateError, TemplateSource};
+
+use crate::text_file::read_text;
 
 /// Larger files are a mistake; the largest known templates have some tens of thousands of bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -19,7 +22,7 @@ impl FromStr for ChatTemplateOption {
         if let Ok(template) = text.parse() {
             return Ok(Self(TemplateSource::BuiltIn(template)));
         }
-        let content = read(text).map_err(|reason| {
+        let content = read_text(Path::new(text), MAX_FILE_BYTES).map_err(|reason| {
             let names = BuiltInTemplate::ALL.map(BuiltInTemplate::name).join(", ");
             format!("{reason}; pass a file, or one of {names}")
         })?;
@@ -48,20 +51,7 @@ pub(crate) fn history_template(text: &str) -> Result<HistoryTemplate, String> {
 /// # Errors
 /// It cannot be read, or what does not parse.
 pub(crate) fn history_template_file(path: &str) -> Result<HistoryTemplate, String> {
-    history_template(&read(path)?)
-}
-
-fn read(path: &str) -> Result<String, String> {
-    use std::io::Read;
-    let unreadable = |error: std::io::Error| format!("cannot read the file: {error}");
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mut text = String::new();
-    let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
-    read.map_err(unreadable)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("the file has more than {MAX_FILE_BYTES} bytes"));
-    }
-    Ok(text)
+    history_template(&read_text(Path::new(path), MAX_FILE_BYTES)?)
 }
 
 fn describe(error: &TemplateError) -> String {

@@ -12,10 +12,11 @@ type Arrows = &'static [(&'static str, &'static [&'static str])];
 
 #[rustfmt::skip]
 const CRATE: Arrows = &[
+    ("text_file", &[]),
     ("quota", &[]),
     ("client", &["quota"]),
     ("admission", &["client", "quota"]),
-    ("api_key", &["client", "quota"]),
+    ("api_key", &["client", "quota", "text_file"]),
     ("error", &[]),
     ("response_store", &["client"]),
     ("log", &[]),
@@ -24,11 +25,11 @@ const CRATE: Arrows = &[
     ("guide", &["admission"]),
     ("server", &["client"]),
     ("request_body", &["admission", "client"]),
-    ("address_file", &[]),
-    ("template_option", &[]),
+    ("address_file", &["text_file"]),
+    ("template_option", &["text_file"]),
     ("options", &["address_file", "api_key", "log", "model", "quota", "template_option"]),
     ("tls_options", &["options"]),
-    ("option_file", &[]),
+    ("option_file", &["text_file"]),
     ("option_layers", &["option_file"]),
     ("option_list", &["log", "options"]),
     ("access", &["api_key", "client", "error", "options"]),

@@ -2,10 +2,10 @@
 //! start with `#` say nothing. Owns its form and how a change is noticed.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use super::{ApiKey, DeclaredKey};
 use crate::quota::Limits;
+use crate::text_file::{Stamp, read_text, stamp};
 
 /// Larger files are a mistake.
 const MAX_BYTES: u64 = 1 << 20;
@@ -20,9 +20,6 @@ pub struct KeyFile {
     seen: Option<Stamp>,
 }
 
-/// What changes with a file's content.
-type Stamp = (SystemTime, u64, u64);
-
 impl KeyFile {
     /// Reads the file at `path`.
     ///
@@ -34,39 +31,24 @@ impl KeyFile {
             keys: Vec::new(),
             seen: None,
         };
-        file.seen = file.stamp();
+        file.seen = stamp(&file.path);
         file.keys = file.read_keys()?;
         Ok(file)
     }
 
     /// The file as it is now, if it is another than before; with an error the keys are the old ones.
     pub(super) fn changed(mut self) -> Option<(Self, Result<(), String>)> {
-        let stamp = self.stamp();
-        if stamp == self.seen {
+        let seen = stamp(&self.path);
+        if seen == self.seen {
             return None;
         }
-        self.seen = stamp;
+        self.seen = seen;
         let result = self.read_keys().map(|keys| self.keys = keys);
         Some((self, result))
     }
 
-    fn stamp(&self) -> Option<Stamp> {
-        use std::os::unix::fs::MetadataExt;
-        let data = std::fs::metadata(&self.path).ok()?;
-        Some((data.modified().ok()?, data.len(), data.ino()))
-    }
-
     fn read_keys(&self) -> Result<Vec<DeclaredKey>, String> {
-        use std::io::Read;
-        let unreadable = |error: std::io::Error| format!("cannot read the file: {error}");
-        let file = std::fs::File::open(&self.path).map_err(unreadable)?;
-        let mut text = String::new();
-        let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
-        read.map_err(unreadable)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(format!("the file has more than {MAX_BYTES} bytes"));
-        }
-        parse(&text)
+        parse(&read_text(&self.path, MAX_BYTES)?)
     }
 }
 
