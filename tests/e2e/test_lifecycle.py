@@ -95,7 +95,10 @@ def test_a_lost_worker_is_replaced(start: Start) -> None:
 
 def _listens(pid: int, address: str) -> bool:
     """Whether the process's command line is the worker's; it alone was told the gRPC port."""
-    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it ended since it was listed
     return b"worker" in arguments and address != ""
 
 
