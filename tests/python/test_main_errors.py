@@ -27,6 +27,7 @@ COMMANDS = (
     "worker --executor reference --executor-option a=b --grpc-port 0 --metrics-port 0",
     "worker --executor tensorrt_llm --executor-option beams",
     "worker --step-us nan",
+    "worker --executor simulated --answer /dev/null",
     "build missing --output out",
     "build . --output out",
     "build .",
