@@ -20,5 +20,7 @@ pub(crate) mod prompt_request;
 pub(crate) mod pulse;
 pub(crate) mod registry;
 pub(crate) mod rpc;
+pub(crate) mod slot;
 pub(crate) mod table;
 pub(crate) mod triton;
+pub(crate) mod turn;

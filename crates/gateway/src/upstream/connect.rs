@@ -14,7 +14,7 @@ use inflight_kserve::names;
 use super::context::Context;
 use super::inflight::{self, AssetCache, Worker};
 use super::rpc::{self, RpcError};
-use super::table::WorkerSlot;
+use super::slot::WorkerSlot;
 use super::triton::tokenizers::Tokenizers;
 use super::triton::{self, Server};
 

@@ -2,7 +2,6 @@
 //! stopping; knows nothing of how servers are found and lost, or of clients.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use tonic::Code;
@@ -11,6 +10,7 @@ use super::inbox::Inbox;
 use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
 use super::registry::{Closed, Handle, Registry};
+use super::turn::LastTurn;
 use crate::model::served::ServedModel;
 
 /// Why a request was not sent.
@@ -49,8 +49,7 @@ pub(crate) struct Connection {
     /// `host:port`, for logs and metrics.
     pub address: Arc<str>,
     pub served: Arc<ServedModel>,
-    /// When it was last picked, in the count of [`super::table`]; 0: never.
-    pub last_turn: AtomicU64,
+    pub last_turn: LastTurn,
     /// Whether the server still answers.
     pub pulse: Arc<Pulse>,
     transport: Box<dyn Transport>,
@@ -69,7 +68,7 @@ impl Connection {
         Self {
             address,
             served,
-            last_turn: AtomicU64::new(0),
+            last_turn: LastTurn::default(),
             pulse,
             transport,
             registry,

@@ -10,7 +10,8 @@ use inflight_kserve::client::HTTPS;
 use tokio::task::JoinSet;
 
 use super::connect::{Connector, keep_connected};
-use super::table::{Table, WorkerSlot};
+use super::slot::WorkerSlot;
+use super::table::Table;
 use crate::address_file::AddressFile;
 use crate::options::GatewayOptions;
 

@@ -25,7 +25,8 @@ pub(crate) use self::streams::ForwardStream;
 use super::classify::classify;
 use super::dispatch::MOST_WORKERS;
 use super::pool::Client;
-use super::table::{NoPeer, Picked, Table, WorkerSlot};
+use super::slot::WorkerSlot;
+use super::table::{NoPeer, Picked, Table};
 use crate::admission::Admitted;
 use crate::metrics::{Metrics, RetryLabels, RetryReason};
 

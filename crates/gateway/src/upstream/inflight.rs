@@ -23,7 +23,7 @@ use super::context::Context;
 use super::peer::Served;
 use super::pool::Pool;
 use super::rpc::{self, RpcError};
-use super::table::WorkerSlot;
+use super::slot::WorkerSlot;
 
 /// Why a worker is not ready.
 #[derive(Debug, thiserror::Error)]

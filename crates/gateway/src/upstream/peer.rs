@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 
 use super::pool::Pool;
+use super::turn::LastTurn;
 
 /// What a server serves.
 #[derive(Debug)]
@@ -36,8 +37,7 @@ pub(crate) struct Peer {
     served: ArcSwapOption<Served>,
     is_up: AtomicBool,
     active: AtomicUsize,
-    /// When it was last picked, in the count of [`super::table`]; 0: never.
-    pub last_turn: AtomicU64,
+    pub last_turn: LastTurn,
 }
 
 impl Peer {

@@ -12,7 +12,8 @@ use inflight_kserve::names::FINAL_RESPONSE;
 use tonic::Status;
 
 use super::{CallContext, Open, Rest, Source, lost};
-use crate::upstream::table::{Picked, WorkerSlot};
+use crate::upstream::slot::WorkerSlot;
+use crate::upstream::table::Picked;
 
 /// How long a server may take to close a stream after its last response.
 const END_TIMEOUT: Duration = Duration::from_secs(10);

@@ -19,7 +19,7 @@ use crate::upstream::context::Limits;
 use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::registry::{Handle, Registry};
 use crate::upstream::rpc::{self, RpcError};
-use crate::upstream::table::WorkerSlot;
+use crate::upstream::slot::WorkerSlot;
 
 /// The sending side: one queue for all requests.
 #[derive(Debug)]

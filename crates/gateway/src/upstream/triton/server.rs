@@ -24,7 +24,7 @@ use crate::upstream::peer::Served;
 use crate::upstream::pool::Pool;
 use crate::upstream::registry::Registry;
 use crate::upstream::rpc::{self, RpcError};
-use crate::upstream::table::WorkerSlot;
+use crate::upstream::slot::WorkerSlot;
 
 /// How often a server is asked whether it and its models are ready. Nothing else tells: a stream per
 /// request is silent between requests.
