@@ -60,6 +60,18 @@ def test_a_stream_accumulates_to_the_whole_answer(claude: Any) -> None:
     assert events[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
+def test_models_are_listed_in_anthropics_form(claude: Any) -> None:
+    page = claude.models.list(limit=1)
+    [model] = list(page)
+    assert (model.type, model.id, model.display_name) == ("model", MODEL_NAME, MODEL_NAME)
+    assert model.created_at.year >= 2026
+    assert model.max_tokens == model.max_input_tokens > 0
+    assert claude.models.retrieve(MODEL_NAME) == model
+    assert (page.has_more, page.first_id, page.last_id) == (False, MODEL_NAME, MODEL_NAME)
+    with pytest.raises(anthropic.NotFoundError):
+        claude.models.retrieve("no/such")
+
+
 def test_a_stop_sequence_is_named(claude: Any) -> None:
     [block] = claude.messages.create(**asked(**GREEDY)).content
     assert block.type == "text"

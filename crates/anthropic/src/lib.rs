@@ -21,9 +21,11 @@ mod conversation;
 pub mod error;
 mod events;
 mod fields;
+mod models;
 pub mod request;
 mod response;
 mod tools;
 
 pub use events::Events;
+pub use models::{ModelInfo, ModelPage, PageQuery};
 pub use response::{ContentBlock, Message, OutputTokensDetails, StopReason, TokenCount, Usage};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use inflight_anthropic::error as anthropic;
 use inflight_openai::ApiError;
 use tonic::Code;
@@ -49,9 +49,16 @@ pub(crate) fn is_probe(path: &str) -> bool {
     path.starts_with("/v2/health/")
 }
 
-/// Whether `path` is part of Anthropic's API; its clients read errors as [`in_anthropics_form`] writes them.
-pub(crate) fn is_anthropic(path: &str) -> bool {
-    path == "/v1/messages" || path.starts_with("/v1/messages/")
+/// Sent by every client of Anthropic's API, which shares the paths of models with OpenAI's.
+const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
+/// Whether a request is one of Anthropic's API; its clients read errors as [`in_anthropics_form`] writes them.
+pub(crate) fn is_anthropic(path: &str, headers: &HeaderMap) -> bool {
+    let is_below = |root: &str| {
+        let rest = path.strip_prefix(root);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    is_below("/v1/messages") || (is_below("/v1/models") && headers.contains_key(ANTHROPIC_VERSION))
 }
 
 /// The error that a response was made of.

@@ -50,6 +50,7 @@ mod option_file;
 mod option_layers;
 mod option_list;
 mod options;
+mod query;
 mod quota;
 mod request_body;
 mod response_store;

@@ -32,10 +32,11 @@ pub(crate) async fn around(
 ) -> Response {
     let context = RequestContext::new(request.headers());
     let path = request.uri().path();
+    let is_anthropic = error::is_anthropic(path, request.headers());
     let requested = Requested {
         route: access_log::route_label(matched.as_ref().map(MatchedPath::as_str), path),
-        is_openai: is_api(path) && !error::is_anthropic(path),
-        is_anthropic: error::is_anthropic(path),
+        is_openai: is_api(path) && !is_anthropic,
+        is_anthropic,
         is_kserve: error::is_kserve(path) && !error::is_probe(path),
         method: request.method().clone(),
     };

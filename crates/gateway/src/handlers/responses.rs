@@ -21,6 +21,7 @@ use super::response;
 use crate::admission::Work;
 use crate::client::{Client, Owner};
 use crate::error::HttpError;
+use crate::query;
 use crate::response_store::{Conversation, Keeping, Kept};
 use crate::state::AppState;
 use crate::stream::body::EventBody;
@@ -157,9 +158,7 @@ pub(crate) async fn retrieve_response(
     uri: Uri,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let query = pairs(&uri);
-    let streams = |(name, value): &(String, String)| name == "stream" && value == "true";
-    if query.iter().any(streams) {
+    if query::value(&uri, "stream").is_some_and(|value| value == "true") {
         return Err(HttpError::from(ApiError::unsupported(
             "stream",
             "`stream` is not supported for a response that is kept, which is complete. Leave it out.",
@@ -203,7 +202,7 @@ pub(crate) async fn list_input_items(
     uri: Uri,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let query = ListQuery::read(&pairs(&uri))?;
+    let query = ListQuery::read(&query::pairs(&uri))?;
     let kept = find(&state, id, &request)?;
     let page = responses::list(&query, kept.conversation.input())?;
     Ok(json(Bytes::from(page)))
@@ -223,15 +222,6 @@ fn text(id: PathId) -> String {
 fn owner(request: &Request) -> Owner {
     let client = Client::of(request.extensions());
     client.map(|client| client.owner()).unwrap_or_default()
-}
-
-/// The query's pairs. No value that is known has a character that must be encoded.
-fn pairs(uri: &Uri) -> Vec<(String, String)> {
-    let query = uri.query().unwrap_or_default();
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
 }
 
 fn json(body: Bytes) -> Response {

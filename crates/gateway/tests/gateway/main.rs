@@ -16,6 +16,7 @@ mod kserve;
 mod lifecycle;
 mod messages;
 mod messages_tools;
+mod models;
 mod preparing;
 mod rate_limits;
 mod responses;
