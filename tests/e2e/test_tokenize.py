@@ -1,7 +1,8 @@
-"""`/tokenize` and `/detokenize` as vLLM has them, with OpenAI's client on `inflight serve`."""
+"""vLLM's `/tokenize`, `/detokenize` and `/tokenizer_info`, with OpenAI's client on `inflight serve`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,21 @@ def test_tokens_become_text_again(post: Any) -> None:
     assert "Be short." in rendered
     again = post("tokenize", prompt=rendered, add_special_tokens=False)
     assert again["tokens"] == post("tokenize", messages=MESSAGES)["tokens"]
+
+
+def test_the_tokenizer_is_told_as_its_files_have_it(client: openai.OpenAI, server: Server) -> None:
+    directory = Path(inflight.__file__).parent / "demo"
+    told: Any = client.get(
+        f"http://{server.http}/tokenizer_info",
+        cast_to=object,
+        options={"params": {"model": MODEL_NAME}},
+    )
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    template = config.pop("chat_template", None)
+    file = directory / "chat_template.jinja"
+    assert told.pop("chat_template") == (file.read_text() if file.exists() else template)
+    config.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    assert told == config
 
 
 @pytest.mark.parametrize(

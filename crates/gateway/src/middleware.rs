@@ -67,7 +67,9 @@ pub(crate) async fn around(
 
 /// Whether a path is for clients with a key, where keys are needed.
 fn is_api(path: &str) -> bool {
-    path == "/v1" || path.starts_with("/v1/") || matches!(path, "/tokenize" | "/detokenize")
+    path == "/v1"
+        || path.starts_with("/v1/")
+        || matches!(path, "/tokenize" | "/detokenize" | "/tokenizer_info")
 }
 
 /// Answers a request whose body nobody has read. Over HTTP/1 the client may be sending it still, and would

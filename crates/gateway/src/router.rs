@@ -38,6 +38,7 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
         // vLLM's, and where it has them.
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
+        .route("/tokenizer_info", get(tokenize::tokenizer_info))
         .route("/v1/models", get(models::list_models))
         .route("/v1/models/{*model}", get(models::retrieve_model))
         .route("/health/live", get(health::live))

@@ -1,7 +1,8 @@
-//! The requests and answers of `/tokenize` and `/detokenize`, which are vLLM's. Owns their parsing; knows no
+//! The requests and answers of `/tokenize`, `/detokenize` and `/tokenizer_info`, which are vLLM's. Owns their parsing; knows no
 //! tokenizer and no template.
 
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use crate::Parsed;
 use crate::chat::{self, Message, TemplateOptions};
@@ -56,6 +57,43 @@ pub struct TokenizeResponse {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DetokenizeResponse {
     pub prompt: String,
+}
+
+/// What a tokenizer is where its configuration does not say it: the class that transformers takes then.
+const DEFAULT_CLASS: &str = "PreTrainedTokenizerFast";
+
+/// The answer of `/tokenizer_info`: what the model's `tokenizer_config.json` says, with the chat template that
+/// renders.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TokenizerInfo<'a> {
+    /// Only where the configuration has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer_class: Option<&'static str>,
+    #[serde(flatten)]
+    config: &'a Map<String, Value>,
+    /// As in that file: a template, or a list of `{name, template}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_template: Option<Value>,
+}
+
+impl<'a> TokenizerInfo<'a> {
+    /// `config` has no `chat_template`, and a string as `tokenizer_class` if any; `templates` are those that
+    /// render, by name.
+    pub fn new(config: &'a Map<String, Value>, templates: Option<&[(String, String)]>) -> Self {
+        let has_class = config.contains_key("tokenizer_class");
+        let named =
+            |(name, template): &(String, String)| json!({"name": name, "template": template});
+        let chat_template = match templates.unwrap_or_default() {
+            [] => None,
+            [(_, only)] => Some(only.as_str().into()),
+            several => Some(several.iter().map(named).collect()),
+        };
+        Self {
+            tokenizer_class: (!has_class).then_some(DEFAULT_CLASS),
+            config,
+            chat_template,
+        }
+    }
 }
 
 /// Parses a body of `/tokenize`. Total: any bytes give a request or a 400.
@@ -148,6 +186,31 @@ mod tests {
         assert_eq!(
             parsed.ignored.header_value().as_deref(),
             Some("temperature")
+        );
+    }
+
+    #[test]
+    fn a_tokenizer_is_told_as_its_configuration_has_it() {
+        let told = |config: Value, templates: Option<&[(String, String)]>| {
+            let config = config.as_object().unwrap().clone();
+            serde_json::to_value(TokenizerInfo::new(&config, templates)).unwrap()
+        };
+        let named = |name: &str| (name.to_owned(), "{{ x }}".to_owned());
+        assert_eq!(
+            told(json!({}), None),
+            json!({"tokenizer_class": "PreTrainedTokenizerFast"})
+        );
+        assert_eq!(
+            told(
+                json!({"tokenizer_class": "A", "eos_token": "e"}),
+                Some(&[named("chatml")])
+            ),
+            json!({"tokenizer_class": "A", "eos_token": "e", "chat_template": "{{ x }}"})
+        );
+        let several = told(json!({}), Some(&[named("default"), named("tool_use")]));
+        assert_eq!(
+            several["chat_template"][1],
+            json!({"name": "tool_use", "template": "{{ x }}"})
         );
     }
 

@@ -25,7 +25,19 @@ pub struct TextModel {
     built_in: Option<BuiltInTemplate>,
     generation: GenerationConfig,
     format: Format,
+    /// See [`Self::tokenizer_config`].
+    tokenizer_config: Map<String, Value>,
 }
+
+/// Of tokenizer_config.json: its own chat template may not be the one that renders, and the rest names files
+/// of the machine that wrote it.
+const NOT_TOLD: [&str; 5] = [
+    "chat_template",
+    "vocab_file",
+    "merges_file",
+    "tokenizer_file",
+    "name_or_path",
+];
 
 /// What the files say of chat templates.
 struct Own {
@@ -142,12 +154,21 @@ impl TextModel {
             .and_then(|config| config.get("model_type"));
         let model_type = model_type.and_then(Value::as_str).map(str::to_owned);
         let format = detect(&templates, model_type.as_deref());
+        let mut tokenizer_config = config;
+        for (name, value) in legacy {
+            tokenizer_config.entry(name).or_insert(value);
+        }
+        tokenizer_config.retain(|name, value| match name.as_str() {
+            "tokenizer_class" => value.is_string(),
+            name => !NOT_TOLD.contains(&name),
+        });
         let model = Self {
             tokenizer: Arc::new(tokenizer),
             chat_template: None,
             built_in: None,
             generation,
             format,
+            tokenizer_config,
         };
         let own = Own {
             templates,
@@ -175,6 +196,12 @@ impl TextModel {
     /// Which built-in template it is, if it is one.
     pub fn built_in_template(&self) -> Option<BuiltInTemplate> {
         self.built_in
+    }
+
+    /// What `tokenizer_config.json` says, with the tokens of an older `special_tokens_map.json`; without chat
+    /// templates and the names of files. `tokenizer_class` is a string where it is there.
+    pub fn tokenizer_config(&self) -> &Map<String, Value> {
+        &self.tokenizer_config
     }
 
     /// The model's sampling defaults and stop ids.

@@ -286,6 +286,14 @@ impl ChatTemplate {
 }
 
 impl ChatTemplate {
+    /// Its templates by name, in Jinja; `None` for a history template, which is none.
+    pub fn jinja(&self) -> Option<&[(String, String)]> {
+        match &self.renderer {
+            Renderer::History(_) => None,
+            Renderer::Engine(_) | Renderer::Pool(_) => Some(&self.sources().templates),
+        }
+    }
+
     fn sources(&self) -> &Sources {
         match &self.renderer {
             Renderer::Engine(engine) => engine.sources(),

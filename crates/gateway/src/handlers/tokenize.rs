@@ -1,15 +1,18 @@
-//! `/tokenize` and `/detokenize`: what the gateway itself makes of a prompt, and no worker sees.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`: what the gateway itself makes of a prompt, and no worker
+//! sees.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use http::Uri;
 use inflight_openai::tokenize::{
-    DetokenizeResponse, TokenizeInput, TokenizeResponse, parse_detokenize, parse_tokenize,
+    DetokenizeResponse, TokenizeInput, TokenizeResponse, TokenizerInfo, parse_detokenize,
+    parse_tokenize,
 };
 use inflight_openai::{ApiError, IgnoredFields};
-use inflight_text::TextModel;
+use inflight_text::{ChatTemplate, TextModel};
 
 use super::generate;
 use super::locate::{Located, locate};
@@ -18,7 +21,11 @@ use super::{chat, prompt, response};
 use crate::admission::Work;
 use crate::error::{self, HttpError};
 use crate::model::served::ServedModel;
+use crate::query;
 use crate::state::AppState;
+
+/// What to do about a body without a model.
+const SEND_A_NAME: &str = "Send `model`";
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(
@@ -42,6 +49,21 @@ pub(crate) async fn detokenize(
     Ok(answered(&state, answer))
 }
 
+/// `GET /tokenizer_info`, with `?model=` where several are served. Always on: what a chat template writes can be
+/// read with `/tokenize` and `/detokenize` as well, so leaving this out would hide nothing.
+pub(crate) async fn tokenizer_info(
+    State(state): State<Arc<AppState>>,
+    uri: Uri,
+) -> Result<Response, HttpError> {
+    let name = query::value(&uri, "model").filter(|name| !name.is_empty());
+    let hint = "Add `?model=NAME`";
+    let Located { served, .. } = locate_or_only(&state, name.as_deref(), hint)?;
+    let model = files(&served, "model")?;
+    let templates = served.chat_template().and_then(ChatTemplate::jinja);
+    let info = TokenizerInfo::new(model.tokenizer_config(), templates);
+    Ok(Json(info).into_response())
+}
+
 fn answered<T: serde::Serialize>(
     state: &AppState,
     (answer, ignored): (T, IgnoredFields),
@@ -55,7 +77,7 @@ fn answered<T: serde::Serialize>(
 fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, IgnoredFields), ApiError> {
     let parsed = parse_tokenize(body)?;
     let (request, mut ignored) = (parsed.request, parsed.ignored);
-    let Located { served, .. } = locate_or_only(state, request.model.as_deref())?;
+    let Located { served, .. } = locate_or_only(state, request.model.as_deref(), SEND_A_NAME)?;
     let (field, adds) = match request.input {
         TokenizeInput::Text(_) => ("prompt", true),
         TokenizeInput::Chat(..) => (
@@ -87,7 +109,7 @@ fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, Ignored
 fn text_of(state: &AppState, body: &[u8]) -> Result<(DetokenizeResponse, IgnoredFields), ApiError> {
     let parsed = parse_detokenize(body)?;
     let request = parsed.request;
-    let Located { served, .. } = locate_or_only(state, request.model.as_deref())?;
+    let Located { served, .. } = locate_or_only(state, request.model.as_deref(), SEND_A_NAME)?;
     let tokenizer = files(&served, "tokens")?.tokenizer();
     // Rows that only pad the vocabulary stand for no text.
     let size = served.vocabulary().unwrap_or(0) as usize;
@@ -102,7 +124,7 @@ fn text_of(state: &AppState, body: &[u8]) -> Result<(DetokenizeResponse, Ignored
 }
 
 /// The model of this name, or the only one where the request names none, as in vLLM.
-fn locate_or_only(state: &AppState, name: Option<&str>) -> Result<Located, ApiError> {
+fn locate_or_only(state: &AppState, name: Option<&str>, hint: &str) -> Result<Located, ApiError> {
     if let Some(name) = name {
         return locate(state, name);
     }
@@ -113,8 +135,10 @@ fn locate_or_only(state: &AppState, name: Option<&str>) -> Result<Located, ApiEr
         (None, _) => locate(state, ""),
         _ => Err(ApiError::invalid_request(
             "model",
-            "Missing required parameter: `model`, because several models are served. Send a name from \
-             `/v1/models`.",
+            format!(
+                "Missing required parameter: `model`, because several models are served. {hint} with a name \
+                 from `/v1/models`."
+            ),
         )),
     }
 }

@@ -93,6 +93,7 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
         Some("/v1/responses/{id}/input_items") => "/v1/responses/{id}/input_items",
         Some("/tokenize") => "/tokenize",
         Some("/detokenize") => "/detokenize",
+        Some("/tokenizer_info") => "/tokenizer_info",
         Some("/v1/models") => "/v1/models",
         Some("/v1/models/{*model}") => "/v1/models/{model}",
         Some("/health/live") => "/health/live",

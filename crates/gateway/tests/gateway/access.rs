@@ -215,15 +215,15 @@ async fn every_path_that_works_for_clients_needs_a_key() {
     let gateway = gateway.ready().await;
     let key = "authorization: Bearer right";
     let json = "content-type: application/json";
-    for (path, body) in [
-        ("/tokenize", r#"{"prompt": "Hi"}"#),
-        ("/detokenize", r#"{"tokens": [72]}"#),
+    for (line, body) in [
+        ("POST /tokenize", r#"{"prompt": "Hi"}"#),
+        ("POST /detokenize", r#"{"tokens": [72]}"#),
+        ("GET /tokenizer_info", ""),
     ] {
-        let line = format!("POST {path}");
-        let (status, _) = ask(gateway.address, &line, &["host: a", json], body).await;
-        assert_eq!(status, 401, "{path}");
-        let (status, answer) = ask(gateway.address, &line, &["host: a", json, key], body).await;
-        assert_eq!(status, 200, "{path}: {answer}");
+        let (status, _) = ask(gateway.address, line, &["host: a", json], body).await;
+        assert_eq!(status, 401, "{line}");
+        let (status, answer) = ask(gateway.address, line, &["host: a", json, key], body).await;
+        assert_eq!(status, 200, "{line}: {answer}");
     }
 }
 

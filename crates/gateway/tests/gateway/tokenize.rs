@@ -1,9 +1,10 @@
-//! `/tokenize` and `/detokenize`: which model's tokenizer answers, and where there is none.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`: which model's tokenizer answers, and where there is none.
 
-use inflight_testkit::model::tokens;
+use bytes::Bytes;
+use inflight_testkit::model::{byte_model_files, tokens};
 use inflight_testkit::triton::FakeTriton;
 use inflight_testkit::triton_models::text_model;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::{FakeModel, FakeWorker};
 use serde_json::json;
 
 use crate::support::{Gateway, byte_model, pair};
@@ -55,6 +56,65 @@ async fn one_of_several_models_is_named() {
 }
 
 #[tokio::test]
+async fn a_tokenizer_is_told_with_the_template_that_renders() {
+    let mut files = byte_model_files();
+    let config = r#"{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": false, "vocab_file": "/a/vocab.json",
+        "chat_template": "never used"}"#;
+    let legacy = r#"{"eos_token": {"content": "<|end|>", "lstrip": false}}"#;
+    for (name, text) in [
+        ("tokenizer_config.json", config),
+        ("special_tokens_map.json", legacy),
+    ] {
+        files.push((name.to_owned(), Bytes::from_static(text.as_bytes())));
+    }
+    let own = String::from_utf8_lossy(&files[1].1).into_owned();
+    let one = FakeWorker::start(FakeModel::new("org/one", files)).await;
+    let two = FakeWorker::start(byte_model()).await;
+    let workers = [one.address, two.address];
+    let given = ["--chat-template", "m=chatml"];
+    let gateway = Gateway::start(&workers, &given).await.all_ready().await;
+    let answer = gateway.get("/tokenizer_info?model=org%2Fone").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(
+        answer.json(),
+        json!({
+            "tokenizer_class": "GPT2Tokenizer", "add_bos_token": false,
+            "eos_token": {"content": "<|end|>", "lstrip": false}, "chat_template": own,
+        })
+    );
+    let answer = gateway.get("/tokenizer_info?model=m").await.json();
+    assert_eq!(answer["tokenizer_class"], "PreTrainedTokenizerFast");
+    let template = answer["chat_template"].as_str().unwrap();
+    assert!(template.contains("<|im_start|>"), "{template}");
+    for (path, status, word) in [
+        ("/tokenizer_info", 400, "`?model=NAME`"),
+        ("/tokenizer_info?model=", 400, "`?model=NAME`"),
+        ("/tokenizer_info?model=none", 404, "`none`"),
+    ] {
+        let answer = gateway.get(path).await;
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["param"]), (status, &json!("model")));
+        let text = error["message"].as_str().unwrap();
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_liquid_template_is_no_chat_template_to_tell() {
+    let worker = FakeWorker::start(byte_model()).await;
+    let given = ["--history-template", "{{ items[0].content }}"];
+    let gateway = Gateway::start(&[worker.address], &given)
+        .await
+        .ready()
+        .await;
+    let answer = gateway.get("/tokenizer_info").await;
+    assert_eq!(
+        (answer.status, answer.json()),
+        (200, json!({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    );
+}
+
+#[tokio::test]
 async fn a_server_that_tokenizes_itself_has_none_to_ask() {
     let triton = FakeTriton::start([text_model("t")]).await;
     let gateway = Gateway::start(&[triton.address], &[]).await.ready().await;
@@ -68,4 +128,8 @@ async fn a_server_that_tokenizes_itself_has_none_to_ask() {
         let text = error["message"].as_str().unwrap();
         assert!(text.contains("`--tokenizer`"), "{text}");
     }
+    let answer = gateway.get("/tokenizer_info").await;
+    let text = answer.json()["error"]["message"].to_string();
+    assert_eq!(answer.status, 400);
+    assert!(text.contains("`--tokenizer`"), "{text}");
 }

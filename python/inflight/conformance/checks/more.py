@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 from typing import Any
+from urllib.parse import quote
 
 from inflight.conformance.check import Absent, check, expect, expect_equal
 from inflight.conformance.target import Target
@@ -69,6 +70,17 @@ def tokenize(target: Target) -> None:
     tokens = answer.json()["tokens"]
     answer = target.request("POST", "/detokenize", {"model": target.model, "tokens": tokens})
     expect("Hello there." in answer.json()["prompt"], f"the text is {answer.json()['prompt']!r}")
+
+
+@check(TOPIC, "tells the tokenizer's class and chat template", optional=True)
+def tokenizer_info(target: Target) -> None:
+    path = f"/tokenizer_info?model={quote(target.model, safe='')}"
+    answer = target.request("GET", path)
+    if answer.status == 404:
+        raise Absent("404")
+    told = answer.json()
+    expect(isinstance(told["tokenizer_class"], str), "`tokenizer_class` is no string")
+    expect(told.get("chat_template"), "there is no chat template")
 
 
 @check(TOPIC, "says on `/health` that it serves", optional=True)
