@@ -136,7 +136,7 @@ def await_until_broken(executor: Any) -> None:
 
 def passed(name: str, datatype: str, shape: tuple[int, ...], *values: Any) -> NamedTensor:
     if datatype == "BYTES":
-        data = values[0].encode()
+        data = values[0] if isinstance(values[0], bytes) else values[0].encode()
         return NamedTensor(name, datatype, shape, struct.pack("<I", len(data)) + data)
     kinds = {
         "FP16": "<f2",

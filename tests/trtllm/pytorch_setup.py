@@ -15,6 +15,11 @@ CONFIG = {
     "vocab_size": double.VOCAB,
     "max_position_embeddings": 128,
 }
+#: Of a checkpoint that the double takes images for.
+SEEING = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "vision_config": {"hidden_size": 8},
+}
 OPTIONS = {
     "guided_decoding_backend": "xgrammar",
     "cache_transceiver_backend": "UCX",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import struct
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from inflight.executors.base import OutputConfig, SamplingConfig
 from inflight.executors.tensorrt_llm import fields
 from inflight.executors.tensorrt_llm.fields import Target
 from support import double
+from support.pictures import picture
 from trtllm.harness import BIAS, PHASE_TENSOR, RETAINED, RETENTION, collect, passed, request_of, tensor
 
 
@@ -38,6 +43,8 @@ SAMPLING = SamplingConfig(
     early_stopping=1,
     no_repeat_ngram_size=3,
 )
+
+PICTURE = picture()
 
 CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (
@@ -169,6 +176,18 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
                 "opaque_state": "0102",
                 "draft_tokens": [6],
             }
+        },
+    ),
+    (
+        {"inflight_images"},
+        {"tensors": [passed("inflight_images", "BYTES", (1,), PICTURE)]},
+        {},
+        {
+            "inputs": {
+                "prompt_token_ids": [10, 11, 12],
+                "multi_modal_data": {"image": [Image.open(io.BytesIO(PICTURE)).convert("RGB")]},
+            },
+            "cache_salt": hashlib.sha256(struct.pack("<I", len(PICTURE)) + PICTURE).hexdigest(),
         },
     ),
     (

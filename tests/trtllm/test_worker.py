@@ -19,11 +19,12 @@ from tritonclient.utils import InferenceServerException
 from inflight.launch.model import DEMO_DIRECTORY
 from support import double
 from support.double.package import write_double
+from support.pictures import picture
 from support.processes import InflightProcess
 from support.servers import Start
 from support.triton import TritonStream, inputs, tensor, tokens
 from trtllm.harness import BIAS, write_encoder_decoder, write_engine
-from trtllm.pytorch_setup import write_adapter, write_checkpoint
+from trtllm.pytorch_setup import SEEING, write_adapter, write_checkpoint
 
 
 def engine_with_tokenizer(directory: Path, **build: Any) -> Path:
@@ -33,8 +34,8 @@ def engine_with_tokenizer(directory: Path, **build: Any) -> Path:
     return directory
 
 
-def checkpoint_with_tokenizer(directory: Path) -> Path:
-    write_checkpoint(directory)
+def checkpoint_with_tokenizer(directory: Path, **config: Any) -> Path:
+    write_checkpoint(directory, **config)
     (directory / "model.safetensors").write_bytes(b"weights")
     shutil.copy(DEMO_DIRECTORY / "tokenizer.json", directory / "tokenizer.json")
     return directory
@@ -170,6 +171,35 @@ def test_a_checkpoint_is_served_by_the_pytorch_runtime(start: Start, tmp_path: P
     with pytest.raises(InferenceServerException, match="penalties"):
         served.client.infer("tensorrt_llm", [*inputs([8], 1), tensor("presence_penalty", [[0.5]], "FP32")])
     served.client.close()
+
+
+def test_images_of_a_client_reach_the_llm(start: Start, tmp_path: Path) -> None:
+    directory = checkpoint_with_tokenizer(tmp_path / "model", **SEEING)
+    environment = write_double(tmp_path / "double")
+    served = Served(run_worker(start, directory, environment), Path(environment["DOUBLE_REQUESTS"]))
+    prompt = inputs([8, 16], 2, exclude_input_in_output=True)
+    files = np.array([[picture("PNG", (3, 2)), picture("JPEG", (4, 5))]], dtype=np.object_)
+    answer = served.client.infer("tensorrt_llm", [*prompt, tensor("inflight_images", files, "BYTES")])
+    assert tokens(answer) == [17, 18]
+    held = served.last_request()["inputs"]
+    assert held["prompt_token_ids"] == [8, 16]
+    assert [image.partition(" at ")[0] for image in held["multi_modal_data"]["image"]] == [
+        "<PIL.Image.Image image mode=RGB size=3x2",
+        "<PIL.Image.Image image mode=RGB size=4x5",
+    ]
+    broken = tensor("inflight_images", np.array([[b"x"]], dtype=np.object_), "BYTES")
+    with pytest.raises(InferenceServerException, match=r"`inflight_images\[0\]` is not an image"):
+        served.client.infer("tensorrt_llm", [*prompt, broken])
+    # No image is no image: also for executors that take none.
+    none = tensor("inflight_images", np.zeros((1, 0), dtype=np.object_), "BYTES")
+    assert tokens(served.client.infer("tensorrt_llm", [*prompt, none])) == [17, 18]
+    served.client.close()
+
+
+def test_an_executor_that_takes_no_images_refuses_them_by_name(served: Served) -> None:
+    one = tensor("inflight_images", np.array([[picture()]], dtype=np.object_), "BYTES")
+    with pytest.raises(InferenceServerException, match="`inflight_images` needs `images`"):
+        served.client.infer("tensorrt_llm", [*inputs([8], 2), one])
 
 
 def test_adapters_are_chosen_by_their_task_id(start: Start, tmp_path: Path) -> None:

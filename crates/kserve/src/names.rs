@@ -32,6 +32,8 @@ pub const LOGIT_BIAS_IDS: &str = "inflight_logit_bias_ids";
 pub const LOGIT_BIAS_VALUES: &str = "inflight_logit_bias_values";
 /// Input, BYTES `[1]`: requests with different salts share no block of the KV cache.
 pub const CACHE_SALT: &str = "inflight_cache_salt";
+/// Input, BYTES `[n]`: the files of the prompt's images (PNG, JPEG, WebP or GIF), in the order of their places in it.
+pub const IMAGES: &str = "inflight_images";
 /// Input, BYTES `[1]`: how the prompt becomes an embedding, `mean` or `last`.
 pub const POOLING: &str = "inflight_pooling";
 

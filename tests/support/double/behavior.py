@@ -195,6 +195,26 @@ class IterationResult:
         return json.loads(data)
 
 
+#: Architectures with an input processor of their own.
+SEEING = {"Qwen2_5_VLForConditionalGeneration"}
+
+
+class SeeingProcessor:
+    """Any registered input processor."""
+
+
+def check_prompt(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A `TokensPrompt` whose images are what the processors take."""
+    from support.double.classes import SYMBOLS
+
+    names = {param["name"] for param in SYMBOLS["tensorrt_llm.inputs.TokensPrompt"]["params"]}
+    assert set(inputs) <= names, f"a prompt has no {set(inputs) - names}"
+    images = inputs["multi_modal_data"]["image"]
+    assert images, "a modality without data"
+    assert all(image.mode == "RGB" for image in images)
+    return inputs
+
+
 async def nothing() -> Any:
     """What the LLM gives before its first request."""
     for stats in list[Any]():
@@ -214,6 +234,7 @@ class LLM:
         self._sim_thread: int | None = None
         record_engine(self)
         self._sim.deliver = self._sim_deliver
+        self.values["input_processor"] = self._sim_make_processor()
 
     @property
     def _executor(self) -> Proxy:
@@ -234,6 +255,13 @@ class LLM:
             stats = self._sim.stats
             return stats.pop(0).to_json_str() if stats else None
 
+    def _sim_make_processor(self) -> Any:
+        config = json.loads((Path(self.values["model"]) / "config.json").read_text())
+        if SEEING & set(config["architectures"]):
+            return SeeingProcessor()
+        registry = MODULES["tensorrt_llm.inputs.registry"]
+        return registry.DefaultInputProcessor(None, None, None)
+
     def _sim_reuses_blocks(self) -> bool:
         config = self.values.get("kv_cache_config") or {}
         return bool(config.get("enable_block_reuse", True))
@@ -250,16 +278,18 @@ class LLM:
         trace_headers: Any = None,  # noqa: ARG002
         _postproc_params: Any = None,
         scheduling_params: Any = None,  # noqa: ARG002
-        cache_salt: Any = None,  # noqa: ARG002
+        cache_salt: Any = None,
     ) -> Any:
         given = sampling_params.values
+        prompt = list(inputs["prompt_token_ids"] if isinstance(inputs, dict) else inputs)
         call = {
-            "inputs": list(inputs),
+            "inputs": check_prompt(inputs) if isinstance(inputs, dict) else prompt,
             "streaming": streaming,
             "sampling_params": sampling_params,
             "kv_cache_retention_config": kv_cache_retention_config,
             "disaggregated_params": disaggregated_params,
             "lora_request": lora_request,
+            "cache_salt": cache_salt,
         }
         record(call)
         thread = threading.get_ident()
@@ -272,8 +302,10 @@ class LLM:
             self._sim_iterations._sim_next = self._sim_next_stats
         else:
             self._sim_iterations.mark_undone()
-        if inputs[0] == REFUSE:
+        if prompt[0] == REFUSE:
             raise ValueError("The prompt is too long")
+        if isinstance(inputs, dict) and self.values.get("skip_tokenizer_init"):
+            raise AttributeError("'NoneType' object has no attribute 'decode'")
         if given["end_id"] is None:
             raise ValueError("end_id is needed without a tokenizer")
         if (
@@ -317,7 +349,7 @@ class LLM:
         self._sim.add(
             Job(
                 identity,
-                list(inputs),
+                prompt,
                 given["max_tokens"],
                 streaming,
                 end_id=-1 if given["ignore_eos"] else given["end_id"],

@@ -249,6 +249,8 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
             continue
         if symbol["kind"] == "function":
             made = _silent(full)
+        elif symbol["kind"] == "typed_dict":
+            made = type(short, (dict,), {})
         elif symbol["kind"] == "enum":
             # Those of the LLM API are made from their names.
             by_name = owner == "tensorrt_llm.llmapi"

@@ -454,6 +454,9 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list(names::POOLING, Bytes, SCALAR, Passed)
         .needs(can::EMBEDDINGS, Never)
         .undeclared(),
+    list(names::IMAGES, Bytes, LIST, Passed)
+        .needs(can::IMAGES, Empty)
+        .undeclared(),
 ];
 
 /// The input with this name.

@@ -27,7 +27,7 @@ fn limits(capabilities: &[&str]) -> Limits {
     }
 }
 
-const EVERYTHING: [&str; 26] = [
+const EVERYTHING: [&str; 27] = [
     capability::LOG_PROBS,
     capability::TOP_LOG_PROBS,
     capability::PROMPT_LOG_PROBS,
@@ -53,6 +53,7 @@ const EVERYTHING: [&str; 26] = [
     capability::ENCODER,
     capability::MROPE,
     capability::CROSS_ATTENTION,
+    capability::IMAGES,
     capability::PRIORITY,
 ];
 

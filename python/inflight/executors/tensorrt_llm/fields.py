@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inflight._native import CoreInput, CoreParameter, core_model
-from inflight.executors.tensorrt_llm import convert
+from inflight.executors.tensorrt_llm import convert, images
 
 Runtime = Literal["engines", "pytorch"]
 RUNTIMES: tuple[Runtime, ...] = ("engines", "pytorch")
@@ -96,6 +96,7 @@ CONDITIONS = {
     "cache_transceiver": "option `cache_transceiver_backend`",
     "trtllm_sampler": f"option `{TRTLLM_SAMPLER}`",
     "no_reuse": "option `enable_kv_cache_reuse=false`: logits of a prompt lack the tokens that the cache had",
+    "images": "checkpoint with a `vision_config`, for which TensorRT-LLM has an input processor",
     "own_sampling": "build without `--speculative-decoding-mode` `eagle` or `mtp`",
 }
 
@@ -360,6 +361,12 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("inflight_cache_salt", _REFERENCE_ONLY, _REFERENCE_ONLY),
     Field("inflight_pooling", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    # The prompt becomes a `TokensPrompt` with `multi_modal_data`.
+    _passed(
+        "inflight_images",
+        Unsupported("engines take what an encoder makes of images"),
+        Target("generate_async", "inputs", images.decode, "images"),
+    ),
     # KServe request parameters, not tensors; the worker passes them under these names.
     _passed(
         "request_type",

@@ -60,6 +60,7 @@ ALSO: dict[Runtime, dict[str, tuple[tuple[str, str], ...]]] = {
             ("GuidedDecodingParams", "grammar"),
             ("GuidedDecodingParams", "structural_tag"),
         ),
+        "images": (("generate_async", "cache_salt"),),
         "kv_cache_retention": (
             ("generate_async", "kv_cache_retention_config"),
             ("KvCacheRetentionConfig", "token_range_retention_configs"),

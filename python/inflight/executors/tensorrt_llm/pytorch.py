@@ -21,7 +21,7 @@ from typing import Any
 from inflight.errors import UserMistake
 from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
 from inflight.executors.columns import Columns
-from inflight.executors.tensorrt_llm import pytorch_config, ranks
+from inflight.executors.tensorrt_llm import images, pytorch_config, ranks
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check_error, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
@@ -307,12 +307,14 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         ) from error
     except Exception as error:
         raise EngineFailed(f"the checkpoint `{model_dir}` did not load: {describe(error)}") from error
+    takes_images = pytorch_config.has_vision(model_dir) and _can_see(llm, version)
     conditions = {
         condition
         for condition, given in (
             ("beams", sizes.max_beam_width > 1),
             ("guided", arguments.get("guided_decoding_backend")),
             ("adapters", adapters is not None),
+            ("images", takes_images),
             ("own_sampling", own_sampling),
             ("no_reuse", not pytorch_config.reuses_blocks(arguments)),
             ("cache_transceiver", arguments.get("cache_transceiver_config")),
@@ -348,6 +350,19 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         overlaps=not arguments.get("disable_overlap_scheduler"),
     )
     return PyTorchExecutor(llm, builder, info)
+
+
+def _can_see(llm: Any, version: str) -> bool:
+    """Whether the images of a checkpoint with a vision encoder can be handed over; the log says why not."""
+    reasons = {
+        "Pillow is not installed": not images.are_decodable(),
+        f"TensorRT-LLM {version} has no input processor for it": not pytorch_config.processes_images(llm),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            LOG.warning("this checkpoint has a vision encoder, and %s: `images` is off", reason)
+            return False
+    return True
 
 
 def _import(version: str) -> tuple[Any, Any, Any]:

@@ -112,10 +112,26 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
     if options.cuda_graph_mode is False:
         # Absent, it would be made with its defaults.
         arguments["cuda_graph_config"] = None
-    # Prompts come as tokens; only guides need to know how those are spelled.
-    skip_tokenizer = not arguments.get("guided_decoding_backend")
+    # Prompts come as tokens; guides need to know how those are spelled, and so do the processors of images.
+    skip_tokenizer = not arguments.get("guided_decoding_backend") and not has_vision(model_dir)
     arguments.update(model=str(model_dir), skip_tokenizer_init=skip_tokenizer, enable_iter_perf_stats=True)
     return arguments
+
+
+def has_vision(model_dir: Path) -> bool:
+    """Whether the checkpoint's `config.json` describes a vision encoder."""
+    try:
+        config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # `Sizes.read` says what is wrong with it.
+        return False
+    return isinstance(config, dict) and isinstance(config.get("vision_config"), dict)
+
+
+def processes_images(llm: Any) -> bool:
+    """Whether TensorRT-LLM has an input processor for this model. The default one silently drops images."""
+    kinds = type(getattr(llm, "input_processor", None)).__mro__
+    return not any(kind.__name__ in ("DefaultInputProcessor", "NoneType") for kind in kinds)
 
 
 def _written(model_dir: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from inflight.executors.base import Request
-from inflight.executors.tensorrt_llm import convert
+from inflight.executors.tensorrt_llm import convert, images
 from inflight.executors.tensorrt_llm.adapters import Adapters
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.engine_requests import (
@@ -24,6 +24,8 @@ _GUIDES = {
     "ebnf_grammar": "grammar",
     "structural_tag": "structural_tag",
 }
+#: The input with a request's image files.
+IMAGES = "inflight_images"
 #: The end id of a request without one; `ignore_eos` sends the same to the engine.
 _NO_END = -1
 
@@ -158,6 +160,17 @@ class SamplingBuilder:
             call["lora_request"] = self._lora_request(
                 lora_name=str(task_id), lora_int_id=task_id, lora_path=self._adapters.path(task_id)
             )
+        if given.get(IMAGES):
+            check_beside_images(request, given)
+            call["inputs"] = {
+                "prompt_token_ids": request.input_token_ids,
+                "multi_modal_data": {"image": given[IMAGES]},
+            }
+            # Placeholders of different images are the same tokens. Without it, a request whose images
+            # TensorRT-LLM cannot hash would find cache blocks of other images.
+            call["cache_salt"] = images.salt(
+                next(tensor for tensor in request.tensors if tensor.name == IMAGES)
+            )
         retention = build_retention(self._bindings, given)
         if retention is not None:
             call["kv_cache_retention_config"] = retention
@@ -179,6 +192,18 @@ class SamplingBuilder:
                 }
             )
             call["disaggregated_params"] = self._disaggregated(request_type=phase_kind, **state)
+
+
+def check_beside_images(request: Request, given: dict[str, Any]) -> None:
+    """Refuses what needs the prompt's own tokens: the model's processor makes others of it for images."""
+    asked = {
+        "inflight_num_prompt_log_probs": request.output_config.num_prompt_log_probs is not None,
+        "return_context_logits": request.output_config.return_context_logits,
+        "request_type": "request_type" in given,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise Refused(f"`{name}` is not supported together with `{IMAGES}`; send one of them")
 
 
 def _is_one_greedy_token(request: Request) -> bool:

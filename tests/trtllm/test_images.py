@@ -1,0 +1,193 @@
+"""Images on their way to the PyTorch runtime: what is decoded and refused, and which checkpoints take any."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from inflight.executors.base import NamedTensor, OutputConfig
+from inflight.executors.tensorrt_llm import images, pytorch, pytorch_config
+from inflight.executors.tensorrt_llm.convert import Refused
+from inflight.executors.tensorrt_llm.options import parse
+from support import double
+from support.pictures import declared_png, picture
+from trtllm.harness import collect, passed, request_of
+from trtllm.pytorch_setup import OPTIONS, SEEING, write_checkpoint
+
+
+def files(*data: bytes) -> NamedTensor:
+    packed = b"".join(struct.pack("<I", len(one)) + one for one in data)
+    return NamedTensor("inflight_images", "BYTES", (len(data),), packed)
+
+
+@pytest.fixture
+def seeing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    with double.installed():
+        model = write_checkpoint(tmp_path / "model", **SEEING)
+        made = pytorch.create_pytorch(
+            model, parse({"disable_overlap_scheduler": True}, "pytorch", {}), "1.2.1"
+        )
+        yield made
+        made.shutdown()
+
+
+@pytest.mark.parametrize("kind", images.FORMATS)
+def test_every_format_is_decoded_to_rgb(kind: str) -> None:
+    (image,) = images.decode(files(picture(kind, (5, 4))))
+    assert (image.mode, image.size) == ("RGB", (5, 4))
+    # JPEG and GIF are near it only.
+    assert all(
+        abs(one - other) < 12
+        for one, other in zip(image.getpixel((2, 2)), (9, 8, 7), strict=True)  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "color", "pixel"),
+    [
+        ("RGBA", (200, 0, 0, 0), (255, 255, 255)),
+        ("RGBA", (200, 0, 0, 255), (200, 0, 0)),
+        ("LA", (7, 0), (255, 255, 255)),
+        ("L", 7, (7, 7, 7)),
+        ("1", 1, (255, 255, 255)),
+    ],
+)
+def test_what_is_transparent_becomes_white(mode: str, color: Any, pixel: tuple[int, int, int]) -> None:
+    (image,) = images.decode(files(picture("PNG", mode=mode, color=color)))
+    assert (image.mode, image.getpixel((0, 0))) == ("RGB", pixel)
+
+
+def test_the_first_frame_of_an_animation_is_taken() -> None:
+    frames = [Image.new("RGB", (2, 2), color) for color in ("red", "blue")]
+    file = io.BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
+    (image,) = images.decode(files(file.getvalue()))
+    assert image.getpixel((0, 0)) == (255, 0, 0)
+
+
+def bmp() -> bytes:
+    return picture("BMP")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (files(b"no image"), r"`inflight_images\[0\]` is not an image; send PNG, JPEG, WEBP, GIF"),
+        (files(b""), "is not an image"),
+        (files(picture(), bmp()), r"`inflight_images\[1\]` is not an image"),
+        (files(picture("JPEG")[:-40]), "cannot be decoded"),
+        (files(picture()[:-30]), "cannot be decoded"),
+        # Nothing of its size is allocated.
+        (files(declared_png(60_000, 60_000)), "has too many pixels; the images of a request may"),
+        (files(declared_png(9000, 9000)), "`9000` x `9000` pixels; the images of a request may"),
+        # Together.
+        (
+            files(picture(size=(8000, 8000), mode="1", color=0), declared_png(2000, 2000)),
+            r"\[1\]` has `2000`",
+        ),
+        (files(*[b"x"] * 257), "has `257` images; send at most 256"),
+        (NamedTensor("inflight_images", "BYTES", (1,), b"\x05\0\0\0ab"), "ends within an element"),
+        (NamedTensor("inflight_images", "BYTES", (1,), b"\x05\0"), "ends within an element"),
+    ],
+)
+def test_what_is_no_image_is_refused_by_its_place(given: NamedTensor, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        images.decode(given)
+
+
+def test_images_reach_the_llm_beside_the_tokens(seeing: Any) -> None:
+    assert "images" in seeing.info().capabilities
+    given = files(picture("PNG", (3, 2)), picture("WEBP", (4, 5)))
+    seeing.enqueue([request_of({"tensors": [given]})])
+    rows = collect(seeing, 9)[9]
+    assert [token for row in rows for token in row.tokens] == [13, 14, 15]
+    held = double.REQUESTS[-1]
+    assert held["inputs"]["prompt_token_ids"] == [10, 11, 12]
+    assert [image.size for image in held["inputs"]["multi_modal_data"]["image"]] == [(3, 2), (4, 5)]
+    # Placeholders are the same tokens whatever the images are: blocks of the cache must not be.
+    assert held["cache_salt"] == hashlib.sha256(given.data).hexdigest()
+    seeing.enqueue([request_of({})])
+    collect(seeing, 9)
+    assert (double.REQUESTS[-1]["inputs"], double.REQUESTS[-1]["cache_salt"]) == ([10, 11, 12], None)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"output_config": OutputConfig(num_prompt_log_probs=0)}, "`inflight_num_prompt_log_probs` is not"),
+        ({"output_config": OutputConfig(return_context_logits=True)}, "`return_context_logits` is not"),
+        ({"tensors": [passed("request_type", "BYTES", (1,), "context_only")]}, "`request_type` is not"),
+    ],
+)
+def test_what_counts_the_prompts_tokens_is_refused_beside_images(
+    seeing: Any, more: dict[str, Any], words: str
+) -> None:
+    given = more | {"tensors": [*more.get("tensors", []), files(picture())]}
+    seeing.enqueue([request_of(given)])
+    ((_, text),) = collect(seeing, 9)[9][-1].errors
+    assert words in text
+
+
+def test_an_image_that_cannot_be_decoded_is_the_error_of_its_request(seeing: Any) -> None:
+    seeing.enqueue(
+        [
+            request_of({"tensors": [files(b"x")]}),
+            request_of({"client_id": 8, "tensors": [files(picture())]}),
+        ]
+    )
+    rows = collect(seeing, 8, 9)
+    assert rows[9][-1].errors[0][1].startswith("`inflight_images[0]` is not an image")
+    assert not rows[8][-1].errors
+
+
+@pytest.mark.parametrize(
+    ("config", "can", "skips_tokenizer"),
+    [
+        (SEEING, True, False),
+        # A model that TensorRT-LLM runs as text only would leave the images out.
+        (SEEING | {"architectures": ["SomeVLForConditionalGeneration"]}, False, False),
+        ({}, False, True),
+    ],
+)
+def test_only_a_checkpoint_that_sees_takes_images(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    can: bool,
+    skips_tokenizer: bool,
+) -> None:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    model = write_checkpoint(tmp_path / "model", **config)
+    with double.installed():
+        made = pytorch.create_pytorch(model, parse({}, "pytorch", {}), "1.2.1")
+        assert ("images" in made.info().capabilities) is can
+        assert double.ENGINES[-1].values["skip_tokenizer_init"] is skips_tokenizer
+        made.shutdown()
+
+
+def test_without_pillow_there_are_no_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setattr(images, "are_decodable", lambda: False)
+    model = write_checkpoint(tmp_path / "model", **SEEING)
+    with double.installed():
+        made = pytorch.create_pytorch(model, parse(OPTIONS, "pytorch", {}), "1.2.1")
+        assert "images" not in made.info().capabilities
+        made.shutdown()
+    assert "Pillow is not installed: `images` is off" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"vision_config": 5}', "{"])
+def test_a_config_without_a_vision_encoder_has_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert not pytorch_config.has_vision(tmp_path)
+    assert not pytorch_config.has_vision(tmp_path / "absent")
