@@ -9,6 +9,12 @@ use bytes::Bytes;
 use inflight_kserve::step::StepBatch;
 use serde::{Deserialize, Serialize};
 
+mod iteration;
+
+pub use iteration::{
+    InflightBatchingStats, IterationStats, KvCacheStats, SpecDecodingStats, StaticBatchingStats,
+};
+
 /// The number that the worker gives each request of its executor. The client's own number, the
 /// [`Handle`](inflight_kserve::step::Handle) on its stream, never reaches an executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,50 +157,4 @@ pub struct ResponseBatch {
     /// Large per-row outputs, by Triton output name (`context_logits`, `generation_logits`,
     /// `cum_log_probs`, perf metrics), without batch dimension.
     pub tensors: Vec<(u32, NamedTensor)>,
-}
-
-/// One iteration's numbers, by TensorRT-LLM's JSON keys (`IterationStats.to_json_str`).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct IterationStats {
-    pub timestamp: String,
-    pub iter: u64,
-    #[serde(rename = "iterLatencyMS")]
-    pub iter_latency_ms: f64,
-    pub num_new_active_requests: u64,
-    pub num_active_requests: u64,
-    pub num_queued_requests: u64,
-    pub num_completed_requests: u64,
-    pub max_num_active_requests: u64,
-    pub gpu_mem_usage: u64,
-    pub cpu_mem_usage: u64,
-    pub pinned_mem_usage: u64,
-    pub kv_cache_stats: Option<KvCacheStats>,
-    pub inflight_batching_stats: Option<InflightBatchingStats>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct KvCacheStats {
-    pub max_num_blocks: u64,
-    pub free_num_blocks: u64,
-    pub used_num_blocks: u64,
-    pub tokens_per_block: u64,
-    pub alloc_total_blocks: u64,
-    pub alloc_new_blocks: u64,
-    pub reused_blocks: u64,
-    pub missed_blocks: u64,
-    pub cache_hit_rate: f64,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct InflightBatchingStats {
-    pub num_scheduled_requests: u64,
-    pub num_context_requests: u64,
-    pub num_gen_requests: u64,
-    pub num_paused_requests: u64,
-    pub num_ctx_tokens: u64,
-    pub micro_batch_id: u64,
-    pub avg_num_decoded_tokens_per_iter: f64,
 }

@@ -1,14 +1,22 @@
-//! The worker's counters, under Triton's family names, and the page that shows them.
+//! The worker's counters, and the page that shows them: Triton's families, the worker's own, those that
+//! schedulers look for, and the machine's.
 //!
 //! Gauges of the executor come from its own iteration statistics, read when somebody looks; the number
 //! of active requests is counted here, so that it is exact at any time. Families of Triton's that have
-//! no source in this process (GPU, response cache, pinned pool) are absent.
+//! no source in this process (response cache, pinned pool, disaggregated serving) are absent.
 
 mod gauges;
+mod gpu;
+mod histogram;
+mod host;
+mod own;
 mod page;
+mod schedulers;
 mod server;
+mod triton;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use inflight_kserve::inference::{
@@ -21,6 +29,9 @@ use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
 
 pub use gauges::{GaugeFamily, executor_gauges};
 pub(crate) use server::serve;
+
+use histogram::Histogram;
+use page::Page;
 
 /// How a request ended, by Triton's values of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,43 +54,19 @@ pub(crate) struct RequestEnd {
     pub(crate) ended: Instant,
 }
 
-/// A histogram with cumulative buckets only when shown.
-#[derive(Clone, Debug)]
-struct Histogram<const N: usize> {
-    bounds: [f64; N],
-    counts: [u64; N],
-    count: u64,
-    sum: f64,
-}
-
-impl<const N: usize> Histogram<N> {
-    const fn new(bounds: [f64; N]) -> Self {
-        Self {
-            bounds,
-            counts: [0; N],
-            count: 0,
-            sum: 0.0,
-        }
-    }
-
-    fn observe(&mut self, value: f64) {
-        self.count += 1;
-        self.sum += value;
-        let bucket = self
-            .bounds
-            .iter()
-            .zip(&mut self.counts)
-            .find(|(bound, _)| value <= **bound);
-        if let Some((_, count)) = bucket {
-            *count += 1;
-        }
-    }
-}
-
 /// Triton's buckets for prompt and output lengths.
 const TOKEN_BUCKETS: [f64; 5] = [10.0, 50.0, 100.0, 500.0, 1000.0];
 /// Triton's buckets for the first response.
 const FIRST_RESPONSE_BUCKETS_MS: [f64; 4] = [100.0, 500.0, 2000.0, 5000.0];
+/// The worker's own buckets for times of whole requests, in seconds: each twice the one before.
+const TIME_BUCKETS: [f64; 17] = [
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096,
+    8.192, 16.384, 32.768, 65.536,
+];
+/// And for the time of one token.
+const TOKEN_TIME_BUCKETS: [f64; 12] = [
+    0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024,
+];
 
 #[derive(Clone, Debug)]
 struct Counters {
@@ -93,9 +80,16 @@ struct Counters {
     queue: Duration,
     compute_infer: Duration,
     last_inference_ms: u64,
-    input_tokens: Histogram<5>,
-    output_tokens: Histogram<5>,
-    first_response_ms: Histogram<4>,
+    input_tokens: Histogram,
+    output_tokens: Histogram,
+    first_response_ms: Histogram,
+    prompt_tokens: u64,
+    /// Filled in for a page; counted outside the lock.
+    generated_tokens: u64,
+    queue_time: Histogram,
+    first_token_time: Histogram,
+    token_time: Histogram,
+    request_time: Histogram,
     /// The executor's latest iteration.
     iteration: Option<IterationStats>,
 }
@@ -105,20 +99,25 @@ struct Counters {
 pub(crate) struct Metrics {
     /// The name of the core model.
     model: Arc<str>,
+    /// The name that the gateway serves it under.
+    served_model: Arc<str>,
+    generated_tokens: AtomicU64,
     counters: Mutex<Counters>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self::new(CORE_MODEL.into())
+        Self::new(CORE_MODEL.into(), "inflight-demo".into())
     }
 }
 
 impl Metrics {
-    /// Counters of the core model, which has this name.
-    pub(crate) fn new(model: Arc<str>) -> Self {
+    /// Counters of the core model, which has this name, and is served by the gateway under the other.
+    pub(crate) fn new(model: Arc<str>, served_model: Arc<str>) -> Self {
         Self {
             model,
+            served_model,
+            generated_tokens: AtomicU64::new(0),
             counters: Mutex::new(Counters {
                 success: 0,
                 rejected: 0,
@@ -130,9 +129,15 @@ impl Metrics {
                 queue: Duration::ZERO,
                 compute_infer: Duration::ZERO,
                 last_inference_ms: 0,
-                input_tokens: Histogram::new(TOKEN_BUCKETS),
-                output_tokens: Histogram::new(TOKEN_BUCKETS),
-                first_response_ms: Histogram::new(FIRST_RESPONSE_BUCKETS_MS),
+                input_tokens: Histogram::new(&TOKEN_BUCKETS),
+                output_tokens: Histogram::new(&TOKEN_BUCKETS),
+                first_response_ms: Histogram::new(&FIRST_RESPONSE_BUCKETS_MS),
+                prompt_tokens: 0,
+                generated_tokens: 0,
+                queue_time: Histogram::new(&TIME_BUCKETS),
+                first_token_time: Histogram::new(&TIME_BUCKETS),
+                token_time: Histogram::new(&TOKEN_TIME_BUCKETS),
+                request_time: Histogram::new(&TIME_BUCKETS),
                 iteration: None,
             }),
         }
@@ -146,6 +151,12 @@ impl Metrics {
         for end in ends {
             counters.add(&end);
         }
+    }
+
+    /// Tokens that one iteration returned.
+    pub(crate) fn generated(&self, tokens: usize) {
+        self.generated_tokens
+            .fetch_add(tokens as u64, Ordering::Relaxed);
     }
 
     /// Requests refused because the worker holds all it may.
@@ -165,10 +176,16 @@ impl Metrics {
         }
     }
 
-    /// The page in Prometheus' text format. `active` and `pending` are counted by the caller.
-    pub(crate) fn page(&self, active: usize, pending: usize) -> String {
-        let counters = self.counters.lock().clone();
-        page::render(&self.model, &counters, active, pending)
+    /// The page of the executor's families in Prometheus' text format. `active` and `pending` are counted by the
+    /// caller.
+    fn page(&self, active: usize, pending: usize) -> Page {
+        let mut counters = self.counters.lock().clone();
+        counters.generated_tokens = self.generated_tokens.load(Ordering::Relaxed);
+        let mut page = Page::default();
+        triton::write(&mut page, &self.model, &counters, active, pending);
+        own::write(&mut page, &self.served_model, &counters, active);
+        schedulers::write(&mut page, &self.served_model, &counters, active);
+        page
     }
 
     /// ModelStatistics of the core model. The executor's own queue counts as compute, as Triton's
@@ -212,6 +229,7 @@ impl Metrics {
 impl Counters {
     fn add(&mut self, end: &RequestEnd) {
         let request = end.ended.saturating_duration_since(end.received);
+        self.prompt_tokens += u64::from(end.prompt_tokens);
         match end.outcome {
             Outcome::Success => self.success += 1,
             Outcome::Rejected => self.rejected += 1,
@@ -223,13 +241,22 @@ impl Counters {
             return;
         }
         self.request += request;
-        self.queue += end.handed_over.saturating_duration_since(end.received);
+        let queue = end.handed_over.saturating_duration_since(end.received);
+        self.queue += queue;
+        self.queue_time.observe(queue.as_secs_f64());
+        self.request_time.observe(request.as_secs_f64());
         self.compute_infer += end.ended.saturating_duration_since(end.handed_over);
         self.input_tokens.observe(f64::from(end.prompt_tokens));
         self.output_tokens.observe(f64::from(end.output_tokens));
         if let Some(first) = end.first_row {
             let waited = first.saturating_duration_since(end.received);
             self.first_response_ms.observe(waited.as_secs_f64() * 1e3);
+            self.first_token_time.observe(waited.as_secs_f64());
+            let generating = end.ended.saturating_duration_since(first).as_secs_f64();
+            if end.output_tokens > 1 {
+                let intervals = f64::from(end.output_tokens - 1);
+                self.token_time.observe(generating / intervals);
+            }
         }
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)

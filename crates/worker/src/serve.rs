@@ -288,7 +288,10 @@ async fn start(
             max_queue_wait: options.max_queue_wait,
             slow_reader_timeout: options.slow_reader_timeout,
         },
-        Arc::new(Metrics::new(options.core_model_name.as_str().into())),
+        Arc::new(Metrics::new(
+            options.core_model_name.as_str().into(),
+            options.served_model_name.as_str().into(),
+        )),
     )?;
     Ok(Started {
         grpc,

@@ -54,6 +54,7 @@ pub(super) fn run(engine: &Engine) {
             iteration,
         };
         engine.note_progress(moment.now);
+        engine.metrics.generated(batch.rows.token_ids.len());
         distribute(engine, batch, moment, &mut scratch);
     }
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 
 from inflight.executors.base import IterationStats
 
@@ -86,9 +86,8 @@ class Statistics:
         iteration, pool, limits = recorded.iteration, self._pool, self._limits
         milliseconds = recorded.seconds * 1000.0
         return {
-            "timestamp": datetime.fromtimestamp(recorded.time_s, timezone.utc).strftime(
-                "%m-%d-%Y %H:%M:%S.%f"
-            ),
+            # In local time, as Triton's TensorRT-LLM backend reads it.
+            "timestamp": datetime.fromtimestamp(recorded.time_s).strftime("%m-%d-%Y %H:%M:%S.%f"),
             "iter": recorded.number,
             "iterLatencyMS": milliseconds,
             "newActiveRequestsQueueLatencyMS": iteration.queue_latency_s * 1000.0,

@@ -1,7 +1,7 @@
 """The executor's statistics as Triton's custom metrics, under the names of NVIDIA's backend.
 
 The worker decides which number becomes which gauge (`inflight._native.executor_gauges`). NVIDIA's histograms
-of the lengths of prompts and answers, and its timestamp, are missing.
+of the lengths of prompts and answers are missing.
 """
 
 from __future__ import annotations
