@@ -58,7 +58,7 @@ def _nothing_else_is_disturbed(server: Server) -> Any:
             "messages[0].content[0]",
             "unsupported_value",
         ),
-        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type", None),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", None),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
         ({"model": None}, "model", "missing_required_parameter"),
     ],

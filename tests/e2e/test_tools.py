@@ -148,7 +148,7 @@ def test_none_shows_no_tool_and_what_is_wrong_is_named(client: openai.OpenAI, se
     none = ask(client, server, tool_choice="none", max_tokens=1)
     assert none.usage.prompt_tokens == without.usage.prompt_tokens
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x y"}}]}, "tools[0].custom.name"),
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tools": [tool("f", "", strict=True) | {"type": "web_search"}]}, "tools[0].type"),
     ]

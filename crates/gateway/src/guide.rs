@@ -4,14 +4,17 @@
 
 mod compile;
 mod locate;
+mod text_grammar;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use inflight_openai::{ApiError, Guide, GuideKind};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::text_grammar::{TextGrammar, TextMatch};
 use crate::admission::{Admission, Work};
 
 /// Verdicts in each of the two generations that are remembered.
@@ -79,6 +82,22 @@ impl Guides {
         };
         verdict.map_or(Ok(()), Err)
     }
+
+    /// Compiles the grammar of a custom tool, on the pool.
+    ///
+    /// # Errors
+    /// 400: it cannot be followed; 503 when too much work waits already.
+    pub(crate) async fn compile(
+        &self,
+        admission: &Admission,
+        grammar: &Arc<TextGrammar>,
+    ) -> Result<(), ApiError> {
+        let grammar = Arc::clone(grammar);
+        let work = move || {
+            on_a_deep_stack(|| grammar.compile()).unwrap_or_else(|Panicked| Err(grammar.unread()))
+        };
+        admission.work(ON_THE_POOL, Work::Computes, work).await
+    }
 }
 
 fn key(guide: &Guide) -> Key {
@@ -93,18 +112,26 @@ fn key(guide: &Guide) -> Key {
 
 /// The verdict, found on a thread that has a stack for it.
 fn verdict(guide: &Guide) -> Result<(), ApiError> {
+    on_a_deep_stack(|| judged(guide))
+        .unwrap_or_else(|Panicked| Err(refused(guide, "The compiler cannot read it")))
+}
+
+/// The compiler ended in a panic.
+struct Panicked;
+
+/// What `work` gives, which runs on a thread of its own.
+fn on_a_deep_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send,
+) -> Result<Result<T, ApiError>, Panicked> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, || judged(guide));
-        let verdict = thread.map(|thread| thread.join());
-        match verdict {
-            Ok(Ok(verdict)) => verdict,
-            Ok(Err(_)) => Err(refused(guide, "The compiler cannot read it")),
+        match thread.spawn_scoped(scope, work) {
+            Ok(thread) => thread.join().map_err(|_| Panicked),
             Err(error) => {
                 tracing::error!(%error, "cannot start a thread to check a guide");
-                Err(ApiError::unavailable(
+                Ok(Err(ApiError::unavailable(
                     "The server cannot check the request now. Retry later.",
-                ))
+                )))
             }
         }
     })

@@ -10,8 +10,10 @@ use serde_json::{Map, Value};
 pub use message::{Function, Message, Role, ToolCall};
 pub use reasoning::Reasoning;
 pub(crate) use reasoning::take_effort;
+pub use tools::{
+    CUSTOM_INPUT, FunctionTool, GrammarSyntax, InputFormat, InputGrammar, ToolChoice, Tools,
+};
 pub(crate) use tools::{Form, NAMESPACE_END, in_namespace};
-pub use tools::{FunctionTool, ToolChoice, Tools};
 
 use crate::Parsed;
 use crate::error::{ApiError, code};

@@ -58,6 +58,17 @@ pub enum FrameDelta<'a> {
         index: usize,
         json: &'a str,
     },
+    /// A custom tool's call begins; its input follows.
+    CustomBegin {
+        index: usize,
+        id: &'a str,
+        name: &'a str,
+    },
+    /// A part of a custom tool's text.
+    CustomInput {
+        index: usize,
+        text: &'a str,
+    },
 }
 
 /// What a frame has beyond the usual, where the request asks for it; see vLLM's `return_token_ids` and
@@ -240,18 +251,27 @@ impl ChunkTemplate {
             FrameDelta::CallArguments { json, .. } => {
                 (b"\"function\":{\"arguments\":\"", json, b"\"}}]")
             }
+            FrameDelta::CustomBegin { name, .. } => (
+                b"\"type\":\"custom\",\"custom\":{\"name\":\"",
+                name,
+                b"\",\"input\":\"\"}}]",
+            ),
+            FrameDelta::CustomInput { text, .. } => (b"\"custom\":{\"input\":\"", text, b"\"}}]"),
         };
         out.reserve(self.before_text.len() + text.len() + 128 + self.after_text.len());
         out.put_slice(&self.head);
         self.open_choice(out);
         out.put_slice(b"\"delta\":{");
-        if let FrameDelta::CallBegin { index, .. } | FrameDelta::CallArguments { index, .. } = delta
+        if let FrameDelta::CallBegin { index, .. }
+        | FrameDelta::CallArguments { index, .. }
+        | FrameDelta::CustomBegin { index, .. }
+        | FrameDelta::CustomInput { index, .. } = delta
         {
             out.put_slice(b"\"tool_calls\":[{\"index\":");
             out.put_slice(itoa::Buffer::new().format(index).as_bytes());
             out.put_slice(b",");
         }
-        if let FrameDelta::CallBegin { id, .. } = delta {
+        if let FrameDelta::CallBegin { id, .. } | FrameDelta::CustomBegin { id, .. } = delta {
             out.put_slice(b"\"id\":\"");
             write_escaped(out, id);
             out.put_slice(b"\",");

@@ -46,8 +46,9 @@ pub use logprobs::{
 };
 pub use model::{ModelCard, ModelList};
 pub use response::{
-    AssistantMessage, CalledFunction, ChatChoice, ChatCompletion, Completion, CompletionChoice,
-    CompletionTokensDetails, FinishReason, MessageToolCall, PromptTokensDetails, StopReason, Usage,
+    AssistantMessage, Called, CalledCustom, CalledFunction, ChatChoice, ChatCompletion, Completion,
+    CompletionChoice, CompletionTokensDetails, FinishReason, MessageToolCall, PromptTokensDetails,
+    StopReason, Usage,
 };
 
 /// A request that passed validation, with the fields of the body that had no effect on it.

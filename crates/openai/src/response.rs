@@ -200,21 +200,52 @@ impl Default for AssistantMessage {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MessageToolCall {
     pub id: String,
-    /// Always `function`.
-    #[serde(rename = "type")]
-    pub call_type: &'static str,
-    pub function: CalledFunction,
+    #[serde(flatten)]
+    pub called: Called,
+}
+
+/// What was called.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Called {
+    Function { function: CalledFunction },
+    Custom { custom: CalledCustom },
 }
 
 impl MessageToolCall {
     /// A call of a function; `arguments` is JSON text.
     pub fn new(id: String, name: String, arguments: String) -> Self {
+        let function = CalledFunction { name, arguments };
         Self {
             id,
-            call_type: "function",
-            function: CalledFunction { name, arguments },
+            called: Called::Function { function },
         }
     }
+
+    /// A call of a custom tool, with its text.
+    pub fn custom(id: String, name: String, input: String) -> Self {
+        let custom = CalledCustom { input, name };
+        Self {
+            id,
+            called: Called::Custom { custom },
+        }
+    }
+
+    /// Adds to the arguments or the text.
+    pub fn push(&mut self, text: &str) {
+        match &mut self.called {
+            Called::Function { function } => function.arguments.push_str(text),
+            Called::Custom { custom } => custom.input.push_str(text),
+        }
+    }
+}
+
+/// Which custom tool the model called, and with what.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CalledCustom {
+    /// Cut where the answer was.
+    pub input: String,
+    pub name: String,
 }
 
 /// Which function the model called, and with what.
@@ -322,6 +353,12 @@ mod tests {
                 r#"{"role":"assistant","content":null,"refusal":null,"reasoning_content":"Hm","#,
                 r#""tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#
             )
+        );
+        let mut call = MessageToolCall::custom("call_1".into(), "c".into(), String::new());
+        call.push("a\"");
+        assert_eq!(
+            serde_json::to_string(&call).unwrap(),
+            r#"{"id":"call_1","type":"custom","custom":{"input":"a\"","name":"c"}}"#
         );
         let usage = Usage::new(3, 5, 0).with_reasoning(4);
         assert_eq!(usage.completion_tokens_details.reasoning_tokens, 4);

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 
-use llguidance::Logger;
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::panic_utils::catch_unwind;
+use llguidance::toktrie::ApproximateTokEnv;
+use llguidance::{Logger, Matcher, ParserFactory};
 use serde_json::Value;
 
 /// Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
@@ -15,6 +16,8 @@ const MAX_GRAMMAR_SIZE: usize = 8_000;
 /// Levels of JSON, references followed: the compiler follows them on its stack, and a worker's overflows at a
 /// few thousand.
 const MAX_DEPTH: usize = 200;
+/// Of a grammar that texts are matched with: 1 to 2 kB each, made as texts need them.
+const MAX_LEXER_STATES: usize = 20_000;
 /// Bytes of a problem's words.
 const MAX_WORDS: usize = 300;
 
@@ -36,6 +39,26 @@ pub(super) fn schema(schema: &Value) -> Result<(), String> {
 pub(super) fn regex(text: &str) -> Result<(), String> {
     let grammar = catch_unwind(AssertUnwindSafe(|| Ok(TopLevelGrammar::from_regex(text))));
     compile(grammar.map_err(|error| words(&error.to_string()))?)
+}
+
+/// Compiles a grammar that a text is held to, byte by byte.
+///
+/// # Errors
+/// As for [`schema`].
+pub(super) fn matcher(grammar: impl FnOnce() -> TopLevelGrammar) -> Result<Matcher, String> {
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        let mut factory = ParserFactory::new_simple(&ApproximateTokEnv::single_byte_env())?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits {
+            max_grammar_size: MAX_GRAMMAR_SIZE,
+            max_lexer_states: MAX_LEXER_STATES,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
+        factory.create_parser(grammar())
+    }));
+    made.map(|parser| Matcher::new(Ok(parser)))
+        .map_err(|error| words(&error.to_string()))
 }
 
 fn compile(grammar: TopLevelGrammar) -> Result<(), String> {

@@ -140,6 +140,11 @@ impl Received {
         prepare: impl FnOnce(&AppState, &[u8]) -> Result<(Prepared, T), ApiError> + Send + 'static,
     ) -> Result<(Prepared, T, Arrival), ApiError> {
         let ((mut prepared, more), arrival) = self.work(state, kind, prepare).await?;
+        let check = prepared.answer.as_ref();
+        let check = check.and_then(|answer| answer.check.clone());
+        for grammar in check.iter().flat_map(|check| check.grammars()) {
+            state.guides.compile(&state.admission, grammar).await?;
+        }
         let extensions = prepared.generation.extensions.as_ref();
         if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
             let verdict = state.guides.check(&state.admission, guide).await;

@@ -4,6 +4,7 @@
 //! Only choices of requests with tools, and of models that reason, have one.
 
 mod check;
+mod custom;
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use inflight_openai::{ApiError, FinishReason};
 use inflight_parsers::{AnswerParser, Delta, Deltas, Format, ParserOptions};
 
 pub(crate) use check::CallCheck;
+use custom::CustomInput;
 
 use super::choice::MAX_PIECES;
 
@@ -46,6 +48,8 @@ pub(crate) struct ForcedCall {
 pub(crate) struct Event<'a> {
     /// A call has its id here, whatever the format.
     pub delta: Delta<'a>,
+    /// Whether the call is one of a custom tool, whose arguments are a text.
+    pub is_custom: bool,
     /// Among the released log probabilities.
     pub log_probs_end: usize,
     /// Among the generated tokens.
@@ -81,6 +85,8 @@ struct Checked {
     check: Arc<CallCheck>,
     name: String,
     arguments: String,
+    /// Where it is one of a custom tool.
+    custom: Option<CustomInput>,
     /// The text beside the calls, where that is checked.
     content: String,
 }
@@ -101,9 +107,11 @@ enum Kind {
     Begin {
         index: usize,
         id_length: usize,
+        is_custom: bool,
     },
     Arguments {
         index: usize,
+        is_custom: bool,
     },
     End {
         index: usize,
@@ -142,6 +150,7 @@ impl Answer {
                 check: Arc::clone(check),
                 name: String::new(),
                 arguments: String::new(),
+                custom: None,
                 content: String::new(),
             }),
             failure: None,
@@ -216,19 +225,26 @@ impl Answer {
         self.entries.iter().map(move |entry| {
             let text = self.text.get(start..entry.text_end).unwrap_or_default();
             start = entry.text_end;
+            let is_custom = matches!(
+                entry.kind,
+                Kind::Begin { is_custom, .. } | Kind::Arguments { is_custom, .. } if is_custom
+            );
             let delta = match entry.kind {
                 Kind::Reasoning => Delta::Reasoning(text),
                 Kind::Content => Delta::Content(text),
-                Kind::Begin { index, id_length } => {
+                Kind::Begin {
+                    index, id_length, ..
+                } => {
                     let (id, name) = text.split_at_checked(id_length).unwrap_or(("", text));
                     let id = Some(id);
                     Delta::CallBegin { index, id, name }
                 }
-                Kind::Arguments { index } => Delta::CallArguments { index, json: text },
+                Kind::Arguments { index, .. } => Delta::CallArguments { index, json: text },
                 Kind::End { index, is_complete } => Delta::CallEnd { index, is_complete },
             };
             Event {
                 delta,
+                is_custom,
                 log_probs_end: entry.log_probs_end,
                 tokens_end: entry.tokens_end,
             }
@@ -271,20 +287,49 @@ impl Answer {
                         None => self.text.push_str(&call_id()),
                     }
                     let id_length = self.text.len() - before;
+                    let mut is_custom = false;
                     if let Some(call) = &mut self.check {
                         call.name.clear();
                         call.name.push_str(name);
                         call.arguments.clear();
+                        call.custom = call.check.custom_input(name);
+                        is_custom = call.custom.is_some();
                     }
                     self.text.push_str(name);
-                    Kind::Begin { index, id_length }
+                    Kind::Begin {
+                        index,
+                        id_length,
+                        is_custom,
+                    }
                 }
                 Delta::CallArguments { index, json } => {
-                    self.text.push_str(json);
-                    if let Some(call) = &mut self.check {
-                        call.arguments.push_str(json);
+                    let before = self.text.len();
+                    let is_custom = match &mut self.check {
+                        Some(Checked {
+                            custom: Some(custom),
+                            name,
+                            ..
+                        }) => {
+                            if let Err(violation) = custom.push(json, &mut self.text) {
+                                self.failure.get_or_insert_with(|| violation.error(name));
+                            }
+                            true
+                        }
+                        Some(call) => {
+                            call.arguments.push_str(json);
+                            self.text.push_str(json);
+                            false
+                        }
+                        None => {
+                            self.text.push_str(json);
+                            false
+                        }
+                    };
+                    if is_custom && self.text.len() == before {
+                        // What stands around the text.
+                        continue;
                     }
-                    Kind::Arguments { index }
+                    Kind::Arguments { index, is_custom }
                 }
                 Delta::CallEnd { index, is_complete } => {
                     match is_complete {
@@ -305,10 +350,13 @@ impl Answer {
 
     /// Checks the call that has ended; the first violation counts.
     fn check_call(&mut self) {
-        if let Some(call) = &self.check
+        if let Some(call) = &mut self.check
             && self.failure.is_none()
         {
-            self.failure = call.check.call(&call.name, &call.arguments).err();
+            self.failure = match &mut call.custom {
+                Some(custom) => custom.end().err().map(|broken| broken.error(&call.name)),
+                None => call.check.call(&call.name, &call.arguments).err(),
+            };
         }
     }
 

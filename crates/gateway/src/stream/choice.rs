@@ -143,6 +143,7 @@ impl Choice {
             start = piece.text_end;
             Event {
                 delta: Delta::Content(text),
+                is_custom: false,
                 log_probs_end: piece.log_probs_end,
                 tokens_end: piece.tokens_end,
             }

@@ -152,11 +152,16 @@ fn write_events(
         let delta = match event.delta {
             Delta::Content(text) => FrameDelta::Content(text),
             Delta::Reasoning(text) => FrameDelta::Reasoning(text),
-            Delta::CallBegin { index, id, name } => FrameDelta::CallBegin {
-                index,
-                id: id.unwrap_or_default(),
-                name,
-            },
+            Delta::CallBegin { index, id, name } => {
+                let id = id.unwrap_or_default();
+                match event.is_custom {
+                    true => FrameDelta::CustomBegin { index, id, name },
+                    false => FrameDelta::CallBegin { index, id, name },
+                }
+            }
+            Delta::CallArguments { index, json } if event.is_custom => {
+                FrameDelta::CustomInput { index, text: json }
+            }
             Delta::CallArguments { index, json } => FrameDelta::CallArguments { index, json },
             Delta::CallEnd { .. } => continue,
         };

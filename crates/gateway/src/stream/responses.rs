@@ -77,6 +77,9 @@ fn write_choice(choice: &mut Choice, writer: &mut AnswerWriter, buffer: &mut Byt
             Delta::Content(text) => writer.content(buffer, text, values.unwrap_or_default()),
             // Only text has log probabilities here.
             Delta::Reasoning(text) => writer.reasoning(buffer, text),
+            Delta::CallBegin { id, name, .. } if event.is_custom => {
+                writer.custom_call(buffer, id, name);
+            }
             Delta::CallBegin { id, name, .. } => writer.call(buffer, id, name),
             Delta::CallArguments { json, .. } => writer.arguments(buffer, json),
             Delta::CallEnd { .. } => {}

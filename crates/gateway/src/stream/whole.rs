@@ -60,12 +60,16 @@ fn message(choice: &mut Choice) -> AssistantMessage {
             Delta::Reasoning(text) => add(&mut message.reasoning_content, text),
             Delta::CallBegin { id, name, .. } => {
                 let id = id.unwrap_or_default().to_owned();
-                let call = MessageToolCall::new(id, name.to_owned(), String::new());
+                let new = match event.is_custom {
+                    true => MessageToolCall::custom,
+                    false => MessageToolCall::new,
+                };
+                let call = new(id, name.to_owned(), String::new());
                 message.tool_calls.push(call);
             }
             Delta::CallArguments { json, .. } => {
                 if let Some(call) = message.tool_calls.last_mut() {
-                    call.function.arguments.push_str(json);
+                    call.push(json);
                 }
             }
             Delta::CallEnd { .. } => {}

@@ -9,6 +9,7 @@ mod access;
 mod adapters;
 mod chat;
 mod completions;
+mod custom_tools;
 mod deadlines;
 mod errors;
 mod failover;

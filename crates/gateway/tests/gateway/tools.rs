@@ -18,7 +18,7 @@ const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n<tool_call>{\"name\"
      {{ message.tool_calls | tojson if message.tool_calls }}\n{% endfor %}\
      {{ reasoning_effort }}assistant:{% if enable_thinking %}<think>{% endif %}";
 
-fn model() -> FakeModel {
+pub(crate) fn model() -> FakeModel {
     let mut files = byte_model_files();
     for (name, content) in &mut files {
         if name == "chat_template.jinja" {
@@ -32,13 +32,13 @@ fn model() -> FakeModel {
     model
 }
 
-async fn serve(extra: &[&str]) -> (FakeWorker, Gateway) {
+pub(crate) async fn serve(extra: &[&str]) -> (FakeWorker, Gateway) {
     let worker = FakeWorker::start(model()).await;
     let gateway = Gateway::start(&[worker.address], extra).await.ready().await;
     (worker, gateway)
 }
 
-fn chat(extra: Value) -> Value {
+pub(crate) fn chat(extra: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
     let map = body.as_object_mut().unwrap();
     map.extend(extra.as_object().unwrap().clone());
@@ -52,7 +52,7 @@ fn tool(name: &str) -> Value {
 }
 
 /// The answer to a request for which the model writes `text`, ended by itself or by the length.
-async fn answered(extra: Value, text: &str, end: FinishReason) -> Answer {
+pub(crate) async fn answered(extra: Value, text: &str, end: FinishReason) -> Answer {
     let (worker, gateway) = serve(&[]).await;
     let mut tokens = tokens(text);
     if end == FinishReason::EndId {
@@ -78,7 +78,7 @@ async fn message(extra: Value, text: &str) -> (Value, Value, Value) {
 }
 
 /// The text of a request's prompt.
-fn prompt(request: &Received) -> String {
+pub(crate) fn prompt(request: &Received) -> String {
     let inputs = Tensors::inputs(&request.message).unwrap();
     let ids = inputs.values::<i32>("input_ids").unwrap().unwrap();
     let bytes = ids.into_iter().map(|id| u8::try_from(id).unwrap());
@@ -86,7 +86,7 @@ fn prompt(request: &Received) -> String {
 }
 
 /// All deltas of choice 0 and its finish reason, pieces of one kind joined.
-fn deltas(events: &[String]) -> (Vec<Value>, Value) {
+pub(crate) fn deltas(events: &[String]) -> (Vec<Value>, Value) {
     let mut all: Vec<Value> = Vec::new();
     let mut finish = Value::Null;
     for event in events.iter().filter(|event| *event != "[DONE]") {
@@ -102,7 +102,7 @@ fn deltas(events: &[String]) -> (Vec<Value>, Value) {
     (all, finish)
 }
 
-fn joined(deltas: &[Value], pointer: &str) -> String {
+pub(crate) fn joined(deltas: &[Value], pointer: &str) -> String {
     let texts = deltas
         .iter()
         .filter_map(|delta| delta.pointer(pointer)?.as_str());

@@ -2,9 +2,10 @@
 //! of earlier turns; knows no template's wishes beyond what all of them share.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
+use super::CUSTOM_INPUT;
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
 use crate::ignored::IgnoredFields;
@@ -237,25 +238,44 @@ impl ToolCall {
     fn read(path: &str, raw: &RawValue) -> Result<Self, ApiError> {
         let mut fields = Fields::of_value(path, raw)?;
         let id = fields.string("id")?;
-        if let Some(kind) = fields.string("type")?
-            && kind != "function"
-        {
-            let message = format!(
-                "`{path}` is a call of type `{}`. Send calls of type `function`.",
-                reader::shortened(&kind)
-            );
-            return Err(ApiError::unsupported(path, message).with_code(code::UNSUPPORTED_VALUE));
-        }
-        let function = fields.require("function")?;
+        let kind = fields.string("type")?;
+        let function = match kind.as_deref() {
+            None | Some("function") => {
+                let function = fields.require("function")?;
+                Function::read(&format!("{path}.function"), function)?
+            }
+            Some("custom") => {
+                let path = format!("{path}.custom");
+                let mut custom = Fields::of_value(&path, fields.require("custom")?)?;
+                let mut text =
+                    |name: &str| custom.string(name)?.ok_or_else(|| custom.missing(name));
+                Function::custom(text("name")?, text("input")?)
+            }
+            Some(kind) => {
+                let message = format!(
+                    "`{path}` is a call of type `{}`. Send calls of type `function` or `custom`.",
+                    reader::shortened(kind)
+                );
+                return Err(ApiError::unsupported(path, message).with_code(code::UNSUPPORTED_VALUE));
+            }
+        };
         Ok(Self {
             id,
             call_type: "function",
-            function: Function::read(&format!("{path}.function"), function)?,
+            function,
         })
     }
 }
 
 impl Function {
+    /// The call of a custom tool, as the model made it.
+    pub(crate) fn custom(name: String, input: String) -> Self {
+        Self {
+            name,
+            arguments: json!({ CUSTOM_INPUT: input }),
+        }
+    }
+
     fn read(path: &str, raw: &RawValue) -> Result<Self, ApiError> {
         #[derive(Deserialize)]
         #[serde(untagged)]

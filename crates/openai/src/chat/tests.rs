@@ -371,6 +371,11 @@ fn bad_values_are_named_with_openai_words() {
         ),
         (
             json!({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]}),
+            "messages[0].tool_calls[0].custom",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{"type": "shell"}]}]}),
             "messages[0].tool_calls[0]",
             "unsupported_value",
         ),

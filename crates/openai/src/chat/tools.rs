@@ -1,8 +1,12 @@
 //! The tools of a chat request and how they may be called. Owns their shapes and bounds; knows neither how a
 //! model writes a call nor whether a schema can be followed.
 
+mod custom;
+
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+
+pub use self::custom::{CUSTOM_INPUT, GrammarSyntax, InputFormat, InputGrammar};
 
 use crate::error::{ApiError, code};
 use crate::ignored::IgnoredFields;
@@ -37,6 +41,8 @@ pub struct FunctionTool {
     pub parameters: Option<Value>,
     /// Whether the arguments must match the schema.
     pub strict: bool,
+    /// What the text of a custom tool must be. The model is shown a function with one argument, [`CUSTOM_INPUT`].
+    pub custom: Option<InputFormat>,
 }
 
 /// Whether the model must call.
@@ -86,7 +92,7 @@ impl Tools {
         if functions.is_empty() {
             return match choice {
                 Asked::Auto | Asked::None => Ok(None),
-                Asked::Required | Asked::Function(_) | Asked::Allowed { .. } => {
+                Asked::Required | Asked::One(_) | Asked::Allowed { .. } => {
                     Err(ApiError::invalid_request(
                         "tool_choice",
                         "`tool_choice` is only allowed when `tools` are specified. Send `tools` or leave it out.",
@@ -106,15 +112,15 @@ impl Tools {
             Asked::None => return Ok(None),
             Asked::Auto => ToolChoice::Auto,
             Asked::Required => ToolChoice::Required,
-            Asked::Function(name) => {
-                find(&functions, &name, "tool_choice")?;
-                ToolChoice::Function(name)
+            Asked::One(named) => {
+                find(&functions, &named, "tool_choice")?;
+                ToolChoice::Function(named.name)
             }
-            Asked::Allowed { required, names } => {
-                for name in &names {
-                    find(&functions, name, "tool_choice.allowed_tools.tools")?;
+            Asked::Allowed { required, tools } => {
+                for named in &tools {
+                    find(&functions, named, "tool_choice.allowed_tools.tools")?;
                 }
-                functions.retain(|function| names.contains(&function.name));
+                functions.retain(|function| tools.iter().any(|named| named.is(function)));
                 match required {
                     true => ToolChoice::Required,
                     false => ToolChoice::Auto,
@@ -179,6 +185,7 @@ impl FunctionTool {
             description,
             parameters,
             strict,
+            custom: None,
         })
     }
 
@@ -206,19 +213,49 @@ enum Asked {
     None,
     Auto,
     Required,
-    Function(String),
-    Allowed { required: bool, names: Vec<String> },
+    One(Named),
+    Allowed { required: bool, tools: Vec<Named> },
 }
 
-fn find(functions: &[FunctionTool], name: &str, param: &str) -> Result<(), ApiError> {
-    if functions.iter().any(|function| function.name == name) {
+/// A tool that `tool_choice` names.
+struct Named {
+    is_custom: bool,
+    name: String,
+}
+
+impl Named {
+    fn is(&self, function: &FunctionTool) -> bool {
+        function.name == self.name && function.custom.is_some() == self.is_custom
+    }
+
+    /// Reads the fields of an object whose type, `kind`, was taken; `None`: of another kind.
+    fn read(fields: Fields<'_>, kind: &str, form: Form) -> Result<Option<Self>, ApiError> {
+        let is_custom = match kind {
+            "function" => false,
+            "custom" => true,
+            _ => return Ok(None),
+        };
+        let mut fields = form.inner(fields, kind)?;
+        let name = fields
+            .string("name")?
+            .ok_or_else(|| fields.missing("name"))?;
+        Ok(Some(Self { is_custom, name }))
+    }
+}
+
+fn find(functions: &[FunctionTool], named: &Named, param: &str) -> Result<(), ApiError> {
+    if functions.iter().any(|function| named.is(function)) {
         return Ok(());
     }
+    let kind = match named.is_custom {
+        true => "custom tool",
+        false => "function",
+    };
     Err(ApiError::invalid_request(
         param,
         format!(
-            "Invalid value for `{param}`: `tools` has no function `{}`. Name one of them.",
-            reader::shortened(name)
+            "Invalid value for `{param}`: `tools` has no {kind} `{}`. Name one of them.",
+            reader::shortened(&named.name)
         ),
     ))
 }
@@ -299,6 +336,7 @@ fn read_tool(path: &str, raw: &RawValue, form: Form) -> Result<Tool, ApiError> {
             let function = read_function(form.inner(tool, "function")?)?;
             Ok(Tool::Function(function))
         }
+        ("custom", _) => custom::read(form.inner(tool, "custom")?, form).map(Tool::Function),
         ("namespace", Form::Flat) => read_namespace(tool).map(Tool::Namespace),
         ("web_search", Form::Flat) => Ok(Tool::Search(unknown_kind(path, &kind))),
         _ => Err(unknown_kind(path, &kind)),
@@ -307,13 +345,13 @@ fn read_tool(path: &str, raw: &RawValue, form: Form) -> Result<Tool, ApiError> {
 
 fn unknown_kind(path: &str, kind: &str) -> ApiError {
     let message = format!(
-        "`{path}` is a tool of type `{}`. Send tools of type `function`.",
+        "`{path}` is a tool of type `{}`. Send tools of type `function` or `custom`.",
         reader::shortened(kind)
     );
     ApiError::unsupported(format!("{path}.type"), message).with_code(code::UNSUPPORTED_VALUE)
 }
 
-/// The functions of a namespace, each under the name that the model is shown.
+/// The functions and custom tools of a namespace, each under the name that the model is shown.
 fn read_namespace(mut fields: Fields<'_>) -> Result<Vec<FunctionTool>, ApiError> {
     let namespace = fields
         .string("name")?
@@ -327,18 +365,20 @@ fn read_namespace(mut fields: Fields<'_>) -> Result<Vec<FunctionTool>, ApiError>
         let kind = member
             .string("type")?
             .ok_or_else(|| member.missing("type"))?;
-        if kind != "function" {
-            return Err(unknown_kind(&path, &kind));
-        }
-        let function = read_function(member)?;
-        let name = in_namespace(&namespace, &function.name);
-        FunctionTool::checked(
+        let function = match kind.as_str() {
+            "function" => read_function(member)?,
+            "custom" => custom::read(member, Form::Flat)?,
+            _ => return Err(unknown_kind(&path, &kind)),
+        };
+        let custom = function.custom;
+        let function = FunctionTool::checked(
             &path,
-            name,
+            in_namespace(&namespace, &function.name),
             function.description,
             function.parameters,
             function.strict,
-        )
+        )?;
+        Ok(FunctionTool { custom, ..function })
     });
     members.collect()
 }
@@ -413,24 +453,20 @@ fn take_choice(fields: &mut Fields<'_>, form: Form) -> Result<Asked, ApiError> {
     let kind = choice
         .string("type")?
         .ok_or_else(|| choice.missing("type"))?;
-    match kind.as_str() {
-        "function" => read_name(form.inner(choice, "function")?).map(Asked::Function),
-        "allowed_tools" => read_allowed(form.inner(choice, "allowed_tools")?, form),
-        other => Err(ApiError::unsupported(
+    if kind == "allowed_tools" {
+        return read_allowed(form.inner(choice, "allowed_tools")?, form);
+    }
+    let named = Named::read(choice, &kind, form)?;
+    named.map(Asked::One).ok_or_else(|| {
+        ApiError::unsupported(
             "tool_choice.type",
             format!(
-                "`tool_choice` is of type `{}`. Send the type `function` or `allowed_tools`.",
-                reader::shortened(other)
+                "`tool_choice` is of type `{}`. Send the type `function`, `custom` or `allowed_tools`.",
+                reader::shortened(&kind)
             ),
         )
-        .with_code(code::UNSUPPORTED_VALUE)),
-    }
-}
-
-fn read_name(mut function: Fields<'_>) -> Result<String, ApiError> {
-    function
-        .string("name")?
-        .ok_or_else(|| function.missing("name"))
+        .with_code(code::UNSUPPORTED_VALUE)
+    })
 }
 
 fn read_allowed(mut allowed: Fields<'_>, form: Form) -> Result<Asked, ApiError> {
@@ -458,13 +494,15 @@ fn read_allowed(mut allowed: Fields<'_>, form: Form) -> Result<Asked, ApiError> 
             format!("Invalid value for `{param}`: the array is empty. Name at least one tool.");
         return Err(ApiError::invalid_request(param, message).with_code(code::EMPTY_ARRAY));
     }
-    let mut names = Vec::with_capacity(list.len());
+    let mut tools = Vec::with_capacity(list.len());
     for (index, raw) in list.into_iter().enumerate() {
         let path = format!("{}[{index}]", allowed.param("tools"));
-        let tool = Fields::of_value(&path, raw)?;
-        names.push(read_name(form.inner(tool, "function")?)?);
+        let mut tool = Fields::of_value(&path, raw)?;
+        let kind = tool.string("type")?;
+        let named = Named::read(tool, kind.as_deref().unwrap_or("function"), form)?;
+        tools.push(named.ok_or_else(|| unknown_kind(&path, &kind.unwrap_or_default()))?);
     }
-    Ok(Asked::Allowed { required, names })
+    Ok(Asked::Allowed { required, tools })
 }
 
 /// Levels of a value; parsing has bounded them.

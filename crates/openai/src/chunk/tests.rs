@@ -83,6 +83,22 @@ fn frames_of_calls_and_reasoning_are_openai_s() {
             },
             json!({"tool_calls": [{"index": 2, "function": {"arguments": "{\"a"}}]}),
         ),
+        (
+            FrameDelta::CustomBegin {
+                index: 0,
+                id: "call_1",
+                name: "c",
+            },
+            json!({"tool_calls": [{"index": 0, "id": "call_1", "type": "custom",
+                "custom": {"name": "c", "input": ""}}]}),
+        ),
+        (
+            FrameDelta::CustomInput {
+                index: 0,
+                text: "a\"\n",
+            },
+            json!({"tool_calls": [{"index": 0, "custom": {"input": "a\"\n"}}]}),
+        ),
     ] {
         assert_eq!(
             written(delta),

@@ -6,7 +6,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::event::{DeltaTemplate, Sequence};
-use super::item::{FunctionCall, Item, MessageItem, Part, Reasoning, Status, Thought};
+use super::item::{
+    CustomToolCall, FunctionCall, Item, MessageItem, Part, Reasoning, Status, Thought,
+};
 use super::object::{Failure, Head, IncompleteDetails, ResponseObject, ResponseStatus};
 use crate::chat::Role;
 use crate::error::ApiError;
@@ -28,7 +30,7 @@ pub struct Outcome {
 struct Open {
     kind: Kind,
     id: String,
-    /// Text, reasoning or arguments so far.
+    /// Text, reasoning, arguments or a custom tool's input so far.
     text: String,
     /// `None` without a stream.
     delta: Option<DeltaTemplate>,
@@ -44,6 +46,8 @@ enum Kind {
         call_id: String,
         namespace: Option<String>,
         name: String,
+        /// Whether it is one of a custom tool, which takes a text.
+        is_custom: bool,
     },
 }
 
@@ -115,6 +119,13 @@ struct ArgumentsDone<'a> {
     output_index: usize,
     name: &'a str,
     arguments: &'a str,
+}
+
+#[derive(Serialize)]
+struct InputDone<'a> {
+    item_id: &'a str,
+    output_index: usize,
+    input: &'a str,
 }
 
 impl AnswerWriter {
@@ -190,8 +201,23 @@ impl AnswerWriter {
         self.grow(out, text);
     }
 
-    /// A call begins. `call_id`: the model's own, if it gave one.
+    /// A function's call begins. `call_id`: the model's own, if it gave one.
     pub fn call(&mut self, out: &mut BytesMut, call_id: Option<&str>, name: &str) {
+        self.begin_call(out, call_id, name, false);
+    }
+
+    /// A custom tool's call begins, as [`Self::call`].
+    pub fn custom_call(&mut self, out: &mut BytesMut, call_id: Option<&str>, name: &str) {
+        self.begin_call(out, call_id, name, true);
+    }
+
+    fn begin_call(
+        &mut self,
+        out: &mut BytesMut,
+        call_id: Option<&str>,
+        name: &str,
+        is_custom: bool,
+    ) {
         let place = self.head.input_items + self.items.len() + usize::from(self.open.is_some());
         let call_id = call_id.map_or_else(|| self.head.id.item("call", place), str::to_owned);
         let (namespace, name) = self.head.settings.in_namespace(name);
@@ -200,13 +226,14 @@ impl AnswerWriter {
             call_id,
             namespace,
             name,
+            is_custom,
         };
         self.open(out, kind);
     }
 
-    /// More of the arguments of the call that began last.
-    pub fn arguments(&mut self, out: &mut BytesMut, json: &str) {
-        self.grow(out, json);
+    /// More of the arguments of the call that began last: JSON, or a custom tool's text.
+    pub fn arguments(&mut self, out: &mut BytesMut, text: &str) {
+        self.grow(out, text);
     }
 
     fn grow(&mut self, out: &mut BytesMut, text: &str) {
@@ -280,7 +307,10 @@ impl AnswerWriter {
                 "response.reasoning_text.delta",
                 Some(("content_index", 0)),
             ),
-            Kind::Call { .. } => ("fc", "response.function_call_arguments.delta", None),
+            Kind::Call {
+                is_custom: false, ..
+            } => ("fc", "response.function_call_arguments.delta", None),
+            Kind::Call { .. } => ("ctc", "response.custom_tool_call_input.delta", None),
         };
         let id = self.head.id.item(prefix, place);
         let delta = self
@@ -350,6 +380,17 @@ impl AnswerWriter {
                 self.sequence
                     .write(out, "response.reasoning_text.done", &text(None));
             }
+            Kind::Call {
+                is_custom: true, ..
+            } => {
+                let event = InputDone {
+                    item_id: &open.id,
+                    output_index,
+                    input: &open.text,
+                };
+                self.sequence
+                    .write(out, "response.custom_tool_call_input.done", &event);
+            }
             Kind::Call { name, .. } => {
                 let event = ArgumentsDone {
                     item_id: &open.id,
@@ -406,6 +447,20 @@ impl Open {
                 call_id,
                 namespace,
                 name,
+                is_custom: true,
+            } => Item::CustomToolCall(CustomToolCall {
+                id,
+                status,
+                call_id: call_id.clone(),
+                namespace: namespace.clone(),
+                name: name.clone(),
+                input: self.text.clone(),
+            }),
+            Kind::Call {
+                call_id,
+                namespace,
+                name,
+                is_custom: false,
             } => Item::FunctionCall(FunctionCall {
                 id,
                 status,

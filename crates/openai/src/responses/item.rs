@@ -33,6 +33,9 @@ pub enum Item {
     Message(MessageItem),
     FunctionCall(FunctionCall),
     FunctionCallOutput(FunctionCallOutput),
+    CustomToolCall(CustomToolCall),
+    /// As of a function.
+    CustomToolCallOutput(FunctionCallOutput),
     Reasoning(Reasoning),
 }
 
@@ -105,6 +108,19 @@ pub struct FunctionCall {
     pub arguments: String,
 }
 
+/// A call of a custom tool, which takes a text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CustomToolCall {
+    pub id: String,
+    pub status: Status,
+    pub call_id: String,
+    /// What the tool is part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    pub name: String,
+    pub input: String,
+}
+
 /// What a call returned.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCallOutput {
@@ -169,7 +185,8 @@ impl Item {
         match self {
             Self::Message(item) => &item.id,
             Self::FunctionCall(item) => &item.id,
-            Self::FunctionCallOutput(item) => &item.id,
+            Self::FunctionCallOutput(item) | Self::CustomToolCallOutput(item) => &item.id,
+            Self::CustomToolCall(item) => &item.id,
             Self::Reasoning(item) => &item.id,
         }
     }
@@ -180,6 +197,8 @@ impl Item {
             Self::Message(item) => (&mut item.id, "msg"),
             Self::FunctionCall(item) => (&mut item.id, "fc"),
             Self::FunctionCallOutput(item) => (&mut item.id, "fco"),
+            Self::CustomToolCall(item) => (&mut item.id, "ctc"),
+            Self::CustomToolCallOutput(item) => (&mut item.id, "ctco"),
             Self::Reasoning(item) => (&mut item.id, "rs"),
         };
         if id.is_empty() {
@@ -206,7 +225,11 @@ impl Item {
                 let namespace = item.namespace.as_deref().unwrap_or_default();
                 item.call_id.len() + namespace.len() + item.name.len() + item.arguments.len()
             }
-            Self::FunctionCallOutput(item) => {
+            Self::CustomToolCall(item) => {
+                let namespace = item.namespace.as_deref().unwrap_or_default();
+                item.call_id.len() + namespace.len() + item.name.len() + item.input.len()
+            }
+            Self::FunctionCallOutput(item) | Self::CustomToolCallOutput(item) => {
                 item.call_id.len()
                     + match &item.output {
                         CallOutput::Text(text) => text.len(),
@@ -239,6 +262,10 @@ impl Item {
             None | Some("message") => Self::Message(read_message(&mut fields, id)?),
             Some("function_call") => Self::FunctionCall(read_call(&mut fields, id)?),
             Some("function_call_output") => Self::FunctionCallOutput(read_output(&mut fields, id)?),
+            Some("custom_tool_call") => Self::CustomToolCall(read_custom_call(&mut fields, id)?),
+            Some("custom_tool_call_output") => {
+                Self::CustomToolCallOutput(read_output(&mut fields, id)?)
+            }
             Some("reasoning") => Self::Reasoning(read_reasoning(&mut fields, id)?),
             Some("item_reference") if id.is_empty() => return Err(fields.missing("id")),
             Some("item_reference") => {
@@ -250,7 +277,8 @@ impl Item {
                     path,
                     format!(
                         "`{path}` is an item of type `{}`, which is not supported. Send items of type \
-                         `message`, `function_call`, `function_call_output`, `reasoning` or `item_reference`.",
+                         `message`, `function_call`, `function_call_output`, `custom_tool_call`, \
+                         `custom_tool_call_output`, `reasoning` or `item_reference`.",
                         reader::shortened(other)
                     ),
                 )
@@ -374,6 +402,21 @@ fn read_call(fields: &mut Fields<'_>, id: String) -> Result<FunctionCall, ApiErr
         arguments: fields
             .string("arguments")?
             .ok_or_else(|| fields.missing("arguments"))?,
+    })
+}
+
+fn read_custom_call(fields: &mut Fields<'_>, id: String) -> Result<CustomToolCall, ApiError> {
+    Ok(CustomToolCall {
+        id,
+        status: Status::Completed,
+        call_id: take_id(fields, "call_id")?.ok_or_else(|| fields.missing("call_id"))?,
+        namespace: fields.string("namespace")?,
+        name: fields
+            .string("name")?
+            .ok_or_else(|| fields.missing("name"))?,
+        input: fields
+            .string("input")?
+            .ok_or_else(|| fields.missing("input"))?,
     })
 }
 

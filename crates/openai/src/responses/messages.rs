@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::item::{CallOutput, FunctionCall, Item, MessageItem, Part, Reasoning};
+use super::item::{CallOutput, CustomToolCall, FunctionCall, Item, MessageItem, Part, Reasoning};
 use crate::chat::{Function, Message, Role, ToolCall, in_namespace};
 
 /// The messages of `instructions` and `items`. Reasoning, text and calls that follow each other are one turn of
@@ -23,7 +23,12 @@ pub(super) fn messages<'a>(
                     .tool_calls
                     .push(tool_call(call));
             }
-            Item::FunctionCallOutput(output) => {
+            Item::CustomToolCall(call) => {
+                open_turn(&mut messages, |_| true)
+                    .tool_calls
+                    .push(custom_call(call));
+            }
+            Item::FunctionCallOutput(output) | Item::CustomToolCallOutput(output) => {
                 let text = match &output.output {
                     CallOutput::Text(text) => text.clone(),
                     CallOutput::Parts(parts) => joined(parts),
@@ -106,11 +111,25 @@ fn tool_call(call: &FunctionCall) -> ToolCall {
         id: Some(call.call_id.clone()),
         call_type: "function",
         function: Function {
-            name: match &call.namespace {
-                Some(namespace) => in_namespace(namespace, &call.name),
-                None => call.name.clone(),
-            },
+            name: full_name(call.namespace.as_deref(), &call.name),
             arguments,
         },
+    }
+}
+
+fn custom_call(call: &CustomToolCall) -> ToolCall {
+    let name = full_name(call.namespace.as_deref(), &call.name);
+    ToolCall {
+        id: Some(call.call_id.clone()),
+        call_type: "function",
+        function: Function::custom(name, call.input.clone()),
+    }
+}
+
+/// The name under which the model made the call.
+fn full_name(namespace: Option<&str>, name: &str) -> String {
+    match namespace {
+        Some(namespace) => in_namespace(namespace, name),
+        None => name.to_owned(),
     }
 }

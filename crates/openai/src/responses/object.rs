@@ -82,21 +82,20 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The namespace of a function that the model called, and the name within it.
+    /// The namespace of a tool that the model called, and the name within it.
     pub(super) fn in_namespace<'a>(&'a self, called: &'a str) -> (Option<&'a str>, &'a str) {
-        let is =
-            |tool: &Value, kind: &str, name: &str| tool["type"] == kind && tool["name"] == name;
-        // A function of its own may have two underscores in its name.
-        if !self.tools.iter().any(|tool| is(tool, "function", called)) {
+        let is = |tool: &Value, name: &str| {
+            (tool["type"] == "function" || tool["type"] == "custom") && tool["name"] == name
+        };
+        // A tool of its own may have two underscores in its name.
+        if !self.tools.iter().any(|tool| is(tool, called)) {
             for tool in self.tools.iter().filter(|tool| tool["type"] == "namespace") {
                 let namespace = tool["name"].as_str().unwrap_or_default();
                 let members = tool["tools"].as_array().into_iter().flatten();
                 let name = called.strip_prefix(namespace);
                 let name = name.and_then(|rest| rest.strip_prefix(NAMESPACE_END));
                 if let Some(name) = name
-                    && members
-                        .into_iter()
-                        .any(|member| is(member, "function", name))
+                    && members.into_iter().any(|member| is(member, name))
                 {
                     return (Some(namespace), name);
                 }

@@ -2,7 +2,7 @@ use bytes::BytesMut;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::chat::{Role, ToolChoice};
+use crate::chat::{InputFormat, Role, ToolChoice};
 use crate::error::ApiError;
 use crate::logprobs::TokenLogprob;
 use crate::response::{FinishReason, Usage};
@@ -685,6 +685,97 @@ fn a_function_of_a_namespace_is_called_by_both_names() {
         (&json!("crm"), &json!("spawn"))
     );
     assert_eq!(whole["tools"][1]["tools"], json!([member]));
+}
+
+#[test]
+fn a_custom_tool_takes_and_returns_text() {
+    let format = json!({"type": "grammar", "syntax": "lark", "definition": "start: /x+/"});
+    let member = json!({"type": "custom", "name": "patch", "format": format});
+    let tools = json!([
+        {"type": "custom", "name": "shell"},
+        {"type": "namespace", "name": "files", "description": "", "tools": [member]},
+    ]);
+    let input = json!([
+        {"type": "custom_tool_call", "call_id": "c1", "name": "shell", "input": "ls"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "a b"},
+        {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c2", "namespace": "files",
+            "name": "patch", "input": "x", "status": "completed"},
+        {"type": "custom_tool_call_output", "call_id": "c2",
+            "output": [{"type": "input_text", "text": "done"}]},
+    ]);
+    let asked = json!({"tools": tools, "input": input,
+        "tool_choice": {"type": "custom", "name": "shell"}});
+    let parsed = parse_value(&request(asked.clone())).unwrap();
+    assert!(parsed.ignored.is_empty());
+    let request = parsed.request;
+    let tools = request.tools.as_ref().unwrap();
+    assert_eq!(tools.choice, ToolChoice::Function("shell".to_owned()));
+    let Some(InputFormat::Grammar(grammar)) = &tools.find("files__patch").unwrap().custom else {
+        panic!("{tools:?}");
+    };
+    assert_eq!(grammar.param, "tools[1].tools[0].format.definition");
+    let items: Vec<Item> = request.input.iter().map(own).collect();
+    let chat = request.chat([].iter(), &items).unwrap();
+    let told = serde_json::to_value(&chat.messages).unwrap();
+    assert_eq!(
+        told,
+        json!([
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function",
+                "function": {"name": "shell", "arguments": {"input": "ls"}}}]},
+            {"role": "tool", "content": "a b", "tool_call_id": "c1"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "c2", "type": "function",
+                "function": {"name": "files__patch", "arguments": {"input": "x"}}}]},
+            {"role": "tool", "content": "done", "tool_call_id": "c2"},
+        ])
+    );
+    let mut named = items[0].clone();
+    named.name_with(|prefix| format!("{prefix}_5"));
+    assert_eq!(
+        serde_json::to_value(&named).unwrap(),
+        json!({"type": "custom_tool_call", "id": "ctc_5", "status": "completed", "call_id": "c1",
+            "name": "shell", "input": "ls"})
+    );
+
+    let mut writer = AnswerWriter::streamed(head(asked));
+    let mut out = BytesMut::new();
+    writer.custom_call(&mut out, Some("c9"), "files__patch");
+    writer.arguments(&mut out, "x\"");
+    writer.arguments(&mut out, "y");
+    let whole: Value = serde_json::from_slice(&writer.finish(&mut out, OUTCOME)).unwrap();
+    let item = &whole["output"][0];
+    let id = item["id"].as_str().unwrap();
+    assert!(id.starts_with("ctc_"), "{id}");
+    assert_eq!(
+        item,
+        &json!({"type": "custom_tool_call", "id": id, "status": "completed", "call_id": "c9",
+            "namespace": "files", "name": "patch", "input": "x\"y"})
+    );
+    let text = std::str::from_utf8(&out).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
+        .collect();
+    let types: Vec<&str> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        types,
+        [
+            "response.output_item.added",
+            "response.custom_tool_call_input.delta",
+            "response.custom_tool_call_input.delta",
+            "response.custom_tool_call_input.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+    );
+    assert_eq!(events[0]["item"]["input"], "");
+    assert_eq!(
+        events[3],
+        json!({"type": "response.custom_tool_call_input.done", "sequence_number": 3, "item_id": id,
+            "output_index": 0, "input": "x\"y"})
+    );
 }
 
 #[test]

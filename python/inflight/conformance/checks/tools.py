@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from inflight.conformance.check import check, expect, expect_equal
@@ -127,6 +128,19 @@ def result(target: Target) -> None:
     ]
     [choice] = _call(target, messages=messages, tool_choice="auto").choices
     expect(choice.message.content or choice.message.tool_calls, "the answer is empty")
+
+
+@check(TOPIC, "calls a custom tool with a text that matches its expression", optional=True)
+def custom(target: Target) -> None:
+    grammar = {"syntax": "regex", "definition": "[a-z]{2,8}"}
+    tool = {"name": "note", "format": {"type": "grammar", "grammar": grammar}}
+    offered = [{"type": "custom", "custom": tool}]
+    chosen = {"type": "custom", "custom": {"name": "note"}}
+    [choice] = _call(target, tools=offered, tool_choice=chosen).choices
+    expect(choice.message.tool_calls, "there is no call")
+    [call] = choice.message.tool_calls
+    expect_equal("`type` and `name`", (call.type, call.custom.name), ("custom", "note"))
+    expect(re.fullmatch("[a-z]{2,8}", call.custom.input), f"the text is {call.custom.input!r}")
 
 
 @check(TOPIC, "refuses a `tool_choice` that is not among the tools")

@@ -1,12 +1,17 @@
 //! Whether an answer's calls are what the request demands: that there is one, and that arguments match their
-//! schemas. Owns the words of a violation. What a grammar has guided passes; this is for what none has.
+//! schemas. Owns the words of a violation of a schema; custom tools have theirs in `custom`. What a grammar has guided
+//! passes; this is for what none has.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use inflight_openai::ApiError;
-use inflight_openai::chat::{ToolChoice, Tools};
+use inflight_openai::chat::{InputFormat, ToolChoice, Tools};
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
+
+use super::custom::CustomInput;
+use crate::guide::TextGrammar;
 
 /// Steps of a pattern on one string: many times what a sensible one takes.
 const BACKTRACK_LIMIT: usize = 100_000;
@@ -19,6 +24,8 @@ pub(crate) struct CallCheck {
     must_call: bool,
     /// Of the functions whose arguments must match.
     schemas: HashMap<String, Validator>,
+    /// Custom tools that may be called, with the grammars of their texts.
+    customs: HashMap<String, Option<Arc<TextGrammar>>>,
     /// What an answer without calls must match.
     content: Option<Validator>,
 }
@@ -35,12 +42,19 @@ impl CallCheck {
     ) -> Result<Option<Self>, ApiError> {
         let must_call = tools.choice != ToolChoice::Auto;
         let mut schemas = HashMap::new();
+        let mut customs = HashMap::new();
         for (index, function) in tools.functions.iter().enumerate() {
             let is_callable = match &tools.choice {
                 ToolChoice::Function(name) => *name == function.name,
                 ToolChoice::Auto | ToolChoice::Required => true,
             };
-            if is_callable && (must_call || function.strict) {
+            if let Some(format) = function.custom.as_ref().filter(|_| is_callable) {
+                let grammar = match format {
+                    InputFormat::Text => None,
+                    InputFormat::Grammar(grammar) => Some(Arc::new(TextGrammar::new(grammar))),
+                };
+                customs.insert(function.name.clone(), grammar);
+            } else if is_callable && (must_call || function.strict) {
                 let param = format!("tools[{index}].function.parameters");
                 schemas.insert(
                     function.name.clone(),
@@ -50,12 +64,24 @@ impl CallCheck {
         }
         let content = content.map(|(schema, param)| validator(param, schema));
         let content = content.transpose()?;
-        let demands = must_call || !schemas.is_empty() || content.is_some();
+        let demands = must_call || !schemas.is_empty() || !customs.is_empty() || content.is_some();
         Ok(demands.then_some(Self {
             must_call,
             schemas,
+            customs,
             content,
         }))
+    }
+
+    /// The grammars of custom tools, which are to be compiled before the first answer.
+    pub(crate) fn grammars(&self) -> impl Iterator<Item = &Arc<TextGrammar>> {
+        self.customs.values().flatten()
+    }
+
+    /// What reads a call that begins, if it is one of a custom tool.
+    pub(super) fn custom_input(&self, name: &str) -> Option<CustomInput> {
+        let grammar = self.customs.get(name)?.as_deref();
+        Some(CustomInput::new(grammar.map(TextGrammar::begin)))
     }
 
     /// Checks a call that ended with whole arguments.

@@ -81,6 +81,90 @@ fn every_choice_is_read() {
     }
 }
 
+fn custom(grammar: Value) -> Value {
+    let format = json!({"type": "grammar", "grammar": grammar});
+    json!({"type": "custom", "custom": {"name": "f", "description": "D", "format": format}})
+}
+
+#[test]
+fn a_custom_tool_is_shown_as_a_function_with_one_text() {
+    let shown = |tool: Value| {
+        let read = tools(json!({"tools": [tool]})).unwrap();
+        let mut shown = read.for_template();
+        (
+            read.functions[0].custom.clone().unwrap(),
+            shown[0]["function"].take(),
+        )
+    };
+    let (format, function) = shown(json!({"type": "custom", "custom": {"name": "f"}}));
+    assert_eq!(format, InputFormat::Text);
+    assert_eq!(
+        function,
+        json!({"name": "f", "parameters": {
+            "type": "object", "properties": {"input": {"type": "string"}},
+            "required": ["input"], "additionalProperties": false}})
+    );
+    let (format, function) = shown(custom(json!({"syntax": "regex", "definition": "^a|b$"})));
+    assert_eq!(
+        format,
+        InputFormat::Grammar(InputGrammar {
+            syntax: GrammarSyntax::Regex,
+            definition: "^a|b$".to_owned(),
+            param: "tools[0].custom.format.grammar.definition".to_owned(),
+        })
+    );
+    assert_eq!(function["description"], "D");
+    let input = &function["parameters"]["properties"]["input"];
+    assert_eq!(input["pattern"], "^(?:a|b)$");
+    let (_, function) = shown(custom(
+        json!({"syntax": "lark", "definition": "start: \"a\""}),
+    ));
+    let input = &function["parameters"]["properties"]["input"];
+    let told = input["description"].as_str().unwrap();
+    assert!(told.ends_with("start: \"a\""), "{told}");
+}
+
+#[test]
+fn a_custom_tool_is_chosen_by_its_own_type() {
+    let list = json!([function("f"), {"type": "custom", "custom": {"name": "c"}}]);
+    let named = |kind: &str, name: &str| json!({"type": kind, kind: {"name": name}});
+    let choice = |choice: Value| read(json!({"tools": list, "tool_choice": choice}));
+    let chosen = choice(named("custom", "c")).unwrap().request;
+    let chosen = chosen.template.tools.unwrap();
+    assert_eq!(chosen.choice, ToolChoice::Function("c".to_owned()));
+    let allowed = |named: Value| json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}});
+    let only = choice(allowed(named("custom", "c"))).unwrap().request;
+    assert_eq!(only.template.tools.unwrap().functions.len(), 1);
+    for (wrong, param) in [
+        (named("function", "c"), "tool_choice"),
+        (
+            allowed(named("custom", "f")),
+            "tool_choice.allowed_tools.tools",
+        ),
+        (
+            allowed(json!({"type": "shell"})),
+            "tool_choice.allowed_tools.tools[0].type",
+        ),
+    ] {
+        let error = choice(wrong).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(param), "{error}");
+    }
+}
+
+#[test]
+fn an_earlier_call_of_a_custom_tool_is_what_the_model_wrote() {
+    let call =
+        json!({"id": "call_1", "type": "custom", "custom": {"name": "c", "input": "two\nlines"}});
+    let messages =
+        json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]}]);
+    let request = read(json!({"messages": messages})).unwrap().request;
+    assert_eq!(
+        serde_json::to_value(&request.messages[1].tool_calls[0]).unwrap(),
+        json!({"id": "call_1", "type": "function",
+            "function": {"name": "c", "arguments": {"input": "two\nlines"}}})
+    );
+}
+
 #[test]
 fn what_cannot_be_a_tool_is_named() {
     let deep = (0..70).fold(json!({}), |inner, _| json!({"items": inner}));
@@ -103,9 +187,36 @@ fn what_cannot_be_a_tool_is_named() {
             "missing_required_parameter",
         ),
         (
-            with(json!({"type": "custom", "custom": {"name": "f"}})),
+            with(json!({"type": "shell"})),
             "tools[0].type",
             "unsupported_value",
+        ),
+        (
+            with(json!({"type": "custom"})),
+            "tools[0].custom",
+            "missing_required_parameter",
+        ),
+        (
+            with(json!({"type": "custom", "custom": {"name": "f", "format": {"type": "xml"}}})),
+            "tools[0].custom.format.type",
+            "invalid_value",
+        ),
+        (
+            with(custom(json!({"syntax": "bnf", "definition": "x"}))),
+            "tools[0].custom.format.grammar.syntax",
+            "invalid_value",
+        ),
+        (
+            with(custom(json!({"syntax": "lark"}))),
+            "tools[0].custom.format.grammar.definition",
+            "missing_required_parameter",
+        ),
+        (
+            with(custom(
+                json!({"syntax": "lark", "definition": "x".repeat(70_000)}),
+            )),
+            "tools[0].custom.format.grammar.definition",
+            "string_above_max_length",
         ),
         (
             with(json!({"type": "function"})),
@@ -162,6 +273,11 @@ fn what_cannot_be_a_tool_is_named() {
         (choosing(function("g")), "tool_choice", "invalid_value"),
         (
             choosing(json!({"type": "custom", "custom": {"name": "f"}})),
+            "tool_choice",
+            "invalid_value",
+        ),
+        (
+            choosing(json!({"type": "shell"})),
             "tool_choice.type",
             "unsupported_value",
         ),

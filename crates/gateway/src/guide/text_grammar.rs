@@ -1,0 +1,174 @@
+//! Grammars of custom tools: Lark or a regular expression that a text must match as a whole. Owns their matching,
+//! byte by byte as the text comes; what becomes of a text that does not match is the answer's.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use inflight_openai::ApiError;
+use inflight_openai::chat::{GrammarSyntax, InputGrammar};
+use llguidance::Matcher;
+use llguidance::api::TopLevelGrammar;
+use parking_lot::Mutex;
+
+use super::compile;
+
+/// A grammar, which is compiled before its first text.
+pub(crate) struct TextGrammar {
+    grammar: InputGrammar,
+    /// Each text is matched by a copy.
+    compiled: OnceLock<Mutex<Matcher>>,
+}
+
+impl TextGrammar {
+    pub(crate) fn new(grammar: &InputGrammar) -> Self {
+        Self {
+            grammar: grammar.clone(),
+            compiled: OnceLock::new(),
+        }
+    }
+
+    /// # Errors
+    /// 400: it cannot be followed.
+    pub(super) fn compile(&self) -> Result<(), ApiError> {
+        let InputGrammar {
+            syntax, definition, ..
+        } = &self.grammar;
+        let compiled = compile::matcher(|| match syntax {
+            GrammarSyntax::Lark => TopLevelGrammar::from_lark(definition.clone()),
+            GrammarSyntax::Regex => TopLevelGrammar::from_regex(self.grammar.unanchored()),
+        });
+        let compiled =
+            compiled.map_err(|problem| self.refused(&format!("cannot be followed: {problem}")))?;
+        self.compiled.get_or_init(|| Mutex::new(compiled));
+        Ok(())
+    }
+
+    /// 400: the compiler panicked.
+    pub(super) fn unread(&self) -> ApiError {
+        self.refused("cannot be read")
+    }
+
+    fn refused(&self, problem: &str) -> ApiError {
+        let param = &self.grammar.param;
+        let what = match self.grammar.syntax {
+            GrammarSyntax::Lark => "grammar",
+            GrammarSyntax::Regex => "regular expression",
+        };
+        ApiError::invalid_request(
+            param.clone(),
+            format!(
+                "Invalid value for `{param}`. The {what} {problem}. Change it there and retry."
+            ),
+        )
+    }
+
+    /// A match of a new text; one that fails if the grammar was never compiled.
+    pub(crate) fn begin(&self) -> TextMatch {
+        TextMatch(
+            self.compiled
+                .get()
+                .map(|compiled| compiled.lock().deep_clone()),
+        )
+    }
+}
+
+impl fmt::Debug for TextGrammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextGrammar")
+            .field("grammar", &self.grammar)
+            .field("is_compiled", &self.compiled.get().is_some())
+            .finish()
+    }
+}
+
+/// How a text matches so far; `None`: it does not.
+pub(crate) struct TextMatch(Option<Matcher>);
+
+impl TextMatch {
+    /// Takes more of the text. Gives whether it may match yet.
+    pub(crate) fn push(&mut self, text: &str) -> bool {
+        let Some(matcher) = &mut self.0 else {
+            return false;
+        };
+        // The tokens of this matcher are bytes.
+        let mut bytes = text.bytes().map(u32::from);
+        if !bytes.all(|byte| matcher.consume_token(byte).is_ok()) {
+            self.0 = None;
+        }
+        self.0.is_some()
+    }
+
+    /// Whether the text matches as it is.
+    pub(crate) fn is_whole(&mut self) -> bool {
+        let matcher = self.0.as_mut();
+        matcher.is_some_and(|matcher| matcher.is_accepting().unwrap_or(false))
+    }
+}
+
+impl fmt::Debug for TextMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TextMatch").field(&self.0.is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grammar(syntax: GrammarSyntax, definition: &str) -> TextGrammar {
+        TextGrammar::new(&InputGrammar {
+            syntax,
+            definition: definition.to_owned(),
+            param: "tools[0].format.definition".to_owned(),
+        })
+    }
+
+    const SUM: &str =
+        "start: term (\"+\" term)*\nterm: NUMBER | \"(\" start \")\"\nNUMBER: /[0-9]+/";
+
+    #[test]
+    fn texts_match_as_a_whole_or_not() {
+        use GrammarSyntax::{Lark, Regex};
+        for (syntax, definition, text, expected) in [
+            (Lark, SUM, "1+(2+33)", true),
+            (Lark, SUM, "1", true),
+            (Lark, SUM, "1+", false),
+            (Lark, SUM, "", false),
+            (Lark, SUM, "1-2", false),
+            (Lark, SUM, "(1)(2)", false),
+            (Lark, "start: \"ä\\n\"", "ä\n", true),
+            (Lark, "start: \"a\"", "ab", false),
+            (Regex, "[a-c]{2}", "ab", true),
+            (Regex, "[a-c]{2}", "abc", false),
+            (Regex, "^a|b$", "b", true),
+            (Regex, "a/b", "a/b", true),
+            (Regex, "^a\\$", "a$", true),
+            (Regex, "(?i)yes", "YES", true),
+        ] {
+            let grammar = grammar(syntax, definition);
+            grammar.compile().unwrap();
+            for pieces in [vec![text], text.split_inclusive(|_: char| true).collect()] {
+                let mut found = grammar.begin();
+                pieces.iter().all(|piece| found.push(piece));
+                assert_eq!(found.is_whole(), expected, "{definition}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compiled_is_named() {
+        for (syntax, definition) in [
+            (GrammarSyntax::Lark, "start: nothing"),
+            (GrammarSyntax::Lark, ""),
+            (GrammarSyntax::Lark, "start: ("),
+            (GrammarSyntax::Regex, "(a"),
+            (GrammarSyntax::Regex, "a(?=b)"),
+        ] {
+            let grammar = grammar(syntax, definition);
+            let error = grammar.compile().unwrap_err();
+            let param = error.param.as_deref();
+            assert_eq!(param, Some("tools[0].format.definition"), "{definition}");
+            assert!(!grammar.begin().push("a"));
+        }
+    }
+}
