@@ -22,6 +22,8 @@ class WorkerOptions:
         tls_certificate: str | None = None,
         tls_key: str | None = None,
         tls_client_ca: str | None = None,
+        otlp_endpoint: str | None = None,
+        trace_sampling_ratio: float | None = None,
         served_model_name: str | None = None,
         core_model_name: str | None = None,
         exclude_input_in_output: bool | None = None,
@@ -48,6 +50,10 @@ class WorkerOptions:
     def metrics_port(self) -> int: ...
     @property
     def http_port(self) -> int | None: ...
+    @property
+    def otlp_endpoint(self) -> str | None: ...
+    @property
+    def trace_sampling_ratio(self) -> float: ...
     @property
     def tls_certificate(self) -> str | None: ...
     @property

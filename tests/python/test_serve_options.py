@@ -25,6 +25,8 @@ FIXED = {
     "tls-key": "the same",
     "tls-client-ca": "the same",
 }
+#: Of the gateway and the worker, which gets it in its environment as well.
+OF_BOTH = {"log", "log-format", "otlp-endpoint", "trace-sampling-ratio"}
 
 
 def context_of(command: click.Command) -> click.Context:
@@ -70,6 +72,8 @@ EXAMPLES = {
     "FORMAT": "json",
     "NAME": "none",
     "LIMITS": "requests=60",
+    "URL": "http://localhost:4317",
+    "RATIO": "0.5",
     "[MODEL=]FILE|NAME": "plain",
 }
 
@@ -96,12 +100,23 @@ def test_each_option_reaches_its_owner(
         value = EXAMPLES.get(declared.value_name, "7")
         argument = f"--{declared.flag}={value}"
         needed = [NEEDS[declared.flag]] if declared.flag in NEEDS else []
-        _, gateway = started(monkeypatch, argument, *needed).processes
+        of_worker, gateway = started(monkeypatch, argument, *needed).processes
         if declared.environment:
             assert gateway.environment[declared.environment] == value
+            told = of_worker.environment.get(declared.environment)
+            assert told == (value if declared.flag in OF_BOTH else None), declared.flag
         else:
             assert argument in gateway.arguments
-    told_otherwise = {"executor", "device", "executor-option", "served-model-name", "config", "help", *FIXED}
+    told_otherwise = {
+        "executor",
+        "device",
+        "executor-option",
+        "served-model-name",
+        "config",
+        "help",
+        *FIXED,
+        *OF_BOTH,
+    }
     ports = {"grpc-port", "metrics-port"}
     switches = {
         flag for one in worker.get_params(context_of(worker)) if one.type is click.BOOL for flag in one.opts

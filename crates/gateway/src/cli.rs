@@ -142,6 +142,7 @@ async fn run(options: &GatewayOptions) -> i32 {
                     match error {
                         ServeError::Tokenizer(_)
                         | ServeError::Tls(_)
+                        | ServeError::Traces(_)
                         | ServeError::UpstreamTls(_) => 2,
                         ServeError::Bind { .. } | ServeError::BindGrpc { .. } => 1,
                     }

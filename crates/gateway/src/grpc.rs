@@ -23,6 +23,7 @@ use crate::client::{Addresses, Client, Connection};
 use crate::middleware::RequestContext;
 use crate::server::Port;
 use crate::state::AppState;
+use crate::trace::{Entry, Trace};
 use crate::upstream::forward::CallContext;
 
 /// Calls at once on one connection: Triton's clients open one stream for each request.
@@ -109,11 +110,19 @@ impl Service {
             let known = self.state.access.allows(client.as_deref(), &headers);
             known.map_err(|error| status(&error))?;
         }
-        let context = RequestContext::new(&headers);
+        let mut context = RequestContext::new(&headers);
+        if let Some(tracer) = self.state.tracer.as_ref().filter(|_| kind == Kind::Work) {
+            let entry = Entry::Grpc {
+                method: "ModelInfer",
+            };
+            context.trace = context
+                .trace
+                .record(tracer, entry, &context.id, context.started);
+        }
         let timeout = self.state.request_timeout;
         let mut call = CallContext {
             request_id: context.id,
-            trace_parent: context.trace_parent,
+            trace: context.trace,
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             ..CallContext::default()
         };
@@ -165,7 +174,11 @@ macro_rules! passed_on {
         {
             Box::pin(async move {
                 let request = self.admit(request, Kind::$kind)?;
-                self.state.forward.$rpc(request).await
+                let call = request.extensions().get::<CallContext>();
+                let trace = call.map_or_else(Trace::default, |call| call.trace.clone());
+                let answer = self.state.forward.$rpc(request).await;
+                trace.code(answer.as_ref().err().map_or(Code::Ok, Status::code));
+                answer
             })
         }
     )*};

@@ -62,6 +62,7 @@ mod stream;
 mod template_option;
 mod text_file;
 mod tls_options;
+mod trace;
 mod translate;
 mod upstream;
 

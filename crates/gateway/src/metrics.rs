@@ -139,6 +139,7 @@ pub(crate) struct Metrics {
     inter_token_time: PerModel<Intervals>,
     request_time: Histograms,
     pub tokenize_time: Histogram,
+    pub dropped_spans: Counter,
 }
 
 impl Metrics {
@@ -225,6 +226,12 @@ impl Metrics {
             Unit::Seconds,
             tokenize_time.clone(),
         );
+        let dropped_spans = Counter::default();
+        registry.register(
+            "dropped_spans",
+            "Spans of traces that were dropped, because the collector did not take them",
+            dropped_spans.clone(),
+        );
         Arc::new(Self {
             registry,
             requests,
@@ -238,6 +245,7 @@ impl Metrics {
             inter_token_time,
             request_time,
             tokenize_time,
+            dropped_spans,
         })
     }
 

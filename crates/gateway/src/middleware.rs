@@ -22,6 +22,7 @@ use crate::client::Client;
 use crate::error;
 use crate::request_body;
 use crate::state::AppState;
+use crate::trace::Entry;
 
 /// Runs around every request.
 pub(crate) async fn around(
@@ -30,7 +31,7 @@ pub(crate) async fn around(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let context = RequestContext::new(request.headers());
+    let mut context = RequestContext::new(request.headers());
     let path = request.uri().path();
     let is_anthropic = error::is_anthropic(path, request.headers());
     let requested = Requested {
@@ -41,6 +42,15 @@ pub(crate) async fn around(
         method: request.method().clone(),
     };
     let needs_key = requested.is_openai || requested.is_anthropic || requested.is_kserve;
+    if let Some(tracer) = state.tracer.as_ref().filter(|_| needs_key) {
+        let entry = Entry::Http {
+            method: access_log::method_label(request.method()),
+            route: requested.route,
+        };
+        context.trace = context
+            .trace
+            .record(tracer, entry, &context.id, context.started);
+    }
     let allowed = state.access.check(&mut request, needs_key);
     let client = Client::of(request.extensions());
     let quota = client.and_then(|client| client.quota()).cloned();
@@ -61,6 +71,7 @@ pub(crate) async fn around(
         };
         rate_limits::tell(&quota.left(), dialect, response.headers_mut());
     }
+    context.trace.status(response.status().as_u16());
     access_log::record(&state.metrics, &context, &requested, &mut response);
     response
 }

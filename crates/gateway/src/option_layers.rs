@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use crate::option_file::{OptionValues, read_option_file};
 
 /// Of openai_trtllm: its variable, and the option's flag here.
-const OPENAI_TRTLLM: [(&str, &str); 6] = [
+const OPENAI_TRTLLM: [(&str, &str); 7] = [
     ("OPENAI_TRTLLM_HOST", "host"),
     ("OPENAI_TRTLLM_PORT", "port"),
     ("OPENAI_TRTLLM_TRITON_ENDPOINT", "worker"),
@@ -21,8 +21,8 @@ const OPENAI_TRTLLM: [(&str, &str); 6] = [
         "history-template-file",
     ),
     ("OPENAI_TRTLLM_API_KEY", "api-key"),
+    ("OPENAI_TRTLLM_OTLP_ENDPOINT", "otlp-endpoint"),
 ];
-const NO_TRACES: &str = "OPENAI_TRTLLM_OTLP_ENDPOINT";
 /// Not to be set elsewhere.
 const ARGUMENTS_ONLY: [&str; 3] = ["help", "version", "config"];
 
@@ -185,11 +185,6 @@ fn notices(arguments: &[OsString], variable: &impl Fn(&str) -> Option<String>) -
             ));
         }
     }
-    if variable(NO_TRACES).is_some_and(|value| !value.is_empty()) {
-        notices.push(format!(
-            "`{NO_TRACES}` has no effect: traces are not exported"
-        ));
-    }
     notices
 }
 
@@ -311,11 +306,7 @@ mod tests {
             "{:?}",
             layered.notices
         );
-        assert!(
-            layered.notices[4].contains("no effect"),
-            "{:?}",
-            layered.notices
-        );
+        assert_eq!(options.otlp_endpoint.as_deref(), Some("http://tempo:4317"));
         // Ours wins.
         let both = [("OPENAI_TRTLLM_PORT", "1"), ("INFLIGHT_PORT", "2")];
         assert_eq!(parse(&["--triton-endpoint=a:1"], &both).unwrap().0.port, 2);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Parser};
 use http::{HeaderValue, Uri};
 use inflight_parsers::{ReasoningFormat, ToolFormat};
+use inflight_traces::DEFAULT_RATIO;
 
 use crate::address_file::{AddressFile, worker_address};
 use crate::api_key::{ApiKey, KeyFile};
@@ -215,6 +216,22 @@ pub struct GatewayOptions {
     )]
     pub log: String,
 
+    /// OTLP collector to which traces of requests are exported over gRPC, such as `http://localhost:4317`. By
+    /// default, none are
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_parser = otlp_endpoint)]
+    pub otlp_endpoint: Option<String>,
+
+    /// Share of the requests that are traced, of those without a `traceparent`, whose sender decides; all by
+    /// default, which a busy gateway need not
+    #[arg(
+        long,
+        value_name = "RATIO",
+        env = "OTEL_TRACES_SAMPLER_ARG",
+        default_value_t = DEFAULT_RATIO
+    )]
+    #[arg(value_parser = inflight_traces::ratio)]
+    pub trace_sampling_ratio: f64,
+
     /// How to write log lines: text for people, or one JSON object a line
     #[arg(
         long,
@@ -224,6 +241,14 @@ pub struct GatewayOptions {
         default_value_t
     )]
     pub log_format: LogFormat,
+}
+
+/// Empty, as a variable may be set: none.
+fn otlp_endpoint(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    inflight_traces::endpoint(text).map_err(|error| error.to_string())
 }
 
 fn worker_silence(text: &str) -> Result<f64, String> {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use inflight_tls::{ClientTls, HandshakeError, TlsError};
+use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};
 
 use crate::grpc::{self, GrpcLimits};
+use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
 use crate::router;
 use crate::server;
@@ -33,6 +35,9 @@ pub enum ServeError {
     /// A file for TLS to workers cannot be used.
     #[error(transparent)]
     UpstreamTls(#[from] HandshakeError),
+    /// Traces cannot be exported.
+    #[error(transparent)]
+    Traces(#[from] TraceError),
     /// The port cannot be opened.
     #[error("cannot listen on port `{port}` of `{host}`; choose another with `--port`")]
     Bind {
@@ -55,6 +60,8 @@ pub enum ServeError {
 /// ready, after [`SOME_READY_AFTER`] once one is, and after [`NONE_READY_AFTER`] in any case, to say so.
 const SOME_READY_AFTER: Duration = Duration::from_secs(10);
 const NONE_READY_AFTER: Duration = Duration::from_secs(30);
+/// How long the last traces may take on their way to a collector.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -108,7 +115,9 @@ pub(crate) async fn serve_on(
         &options.max_seq_lens,
         ChatTemplates::new(options),
     )?;
-    let state = AppState::new(options);
+    let metrics = Metrics::new();
+    let (tracer, flush) = start_tracer(options, &metrics)?.unzip();
+    let state = AppState::new(options, metrics, tracer);
     let workers = connect_workers(&state, options, tokenizers, upstream_tls);
     let _key_watch = state.access.watch_keys();
     tokio::pin!(shutdown);
@@ -190,7 +199,33 @@ pub(crate) async fn serve_on(
         let _ = grpc.await;
     }
     drop(workers);
+    if let Some(flush) = flush
+        && !flush.within(FLUSH_TIMEOUT).await
+    {
+        tracing::warn!("the last traces were not exported in time");
+    }
     Ok(())
+}
+
+/// What exports traces, if they are wanted.
+fn start_tracer(
+    options: &GatewayOptions,
+    metrics: &Metrics,
+) -> Result<Option<(Tracer, Flush)>, ServeError> {
+    let endpoint = options.otlp_endpoint.as_ref();
+    let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_empty()) else {
+        return Ok(None);
+    };
+    let dropped = metrics.dropped_spans.clone();
+    let options = TraceOptions {
+        endpoint: endpoint.clone(),
+        ratio: options.trace_sampling_ratio,
+        service: "inflight-gateway",
+    };
+    let on_dropped = move |count| {
+        dropped.inc_by(count);
+    };
+    Ok(Some(Tracer::start(&options, on_dropped)?))
 }
 
 /// Resolves when there is something to serve with.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use inflight_traces::Tracer;
+
 use crate::access::Access;
 use crate::admission::Admission;
 use crate::guide::Guides;
@@ -35,13 +37,19 @@ pub(crate) struct AppState {
     /// How long a request's first token may take.
     pub first_token_timeout: Option<Duration>,
     pub access: Access,
+    /// `None`: no traces are exported.
+    pub tracer: Option<Tracer>,
     /// Set when the gateway stops accepting: it is no longer ready.
     draining: AtomicBool,
 }
 
 impl AppState {
     /// The state for these options, before any worker is connected.
-    pub(crate) fn new(options: &GatewayOptions) -> Arc<Self> {
+    pub(crate) fn new(
+        options: &GatewayOptions,
+        metrics: Arc<Metrics>,
+        tracer: Option<Tracer>,
+    ) -> Arc<Self> {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
         let body_memory = options
             .max_body_bytes
@@ -49,7 +57,6 @@ impl AppState {
             .max(MIN_BODY_MEMORY);
         // Discovery fills it.
         let table = Arc::new(Table::new(&[]));
-        let metrics = Metrics::new();
         Arc::new(Self {
             forward: Arc::new(Forward::new(Arc::clone(&table), Arc::clone(&metrics))),
             table,
@@ -66,6 +73,7 @@ impl AppState {
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
             access: Access::new(options),
+            tracer,
             draining: AtomicBool::new(false),
         })
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use inflight_traces::{DEFAULT_RATIO, TraceOptions};
 use inflight_worker::{LogLevel, SimulatedOptions, WorkerOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,7 +22,7 @@ impl PyWorkerOptions {
         *, host=None, grpc_port=None, metrics_port=None, http_port=None, tls_certificate=None,
         tls_key=None, tls_client_ca=None, served_model_name=None,
         core_model_name=None, exclude_input_in_output=None, fill_outputs=None, accumulate_tokens=None, draft_worker=None,
-        draft_model_name=None, assets=None,
+        draft_model_name=None, assets=None, otlp_endpoint=None, trace_sampling_ratio=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
         max_grpc_connections=None,
         max_concurrent_streams=None,
@@ -48,6 +49,8 @@ impl PyWorkerOptions {
         draft_worker: Option<String>,
         draft_model_name: Option<String>,
         assets: Option<BTreeMap<String, Vec<u8>>>,
+        otlp_endpoint: Option<&str>,
+        trace_sampling_ratio: Option<f64>,
         max_message_bytes: Option<usize>,
         max_queue_wait_s: Option<f64>,
         max_queued_requests: Option<usize>,
@@ -81,6 +84,7 @@ impl PyWorkerOptions {
                 .into_iter()
                 .map(|(name, content)| (name, Bytes::from(content)))
                 .collect(),
+            traces: traces(otlp_endpoint, trace_sampling_ratio)?,
             max_message_bytes: max_message_bytes.unwrap_or(default.max_message_bytes),
             max_queue_wait: seconds("max_queue_wait_s", max_queue_wait_s, default.max_queue_wait)?,
             max_queued_requests: max_queued_requests.unwrap_or(default.max_queued_requests),
@@ -170,6 +174,17 @@ impl PyWorkerOptions {
     #[getter]
     fn draft_model_name(&self) -> &str {
         &self.0.draft_model_name
+    }
+
+    #[getter]
+    fn otlp_endpoint(&self) -> Option<&str> {
+        self.0.traces.as_ref().map(|traces| &*traces.endpoint)
+    }
+
+    #[getter]
+    fn trace_sampling_ratio(&self) -> f64 {
+        let traces = self.0.traces.as_ref();
+        traces.map_or(DEFAULT_RATIO, |traces| traces.ratio)
     }
 
     #[getter]
@@ -330,6 +345,26 @@ impl PySimulatedOptions {
         let answer = &self.0.answer;
         (!answer.is_empty()).then(|| answer.clone())
     }
+}
+
+/// What is traced; an empty endpoint, as a variable may have it, is none.
+fn traces(endpoint: Option<&str>, ratio: Option<f64>) -> PyResult<Option<TraceOptions>> {
+    let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_empty()) else {
+        return Ok(None);
+    };
+    let endpoint = inflight_traces::endpoint(endpoint)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let ratio = ratio.unwrap_or(DEFAULT_RATIO);
+    if !(0.0..=1.0).contains(&ratio) {
+        return Err(PyValueError::new_err(format!(
+            "`trace_sampling_ratio` is `{ratio}`, expected a share from 0 to 1"
+        )));
+    }
+    Ok(Some(TraceOptions {
+        endpoint,
+        ratio,
+        service: "inflight-worker",
+    }))
 }
 
 fn text(path: Option<&Path>) -> Option<String> {

@@ -102,6 +102,7 @@ impl CoreRequests {
             prompts,
             answer,
             timeout: _,
+            trace: _,
         } = match request::parse(&message, &self.limits)? {
             Incoming::StopId(_) => return Ok(Parsed::Stop),
             Incoming::Plain(plain) => *plain,

@@ -25,6 +25,7 @@ use crate::executor::{ClientId, Executor, Request};
 use crate::metrics::Metrics;
 use crate::options::WorkerError;
 use crate::outbox::Outbox;
+use crate::trace::RequestTrace;
 
 use line::TooLong;
 use queue::SubmitQueue;
@@ -210,6 +211,7 @@ impl Engine {
         outbox: &Arc<Outbox>,
         destination: &Destination,
         timeout: Option<Duration>,
+        trace: Option<&Arc<RequestTrace>>,
         prepare: impl FnOnce(&[ClientId]),
     ) -> Result<(), NotAdmitted> {
         let now = Instant::now();
@@ -245,6 +247,7 @@ impl Engine {
                 let prompt_tokens = request.input_token_ids.len();
                 let mut live = LiveRequest::new(outbox, destination, prompt_tokens, now);
                 live.sequences = sequences(request);
+                live.trace = trace.cloned();
                 request.client_id = registry.insert(live);
                 ids.push(request.client_id);
             }

@@ -25,6 +25,7 @@ use tonic::transport::server::Connected;
 use tonic::{Extensions, Status};
 
 use crate::service::{ResponseStream, Service};
+use crate::trace::context_of;
 
 /// A request's head must be complete within this, idle time on a kept-alive connection included.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
@@ -169,11 +170,15 @@ impl Shared {
         } else {
             Bytes::new()
         };
+        let mut extensions = Extensions::new();
+        if let Some(trace) = context_of(&parts.headers) {
+            extensions.insert(trace);
+        }
         let call = Call {
             route,
             headers: parts.headers,
             body,
-            extensions: Extensions::new(),
+            extensions,
         };
         let upstream = Own {
             service: &self.service,
@@ -264,7 +269,8 @@ impl Upstream for Own<'_> {
         &self,
         request: tonic::Request<ModelInferRequest>,
     ) -> Result<ResponseStream, Status> {
-        Ok(self.service.start(request.into_inner(), self.peer))
+        let (_, mut extensions, message) = request.into_parts();
+        Ok(self.service.start(message, self.peer, extensions.remove()))
     }
 
     async fn work<T: Send + 'static>(

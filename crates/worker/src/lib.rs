@@ -25,6 +25,7 @@ mod shared_memory;
 mod simulated;
 pub mod text_models;
 mod text_stream;
+mod trace;
 
 pub use loading::Loading;
 pub use metrics::{GaugeFamily, executor_gauges};

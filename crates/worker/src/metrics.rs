@@ -90,6 +90,7 @@ struct Counters {
     first_token_time: Histogram,
     token_time: Histogram,
     request_time: Histogram,
+    dropped_spans: u64,
     /// The executor's latest iteration.
     iteration: Option<IterationStats>,
 }
@@ -138,6 +139,7 @@ impl Metrics {
                 first_token_time: Histogram::new(&TIME_BUCKETS),
                 token_time: Histogram::new(&TOKEN_TIME_BUCKETS),
                 request_time: Histogram::new(&TIME_BUCKETS),
+                dropped_spans: 0,
                 iteration: None,
             }),
         }
@@ -167,6 +169,11 @@ impl Metrics {
     /// A request refused for what it asks.
     pub(crate) fn refused(&self) {
         self.counters.lock().other += 1;
+    }
+
+    /// Spans of traces that the collector did not take.
+    pub(crate) fn dropped_spans(&self, spans: u64) {
+        self.counters.lock().dropped_spans += spans;
     }
 
     /// Takes over what the executor reported; the latest iteration counts.

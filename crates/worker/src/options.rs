@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use inflight_kserve::client::{ConnectError, DEFAULT_MAX_MESSAGE_BYTES};
 use inflight_tls::{ServerFiles, ServerTls, TlsError};
+use inflight_traces::{TraceError, TraceOptions};
 use tracing::level_filters::LevelFilter;
 
 use crate::model::CORE_MODEL;
@@ -51,6 +52,8 @@ pub struct WorkerOptions {
     pub draft_model_name: String,
     /// Changes what the process logs, for KServe's log settings. `None`: nobody may.
     pub log_level: Option<LogLevel>,
+    /// Where traces of requests go, and of which. Default: nowhere.
+    pub traces: Option<TraceOptions>,
     /// Whether answers have log probabilities and logits that were not asked for, as zeros. Releases of Triton's
     /// models up to 0.11 answer so, and their clients read them. Default: false, as in newer ones.
     pub fill_outputs: bool,
@@ -105,6 +108,7 @@ impl Default for WorkerOptions {
             draft_worker: None,
             draft_model_name: CORE_MODEL.to_owned(),
             log_level: None,
+            traces: None,
             accumulate_tokens: false,
             assets: BTreeMap::new(),
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
@@ -206,6 +210,8 @@ pub enum WorkerError {
         #[source]
         source: std::io::Error,
     },
+    #[error(transparent)]
+    Traces(TraceError),
     #[error("the gRPC server failed")]
     Server(#[source] tonic::transport::Error),
 }

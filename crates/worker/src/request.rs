@@ -21,6 +21,7 @@ use crate::executor::{ModelInfo, Request};
 use crate::model::{self, OutputSet};
 use crate::shared_memory::Placements;
 use crate::text_stream::TextStream;
+use crate::trace::RequestTrace;
 
 pub(crate) use error::RequestError;
 
@@ -70,6 +71,8 @@ pub(crate) struct Plain {
     pub(crate) prompts: Vec<Vec<i32>>,
     pub(crate) answer: PlainRequest,
     pub(crate) timeout: Option<Duration>,
+    /// The service's.
+    pub(crate) trace: Option<Arc<RequestTrace>>,
 }
 
 /// How one Triton request is to be answered: shared by the executor requests it became.
@@ -176,6 +179,7 @@ pub(crate) fn parse(
     Ok(Incoming::Plain(Box::new(Plain {
         prompts,
         timeout: parameters.timeout,
+        trace: None,
         answer: PlainRequest {
             model: Arc::clone(&limits.core_model),
             id: message.id.clone(),

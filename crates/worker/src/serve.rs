@@ -12,6 +12,7 @@ use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServ
 use inflight_kserve::{FILE_DESCRIPTORS, error_chain};
 use inflight_text::ModelFiles;
 use inflight_tls::ServerTls;
+use inflight_traces::{Flush, Tracer};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -29,6 +30,7 @@ use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 use crate::request::Limits;
 use crate::service::{ArrivalBudget, Budgeted, DraftWorker, Service, report_health};
 use crate::text_models::{TextModels, TextOptions};
+use crate::trace::Tracing;
 
 /// How often a draining worker checks whether its requests are done.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
@@ -91,7 +93,9 @@ pub async fn serve_loaded(
         engine,
         threads,
         draft,
+        traces,
     } = started;
+    let (tracer, flush) = traces.unzip();
     let core_model: Arc<str> = options.core_model_name.as_str().into();
     let limits = Limits {
         core_model: Arc::clone(&core_model),
@@ -119,6 +123,7 @@ pub async fn serve_loaded(
         catalog,
         options.log_level.clone(),
         draft,
+        tracer.map(Tracing::new),
     );
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let reporting = tokio::spawn(report_health(service.shared(), reporter));
@@ -224,6 +229,11 @@ pub async fn serve_loaded(
     stop_metrics.notify_one();
     metrics_server.abort();
     engine.stop();
+    if let Some(flush) = flush
+        && !flush.within(FLUSH_TIMEOUT).await
+    {
+        tracing::warn!("the last traces were not exported in time");
+    }
     end_executor(executor, threads).await;
     if let Some(reason) = engine.health().borrow().failed.clone() {
         return Ok(WorkerExit::ExecutorFailed(reason));
@@ -243,6 +253,7 @@ struct Started {
     engine: Arc<Engine>,
     threads: Threads,
     draft: Option<DraftWorker>,
+    traces: Option<(Tracer, Flush)>,
 }
 
 async fn start(
@@ -266,6 +277,18 @@ async fn start(
         Some(listeners) => listeners,
         None => Listeners::bind(options).await?,
     };
+    let metrics_of_core = Arc::new(Metrics::new(
+        options.core_model_name.as_str().into(),
+        options.served_model_name.as_str().into(),
+    ));
+    let traces = match &options.traces {
+        Some(traces) => {
+            let metrics = Arc::clone(&metrics_of_core);
+            let on_dropped = move |spans| metrics.dropped_spans(spans);
+            Some(Tracer::start(traces, on_dropped).map_err(WorkerError::Traces)?)
+        }
+        None => None,
+    };
     let on_runtime = |purpose, (listener, address): (std::net::TcpListener, SocketAddr)| {
         let listener = TcpListener::from_std(listener);
         let listener = listener.map_err(|source| WorkerError::Bind {
@@ -288,10 +311,7 @@ async fn start(
             max_queue_wait: options.max_queue_wait,
             slow_reader_timeout: options.slow_reader_timeout,
         },
-        Arc::new(Metrics::new(
-            options.core_model_name.as_str().into(),
-            options.served_model_name.as_str().into(),
-        )),
+        metrics_of_core,
     )?;
     Ok(Started {
         grpc,
@@ -301,6 +321,7 @@ async fn start(
         engine,
         threads,
         draft,
+        traces,
     })
 }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::names;
+use inflight_traces::TraceContext;
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -21,6 +22,7 @@ use crate::options::LogLevel;
 use crate::outbox::Outbox;
 use crate::request::Limits;
 use crate::shared_memory::Regions;
+use crate::trace::{RequestTrace, Tracing, context_of};
 
 pub(crate) use arriving::{ArrivalBudget, Budgeted};
 pub(crate) use health::report as report_health;
@@ -56,6 +58,8 @@ pub(crate) struct Shared {
     regions: Regions,
     log: LogSettings,
     draft: Option<DraftWorker>,
+    /// `None`: no traces are exported.
+    tracing: Option<Tracing>,
     /// Open streams, so that a draining worker can end them.
     streams: Mutex<Vec<Weak<Outbox>>>,
 }
@@ -67,6 +71,7 @@ impl Service {
         catalog: Arc<Catalog>,
         log_level: Option<LogLevel>,
         draft: Option<DraftWorker>,
+        tracing: Option<Tracing>,
     ) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -76,6 +81,7 @@ impl Service {
                 regions: Regions::default(),
                 log: LogSettings::new(log_level),
                 draft,
+                tracing,
                 streams: Mutex::default(),
             }),
         }
@@ -90,8 +96,9 @@ impl Service {
         &self,
         message: wire::ModelInferRequest,
         peer: Option<std::net::SocketAddr>,
+        trace: Option<TraceContext>,
     ) -> ResponseStream {
-        let connection = Connection::open(Arc::clone(&self.shared), peer);
+        let connection = Connection::open(Arc::clone(&self.shared), peer, trace);
         ResponseStream::of_one(connection, message)
     }
 
@@ -115,6 +122,25 @@ impl Shared {
         }
         streams.push(Arc::downgrade(&outbox));
         outbox
+    }
+
+    /// The trace context that a call came with, where traces are exported.
+    fn call_trace<T>(&self, request: &Request<T>) -> Option<TraceContext> {
+        self.tracing.as_ref()?;
+        let headers = request.metadata().as_ref();
+        // Over HTTP it is the port that read it.
+        let of_http = || request.extensions().get::<TraceContext>().cloned();
+        context_of(headers).or_else(of_http)
+    }
+
+    /// The trace of a request, if it is to be traced.
+    fn begin_trace(
+        &self,
+        message: &wire::ModelInferRequest,
+        method: &'static str,
+        call: Option<&TraceContext>,
+    ) -> Option<Arc<RequestTrace>> {
+        self.tracing.as_ref()?.begin(message, method, call)
     }
 
     /// Whether every model can be asked that ever can be.
@@ -210,7 +236,8 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
         let peer = request.remote_addr();
-        stream::infer(&self.shared, request.into_inner(), peer)
+        let trace = self.shared.call_trace(&request);
+        stream::infer(&self.shared, request.into_inner(), peer, trace)
             .await
             .map(Response::new)
     }
@@ -221,7 +248,8 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<ResponseStream>, Status> {
-        let connection = Connection::open(Arc::clone(&self.shared), request.remote_addr());
+        let trace = self.shared.call_trace(&request);
+        let connection = Connection::open(Arc::clone(&self.shared), request.remote_addr(), trace);
         Ok(Response::new(ResponseStream::new(
             connection,
             request.into_inner(),

@@ -26,7 +26,12 @@ SPELLED = (
     ("models[0].name", "--served-model-name"),
 )
 #: Variables that a worker reads as well.
-OF_BOTH = ("INFLIGHT_LOG", "INFLIGHT_LOG_FORMAT")
+OF_BOTH = (
+    "INFLIGHT_LOG",
+    "INFLIGHT_LOG_FORMAT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_TRACES_SAMPLER_ARG",
+)
 PUBLIC_KEY = (
     "everyone on this machine can read the key of `--api-key`; use `INFLIGHT_API_KEY` or `--api-key-file`"
 )

@@ -13,6 +13,7 @@ from inflight.cli.options import (
     PORT,
     Command,
     Finite,
+    NativeDefault,
     model_options,
     named_options,
     native_options,
@@ -152,6 +153,23 @@ def worker_options(command: Command) -> Command:
     type=click.Path(),
     metavar="FILE",
     help="Authorities of clients, as a PEM file: only clients with a certificate of theirs may connect then",
+)
+@click.option(
+    "--otlp-endpoint",
+    metavar="URL",
+    envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+    show_envvar=True,
+    help="OTLP collector to which traces of requests are exported over gRPC, such as `http://localhost:4317`"
+    "  [default: none]",
+)
+@click.option(
+    "--trace-sampling-ratio",
+    cls=NativeDefault,
+    owner="WorkerOptions",
+    type=click.FloatRange(0, 1),
+    envvar="OTEL_TRACES_SAMPLER_ARG",
+    show_envvar=True,
+    help="Share of the requests that are traced, of those without a `traceparent`, whose sender decides",
 )
 @click.pass_context
 def worker(

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
@@ -21,6 +22,7 @@ use tonic::{Request, Status, Streaming};
 use super::status;
 use crate::quota::Quota;
 use crate::state::AppState;
+use crate::trace::Entry;
 use crate::upstream::forward::{CallContext, Source, Target};
 
 /// Responses of all requests that may wait for the client.
@@ -77,8 +79,19 @@ async fn read(
                         continue;
                     }
                 };
+                let trace = context.trace.clone();
+                let trace = match &state.tracer {
+                    Some(tracer) => {
+                        let entry = Entry::Grpc {
+                            method: "ModelStreamInfer",
+                        };
+                        trace.record(tracer, entry, &context.request_id, Instant::now())
+                    }
+                    None => trace,
+                };
                 let context = CallContext {
                     place,
+                    trace,
                     deadline: None,
                     ..context.clone()
                 };
@@ -120,6 +133,7 @@ async fn answer(
             .map(|source| Target::Same(Box::new(source))),
         false => None,
     };
+    let trace = context.trace.clone();
     let own = (target.is_none() && !id.is_empty()).then(|| id.clone());
     let started = state
         .forward
@@ -127,6 +141,7 @@ async fn answer(
     let mut responses = match started.await {
         Ok(responses) => responses,
         Err(status) => {
+            trace.code(status.code());
             let _ = sender.send(Ok(failed(id, model, &status))).await;
             return;
         }

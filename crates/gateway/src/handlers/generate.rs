@@ -23,6 +23,7 @@ use crate::stream::answer::AnswerOptions;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
+use crate::trace::Trace;
 use crate::upstream::dispatch::{Dispatched, NotDispatched, Route, dispatch};
 use crate::upstream::forward::CallContext;
 use crate::upstream::prompt_request::PromptRequest;
@@ -48,7 +49,8 @@ impl Arrival {
         let Self { context, admitted } = self;
         CallContext {
             request_id: context.id,
-            trace_parent: context.trace_parent,
+            // Its calls may be many, and at once.
+            trace: context.trace.as_parent(),
             deadline: context.deadline,
             first_response: None,
             place: Some(Arc::new(admitted)),
@@ -101,7 +103,7 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
     let mut context = context.unwrap_or_else(|| RequestContext {
         id: Arc::from(""),
         started: Instant::now(),
-        trace_parent: None,
+        trace: Trace::None,
         deadline: None,
     });
     context.deadline = deadline(&parts.headers, state.request_timeout, context.started)?;
@@ -109,6 +111,7 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
     let client = Client::of(&parts.extensions);
     let body = request_body::read(&parts.headers, body, limit, &state.admission, client).await?;
     let admitted = state.admission.admit(client)?;
+    context.trace.received();
     let arrival = Arrival { context, admitted };
     Ok(Received { arrival, body })
 }
@@ -229,7 +232,8 @@ pub(super) fn start<'a>(
     let id = Arc::clone(&context.id);
     let model = &prepared.model.entry.name;
     let started = context.started;
-    let record = RequestRecord::new(metrics, model, id, started, prompt_tokens, admitted);
+    let trace = context.trace.clone();
+    let record = RequestRecord::new(metrics, model, id, started, prompt_tokens, admitted, trace);
     let active = ActiveRequest::new(dispatched, choices(prepared), record);
     Ok(Unanswered::new(state, prepared, context, route, active))
 }
@@ -246,6 +250,7 @@ pub(super) fn send(
 ) -> Result<Dispatched, NotDispatched> {
     let deadline = context.deadline;
     let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let sending = context.trace.sending();
     let prompts = prepared.prompts.iter().map(|prompt| PromptRequest {
         params: &prompt.params,
         tokens: &prompt.tokens,
@@ -253,11 +258,15 @@ pub(super) fn send(
         stop: &prepared.generation.stop,
         is_counted: prompt.count.is_some(),
         request_id: &context.id,
-        trace_parent: context.trace_parent.as_deref(),
+        trace: sending.as_ref().map(|sending| &sending.context),
         timeout,
     });
     let prompts: Vec<PromptRequest<'_>> = prompts.collect();
-    dispatch(entry, route, &prompts, prepared.generation.n)
+    let dispatched = dispatch(entry, route, &prompts, prepared.generation.n)?;
+    drop(prompts);
+    let worker = dispatched.handles.worker();
+    context.trace.sent(sending, "ModelStreamInfer", worker);
+    Ok(dispatched)
 }
 
 /// The choices of an answer of which there is nothing yet.

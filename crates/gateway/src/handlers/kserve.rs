@@ -20,6 +20,7 @@ use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body;
 use crate::state::AppState;
+use crate::trace::Trace;
 use crate::upstream::forward::{CallContext, Forward, ForwardStream};
 
 /// Any call of the API.
@@ -77,6 +78,9 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
     let client = Client::of(&parts.extensions).cloned();
     let context = parts.extensions.remove::<RequestContext>();
     let started = context.as_ref().map_or_else(Instant::now, |it| it.started);
+    let trace = context
+        .as_ref()
+        .map_or_else(Trace::default, |it| it.trace.clone());
     let until = deadline(&parts.headers, state.request_timeout, started)?;
     let body = if is_post {
         let (headers, limit) = (&parts.headers, state.max_body_bytes);
@@ -96,11 +100,12 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
         request_id: context
             .as_ref()
             .map_or_else(Arc::default, |it| Arc::clone(&it.id)),
-        trace_parent: context.and_then(|it| it.trace_parent),
+        trace: trace.clone(),
         deadline: until,
         first_response: first.and_then(|limit| Some((started.checked_add(limit)?, limit))),
         place,
     });
+    trace.received();
     let bytes = body
         .as_ref()
         .map_or_else(Bytes::new, |body| body.bytes.clone());

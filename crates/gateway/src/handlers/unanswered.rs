@@ -127,6 +127,7 @@ impl<'a> Unanswered<'a> {
         // Looked up again: another worker may have come since.
         let entry = state.table.find(&prepared.model.entry.name);
         let entry = entry.as_ref().unwrap_or(&prepared.model.entry);
+        self.context.trace.leaving(reason.label());
         let Ok(dispatched) = generate::send(prepared, entry, &mut self.route, &self.context) else {
             return false;
         };

@@ -79,6 +79,20 @@ pub(super) fn record(
     }
 }
 
+/// A method's name: OpenTelemetry's word for one that nobody knows is `_OTHER`.
+pub(super) fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        Method::PUT => "PUT",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        _ => "_OTHER",
+    }
+}
+
 /// The route's template: paths that clients make up never become labels.
 pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
     match matched {

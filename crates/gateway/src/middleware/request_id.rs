@@ -1,10 +1,12 @@
-//! What handlers know of a request beyond itself: its id, its arrival and its trace context. Owns which
+//! What handlers know of a request beyond itself: its id, its arrival and its trace. Owns which
 //! of the client's own headers are safe to take over.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use http::{HeaderMap, HeaderName};
+
+use crate::trace::Trace;
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.
@@ -17,8 +19,7 @@ const MAX_REQUEST_ID: usize = 128;
 pub(crate) struct RequestContext {
     pub id: Arc<str>,
     pub started: Instant,
-    /// W3C trace context, passed to the worker unchanged.
-    pub trace_parent: Option<Box<str>>,
+    pub trace: Trace,
     /// When it must have been answered; the handler sets it.
     pub deadline: Option<Instant>,
 }
@@ -29,7 +30,7 @@ impl RequestContext {
         Self {
             started: Instant::now(),
             id: request_id(headers),
-            trace_parent: trace_parent(headers),
+            trace: Trace::of(headers),
             deadline: None,
         }
     }
@@ -51,40 +52,11 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
     }
 }
 
-/// `traceparent` if it has the form of version 00: four fields in lower-case hex.
-fn trace_parent(headers: &HeaderMap) -> Option<Box<str>> {
-    let value = headers.get("traceparent")?.to_str().ok()?;
-    let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let lengths = value.split('-').map(str::len);
-    let valid = lengths.eq([2, 32, 16, 2]) && value.bytes().all(|byte| byte == b'-' || hex(byte));
-    valid.then(|| value.into())
-}
-
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
 
     use super::*;
-
-    #[test]
-    fn a_trace_context_is_handed_on_only_when_well_formed() {
-        let with = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("traceparent", value.parse().unwrap());
-            trace_parent(&headers)
-        };
-        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        assert_eq!(with(good).as_deref(), Some(good));
-        for bad in [
-            "",
-            "00",
-            &good.to_uppercase(),
-            &format!("{good}-x"),
-            &good.replace('-', "_"),
-        ] {
-            assert_eq!(with(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn only_harmless_request_ids_are_taken_over() {

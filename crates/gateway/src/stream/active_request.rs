@@ -135,8 +135,8 @@ impl ActiveRequest {
             let (generated, choices) = (self.generated(), self.choices.len());
             self.record.output(arrived, generated, choices);
         }
-        if result.is_err() {
-            self.record.failed();
+        if let Err(error) = &result {
+            self.record.failed(error.status());
         } else if self.is_done() {
             let all_stopped = self
                 .choices
@@ -240,7 +240,8 @@ impl ActiveRequest {
 
     /// Says that the request is given up, and that its client hears why.
     pub(crate) fn give_up(&mut self) {
-        self.record.failed();
+        // Its client gets 504.
+        self.record.failed(504);
     }
 
     fn generated(&self) -> u64 {

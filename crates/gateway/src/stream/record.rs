@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::admission::Admitted;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
+use crate::trace::{Generated, Trace};
 
 /// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
 #[derive(Debug)]
@@ -24,11 +25,14 @@ pub(crate) struct RequestRecord {
     pub(super) prompt_tokens: Option<u64>,
     completion_tokens: u64,
     end: &'static str,
+    /// Of a failure.
+    status: u16,
     /// Whether an answer has begun. A failure before that has a response, and a log line, of its own.
     is_answered: bool,
     /// Whether the prompt has been counted for the client's key.
     prompt_is_counted: bool,
     admitted: Admitted,
+    trace: Trace,
 }
 
 impl RequestRecord {
@@ -41,6 +45,7 @@ impl RequestRecord {
         started: Instant,
         prompt_tokens: Option<u64>,
         admitted: Admitted,
+        trace: Trace,
     ) -> Self {
         metrics.active_requests.inc();
         let of_model = metrics.for_model(model);
@@ -58,9 +63,11 @@ impl RequestRecord {
             prompt_tokens,
             completion_tokens: 0,
             end: "cancelled",
+            status: 0,
             is_answered: false,
             prompt_is_counted: prompt_tokens.is_some(),
             admitted,
+            trace,
         }
     }
 
@@ -70,6 +77,7 @@ impl RequestRecord {
         self.completion_tokens = generated;
         if self.first_output.is_none() {
             self.first_output = Some(arrived);
+            self.trace.output(arrived);
             let waited = (arrived - self.started).as_secs_f64();
             self.of_model.time_to_first_token.observe(waited);
         }
@@ -96,9 +104,10 @@ impl RequestRecord {
         self.end = if all_stopped { "stop" } else { "length" };
     }
 
-    /// Notes a failure.
-    pub(super) fn failed(&mut self) {
+    /// Notes a failure with this status.
+    pub(super) fn failed(&mut self, status: u16) {
         self.end = "error";
+        self.status = status;
     }
 
     /// Notes that the client will see this answer: what fails from here on has no response of its own.
@@ -122,6 +131,15 @@ impl Drop for RequestRecord {
         let prompt = self.prompt_tokens.filter(|_| !self.prompt_is_counted);
         self.admitted
             .used(prompt.unwrap_or(0) + self.completion_tokens);
+        self.trace.generated(|| Generated {
+            model: self.of_model.name().to_owned(),
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.completion_tokens,
+            end: self.end,
+        });
+        if self.end == "error" && self.status >= 500 {
+            self.trace.failed(|| self.status.to_string());
+        }
         let total = self.started.elapsed();
         if matches!(self.end, "stop" | "length") {
             self.of_model.request_time.observe(total.as_secs_f64());

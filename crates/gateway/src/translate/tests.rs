@@ -78,7 +78,7 @@ fn translated(model: &ServedModel, requested: &Requested) -> Result<ModelInferRe
         stop: &[],
         is_counted: true,
         request_id: "id",
-        trace_parent: None,
+        trace: None,
         timeout: None,
     };
     Ok(infer_request("tensorrt_llm", &prompt, Handle::new(HANDLE)))

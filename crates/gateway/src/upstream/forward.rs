@@ -29,6 +29,7 @@ use super::slot::WorkerSlot;
 use super::table::{NoPeer, Picked, Table};
 use crate::admission::Admitted;
 use crate::metrics::{Metrics, RetryLabels, RetryReason};
+use crate::trace::Trace;
 
 /// How long a model's metadata is taken to hold: as long as a configuration is between two looks at it.
 const METADATA_AGE: Duration = Duration::from_secs(5);
@@ -39,8 +40,7 @@ const METADATA_KEPT: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallContext {
     pub request_id: Arc<str>,
-    /// W3C trace context.
-    pub trace_parent: Option<Box<str>>,
+    pub trace: Trace,
     /// When it must have been answered.
     pub deadline: Option<Instant>,
     /// When a stream must have begun.
@@ -111,6 +111,8 @@ struct Asked<'a> {
     context: &'a CallContext,
     /// Whether it is a stream that must begin in time.
     begins: bool,
+    /// Whether a model works on it, so that it is a part of its request's trace.
+    works: bool,
 }
 
 impl Forward {
@@ -155,6 +157,7 @@ impl Forward {
             version: &message.model_version,
             context: &context,
             begins: true,
+            works: true,
         };
         let ask = |mut client: Client, model: String| {
             let mut message = message.clone();
@@ -170,6 +173,7 @@ impl Forward {
             }
         };
         let ((first, rest), open) = self.call(asked, target, ask).await?;
+        context.trace.output(Instant::now());
         let ended = Box::pin(ended(self.interrupted.subscribe(), context.deadline));
         let ids = id.map(|id| (id, message.id));
         Ok(ForwardStream::new(first, rest, ids, open, ended, context))
@@ -233,6 +237,14 @@ impl Forward {
         let mut tried = vec![Arc::clone(&picked.slot.address)];
         let mut open = Open::new(&picked, client);
         loop {
+            if asked.works {
+                let trace = &asked.context.trace;
+                let method = match asked.begins {
+                    true => "ModelStreamInfer",
+                    false => "ModelInfer",
+                };
+                trace.sent(trace.sending(), method, &picked.slot.address);
+            }
             let answer = ask(open.client.clone(), picked.model.clone());
             let next = {
                 tokio::pin!(answer);
@@ -281,6 +293,9 @@ impl Forward {
             return None;
         }
         let next = self.pick(asked, tried).ok()?;
+        if asked.works {
+            asked.context.trace.leaving(reason.label());
+        }
         tracing::info!(
             request_id = %asked.context.request_id,
             to = %next.slot.address,
@@ -306,6 +321,7 @@ impl Forward {
             version,
             context,
             begins: false,
+            works: false,
         };
         Ok(self.pick(asked, &[])?.model)
     }
@@ -348,13 +364,7 @@ impl CallContext {
             "triton_grpc_error",
             tonic::metadata::MetadataValue::from_static("true"),
         );
-        if let Some(trace) = self
-            .trace_parent
-            .as_deref()
-            .and_then(|trace| trace.parse().ok())
-        {
-            metadata.insert("traceparent", trace);
-        }
+        self.trace.write(metadata);
         request
     }
 }

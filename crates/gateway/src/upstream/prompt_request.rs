@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::model::sampling_params::SamplingParams;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_traces::TraceContext;
 
-/// Request parameter that carries W3C trace context; no model reads it.
-pub(crate) const TRACE_PARENT: &str = "traceparent";
+use crate::model::sampling_params::SamplingParams;
+use crate::trace::{TRACE_PARENT, TRACE_STATE};
 
 /// One prompt and how to generate from it.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +22,20 @@ pub(crate) struct PromptRequest<'a> {
     pub is_counted: bool,
     /// The client's request, which may have several prompts.
     pub request_id: &'a str,
-    pub trace_parent: Option<&'a str>,
+    pub trace: Option<&'a TraceContext>,
     /// How long the answer may take from now.
     pub timeout: Option<Duration>,
+}
+
+impl PromptRequest<'_> {
+    /// The request parameters that carry its trace context.
+    pub(crate) fn trace_parameters(&self) -> impl Iterator<Item = (&'static str, ParameterChoice)> {
+        let parent = self.trace.map(|trace| (TRACE_PARENT, trace.to_string()));
+        let state = self.trace.and_then(TraceContext::state);
+        let state = state.map(|state| (TRACE_STATE, state.to_owned()));
+        let both = parent.into_iter().chain(state);
+        both.map(|(name, text)| (name, ParameterChoice::StringParam(text)))
+    }
 }
 
 /// The tensor `bad_words_list` for `words`: all tokens, then where each word ends, padded with -1. Also its width.

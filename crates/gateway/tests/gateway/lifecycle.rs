@@ -244,6 +244,7 @@ async fn the_clients_request_id_and_trace_context_are_taken_over() {
         .header("content-type", "application/json")
         .header("x-request-id", "my-id")
         .header("traceparent", TRACE_PARENT)
+        .header("tracestate", "vendor=7")
         .body(Full::from(chat(json!({})).to_string()))
         .unwrap();
     let mut client = Client::connect(gateway.address).await;
@@ -259,6 +260,11 @@ async fn the_clients_request_id_and_trace_context_are_taken_over() {
     assert_eq!(
         trace_parent,
         Some(ParameterChoice::StringParam(TRACE_PARENT.to_owned()))
+    );
+    let trace_state = message.parameters["tracestate"].parameter_choice.clone();
+    assert_eq!(
+        trace_state,
+        Some(ParameterChoice::StringParam("vendor=7".to_owned()))
     );
 }
 

@@ -16,6 +16,7 @@ use super::{AWAIT_TIMEOUT, Engine, NotAdmitted};
 use crate::executor::{ClientId, ResponseBatch};
 use crate::metrics::{Metrics, Outcome, RequestEnd};
 use crate::outbox::{Moment, Outbox};
+use crate::trace::{Part, RequestTrace};
 
 /// Buffers that live as long as the thread.
 #[derive(Default)]
@@ -27,6 +28,8 @@ struct Scratch {
     wake: Vec<Arc<Outbox>>,
     slow: Vec<Arc<Outbox>>,
     canaries: Vec<LiveRequest>,
+    /// Let go of outside the registry's lock, because the last part of a trace makes its spans.
+    traces: Vec<Arc<RequestTrace>>,
     /// The requests whose first row this iteration brought.
     started: Vec<ClientId>,
 }
@@ -88,6 +91,7 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
     }
     for client_id in scratch.ended.drain(..) {
         if let Some(request) = registry.remove(client_id, moment.now) {
+            scratch.traces.extend(part_ended(&request, moment.now));
             end(
                 request,
                 moment.now,
@@ -105,6 +109,7 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
         engine.metrics.ended(scratch.ends.drain(..));
     }
     engine.wakes.wake(&mut scratch.wake);
+    scratch.traces.clear();
     for mut canary in scratch.canaries.drain(..) {
         answer_canary(&mut canary);
     }
@@ -277,6 +282,22 @@ fn spread(
     }
 }
 
+/// Tells the request's trace, if it has one, that this part of it is over.
+fn part_ended(request: &LiveRequest, now: Instant) -> Option<Arc<RequestTrace>> {
+    let trace = request.trace.as_ref()?;
+    trace.ended(&Part {
+        received: request.received,
+        handed_over: request.handed_over,
+        first_row: request.first_row,
+        ended: now,
+        prompt_tokens: request.prompt_tokens,
+        output_tokens: request.output_tokens,
+        finish_reason: request.finish_reason,
+        error: request.error.as_ref().map(|(code, _)| *code),
+    });
+    Some(Arc::clone(trace))
+}
+
 /// Hands the figures of a request that is over to the metrics, unless it was the canary.
 fn end(
     request: LiveRequest,
@@ -367,6 +388,7 @@ pub(super) fn fail_all(requests: Vec<(ClientId, LiveRequest)>, reason: &str, met
             outbox.wake();
         }
         request.error = Some((error.code, reason.into()));
+        part_ended(&request, now);
         end(request, now, &mut ends, &mut canaries);
     }
     for mut canary in canaries {

@@ -15,6 +15,7 @@ use super::Destination;
 use super::line::{Line, Ticket, TooLong};
 use crate::executor::ClientId;
 use crate::outbox::Outbox;
+use crate::trace::RequestTrace;
 
 /// What a client may stop a request by: its request id, and the connection that it came on. The address
 /// is unknown only where the listener is no TCP socket.
@@ -53,6 +54,8 @@ pub(super) struct LiveRequest {
     /// Of the final row, a [`FinishReason`](inflight_kserve::step::FinishReason) number.
     pub(super) finish_reason: u8,
     pub(super) error: Option<(Code, Box<str>)>,
+    /// The trace that it is a part of.
+    pub(super) trace: Option<Arc<RequestTrace>>,
     /// The final row was passed on; later ones, which a broken executor might send, are dropped.
     pub(super) sent_final: bool,
 }
@@ -95,6 +98,7 @@ impl LiveRequest {
             abandoned: false,
             finish_reason: 0,
             error: None,
+            trace: None,
             sent_final: false,
         }
     }
@@ -121,6 +125,7 @@ impl LiveRequest {
             abandoned: false,
             finish_reason: 0,
             error: None,
+            trace: None,
             sent_final: false,
         }
     }

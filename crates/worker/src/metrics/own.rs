@@ -49,6 +49,11 @@ pub(super) fn write(page: &mut Page, model: &str, counters: &Counters, active: u
             "Tokens that the executor has returned",
             counters.generated_tokens,
         ),
+        (
+            "inflight_worker_dropped_spans_total",
+            "Spans of traces that were dropped, because the collector did not take them",
+            counters.dropped_spans,
+        ),
     ] {
         page.single((name, "counter", help), &own, value as f64);
     }

@@ -17,6 +17,7 @@ use super::stream::infer_plain;
 use crate::request::Incoming;
 use crate::shared_memory::Placements;
 use crate::text_models::{Speculation, TextAnswer};
+use crate::trace::RequestTrace;
 
 /// Requests in rounds at once; each waits for one worker or the other.
 const AT_ONCE: usize = 256;
@@ -54,6 +55,7 @@ pub(crate) struct Rounds {
     pub(crate) speculation: Speculation,
     pub(crate) answer: TextAnswer,
     pub(crate) placements: Option<Placements>,
+    pub(crate) trace: Option<Arc<RequestTrace>>,
 }
 
 /// Runs a request to its end. Dropping it cancels what is being asked.
@@ -74,6 +76,7 @@ pub(super) async fn run(
         mut speculation,
         mut answer,
         placements,
+        trace,
     } = rounds;
     let malformed = |error: &dyn std::error::Error| Status::internal(error.to_string());
     loop {
@@ -98,10 +101,11 @@ pub(super) async fn run(
                 .take_drafts(&guessed.into_inner())
                 .map_err(|error| malformed(&error))?;
         }
-        let plain = match shared.parse(&speculation.target())? {
+        let mut plain = match shared.parse(&speculation.target())? {
             Incoming::Plain(plain) => *plain,
             _ => return Err(Status::internal("a round made no request of tokens")),
         };
+        plain.trace.clone_from(&trace);
         let response = infer_plain(shared, plain, peer).await?;
         if speculation
             .advance(response)

@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use inflight_kserve::step::{Handle, StepBatch};
+use inflight_traces::TraceContext;
 use tokio::task::AbortHandle;
 use tonic::{Code, Status, Streaming};
 
@@ -25,6 +26,7 @@ use crate::outbox::{Known, Outbox, Taken};
 use crate::request::{self, Incoming, Plain, RequestError};
 use crate::respond::{self, Asked, FailedRow, Responder};
 use crate::shared_memory;
+use crate::trace::RequestTrace;
 
 /// The requests of one stream and the outbox for their rows. Dropping it cancels them.
 pub(super) struct Connection {
@@ -32,14 +34,21 @@ pub(super) struct Connection {
     outbox: Arc<Outbox>,
     /// The client's address, which tells its connection from others.
     peer: Option<SocketAddr>,
+    /// What the call said of its trace.
+    trace: Option<TraceContext>,
 }
 
 impl Connection {
-    pub(super) fn open(shared: Arc<Shared>, peer: Option<SocketAddr>) -> Self {
+    pub(super) fn open(
+        shared: Arc<Shared>,
+        peer: Option<SocketAddr>,
+        trace: Option<TraceContext>,
+    ) -> Self {
         Self {
             outbox: shared.open(),
             shared,
             peer,
+            trace,
         }
     }
 }
@@ -91,6 +100,9 @@ impl From<Refusal> for Status {
     }
 }
 
+/// KServe's calls, as spans name them.
+const STREAM: &str = "ModelStreamInfer";
+const ONE: &str = "ModelInfer";
 /// Trailing metadata of gRPC's retry design (proposal A6): when a client should retry.
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
@@ -107,11 +119,21 @@ enum Earlier {
 impl Shared {
     /// Handles one request of a stream. An error is the answer to that request and does not end the
     /// stream.
-    fn receive(&self, message: &ModelInferRequest, outbox: &Arc<Outbox>, peer: Option<SocketAddr>) {
+    fn receive(
+        &self,
+        message: &ModelInferRequest,
+        outbox: &Arc<Outbox>,
+        peer: Option<SocketAddr>,
+        call: Option<&TraceContext>,
+    ) {
+        let trace = || self.begin_trace(message, STREAM, call);
         let incoming = match self.parse(message) {
             Ok(incoming) => incoming,
             Err(refusal) => {
                 self.engine.metrics.refused();
+                if let Some(trace) = trace() {
+                    trace.failed(refusal.code);
+                }
                 let handle = request::handle_of_malformed(message);
                 return self.refuse(outbox, handle, &message.id, refusal);
             }
@@ -142,9 +164,10 @@ impl Shared {
                     handle,
                     wants_cached_tokens,
                 };
-                self.start_step(outbox, handle, *request, timeout, &destination);
+                self.start_step(outbox, handle, *request, timeout, &destination, trace());
             }
-            Incoming::Plain(plain) => {
+            Incoming::Plain(mut plain) => {
+                plain.trace = trace();
                 let id = plain.answer.id.clone();
                 if let Err(refusal) = self.start_plain(outbox, peer, *plain) {
                     self.refuse(outbox, None, &id, refusal);
@@ -187,6 +210,7 @@ impl Shared {
         request: Request,
         timeout: Option<Duration>,
         destination: &Destination,
+        trace: Option<Arc<RequestTrace>>,
     ) {
         match self.end_earlier(outbox, handle) {
             Earlier::None => {}
@@ -198,15 +222,23 @@ impl Shared {
             }
             Earlier::Final => return,
         }
-        let submitted = self
-            .engine
-            .submit(vec![request], outbox, destination, timeout, |_| ());
+        let submitted = self.engine.submit(
+            vec![request],
+            outbox,
+            destination,
+            timeout,
+            trace.as_ref(),
+            |_| (),
+        );
         if let Err(refused) = submitted {
             let Refusal {
                 code,
                 text,
                 retry_after_ms,
             } = refused.into();
+            if let Some(trace) = trace {
+                trace.failed(code);
+            }
             outbox.refuse_handle(handle, code, text, retry_after_ms);
         }
     }
@@ -222,6 +254,7 @@ impl Shared {
             prompts,
             answer,
             timeout,
+            trace,
         } = plain;
         let id = Some(answer.id.clone()).filter(|id| !id.is_empty());
         let answer = Arc::new(answer);
@@ -238,8 +271,20 @@ impl Shared {
         };
         let destination = Destination::Plain { id, connection };
         self.engine
-            .submit(requests, outbox, &destination, timeout, prepare)
-            .map_err(Refusal::from)
+            .submit(
+                requests,
+                outbox,
+                &destination,
+                timeout,
+                trace.as_ref(),
+                prepare,
+            )
+            .map_err(|refused| {
+                if let Some(trace) = &trace {
+                    trace.failed(refused.code());
+                }
+                Refusal::from(refused)
+            })
     }
 
     fn refuse(&self, outbox: &Outbox, handle: Option<Handle>, id: &str, refusal: Refusal) {
@@ -295,10 +340,14 @@ impl Shared {
         message: ModelInferRequest,
         outbox: &Arc<Outbox>,
         peer: Option<SocketAddr>,
+        call: Option<&TraceContext>,
     ) {
         match self.catalog.text_model(&message.model_name) {
-            None => self.receive(&message, outbox, peer),
-            Some(kind) => self.receive_text(kind, message, outbox, peer).await,
+            None => self.receive(&message, outbox, peer, call),
+            Some(kind) => {
+                let trace = self.begin_trace(&message, STREAM, call);
+                self.receive_text(kind, message, outbox, peer, trace).await;
+            }
         }
     }
 }
@@ -309,11 +358,16 @@ async fn read(
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
     peer: Option<SocketAddr>,
+    call: Option<TraceContext>,
 ) {
     loop {
         outbox.has_room().await;
         match inbound.message().await {
-            Ok(Some(message)) => shared.receive_any(message, &outbox, peer).await,
+            Ok(Some(message)) => {
+                shared
+                    .receive_any(message, &outbox, peer, call.as_ref())
+                    .await;
+            }
             Ok(None) => return outbox.finish(),
             Err(status) => {
                 // Not a request, or too large for one: nothing after it can be read.
@@ -339,6 +393,7 @@ impl ResponseStream {
             Arc::clone(&connection.shared),
             Arc::clone(&connection.outbox),
             connection.peer,
+            connection.trace.clone(),
         );
         let reader = tokio::spawn(reading).abort_handle();
         Self {
@@ -354,9 +409,11 @@ impl ResponseStream {
             Arc::clone(&connection.shared),
             Arc::clone(&connection.outbox),
         );
-        let peer = connection.peer;
+        let (peer, call) = (connection.peer, connection.trace.clone());
         let reading = async move {
-            shared.receive_any(message, &outbox, peer).await;
+            shared
+                .receive_any(message, &outbox, peer, call.as_ref())
+                .await;
             outbox.finish();
         };
         let reader = tokio::spawn(reading).abort_handle();
@@ -461,12 +518,18 @@ pub(super) async fn infer(
     shared: &Arc<Shared>,
     message: ModelInferRequest,
     peer: Option<SocketAddr>,
+    call: Option<TraceContext>,
 ) -> Result<ModelInferResponse, Status> {
+    let trace = || shared.begin_trace(&message, ONE, call.as_ref());
     if let Some(kind) = shared.catalog.text_model(&message.model_name) {
-        return text::infer(shared, kind, message, peer).await;
+        let trace = trace();
+        return text::infer(shared, kind, message, peer, trace).await;
     }
     let incoming = shared.parse(&message).map_err(|refusal| {
         shared.engine.metrics.refused();
+        if let Some(trace) = trace() {
+            trace.failed(refusal.code);
+        }
         Status::from(refusal)
     })?;
     let plain = match incoming {
@@ -479,7 +542,10 @@ pub(super) async fn infer(
                 "ModelInfer does not support `inflight_handle`; use ModelStreamInfer",
             ));
         }
-        Incoming::Plain(plain) => *plain,
+        Incoming::Plain(mut plain) => {
+            plain.trace = trace();
+            *plain
+        }
     };
     infer_plain(shared, plain, peer).await
 }
@@ -503,7 +569,7 @@ pub(super) async fn infer_plain(
              `num_return_sequences` above 1",
         ));
     }
-    let connection = Connection::open(Arc::clone(shared), peer);
+    let connection = Connection::open(Arc::clone(shared), peer, None);
     shared
         .start_plain(&connection.outbox, peer, plain)
         .map_err(Status::from)?;

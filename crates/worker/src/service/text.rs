@@ -18,6 +18,7 @@ use crate::respond;
 use crate::shared_memory;
 use crate::text_models::{Generation, TextModelKind, TextWork};
 use crate::text_stream::TextStream;
+use crate::trace::RequestTrace;
 
 /// What a request became.
 enum Work {
@@ -35,6 +36,7 @@ impl Shared {
         message: ModelInferRequest,
         outbox: &Arc<Outbox>,
         peer: Option<SocketAddr>,
+        trace: Option<Arc<RequestTrace>>,
     ) {
         let id = message.id.clone();
         let refusal = match self.text_work(kind, message).await {
@@ -45,11 +47,15 @@ impl Shared {
                     .extend(respond::empty(kind.name(), &id, true).parameters);
                 return outbox.reply(respond::message(answer));
             }
-            Ok(Work::Plain(plain)) => match self.start_plain(outbox, peer, *plain) {
-                Ok(()) => return,
-                Err(refusal) => refusal,
-            },
-            Ok(Work::Rounds(rounds)) => {
+            Ok(Work::Plain(mut plain)) => {
+                plain.trace = trace;
+                match self.start_plain(outbox, peer, *plain) {
+                    Ok(()) => return,
+                    Err(refusal) => refusal,
+                }
+            }
+            Ok(Work::Rounds(mut rounds)) => {
+                rounds.trace = trace;
                 // In a task of its own, so that the stream's next requests are read meanwhile.
                 outbox.hold();
                 let (shared, outbox) = (Arc::clone(self), Arc::clone(outbox));
@@ -65,7 +71,12 @@ impl Shared {
                 });
                 return;
             }
-            Err(refusal) => refusal,
+            Err(refusal) => {
+                if let Some(trace) = trace {
+                    trace.failed(refusal.code);
+                }
+                refusal
+            }
         };
         self.fail(outbox, kind.name(), &id, refusal);
     }
@@ -131,6 +142,7 @@ impl Shared {
                 speculation: *speculation,
                 answer: *answer,
                 placements,
+                trace: None,
             }))),
             TextWork::Generation(generation) => {
                 self.plain_of(kind, *generation, received).map(|mut plain| {
@@ -194,11 +206,24 @@ pub(super) async fn infer(
     kind: TextModelKind,
     message: ModelInferRequest,
     peer: Option<SocketAddr>,
+    trace: Option<Arc<RequestTrace>>,
 ) -> Result<ModelInferResponse, Status> {
-    match shared.text_work(kind, message).await? {
+    let work = shared.text_work(kind, message).await;
+    let work = work.inspect_err(|refusal| {
+        if let Some(trace) = &trace {
+            trace.failed(refusal.code);
+        }
+    });
+    match work? {
         Work::Answer(answer) => Ok(answer),
-        Work::Plain(plain) => infer_plain(shared, *plain, peer).await,
-        Work::Rounds(rounds) => shared.run_rounds(*rounds, peer).await,
+        Work::Plain(mut plain) => {
+            plain.trace = trace;
+            infer_plain(shared, *plain, peer).await
+        }
+        Work::Rounds(mut rounds) => {
+            rounds.trace = trace;
+            shared.run_rounds(*rounds, peer).await
+        }
     }
 }
 

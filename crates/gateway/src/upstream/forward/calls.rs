@@ -28,6 +28,7 @@ impl Forward {
             version,
             context,
             begins: false,
+            works: false,
         };
         let (answer, _open) = self.call(asked, Target::Any, ask).await?;
         Ok(answer.into_inner())

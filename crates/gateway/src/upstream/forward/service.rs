@@ -8,7 +8,7 @@ use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{CallContext, Forward, METADATA_AGE, METADATA_KEPT, Target, merge, streams};
+use super::{Asked, CallContext, Forward, METADATA_AGE, METADATA_KEPT, Target, merge, streams};
 
 /// The gateway's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";
@@ -144,14 +144,21 @@ impl GrpcInferenceService for Forward {
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
         let (context, mut message) = split(request);
         let id = self.make_own(&mut message);
-        let model = (&*message.model_name, &*message.model_version);
+        let asked = Asked {
+            model: &message.model_name,
+            version: &message.model_version,
+            context: &context,
+            begins: false,
+            works: true,
+        };
         let ask = |mut client: super::Client, name| {
             let mut message = message.clone();
             message.model_name = name;
             let request = context.request(message);
             async move { client.model_infer(request).await }
         };
-        let mut answer = self.ask(model, &context, ask).await?;
+        let (answer, _open) = self.call(asked, Target::Any, ask).await?;
+        let mut answer = answer.into_inner();
         if let Some(id) = id {
             answer.id = id;
         }

@@ -30,7 +30,7 @@ pub(crate) struct ForwardStream {
     open: Open,
     ended: Pin<Box<dyn Future<Output = Status> + Send>>,
     /// Holds the request's place.
-    _context: CallContext,
+    context: CallContext,
 }
 
 impl ForwardStream {
@@ -49,7 +49,7 @@ impl ForwardStream {
             is_final: false,
             open,
             ended,
-            _context: context,
+            context,
         }
     }
 
@@ -98,7 +98,9 @@ impl Stream for ForwardStream {
             }
             Poll::Ready(Some(Err(status))) => {
                 self.rest = None;
-                Poll::Ready(Some(Err(lost(status))))
+                let status = lost(status);
+                self.context.trace.code(status.code());
+                Poll::Ready(Some(Err(status)))
             }
             Poll::Ready(None) => {
                 self.rest = None;
@@ -107,6 +109,7 @@ impl Stream for ForwardStream {
             Poll::Pending => {
                 let status = std::task::ready!(self.ended.as_mut().poll(context));
                 self.rest = None;
+                self.context.trace.code(status.code());
                 Poll::Ready(Some(Err(status)))
             }
         }

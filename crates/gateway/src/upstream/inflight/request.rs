@@ -10,9 +10,7 @@ use inflight_kserve::step;
 use inflight_kserve::tensor::RequestBuilder;
 
 use crate::model::sampling_params::Extras;
-use crate::upstream::prompt_request::{
-    PromptRequest, TRACE_PARENT, only_tokens, stop_words_list, words_list,
-};
+use crate::upstream::prompt_request::{PromptRequest, only_tokens, stop_words_list, words_list};
 use crate::upstream::registry::Handle;
 
 /// The request of one prompt under `handle`.
@@ -104,11 +102,8 @@ pub(crate) fn infer_request(
                 .output(names::PROMPT_TOP_LOG_PROBS);
         }
     }
-    if let Some(trace_parent) = prompt.trace_parent {
-        request.parameter(
-            TRACE_PARENT,
-            ParameterChoice::StringParam(trace_parent.to_owned()),
-        );
+    for (name, value) in prompt.trace_parameters() {
+        request.parameter(name, value);
     }
     if let Some(timeout) = prompt.timeout {
         // At least 1: 0 would be "no limit".

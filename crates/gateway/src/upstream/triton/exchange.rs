@@ -9,13 +9,15 @@ use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
-use tonic::{Code, Status, Streaming};
+use tokio_stream::Once;
+use tonic::{Code, Request, Status, Streaming};
 
 use super::answer::{Expected, Reader, RepeatedPrompt};
 use super::request::{Sequence, triton_request};
 use crate::metrics::Metrics;
 use crate::model::dialect::TritonModel;
 use crate::model::served::ServedModel;
+use crate::trace::write_context;
 use crate::upstream::classify::classify;
 use crate::upstream::connection::{NotSent, Transport};
 use crate::upstream::pool::{Client, Pool};
@@ -63,7 +65,7 @@ impl Exchanges {
         }
     }
 
-    fn start(&self, handle: Handle, request: ModelInferRequest, reader: Reader) {
+    fn start(&self, handle: Handle, request: Request<Once<ModelInferRequest>>, reader: Reader) {
         let client = self.pool.client();
         let (stop, stopped) = oneshot::channel();
         self.open.lock().insert(handle, stop);
@@ -116,6 +118,11 @@ impl Transport for Exchanges {
             prompt_tokens: !prompt.is_counted && choice == 0,
         };
         let reader = Reader::new(Arc::clone(&self.model), expected);
+        let mut request = Request::new(tokio_stream::once(request));
+        if let Some(trace) = prompt.trace {
+            // Where Triton itself looks for it.
+            write_context(trace, request.metadata_mut());
+        }
         self.start(handle, request, reader);
         Ok(())
     }
@@ -138,8 +145,8 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    async fn run(mut self, mut client: Client, request: ModelInferRequest) {
-        let opened = client.model_stream_infer(tokio_stream::once(request)).await;
+    async fn run(mut self, mut client: Client, request: Request<Once<ModelInferRequest>>) {
+        let opened = client.model_stream_infer(request).await;
         let mut stream = match opened {
             Ok(stream) => stream.into_inner(),
             Err(status) => return self.fail(code(&status), &status.to_string()),

@@ -2,15 +2,12 @@
 //! out; the tensors' names are the model's own.
 
 use inflight_kserve::inference::ModelInferRequest;
-use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names::ENABLE_EMPTY_FINAL_RESPONSE;
 use inflight_kserve::tensor::{Element, RequestBuilder};
 
 use crate::model::dialect::{Dialect, Setting, TritonModel, output};
 use crate::model::sampling_params::{Extras, SamplingParams};
-use crate::upstream::prompt_request::{
-    PromptRequest, TRACE_PARENT, only_tokens, stop_words_list, words_list,
-};
+use crate::upstream::prompt_request::{PromptRequest, only_tokens, stop_words_list, words_list};
 
 /// An end token that never occurs.
 const NO_TOKEN: i32 = -1;
@@ -79,9 +76,8 @@ pub(super) fn triton_request(
     request.outputs(params);
     let builder = &mut request.builder;
     builder.bool_parameter(ENABLE_EMPTY_FINAL_RESPONSE, true);
-    if let Some(trace_parent) = prompt.trace_parent {
-        let value = ParameterChoice::StringParam(trace_parent.to_owned());
-        builder.parameter(TRACE_PARENT, value);
+    for (name, value) in prompt.trace_parameters() {
+        builder.parameter(name, value);
     }
     builder.build()
 }

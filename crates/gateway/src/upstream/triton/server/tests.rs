@@ -259,8 +259,8 @@ proptest! {
                 stop: &[],
                 is_counted: true,
                 request_id: "id",
-                trace_parent: None,
-        timeout: None,
+                trace: None,
+                timeout: None,
             };
             let sequence = Sequence { seed: 1, request_id: "id", vocabulary: 9 };
             let request = triton_request(&model, &prompt, sequence);

@@ -1,0 +1,16 @@
+//! OpenTelemetry traces: W3C trace context, which requests are traced, spans, and their way to a collector.
+//!
+//! Owns what the gateway and the worker have in common. A span is made once, when what it is about is over, from
+//! times that are known by then; whoever makes it waits for nothing. Knows no request.
+
+mod context;
+mod export;
+mod options;
+mod span;
+mod tracer;
+
+pub use context::TraceContext;
+pub use opentelemetry::{Array, KeyValue, StringValue, Value};
+pub use options::{DEFAULT_RATIO, InvalidEndpoint, TraceOptions, endpoint, ratio};
+pub use span::{Kind, Span, Spans};
+pub use tracer::{Flush, TraceError, Tracer};

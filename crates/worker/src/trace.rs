@@ -1,0 +1,212 @@
+//! Spans of the worker's requests: one for the request, and below it what its time went into. Owns their names and
+//! attributes, which are OpenTelemetry's where it has some; the way to a collector is inflight-traces'.
+//!
+//! Whatever becomes of a request holds its trace; the last one to let go ends it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::inference::{InferParameter, ModelInferRequest};
+use inflight_kserve::step::FinishReason;
+use inflight_traces::{Array, Kind, Span, StringValue, TraceContext, Tracer, Value};
+use parking_lot::Mutex;
+use tonic::Code;
+use tonic::codegen::http::HeaderMap;
+
+/// Request parameters, and headers, that carry W3C trace context.
+const TRACE_PARENT: &str = "traceparent";
+const TRACE_STATE: &str = "tracestate";
+/// KServe's service, as calls name it.
+const SERVICE: &str = "inference.GRPCInferenceService";
+
+/// What traces requests.
+#[derive(Debug)]
+pub(crate) struct Tracing {
+    tracer: Tracer,
+}
+
+/// A request whose spans are made at its end.
+#[derive(Debug)]
+pub(crate) struct RequestTrace {
+    tracer: Tracer,
+    parent: Option<TraceContext>,
+    context: TraceContext,
+    model: String,
+    request_id: String,
+    method: &'static str,
+    started: Instant,
+    course: Mutex<Course>,
+}
+
+/// What is known of the request so far; times are those of its first row of a batch, and its last one's end.
+#[derive(Debug, Default)]
+struct Course {
+    submitted: Option<Instant>,
+    handed_over: Option<Instant>,
+    first_row: Option<Instant>,
+    ended: Option<Instant>,
+    prompt_tokens: i64,
+    output_tokens: i64,
+    finish_reasons: Vec<&'static str>,
+    error: Option<String>,
+}
+
+/// One executor request that is over.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) received: Instant,
+    pub(crate) handed_over: Option<Instant>,
+    pub(crate) first_row: Option<Instant>,
+    pub(crate) ended: Instant,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) output_tokens: u32,
+    pub(crate) finish_reason: u8,
+    pub(crate) error: Option<Code>,
+}
+
+/// The trace context of a call that has some.
+pub(crate) fn context_of(headers: &HeaderMap) -> Option<TraceContext> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    TraceContext::parse(text(TRACE_PARENT)?, text(TRACE_STATE))
+}
+
+/// That of one request, which a gateway sends beside the tensors.
+fn context_in(message: &ModelInferRequest) -> Option<TraceContext> {
+    let text = |name| match message.parameters.get(name) {
+        Some(InferParameter {
+            parameter_choice: Some(ParameterChoice::StringParam(text)),
+        }) => Some(text.as_str()),
+        _ => None,
+    };
+    TraceContext::parse(text(TRACE_PARENT)?, text(TRACE_STATE))
+}
+
+impl Tracing {
+    pub(crate) fn new(tracer: Tracer) -> Self {
+        Self { tracer }
+    }
+
+    /// The trace of a request that has just come, if it is to be traced. `call` is the context of the call that
+    /// brought it.
+    pub(crate) fn begin(
+        &self,
+        message: &ModelInferRequest,
+        method: &'static str,
+        call: Option<&TraceContext>,
+    ) -> Option<Arc<RequestTrace>> {
+        let parent = context_in(message).or_else(|| call.cloned());
+        let context = self.tracer.begin(parent.as_ref());
+        context.is_sampled().then(|| {
+            Arc::new(RequestTrace {
+                tracer: self.tracer.clone(),
+                parent,
+                context,
+                model: message.model_name.clone(),
+                request_id: message.id.clone(),
+                method,
+                started: Instant::now(),
+                course: Mutex::default(),
+            })
+        })
+    }
+}
+
+impl RequestTrace {
+    /// Notes that a part of it is over.
+    pub(crate) fn ended(&self, part: &Part) {
+        let mut course = self.course.lock();
+        let course = &mut *course;
+        let first = |slot: &mut Option<Instant>, time: Option<Instant>| {
+            *slot = [*slot, time].into_iter().flatten().min();
+        };
+        first(&mut course.submitted, Some(part.received));
+        first(&mut course.handed_over, part.handed_over);
+        first(&mut course.first_row, part.first_row);
+        course.ended = course.ended.max(Some(part.ended));
+        course.prompt_tokens += i64::from(part.prompt_tokens);
+        course.output_tokens += i64::from(part.output_tokens);
+        course.finish_reasons.push(reason(part.finish_reason));
+        if let Some(code) = part.error {
+            course.error = Some(format!("{code:?}"));
+        }
+    }
+
+    /// Notes that it was refused or failed.
+    pub(crate) fn failed(&self, code: Code) {
+        self.course.lock().error = Some(format!("{code:?}"));
+    }
+}
+
+impl Drop for RequestTrace {
+    fn drop(&mut self) {
+        let course = std::mem::take(self.course.get_mut());
+        let now = Instant::now();
+        let end = course.ended.unwrap_or(now);
+        let mut spans = self.tracer.spans();
+        let parts = [
+            ("tokenize", Some(self.started), course.submitted),
+            ("queue", course.submitted, course.handed_over),
+            ("prefill", course.handed_over, course.first_row),
+            ("decode", course.first_row, course.ended),
+        ];
+        for (name, from, to) in parts {
+            if let (Some(from), Some(to)) = (from, to) {
+                spans.push_part(&self.context, name, from, to);
+            }
+        }
+        let reasons = course.finish_reasons.iter().copied();
+        let reasons: Vec<StringValue> = reasons.map(StringValue::from).collect();
+        let reasons = (!reasons.is_empty()).then_some(Value::Array(Array::String(reasons)));
+        let seconds = |to: Option<Instant>, from: Instant| {
+            to.map(|to| to.saturating_duration_since(from).as_secs_f64())
+        };
+        let submitted = course.submitted.unwrap_or(self.started);
+        let span = Span {
+            context: self.context.clone(),
+            kind: Kind::Server,
+            name: format!("{SERVICE}/{}", self.method).into(),
+            start: self.started,
+            end,
+            attributes: Vec::with_capacity(12),
+            // What is wrong with a request is its client's affair.
+            error: course
+                .error
+                .clone()
+                .filter(|code| code != "InvalidArgument")
+                .map(Into::into),
+        };
+        let id = Some(self.request_id.clone()).filter(|id| !id.is_empty());
+        let span = span
+            .with("rpc.system", "grpc")
+            .with("rpc.service", SERVICE)
+            .with("rpc.method", self.method)
+            .with("gen_ai.provider.name", "inflight")
+            .with("gen_ai.request.model", self.model.clone())
+            .with_some("gen_ai.request.id", id)
+            .with("gen_ai.usage.input_tokens", course.prompt_tokens)
+            .with("gen_ai.usage.output_tokens", course.output_tokens)
+            .with_some("gen_ai.response.finish_reasons", reasons)
+            .with_some(
+                "gen_ai.latency.time_in_queue",
+                seconds(course.handed_over, submitted),
+            )
+            .with_some(
+                "gen_ai.latency.time_to_first_token",
+                seconds(course.first_row, self.started),
+            )
+            .with_some("error.type", course.error);
+        spans.push(span, self.parent.as_ref(), self.parent.is_some());
+        self.tracer.export(spans);
+    }
+}
+
+fn reason(number: u8) -> &'static str {
+    match FinishReason::from_number(number) {
+        Some(FinishReason::EndId | FinishReason::StopWords) => "stop",
+        Some(FinishReason::Length) => "length",
+        Some(FinishReason::TimedOut) => "timeout",
+        Some(FinishReason::Cancelled) => "cancelled",
+        Some(FinishReason::NotFinished) | None => "error",
+    }
+}
