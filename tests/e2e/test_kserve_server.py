@@ -65,11 +65,6 @@ def text(prompt: str, max_tokens: int, **scalars: Any) -> list[triton.InferInput
     return made
 
 
-@pytest.mark.migrates(
-    "Triton",
-    "curl localhost:8000/v2/logging -d '{\"log_verbose_level\": 1}'",
-    "`update_log_settings` of tritonclient, over gRPC",
-)
 def test_log_settings_act(start: Start) -> None:
     worker, address = start_worker(start)
     client = triton.InferenceServerClient(address)

@@ -11,6 +11,7 @@ pub mod infer;
 mod reflect;
 mod route;
 mod serve;
+mod settings;
 mod tensor_json;
 
 pub use error::RestError;

@@ -33,6 +33,9 @@ pub enum Route {
     RepositoryIndex,
     Load(String),
     Unload(String),
+    /// Of the model with this name, or of all where it is empty. Read by GET, changed by POST.
+    TraceSettings(String),
+    LogSettings,
 }
 
 /// Why a path is no call.
@@ -49,7 +52,7 @@ impl Route {
     /// [`NoRoute`].
     pub fn parse(method: Method, path: &str) -> Result<Self, NoRoute> {
         let parts: Vec<&str> = path.split('/').skip(1).collect();
-        let (expected, route) = Self::find(&parts).ok_or(NoRoute::NotFound)?;
+        let (expected, route) = Self::find(&parts, method).ok_or(NoRoute::NotFound)?;
         if expected == method {
             Ok(route)
         } else {
@@ -57,9 +60,15 @@ impl Route {
         }
     }
 
-    fn find(parts: &[&str]) -> Option<(Method, Self)> {
+    /// A call and its method; `given` where it has both.
+    fn find(parts: &[&str], given: Method) -> Option<(Method, Self)> {
         use Method::{Get, Post};
         let found = match parts {
+            ["v2", "trace", "setting"] => (given, Self::TraceSettings(String::new())),
+            ["v2", "models", name, "trace", "setting"] => {
+                (given, Self::TraceSettings(decoded(name)?))
+            }
+            ["v2", "logging"] => (given, Self::LogSettings),
             ["v2"] => (Get, Self::ServerMetadata),
             ["v2", "health", "live"] => (Get, Self::Live),
             ["v2", "health", "ready"] => (Get, Self::Ready),
@@ -114,6 +123,9 @@ impl Route {
             Self::GenerateStream(_) => "/v2/models/{model}/generate_stream",
             Self::RepositoryIndex => "/v2/repository/index",
             Self::Load(_) | Self::Unload(_) => "/v2/repository/models/{model}",
+            Self::TraceSettings(name) if name.is_empty() => "/v2/trace/setting",
+            Self::TraceSettings(_) => "/v2/models/{model}/trace/setting",
+            Self::LogSettings => "/v2/logging",
         }
     }
 
@@ -218,6 +230,18 @@ mod tests {
                 "/v2/repository/models/m/unload",
                 Ok(Route::Unload("m".to_owned())),
             ),
+            (
+                Get,
+                "/v2/trace/setting",
+                Ok(Route::TraceSettings(String::new())),
+            ),
+            (
+                Post,
+                "/v2/models/m/trace/setting",
+                Ok(Route::TraceSettings("m".to_owned())),
+            ),
+            (Get, "/v2/logging", Ok(Route::LogSettings)),
+            (Post, "/v2/logging", Ok(Route::LogSettings)),
             (Post, "/v2/nothing", Err(NoRoute::NotFound)),
         ] {
             assert_eq!(Route::parse(method, path), expected, "{path}");

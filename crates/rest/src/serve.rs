@@ -17,7 +17,7 @@ use crate::error::RestError;
 use crate::events::{EventBody, Item, Next, Responses};
 use crate::reflect::to_json;
 use crate::route::{ModelRef, Route};
-use crate::{generate, infer};
+use crate::{generate, infer, settings};
 
 /// Where the JSON of a request or a response ends, if tensors follow it.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
@@ -150,6 +150,22 @@ async fn describe<U: Upstream>(upstream: &U, call: &Call) -> Result<Response<Bod
                 .repository_model_unload(call.request(message))
                 .await?;
             return Ok(Response::new(Body::empty()));
+        }
+        Route::TraceSettings(name) => {
+            let message = settings::trace_request(name, &call.body)?;
+            let answer = upstream
+                .service()
+                .trace_setting(call.request(message))
+                .await?;
+            settings::trace_json(answer.into_inner())
+        }
+        Route::LogSettings => {
+            let message = settings::log_request(&call.body)?;
+            let answer = upstream
+                .service()
+                .log_settings(call.request(message))
+                .await?;
+            settings::log_json(answer.into_inner())
         }
         Route::Infer(_) | Route::Generate(_) | Route::GenerateStream(_) => {
             return Err(RestError::invalid("the call makes a model work"));

@@ -50,7 +50,7 @@ impl TraceContext {
     }
 
     /// A trace that nobody has begun.
-    pub(crate) fn root(is_sampled: bool) -> Self {
+    pub fn root(is_sampled: bool) -> Self {
         Self {
             trace: TraceId::from(nonzero(rand::random::<u128>())),
             span: new_span(),

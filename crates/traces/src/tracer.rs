@@ -115,7 +115,13 @@ impl Tracer {
         }
     }
 
-    fn draws(&self) -> bool {
+    /// The share of requests that are traced, of those whose client does not say.
+    pub fn ratio(&self) -> f64 {
+        self.shared.ratio
+    }
+
+    /// Whether a request is traced whose client does not say.
+    pub fn draws(&self) -> bool {
         let ratio = self.shared.ratio;
         ratio >= 1.0 || rand::random::<f64>() < ratio
     }

@@ -123,7 +123,12 @@ pub async fn serve_loaded(
         catalog,
         options.log_level.clone(),
         draft,
-        tracer.map(Tracing::new),
+        tracer
+            .zip(options.traces.as_ref())
+            .map(|(tracer, options)| {
+                let endpoint = options.endpoint.clone();
+                Tracing::new(tracer, endpoint)
+            }),
     );
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let reporting = tokio::spawn(report_health(service.shared(), reporter));

@@ -6,6 +6,7 @@ mod settings;
 mod speculative;
 mod stream;
 mod text;
+mod trace_settings;
 
 use std::sync::{Arc, Weak};
 
@@ -34,12 +35,13 @@ pub(crate) use stream::ResponseStream;
 /// The server's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";
 /// The extensions of Triton that this server supports, and ours.
-const EXTENSIONS: [&str; 7] = [
+const EXTENSIONS: [&str; 8] = [
     "model_repository",
     "model_configuration",
     "statistics",
     "system_shared_memory",
     "logging",
+    "trace",
     "binary_tensor_data",
     names::STEP_BATCHING_EXTENSION,
 ];
@@ -373,9 +375,19 @@ impl GrpcInferenceService for Service {
 
     async fn trace_setting(
         &self,
-        _request: Request<wire::TraceSettingRequest>,
+        request: Request<wire::TraceSettingRequest>,
     ) -> Result<Response<wire::TraceSettingResponse>, Status> {
-        unsupported("TraceSetting")
+        let message = request.into_inner();
+        let model = message.model_name;
+        if !model.is_empty() {
+            self.shared.find(&model, "")?;
+        }
+        let settings = message.settings.into_iter();
+        let settings = settings
+            .map(|(name, setting)| (name, setting.value))
+            .collect();
+        let tracing = self.shared.tracing.as_ref();
+        trace_settings::update(tracing, &model, &settings).map(Response::new)
     }
 
     async fn log_settings(

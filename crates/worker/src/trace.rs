@@ -1,7 +1,11 @@
 //! Spans of the worker's requests: one for the request, and below it what its time went into. Owns their names and
 //! attributes, which are OpenTelemetry's where it has some; the way to a collector is inflight-traces'.
 //!
+//! Which requests are traced is [`settings`]'.
+//!
 //! Whatever becomes of a request holds its trace; the last one to let go ends it.
+
+pub(crate) mod settings;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,6 +18,8 @@ use parking_lot::Mutex;
 use tonic::Code;
 use tonic::codegen::http::HeaderMap;
 
+use self::settings::{Asked, Effective, Settings, Turn};
+
 /// Request parameters, and headers, that carry W3C trace context.
 const TRACE_PARENT: &str = "traceparent";
 const TRACE_STATE: &str = "tracestate";
@@ -24,6 +30,8 @@ const SERVICE: &str = "inference.GRPCInferenceService";
 #[derive(Debug)]
 pub(crate) struct Tracing {
     tracer: Tracer,
+    endpoint: String,
+    settings: Mutex<Settings>,
 }
 
 /// A request whose spans are made at its end.
@@ -83,8 +91,60 @@ fn context_in(message: &ModelInferRequest) -> Option<TraceContext> {
 }
 
 impl Tracing {
-    pub(crate) fn new(tracer: Tracer) -> Self {
-        Self { tracer }
+    /// Exports to `endpoint`, by the default settings.
+    pub(crate) fn new(tracer: Tracer, endpoint: String) -> Self {
+        Self {
+            tracer,
+            endpoint,
+            settings: Mutex::default(),
+        }
+    }
+
+    /// Where traces go.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The share of the worker's options.
+    pub(crate) fn ratio(&self) -> f64 {
+        self.tracer.ratio()
+    }
+
+    /// Changes the settings of `model`, or of all where the name is empty; returns what holds then. What `change`
+    /// leaves as it was counts on.
+    ///
+    /// # Errors
+    /// What `change` returns.
+    pub(crate) fn change<E>(
+        &self,
+        model: &str,
+        change: impl FnOnce(Asked) -> Result<Asked, E>,
+    ) -> Result<Effective, E> {
+        let mut settings = self.settings.lock();
+        let asked = settings.asked(model);
+        let wanted = change(asked.clone())?;
+        if wanted != asked {
+            settings.set(model, wanted);
+        }
+        Ok(settings.effective(model))
+    }
+
+    /// The context of a request's own span, if it is to be traced.
+    fn context(&self, model: &str, parent: Option<&TraceContext>) -> Option<TraceContext> {
+        let mut settings = self.settings.lock();
+        if let Some(parent) = parent {
+            let is_traced = parent.is_sampled() && settings.is_on(model);
+            return is_traced.then(|| parent.child());
+        }
+        let is_traced = match settings.turn(model) {
+            Turn::No => false,
+            Turn::Yes => true,
+            Turn::Drawn => self.tracer.draws(),
+        };
+        is_traced.then(|| {
+            settings.traced(model);
+            TraceContext::root(true)
+        })
     }
 
     /// The trace of a request that has just come, if it is to be traced. `call` is the context of the call that
@@ -96,19 +156,17 @@ impl Tracing {
         call: Option<&TraceContext>,
     ) -> Option<Arc<RequestTrace>> {
         let parent = context_in(message).or_else(|| call.cloned());
-        let context = self.tracer.begin(parent.as_ref());
-        context.is_sampled().then(|| {
-            Arc::new(RequestTrace {
-                tracer: self.tracer.clone(),
-                parent,
-                context,
-                model: message.model_name.clone(),
-                request_id: message.id.clone(),
-                method,
-                started: Instant::now(),
-                course: Mutex::default(),
-            })
-        })
+        let context = self.context(&message.model_name, parent.as_ref())?;
+        Some(Arc::new(RequestTrace {
+            tracer: self.tracer.clone(),
+            parent,
+            context,
+            model: message.model_name.clone(),
+            request_id: message.id.clone(),
+            method,
+            started: Instant::now(),
+            course: Mutex::default(),
+        }))
     }
 }
 
@@ -199,6 +257,12 @@ impl Drop for RequestTrace {
         spans.push(span, self.parent.as_ref(), self.parent.is_some());
         self.tracer.export(spans);
     }
+}
+
+/// A share of all requests as Triton's rate: one of so many.
+pub(crate) fn share_as_rate(share: f64) -> u32 {
+    // A share of 0 is no rate; the largest says that none is to be expected.
+    (1.0 / share).round() as u32
 }
 
 fn reason(number: u8) -> &'static str {

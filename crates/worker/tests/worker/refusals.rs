@@ -2,7 +2,7 @@
 
 use inflight_kserve::inference::{
     CudaSharedMemoryStatusRequest, ModelInferRequest, ModelMetadataRequest,
-    RepositoryModelLoadRequest, TraceSettingRequest,
+    RepositoryModelLoadRequest, TraceSettingRequest, trace_setting_request,
 };
 use inflight_kserve::names;
 use inflight_kserve::tensor::RequestBuilder;
@@ -308,6 +308,9 @@ async fn logits_larger_than_a_message_are_refused_by_name_and_size() {
 async fn what_is_not_supported_says_so() {
     let mut worker = Worker::simulated(instant()).await;
     let client = &mut worker.client;
+    let timestamps = trace_setting_request::SettingValue {
+        value: vec!["TIMESTAMPS".to_owned()],
+    };
     let refused = [
         client
             .repository_model_load(RepositoryModelLoadRequest::default())
@@ -318,14 +321,17 @@ async fn what_is_not_supported_says_so() {
             .await
             .unwrap_err(),
         client
-            .trace_setting(TraceSettingRequest::default())
+            .trace_setting(TraceSettingRequest {
+                settings: [("trace_level".to_owned(), timestamps)].into(),
+                ..TraceSettingRequest::default()
+            })
             .await
             .unwrap_err(),
     ];
     for (status, name) in refused.iter().zip([
         "explicit model load / unload is not allowed",
         "CudaSharedMemoryStatus",
-        "TraceSetting",
+        "start it with `--otlp-endpoint`",
     ]) {
         assert_eq!(status.code(), Code::Unimplemented);
         assert!(status.message().contains(name), "{}", status.message());
