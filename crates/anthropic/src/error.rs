@@ -3,6 +3,7 @@
 
 use inflight_openai::{ApiError, ErrorKind};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// The HTTP status: the error's own, but for a server without room, which Anthropic tells from one that is
 /// broken.
@@ -55,6 +56,23 @@ fn message(error: &ApiError) -> String {
     }
 }
 
+/// The envelope as a JSON schema.
+pub fn error_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["type", "error", "request_id"],
+        "properties": {
+            "type": {"const": "error"},
+            "error": {
+                "type": "object",
+                "required": ["type", "message"],
+                "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            },
+            "request_id": {"type": "string"},
+        },
+    })
+}
+
 #[derive(Serialize)]
 struct Envelope<'a> {
     #[serde(rename = "type")]
@@ -72,8 +90,6 @@ struct Detail {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     #[test]

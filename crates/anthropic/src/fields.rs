@@ -5,6 +5,7 @@
 
 use inflight_openai::reader::{self, Fields};
 use inflight_openai::{ApiError, IgnoredFields};
+use serde_json::{Map, Value, json};
 
 /// What becomes of a field. `null`, `[]`, `{}` and the values listed ask for nothing.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +113,56 @@ pub(crate) const FIELDS: &[(&str, Treatment)] = &[
     ("content.toolset_name", Ignored(&[])),
 ];
 
+/// The types of the body's own fields.
+fn value(name: &str) -> Option<Value> {
+    Some(match name {
+        "model" => json!({"type": "string"}),
+        "messages" | "tools" => json!({"type": "array", "items": {"type": "object"}}),
+        "max_tokens" => json!({"type": "integer", "minimum": 0}),
+        "system" => json!({"anyOf": [
+            {"type": "string"}, {"type": "array", "items": {"type": "object"}},
+        ]}),
+        "stop_sequences" => json!({"type": "array", "items": {"type": "string"}}),
+        "stream" => json!({"type": "boolean"}),
+        "temperature" | "top_p" => json!({"type": "number", "minimum": 0, "maximum": 1}),
+        "top_k" => json!({"type": "integer", "minimum": 0}),
+        // Accepted whatever it is.
+        "cache_control" => json!({}),
+        "thinking" | "output_config" | "output_format" | "metadata" | "tool_choice" => {
+            json!({"type": "object"})
+        }
+        _ => return None,
+    })
+}
+
+/// The body of a request as a JSON schema, from the table.
+pub fn request_schema(counts: bool) -> Value {
+    let required: &[&str] = match counts {
+        true => &["model", "messages"],
+        false => &["model", "messages", "max_tokens"],
+    };
+    let own = |wanted: fn(&Treatment) -> bool| {
+        let rows = FIELDS.iter().filter(move |row| wanted(&row.1));
+        rows.map(|row| row.0).filter(|name| !name.contains('.'))
+    };
+    let properties: Map<String, Value> = own(|treatment| matches!(treatment, Applied))
+        .map(|name| {
+            let mut schema = value(name).unwrap_or_default();
+            if !required.contains(&name) {
+                schema = json!({"anyOf": [schema, {"type": "null"}]});
+            }
+            (name.to_owned(), schema)
+        })
+        .collect();
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "x-inflight-refused-fields": own(|treatment| matches!(treatment, Refused(..))).collect::<Value>(),
+        "x-inflight-ignored-fields": own(|treatment| matches!(treatment, Ignored(_))).collect::<Value>(),
+    })
+}
+
 fn find(path: &str) -> Option<&'static (&'static str, Treatment)> {
     FIELDS.iter().find(|(name, _)| *name == path)
 }
@@ -197,6 +248,29 @@ fn meant(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_field_of_the_body_has_a_type_that_the_parser_holds_it_to() {
+        let schema = request_schema(false);
+        let samples = [json!(true), json!(5.5), json!("/"), json!([{"x": 1}])];
+        for (name, schema) in schema["properties"].as_object().unwrap() {
+            assert!(value(name).is_some(), "{name}");
+            let valid = jsonschema::validator_for(schema).unwrap();
+            for sample in samples.iter().filter(|sample| !valid.is_valid(sample)) {
+                let mut body = json!({"model": "m", "max_tokens": 5,
+                    "messages": [{"role": "user", "content": "Hi"}]});
+                body[name] = sample.clone();
+                let error = crate::request::parse(body.to_string().as_bytes()).unwrap_err();
+                let param = error.param.clone().unwrap_or_default();
+                assert!(
+                    param.starts_with(name.as_str()),
+                    "{name}: {sample}: {error}"
+                );
+            }
+        }
+        let refused = schema["x-inflight-refused-fields"].as_array().unwrap();
+        assert!(refused.contains(&json!("stop")));
+    }
 
     /// The names of the SDK's request types; a new one needs a decision here.
     const BODY: &str = "max_tokens messages model cache_control container diagnostics inference_geo metadata \

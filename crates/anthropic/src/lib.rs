@@ -27,5 +27,6 @@ mod response;
 mod tools;
 
 pub use events::Events;
+pub use fields::request_schema;
 pub use models::{ModelInfo, ModelPage, PageQuery};
 pub use response::{ContentBlock, Message, OutputTokensDetails, StopReason, TokenCount, Usage};

@@ -3,13 +3,14 @@
 
 use inflight_openai::ApiError;
 use inflight_openai::reader::shortened;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 const DEFAULT_LIMIT: usize = 20;
 const MAX_LIMIT: usize = 1000;
 
 /// One model, as Anthropic describes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModelInfo {
     /// Always `model`.
     #[serde(rename = "type")]
@@ -91,7 +92,7 @@ impl PageQuery {
 }
 
 /// A page of the list of models.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModelPage {
     pub data: Vec<ModelInfo>,
     /// Whether there are more in the direction of the cursor.

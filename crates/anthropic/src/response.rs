@@ -1,6 +1,7 @@
 //! The bodies of answers that are not streamed. Owns the shapes; values come in, and no clock or id is read
 //! here.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -9,8 +10,9 @@ use serde_json::{Map, Value};
 pub(crate) const SIGNATURE: &str = "inflight";
 
 /// Why an answer ended, in Anthropic's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "MessagesStopReason")]
 pub enum StopReason {
     /// The model ended its turn.
     EndTurn,
@@ -23,7 +25,8 @@ pub enum StopReason {
 }
 
 /// Token counts. All tokens of the prompt are `input_tokens` and `cache_read_input_tokens` together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesUsage")]
 pub struct Usage {
     pub input_tokens: u64,
     /// Always 0: the cache fills by itself, and nobody counts what goes in.
@@ -36,7 +39,7 @@ pub struct Usage {
 }
 
 /// Parts of the generated tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OutputTokensDetails {
     pub thinking_tokens: u64,
 }
@@ -65,7 +68,7 @@ impl Usage {
 }
 
 /// One block of an answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
     Text {
@@ -105,7 +108,8 @@ impl ContentBlock {
 }
 
 /// The answer to a request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesAnswer")]
 pub struct Message {
     /// `msg_…`
     pub id: String,
@@ -146,7 +150,7 @@ impl Message {
 }
 
 /// The answer to `count_tokens`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TokenCount {
     pub input_tokens: u64,
 }

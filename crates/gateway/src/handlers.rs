@@ -15,6 +15,7 @@ mod locate;
 pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod openapi;
 mod prompt;
 mod response;
 pub(crate) mod responses;

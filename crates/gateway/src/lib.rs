@@ -46,6 +46,7 @@ mod log;
 mod metrics;
 mod middleware;
 mod model;
+mod openapi;
 mod option_file;
 mod option_layers;
 mod option_list;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 pub use message::{Function, Message, Role, ToolCall};
 pub use reasoning::Reasoning;
-pub(crate) use reasoning::take_effort;
+pub(crate) use reasoning::{EFFORTS, take_effort};
 pub use tools::{
     CUSTOM_INPUT, FunctionTool, GrammarSyntax, InputFormat, InputGrammar, ToolChoice, Tools,
 };

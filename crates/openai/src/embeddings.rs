@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use crate::Parsed;
@@ -112,7 +113,7 @@ fn one_of<T: Copy + Default>(
 }
 
 /// The answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct EmbeddingList {
     object: &'static str,
     data: Vec<Embedding>,
@@ -120,14 +121,15 @@ pub struct EmbeddingList {
     usage: EmbeddingUsage,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 struct Embedding {
     object: &'static str,
     index: usize,
     embedding: Vector,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(untagged)]
 enum Vector {
     Numbers(Vec<f32>),
     Base64(String),
@@ -142,7 +144,7 @@ impl Serialize for Vector {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct EmbeddingUsage {
     prompt_tokens: u64,
     total_tokens: u64,

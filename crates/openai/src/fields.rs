@@ -6,8 +6,11 @@
 //! a parser that refuses unknown names fails as soon as OpenAI's list grows; but one that is nearly the name of
 //! a field with an effect is a typing error, and refused.
 
+mod body_schema;
 mod embeddings;
 mod responses;
+
+pub use self::body_schema::RequestBody;
 
 /// Which request bodies a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

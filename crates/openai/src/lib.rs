@@ -37,6 +37,7 @@ pub mod tokenize;
 
 pub use error::{ApiError, ErrorKind, RateUnit, error_schema};
 pub use extensions::{BeamSearch, Extensions, Truncation};
+pub use fields::RequestBody;
 pub use generation::{Generation, Sampling};
 pub use guide::{Guide, GuideKind};
 pub use ignored::IgnoredFields;

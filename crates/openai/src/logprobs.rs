@@ -1,6 +1,9 @@
 //! Log probabilities in the two shapes that the API has: per token for chat, columns for completions.
 //! Owns the shapes; texts, values and offsets come in.
 
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -20,7 +23,7 @@ fn write_logprobs<S: Serializer>(values: &[Option<f32>], serializer: S) -> Resul
 }
 
 /// `choices[].logprobs` of chat.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ChatLogprobs {
     pub content: Vec<TokenLogprob>,
     /// No refusal is ever generated apart from the content.
@@ -28,7 +31,7 @@ pub struct ChatLogprobs {
 }
 
 /// One generated token.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct TokenLogprob {
     /// The token's text; U+FFFD stands for parts of characters, which `bytes` has exactly.
     pub token: String,
@@ -41,7 +44,7 @@ pub struct TokenLogprob {
 }
 
 /// One alternative at a position.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct TopLogprob {
     pub token: String,
     #[serde(serialize_with = "write_logprob")]
@@ -50,11 +53,14 @@ pub struct TopLogprob {
 }
 
 /// vLLM's `prompt_logprobs`: for each token of the prompt, itself and the likeliest; none for the first.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PromptLogprobs(pub Vec<Option<Vec<PromptLogprob>>>);
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema)]
+pub struct PromptLogprobs(
+    #[schemars(with = "Vec<Option<BTreeMap<String, PromptLogprob>>>")]
+    pub  Vec<Option<Vec<PromptLogprob>>>,
+);
 
 /// One token at a position of a prompt.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PromptLogprob {
     #[serde(skip)]
     pub id: i32,
@@ -78,7 +84,7 @@ impl Serialize for PromptLogprobs {
 }
 
 /// `choices[].logprobs` of completions: columns of equal length.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct CompletionLogprobs {
     pub tokens: Vec<String>,
     /// `None` for the first token of an echoed prompt, which nothing precedes.
@@ -91,8 +97,8 @@ pub struct CompletionLogprobs {
 
 /// Alternatives at one position, best first: a JSON object from text to log probability. Texts that
 /// repeat are written once, the best value kept.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TopLogprobs(pub Vec<(String, f32)>);
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema)]
+pub struct TopLogprobs(#[schemars(with = "BTreeMap<String, f32>")] pub Vec<(String, f32)>);
 
 impl Serialize for TopLogprobs {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,9 +1,10 @@
 //! The bodies of `/v1/models` and `/v1/models/{id}`. Knows no registry: names and times come in.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// One model, as OpenAI lists it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModelCard {
     pub id: String,
     /// Always `model`.
@@ -43,7 +44,7 @@ impl ModelCard {
 }
 
 /// All models, as OpenAI lists them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModelList {
     /// Always `list`.
     pub object: &'static str,

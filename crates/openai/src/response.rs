@@ -1,12 +1,13 @@
 //! The bodies of answers that are not streamed. Owns the shapes; values come in, and no clock or id is
 //! read here.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::logprobs::{ChatLogprobs, CompletionLogprobs, PromptLogprobs};
 
 /// Why a choice ended, in OpenAI's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// The model ended its turn, or a stop string came up.
@@ -32,7 +33,7 @@ impl FinishReason {
 }
 
 /// What ended a choice, as in vLLM: a stop string, or a token other than the model's end token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum StopReason {
     Text(String),
@@ -40,7 +41,7 @@ pub enum StopReason {
 }
 
 /// Token counts. `completion_tokens` sums over all choices, the prompt counts once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
@@ -50,14 +51,14 @@ pub struct Usage {
 }
 
 /// Parts of the prompt's tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PromptTokensDetails {
     /// Found in the KV cache.
     pub cached_tokens: u64,
 }
 
 /// Parts of the generated tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CompletionTokensDetails {
     pub reasoning_tokens: u64,
 }
@@ -82,7 +83,7 @@ impl Usage {
 }
 
 /// The answer to a chat request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ChatCompletion {
     pub id: String,
     /// Always `chat.completion`.
@@ -124,7 +125,7 @@ impl ChatCompletion {
 }
 
 /// One of a chat answer's `n` choices.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ChatChoice {
     pub index: u32,
     pub message: AssistantMessage,
@@ -170,7 +171,7 @@ impl ChatChoice {
 }
 
 /// What the model said.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: &'static str,
@@ -197,7 +198,7 @@ impl Default for AssistantMessage {
 }
 
 /// A call that the model made.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MessageToolCall {
     pub id: String,
     #[serde(flatten)]
@@ -205,7 +206,7 @@ pub struct MessageToolCall {
 }
 
 /// What was called.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Called {
     Function { function: CalledFunction },
@@ -241,7 +242,7 @@ impl MessageToolCall {
 }
 
 /// Which custom tool the model called, and with what.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CalledCustom {
     /// Cut where the answer was.
     pub input: String,
@@ -249,7 +250,7 @@ pub struct CalledCustom {
 }
 
 /// Which function the model called, and with what.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CalledFunction {
     pub name: String,
     /// JSON text, as the model wrote it: cut where the answer was.
@@ -257,7 +258,7 @@ pub struct CalledFunction {
 }
 
 /// The answer to a completions request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Completion {
     pub id: String,
     /// Always `text_completion`.
@@ -294,7 +295,7 @@ impl Completion {
 }
 
 /// One choice of a completion.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CompletionChoice {
     pub text: String,
     /// Prompt index × n + which of its n.

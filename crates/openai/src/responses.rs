@@ -16,5 +16,17 @@ pub use list::{ListQuery, list};
 pub use object::{Head, ResponseId, Settings};
 pub use request::{ResponseRequest, in_own_words, parse};
 
+use schemars::{Schema, SchemaGenerator};
+
+/// The schema of the response object.
+pub fn object_schema(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<object::ResponseObject<'static>>()
+}
+
+/// The schema of a page of [`list`].
+pub fn list_schema(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<list::ItemList<'static>>()
+}
+
 #[cfg(test)]
 mod tests;

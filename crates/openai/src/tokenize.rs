@@ -1,6 +1,7 @@
 //! The requests and answers of `/tokenize`, `/detokenize` and `/tokenizer_info`, which are vLLM's. Owns their parsing; knows no
 //! tokenizer and no template.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -44,7 +45,7 @@ pub struct DetokenizeRequest {
 }
 
 /// The answer of `/tokenize`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TokenizeResponse {
     pub count: usize,
     /// `None`: not known.
@@ -54,7 +55,7 @@ pub struct TokenizeResponse {
 }
 
 /// The answer of `/detokenize`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct DetokenizeResponse {
     pub prompt: String,
 }
@@ -64,7 +65,7 @@ const DEFAULT_CLASS: &str = "PreTrainedTokenizerFast";
 
 /// The answer of `/tokenizer_info`: what the model's `tokenizer_config.json` says, with the chat template that
 /// renders.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TokenizerInfo<'a> {
     /// Only where the configuration has none.
     #[serde(skip_serializing_if = "Option::is_none")]

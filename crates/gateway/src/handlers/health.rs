@@ -6,13 +6,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use http::StatusCode;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access::Trusted;
 use crate::state::AppState;
 
-#[derive(Serialize)]
-struct Health {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Health {
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
@@ -20,8 +21,8 @@ struct Health {
     workers: Vec<WorkerHealth>,
 }
 
-#[derive(Serialize)]
-struct WorkerHealth {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct WorkerHealth {
     address: String,
     ready: bool,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -38,8 +39,8 @@ pub(crate) async fn live() -> Response {
     .into_response()
 }
 
-#[derive(Serialize)]
-struct Version {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Version {
     version: &'static str,
 }
 

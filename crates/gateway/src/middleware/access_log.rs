@@ -124,6 +124,8 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
             routes.next().map_or("/v2/other", |route| route.label())
         }
         Some("/metrics") => "/metrics",
+        Some("/openapi.json") => "/openapi.json",
+        Some("/docs") => "/docs",
         _ => "other",
     }
 }

@@ -18,6 +18,7 @@ mod lifecycle;
 mod messages;
 mod messages_tools;
 mod models;
+mod openapi;
 mod preparing;
 mod rate_limits;
 mod responses;

@@ -1,6 +1,7 @@
 //! One message of a conversation, and how a chat template sees it. Owns roles, content and tool calls
 //! of earlier turns; knows no template's wishes beyond what all of them share.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ const MAX_PARTS: usize = 4_096;
 const MAX_TOOL_CALLS: usize = 128;
 
 /// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     System,

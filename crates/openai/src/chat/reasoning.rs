@@ -8,7 +8,7 @@ use crate::error::ApiError;
 use crate::reader::{self, Fields};
 
 /// OpenAI's levels; which of them a model knows is its template's.
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// What a request asks of the model's reasoning; absent fields leave it to the model.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,6 +1,7 @@
 //! The items of a conversation: what clients send in `input`, and what a response's `output` lists. Owns their
 //! shapes and their parsing; what a model reads of them is `messages`'.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -27,7 +28,7 @@ pub enum InputItem {
 }
 
 /// One item of a conversation. Serializes as the API lists it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Item {
     Message(MessageItem),
@@ -40,7 +41,7 @@ pub enum Item {
 }
 
 /// How far an item came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     InProgress,
@@ -49,7 +50,7 @@ pub enum Status {
 }
 
 /// What somebody said.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MessageItem {
     pub id: String,
     pub status: Status,
@@ -58,7 +59,7 @@ pub struct MessageItem {
 }
 
 /// A part of a message.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
     InputText {
@@ -95,7 +96,7 @@ impl Part {
 }
 
 /// A call that the model made.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FunctionCall {
     pub id: String,
     pub status: Status,
@@ -109,7 +110,7 @@ pub struct FunctionCall {
 }
 
 /// A call of a custom tool, which takes a text.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CustomToolCall {
     pub id: String,
     pub status: Status,
@@ -122,7 +123,7 @@ pub struct CustomToolCall {
 }
 
 /// What a call returned.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FunctionCallOutput {
     pub id: String,
     pub status: Status,
@@ -131,7 +132,7 @@ pub struct FunctionCallOutput {
 }
 
 /// A text, or parts of it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum CallOutput {
     Text(String),
@@ -139,7 +140,7 @@ pub enum CallOutput {
 }
 
 /// What the model thought before it answered.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Reasoning {
     pub id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -164,7 +165,7 @@ impl Reasoning {
 }
 
 /// A part of the reasoning.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Thought {
     SummaryText { text: String },

@@ -1,5 +1,6 @@
 //! The list of a response's input items: which page is asked for, and its shape.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::item::Item;
@@ -64,8 +65,8 @@ fn invalid(param: &str, value: &str, hint: &str) -> ApiError {
     .with_code(code::INVALID_VALUE)
 }
 
-#[derive(Serialize)]
-struct ItemList<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ItemList<'a> {
     object: &'static str,
     data: &'a [&'a Item],
     first_id: Option<&'a str>,

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -53,7 +54,7 @@ impl fmt::Display for ResponseId {
 }
 
 /// What a request asked for, as the response repeats it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Settings {
     /// Always false.
     pub background: bool,
@@ -106,14 +107,14 @@ impl Settings {
 }
 
 /// `reasoning` of a request.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ReasoningSettings {
     pub effort: Option<String>,
     pub summary: Option<String>,
 }
 
 /// `text` of a request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TextSettings {
     pub format: Value,
     pub verbosity: String,
@@ -134,7 +135,7 @@ pub struct Head {
 }
 
 /// How far a response came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ResponseStatus {
     InProgress,
@@ -143,13 +144,13 @@ pub(super) enum ResponseStatus {
     Failed,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct IncompleteDetails {
     pub(super) reason: &'static str,
 }
 
 /// Why a response failed, in the words that SDKs know.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Failure<'a> {
     code: &'static str,
     message: &'a str,
@@ -170,7 +171,7 @@ impl<'a> Failure<'a> {
 }
 
 /// Token counts in the names of this endpoint.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct ResponseUsage {
     input_tokens: u64,
     input_tokens_details: InputTokensDetails,
@@ -179,14 +180,14 @@ pub(super) struct ResponseUsage {
     total_tokens: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct InputTokensDetails {
     cached_tokens: u64,
     /// Of a cache that is paid for; always 0.
     cache_write_tokens: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct OutputTokensDetails {
     reasoning_tokens: u64,
 }
@@ -209,7 +210,7 @@ impl From<&Usage> for ResponseUsage {
 }
 
 /// The object.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct ResponseObject<'a> {
     pub(super) id: String,
     pub(super) object: &'static str,

@@ -1,0 +1,126 @@
+//! The OpenAPI document of the gateway's HTTP API, and a page of it for people. Owns how they are put together:
+//! bodies are the tables' and types' of inflight-openai and inflight-anthropic, and paths `operations`'.
+
+mod operations;
+mod page;
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use inflight_openai::error_schema;
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use self::operations::{Body, Error, OPERATIONS, Operation, Place};
+
+/// The document as JSON. It is made once.
+pub(crate) fn json() -> Bytes {
+    static JSON: OnceLock<Bytes> = OnceLock::new();
+    let made = JSON.get_or_init(|| Bytes::from(document().to_string()));
+    made.clone()
+}
+
+/// The page as HTML. It is made once.
+pub(crate) fn page() -> Bytes {
+    static PAGE: OnceLock<Bytes> = OnceLock::new();
+    let made = PAGE.get_or_init(|| Bytes::from(page::html(&document())));
+    made.clone()
+}
+
+fn document() -> Value {
+    let mut settings = SchemaSettings::draft2020_12().for_serialize();
+    settings.definitions_path = "/components/schemas".into();
+    settings.meta_schema = None;
+    let mut generator = settings.into_generator();
+    let mut paths: Map<String, Value> = Map::new();
+    for operation in OPERATIONS {
+        let item = paths.entry(operation.path).or_insert_with(|| json!({}));
+        item[operation.method.as_str()] = described(operation, &mut generator);
+    }
+    let mut schemas = generator.take_definitions(true);
+    schemas.insert("Error".to_owned(), error_schema());
+    schemas.insert(
+        "AnthropicError".to_owned(),
+        inflight_anthropic::error::error_schema(),
+    );
+    schemas.insert(
+        "TritonError".to_owned(),
+        json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}),
+    );
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Inflight",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Large language models behind the OpenAI API, Anthropic's Messages API and KServe. \
+                A key is needed only where the gateway was started with one. Fields of a request that are not \
+                listed are ignored and reported in the response header `x-inflight-ignored-fields`; those in \
+                `x-inflight-refused-fields` are a 400.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    })
+}
+
+fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
+    let mut answers = Map::new();
+    let mut content = json!({});
+    content[operation.answer.media_type()] = json!({"schema": operation.answer.schema(generator)});
+    if operation.streams {
+        content["text/event-stream"] = json!({"schema": {"type": "string"}});
+    }
+    answers.insert(
+        "200".to_owned(),
+        json!({"description": operation.answer_text(), "content": content}),
+    );
+    if let Some(error) = operation.error.reference() {
+        answers.insert(
+            "default".to_owned(),
+            json!({
+                "description": "What failed, and what to do.",
+                "content": {"application/json": {"schema": {"$ref": error}}},
+            }),
+        );
+    }
+    let mut described = json!({
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "responses": answers,
+    });
+    let parameters: Vec<Value> = operation.parameters().map(parameter).collect();
+    if !parameters.is_empty() {
+        described["parameters"] = parameters.into();
+    }
+    if let Some(schema) = operation.body.schema() {
+        described["requestBody"] = json!({
+            "required": operation.body != Body::AnyOrNone,
+            "content": {"application/json": {"schema": schema}},
+        });
+    }
+    if operation.error != Error::None {
+        // The first: where the gateway was started without a key.
+        described["security"] = json!([{}, {"bearer": []}, {"x-api-key": []}]);
+    }
+    described
+}
+
+fn parameter((name, place, schema): (&str, Place, Value)) -> Value {
+    json!({
+        "name": name,
+        "in": place.as_str(),
+        "required": place == Place::Path,
+        "schema": schema,
+    })
+}
+
+#[cfg(test)]
+mod tests;

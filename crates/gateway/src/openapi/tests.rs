@@ -1,0 +1,130 @@
+//! The document is what is served: every path of the router and of KServe's is in it, and nothing else.
+
+use std::collections::BTreeSet;
+
+use inflight_rest::{Method as KserveMethod, NoRoute, Route};
+
+use super::operations::Method;
+use super::*;
+
+/// A path as a client writes it.
+fn concrete(path: &str) -> String {
+    let path = path.replace("{version}", "1");
+    path.replace("{name}", "m")
+        .replace("{model}", "m")
+        .replace("{id}", "resp_1")
+}
+
+#[test]
+fn every_route_is_in_the_document_and_nothing_else() {
+    let routed: BTreeSet<String> = crate::router::routes()
+        .into_iter()
+        .map(|(path, _)| path.replace("{*model}", "{model}"))
+        .filter(|path| path != "/v2/{*rest}")
+        .collect();
+    let documented: BTreeSet<String> = OPERATIONS
+        .iter()
+        .map(|operation| operation.path.to_owned())
+        .filter(|path| !path.starts_with("/v2/"))
+        .collect();
+    assert_eq!(routed, documented);
+}
+
+/// Which row of the document a call of KServe's is; a new call needs one.
+fn documented_as(route: &Route, is_post: bool) -> &'static str {
+    let model =
+        |name: &inflight_rest::ModelRef, any: &'static str, version: &'static str| match name
+            .version
+            .is_empty()
+        {
+            true => any,
+            false => version,
+        };
+    match route {
+        Route::Live => "server_live",
+        Route::Ready => "server_ready",
+        Route::ServerMetadata => "server_metadata",
+        Route::ModelReady(name) => model(name, "model_ready", "version_ready"),
+        Route::ModelMetadata(name) => model(name, "model_metadata", "version_metadata"),
+        Route::ModelConfig(name) => model(name, "model_config", "version_config"),
+        Route::Statistics(name) if name.name.is_empty() => "statistics",
+        Route::Statistics(name) => model(name, "model_statistics", "version_statistics"),
+        Route::Infer(name) => model(name, "infer", "version_infer"),
+        Route::Generate(name) => model(name, "generate", "version_generate"),
+        Route::GenerateStream(name) => model(name, "generate_stream", "version_generate_stream"),
+        Route::TraceSettings(name) => match (name.is_empty(), is_post) {
+            (true, false) => "trace_settings",
+            (true, true) => "change_trace_settings",
+            (false, false) => "model_trace_settings",
+            (false, true) => "change_model_trace_settings",
+        },
+        Route::LogSettings if is_post => "change_log_settings",
+        Route::LogSettings => "log_settings",
+        Route::RepositoryIndex => "repository_index",
+        Route::Load(_) => "load_model",
+        Route::Unload(_) => "unload_model",
+    }
+}
+
+#[test]
+fn every_call_of_kserves_is_in_the_document_and_nothing_else() {
+    let mut found = 0;
+    for operation in OPERATIONS.iter().filter(|one| one.path.starts_with("/v2")) {
+        let path = concrete(operation.path);
+        let (method, other) = match operation.method {
+            Method::Get => (KserveMethod::Get, KserveMethod::Post),
+            _ => (KserveMethod::Post, KserveMethod::Get),
+        };
+        let route = Route::parse(method, &path).unwrap_or_else(|_| panic!("{path}"));
+        let is_post = method == KserveMethod::Post;
+        assert_eq!(documented_as(&route, is_post), operation.id);
+        let both = OPERATIONS.iter().filter(|one| one.path == operation.path);
+        match (both.count(), Route::parse(other, &path)) {
+            (1, parsed) => assert_eq!(parsed, Err(NoRoute::WrongMethod(method)), "{path}"),
+            (_, parsed) => assert_eq!(parsed, Ok(route), "{path}"),
+        }
+        found += 1;
+    }
+    // As many as `documented_as` names.
+    assert_eq!(found, 27);
+}
+
+#[test]
+fn references_lead_somewhere_and_ids_are_distinct() {
+    fn references(value: &Value, all: &mut Vec<String>) {
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    match value.as_str() {
+                        Some(target) if name == "$ref" => all.push(target.to_owned()),
+                        _ => references(value, all),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, all)),
+            _ => {}
+        }
+    }
+    let document = document();
+    let mut all = Vec::new();
+    references(&document, &mut all);
+    assert!(all.len() > 40);
+    for target in all {
+        let pointer = target.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{target}");
+    }
+    let ids: BTreeSet<&str> = OPERATIONS.iter().map(|operation| operation.id).collect();
+    assert_eq!(ids.len(), OPERATIONS.len());
+}
+
+#[test]
+fn the_page_has_every_operation_and_runs_nothing() {
+    let page = page::html(&document());
+    for operation in OPERATIONS {
+        assert!(page.contains(operation.path), "{}", operation.path);
+    }
+    assert!(page.contains("<code>temperature</code>") && page.contains("0.0 to 2.0"));
+    for foreign in ["<script", "http://", "https://", "src="] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+}

@@ -1,0 +1,67 @@
+"""`/openapi.json` of `inflight serve`: valid by its specification, and true of answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from support import http
+from support.servers import MODEL_NAME, Server
+
+
+@pytest.fixture(scope="module")
+def document(server: Server) -> Any:
+    return http.get(server.http, "/openapi.json").json()
+
+
+def check(document: Any, path: str, method: str, answer: Any, status: str = "200") -> None:
+    """Holds an answer to the schema that the document has for it."""
+    content = document["paths"][path][method]["responses"][status]["content"]
+    schema = {**content["application/json"]["schema"], "components": document["components"]}
+    jsonschema.Draft202012Validator(schema).validate(answer.json())
+
+
+def test_the_document_is_valid(document: Any) -> None:
+    assert list(OpenAPIV31SpecValidator(document).iter_errors()) == []
+    assert document["info"]["version"]
+
+
+def test_answers_have_the_schemas_of_the_document(document: Any, server: Server) -> None:
+    hi: list[Any] = [{"role": "user", "content": "Hi"}]
+    asked: dict[str, Any] = {"model": MODEL_NAME, "max_tokens": 4}
+    tool: Any = {"type": "function", "name": "f", "strict": True}
+    response: dict[str, Any] = {"model": MODEL_NAME, "input": "Hi", "max_output_tokens": 32}
+    for path, body in [
+        ("/v1/chat/completions", {**asked, "messages": hi, "logprobs": True, "top_logprobs": 2}),
+        ("/v1/chat/completions", {**asked, "messages": hi, "prompt_logprobs": 1, "return_token_ids": True}),
+        ("/v1/completions", {**asked, "prompt": "Hi", "logprobs": 2, "echo": True}),
+        ("/v1/embeddings", {"model": MODEL_NAME, "input": ["a", "b"]}),
+        ("/v1/embeddings", {"model": MODEL_NAME, "input": "a", "encoding_format": "base64"}),
+        ("/v1/responses", response),
+        ("/v1/responses", {**response, "tools": [tool], "tool_choice": "required"}),
+        ("/v1/messages", {**asked, "messages": hi}),
+        ("/v1/messages/count_tokens", {"model": MODEL_NAME, "messages": hi}),
+        ("/tokenize", {"prompt": "Hi", "return_token_strs": True}),
+        ("/detokenize", {"tokens": [5]}),
+    ]:
+        answer = http.post(server.http, path, body)
+        assert answer.status == 200, answer
+        schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        jsonschema.Draft202012Validator(schema).validate(body)
+        check(document, path, "post", answer)
+        refused = http.post(server.http, path, {**body, "model": 5})
+        assert refused.status == 400
+        check(document, path, "post", refused, "default")
+    for path in ("/v1/models", "/tokenizer_info", "/health/ready", "/health/live", "/version"):
+        check(document, path, "get", http.get(server.http, path))
+    check(document, "/v1/models/{model}", "get", http.get(server.http, f"/v1/models/{MODEL_NAME}"))
+
+
+def test_the_page_stands_alone(server: Server) -> None:
+    page = http.get(server.http, "/docs").body.decode()
+    assert "/v1/chat/completions" in page
+    assert "http://" not in page
+    assert "https://" not in page
