@@ -1,7 +1,7 @@
 //! The content blocks of a message. Owns their shapes, and which role may send which; how they become messages
 //! of a chat is `conversation`'s.
 
-use inflight_openai::chat::Role;
+use inflight_openai::chat::{Image, Role};
 use inflight_openai::reader::{self, Fields};
 use inflight_openai::{ApiError, IgnoredFields};
 use serde_json::value::RawValue;
@@ -16,6 +16,7 @@ const MAX_BLOCKS: usize = 4_096;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Block {
     Text(String),
+    Image(Image),
     ToolUse {
         id: String,
         name: String,
@@ -89,6 +90,7 @@ fn read_block(
     let kind = required(&mut block, "type")?;
     let read = match (kind.as_str(), role) {
         ("text", _) => Block::Text(required(&mut block, "text")?),
+        ("image", Role::User) => Block::Image(read_image(param, &mut block)?),
         ("tool_use", Role::Assistant) => Block::ToolUse {
             id: required(&mut block, "id")?,
             name: required(&mut block, "name")?,
@@ -116,9 +118,53 @@ fn read_block(
     Ok(read)
 }
 
+/// What the API's models read.
+const MEDIA_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
+
+/// Reads an image's `source`: a file in base64, or a URL.
+fn read_image(param: &str, block: &mut Fields<'_>) -> Result<Image, ApiError> {
+    let raw = block.require("source")?;
+    let mut source = Fields::of_value(&block.param("source"), raw)?;
+    let kind = required(&mut source, "type")?;
+    let url = match kind.as_str() {
+        "url" => required(&mut source, "url")?,
+        "base64" => {
+            let media_type = required(&mut source, "media_type")?;
+            if !MEDIA_TYPES.contains(&media_type.as_str()) {
+                let param = source.param("media_type");
+                let message = format!(
+                    "Invalid value for `{param}`: `{}`. Send `image/jpeg`, `image/png`, `image/gif` or `image/webp`.",
+                    reader::shortened(&media_type)
+                );
+                return Err(ApiError::invalid_request(param, message));
+            }
+            format!(
+                "data:{media_type};base64,{}",
+                required(&mut source, "data")?
+            )
+        }
+        other => {
+            let param = source.param("type");
+            let message = format!(
+                "`{param}` is `{}`, which is not supported. Send a source of type `base64` or `url`.",
+                reader::shortened(other)
+            );
+            return Err(ApiError::unsupported(param, message));
+        }
+    };
+    let path = param.to_owned();
+    Ok(Image { path, url })
+}
+
 /// The error of a block that cannot stand there.
 fn refused(param: &str, kind: &str, role: Role) -> ApiError {
-    let known = ["tool_use", "tool_result", "thinking", "redacted_thinking"];
+    let known = [
+        "image",
+        "tool_use",
+        "tool_result",
+        "thinking",
+        "redacted_thinking",
+    ];
     let shown = reader::shortened(kind);
     let message = if known.contains(&kind) {
         match role {
@@ -129,7 +175,7 @@ fn refused(param: &str, kind: &str, role: Role) -> ApiError {
                 "`{param}` is a block of type `{shown}` in a message of the role `{}`. Send it in a message of \
                  the role `{}`.",
                 role.as_str(),
-                if kind == "tool_result" {
+                if matches!(kind, "tool_result" | "image") {
                     "user"
                 } else {
                     "assistant"
@@ -138,7 +184,7 @@ fn refused(param: &str, kind: &str, role: Role) -> ApiError {
         }
     } else {
         format!(
-            "`{param}` is a block of type `{shown}`, and this model reads only text. Send blocks of type `text`."
+            "`{param}` is a block of type `{shown}`, which is not supported. Send blocks of type `text` or `image`."
         )
     };
     ApiError::unsupported(param, message)

@@ -89,6 +89,7 @@ impl Conversation {
     fn add(&mut self, role: Role, block: Block) -> Result<(), ApiError> {
         match block {
             Block::Text(text) => self.add_text(role, text),
+            Block::Image(image) => self.last(role).add_image(image),
             Block::Unreadable => {
                 self.last(role);
             }
@@ -136,7 +137,7 @@ impl Conversation {
 
     /// Adds text to the last message, or a message of its own after one of another role.
     fn add_text(&mut self, role: Role, text: String) {
-        join(&mut self.last(role).content, &text);
+        self.last(role).add_text(&text);
     }
 
     /// The last message, which is a new one if the last one was another's.

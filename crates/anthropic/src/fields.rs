@@ -96,6 +96,7 @@ pub(crate) const FIELDS: &[(&str, Treatment)] = &[
     ("messages.content", Applied),
     ("content.type", Applied),
     ("content.text", Applied),
+    ("content.source", Applied),
     ("content.cache_control", Applied),
     ("content.citations", Ignored(&[])),
     ("content.id", Applied),

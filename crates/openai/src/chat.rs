@@ -1,12 +1,15 @@
 //! The chat completions request. Owns its parsing and what only chat has; shared fields are
 //! `generation`'s. Knows no template: messages are kept as the template will see them.
 
+mod image;
 mod message;
 mod reasoning;
 mod tools;
 
 use serde_json::{Map, Value};
 
+pub use image::{Detail, Image, Part};
+pub(crate) use image::{misplaced, take as take_image};
 pub use message::{Function, Message, Role, ToolCall};
 pub use reasoning::Reasoning;
 pub(crate) use reasoning::{EFFORTS, take_effort};

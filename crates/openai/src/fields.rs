@@ -330,6 +330,8 @@ pub(crate) const FIELDS: &[Field] = &[
         "Send that turn's transcript as `content`.",
     ),
     ignored(Chat, "messages.annotations", &[]),
+    // How closely a model looks is its processor's choice.
+    ignored(Chat, "messages.content.image_url.detail", &["\"auto\""]),
 ];
 
 /// The row of `name`, if it belongs to `endpoint`.

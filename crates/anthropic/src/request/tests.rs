@@ -290,9 +290,26 @@ fn mistakes_are_refused_by_the_name_of_their_field() {
             "`text`",
         ),
         (
-            block(json!({"type": "image", "source": {}})),
+            block(json!({"type": "image"})),
+            "messages[0].content[0].source",
+            "Missing",
+        ),
+        (
+            block(json!({"type": "image", "source": {"type": "file", "file_id": "f"}})),
+            "messages[0].content[0].source.type",
+            "`base64`",
+        ),
+        (
+            block(json!({"type": "image", "source": {
+                "type": "base64", "media_type": "image/bmp", "data": "AA"}})),
+            "messages[0].content[0].source.media_type",
+            "`image/bmp`",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": [
+                {"type": "image", "source": {"type": "url", "url": "https://a/b"}}]}]}),
             "messages[0].content[0]",
-            "`image`",
+            "`user`",
         ),
         (
             block(json!({"type": "document", "source": {}})),
@@ -475,4 +492,43 @@ fn any_bytes_are_a_request_or_a_400() {
     ] {
         assert_eq!(parse(bytes).unwrap_err().status(), 400);
     }
+}
+
+#[test]
+fn images_keep_their_places_among_the_texts() {
+    let read = parsed(json!({"messages": [
+        {"role": "user", "content": [
+            {"type": "text", "text": "What"},
+            {"type": "image", "cache_control": {"type": "ephemeral"},
+             "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+            {"type": "text", "text": "is this?"},
+        ]},
+        {"role": "user", "content": [
+            {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}]},
+    ]}));
+    assert!(read.ignored.is_empty(), "{:?}", read.ignored);
+    // Turns of one role are one message.
+    let [message] = read.request.messages.as_slice() else {
+        panic!("not one message");
+    };
+    let images: Vec<(&str, &str)> = message
+        .images()
+        .map(|image| (image.path.as_str(), image.url.as_str()))
+        .collect();
+    assert_eq!(
+        images,
+        [
+            ("messages[0].content[1]", "data:image/png;base64,AA=="),
+            ("messages[1].content[0]", "https://a/b.png"),
+        ]
+    );
+    assert_eq!(
+        serde_json::to_value(message).unwrap()["content"],
+        json!([
+            {"type": "text", "text": "What"},
+            {"type": "image"},
+            {"type": "text", "text": "is this?"},
+            {"type": "image"},
+        ])
+    );
 }

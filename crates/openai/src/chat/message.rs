@@ -2,11 +2,13 @@
 //! of earlier turns; knows no template's wishes beyond what all of them share.
 
 use schemars::JsonSchema;
+use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::CUSTOM_INPUT;
+use super::image::{self, Image, Part};
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
 use crate::ignored::IgnoredFields;
@@ -51,24 +53,58 @@ impl Role {
     }
 }
 
-/// A message. Serializes to what chat templates read: `role`, `content` (always a string) and, where
-/// there are some, `name`, `tool_calls`, `tool_call_id`, `reasoning_content`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A message. Serializes to what chat templates read: `role`, `content` (a string, or a list of parts where there are
+/// images) and, where there are some, `name`, `tool_calls`, `tool_call_id`, `reasoning_content`.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub role: Role,
     /// Text parts are joined by a line break, null is empty: a template that expects a string fails
     /// on anything else.
     pub content: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The parts in their order, where an image is among them; else empty.
+    pub parts: Vec<Part>,
     pub name: Option<String>,
     /// Of an assistant's earlier turn; `function_call` of the old API is one call here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// An assistant's earlier reasoning, which some templates render.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Content<'a> {
+            Text(&'a str),
+            Parts(&'a [Part]),
+        }
+        #[derive(Serialize)]
+        struct Seen<'a> {
+            role: Role,
+            content: Content<'a>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            name: Option<&'a str>,
+            #[serde(skip_serializing_if = "<[ToolCall]>::is_empty")]
+            tool_calls: &'a [ToolCall],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            tool_call_id: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            reasoning_content: Option<&'a str>,
+        }
+        let seen = Seen {
+            role: self.role,
+            content: match self.parts.as_slice() {
+                [] => Content::Text(&self.content),
+                parts => Content::Parts(parts),
+            },
+            name: self.name.as_deref(),
+            tool_calls: &self.tool_calls,
+            tool_call_id: self.tool_call_id.as_deref(),
+            reasoning_content: self.reasoning_content.as_deref(),
+        };
+        seen.serialize(serializer)
+    }
 }
 
 impl Message {
@@ -77,11 +113,56 @@ impl Message {
         Self {
             role,
             content,
+            parts: Vec::new(),
             name: None,
             tool_calls: Vec::new(),
             tool_call_id: None,
             reasoning_content: None,
         }
+    }
+
+    /// A message of these parts: a text, unless an image is among them.
+    pub fn of_parts(role: Role, mut parts: Vec<Part>) -> Self {
+        if let [Part::Text(text)] = parts.as_mut_slice() {
+            return Self::new(role, std::mem::take(text));
+        }
+        let texts = parts.iter().filter_map(|part| match part {
+            Part::Text(text) => Some(text.as_str()),
+            Part::Image(_) => None,
+        });
+        let texts: Vec<&str> = texts.collect();
+        let (content, has_images) = (texts.join("\n"), texts.len() < parts.len());
+        Self {
+            parts: if has_images { parts } else { Vec::new() },
+            ..Self::new(role, content)
+        }
+    }
+
+    /// Adds an image after what the message has.
+    pub fn add_image(&mut self, image: Image) {
+        if self.parts.is_empty() && !self.content.is_empty() {
+            self.parts.push(Part::Text(self.content.clone()));
+        }
+        self.parts.push(Part::Image(image));
+    }
+
+    /// Adds text after what the message has.
+    pub fn add_text(&mut self, text: &str) {
+        if !self.parts.is_empty() && !text.is_empty() {
+            self.parts.push(Part::Text(text.to_owned()));
+        }
+        if !self.content.is_empty() && !text.is_empty() {
+            self.content.push('\n');
+        }
+        self.content.push_str(text);
+    }
+
+    /// The images, in their order.
+    pub fn images(&self) -> impl Iterator<Item = &Image> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Image(image) => Some(image),
+        })
     }
 }
 
@@ -115,7 +196,7 @@ impl Message {
         let path = format!("messages[{index}]");
         let mut fields = Fields::of_value(&path, raw)?;
         let role = read_role(&mut fields)?;
-        let content = read_content(&mut fields, role)?;
+        let content = read_content(&mut fields, role, ignored)?;
         let name = fields.string("name")?;
         if role == Role::Function && name.is_none() {
             return Err(fields.missing("name"));
@@ -145,18 +226,17 @@ impl Message {
         let reasoning_content = fields.string("reasoning_content")?;
         let reasoning = fields.string("reasoning")?;
         let reasoning_content = reasoning_content.or(reasoning);
-        let content = content.or(refusal);
+        let content = content.or(refusal.map(|text| vec![Part::Text(text)]));
         if content.is_none() && role != Role::Assistant {
             return Err(fields.missing("content"));
         }
         fields.finish(Endpoint::Chat, "messages.", ignored)?;
         Ok(Self {
-            role,
-            content: content.unwrap_or_default(),
             name,
             tool_calls,
             tool_call_id,
             reasoning_content,
+            ..Self::of_parts(role, content.unwrap_or_default())
         })
     }
 }
@@ -179,60 +259,77 @@ fn read_role(fields: &mut Fields<'_>) -> Result<Role, ApiError> {
         })
 }
 
-/// A string, null, or a list of text parts; `None` if the field is absent, or null for an assistant.
-fn read_content(fields: &mut Fields<'_>, role: Role) -> Result<Option<String>, ApiError> {
+/// A string, null, or a list of parts; `None` if the field is absent, or null for an assistant.
+fn read_content(
+    fields: &mut Fields<'_>,
+    role: Role,
+    ignored: &mut IgnoredFields,
+) -> Result<Option<Vec<Part>>, ApiError> {
     let param = fields.param("content");
     if !fields.has("content") {
         return Ok(None);
     }
     let Some(raw) = fields.take("content") else {
-        return Ok((role != Role::Assistant).then(String::new));
+        return Ok((role != Role::Assistant).then(Vec::new));
     };
     match raw.get().as_bytes().first() {
         Some(b'"') => serde_json::from_str(raw.get())
-            .map(Some)
+            .map(|text| Some(vec![Part::Text(text)]))
             .map_err(|_| wrong_type(&param, "a string", raw)),
         Some(b'[') => {
-            let mut texts = Vec::new();
+            let mut parts = Vec::new();
             for (part, raw) in reader::list(&param, raw, MAX_PARTS)?
                 .into_iter()
                 .enumerate()
             {
-                texts.push(read_part(&format!("{param}[{part}]"), raw)?);
+                parts.push(read_part(&format!("{param}[{part}]"), raw, role, ignored)?);
             }
-            Ok(Some(texts.join("\n")))
+            Ok(Some(parts))
         }
-        _ => Err(wrong_type(
-            &param,
-            "a string or an array of text parts",
-            raw,
-        )),
+        _ => Err(wrong_type(&param, "a string or an array of parts", raw)),
     }
 }
 
-fn read_part(path: &str, raw: &RawValue) -> Result<String, ApiError> {
+fn read_part(
+    path: &str,
+    raw: &RawValue,
+    role: Role,
+    ignored: &mut IgnoredFields,
+) -> Result<Part, ApiError> {
     // Some clients put bare strings in the list.
     if let Ok(text) = serde_json::from_str::<String>(raw.get()) {
-        return Ok(text);
+        return Ok(Part::Text(text));
     }
     let mut part = Fields::of_value(path, raw)?;
     let kind = part.string("type")?.ok_or_else(|| part.missing("type"))?;
     let field = match kind.as_str() {
         "text" | "input_text" | "output_text" => "text",
         "refusal" => "refusal",
+        // The second is the name in `/v1/responses`.
+        "image_url" | "input_image" if role == Role::User => {
+            let (image, _) = image::take(
+                path,
+                &mut part,
+                "messages.content.image_url.detail",
+                ignored,
+            )?;
+            return Ok(Part::Image(image));
+        }
+        "image_url" | "input_image" => return Err(image::misplaced(path, &kind, role.as_str())),
         other => {
             return Err(ApiError::unsupported(
                 path,
                 format!(
-                    "`{path}` is a part of type `{}`, and this model reads only text. Send parts \
-                     of type `text`.",
+                    "`{path}` is a part of type `{}`, which is not supported. Send parts of type `text` or \
+                     `image_url`.",
                     reader::shortened(other)
                 ),
             )
             .with_code(code::UNSUPPORTED_VALUE));
         }
     };
-    part.string(field)?.ok_or_else(|| part.missing(field))
+    let text = part.string(field)?.ok_or_else(|| part.missing(field))?;
+    Ok(Part::Text(text))
 }
 
 impl ToolCall {

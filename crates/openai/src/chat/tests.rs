@@ -349,10 +349,50 @@ fn bad_values_are_named_with_openai_words() {
         (
             json!({"messages": [{"role": "user", "content": [
                 {"type": "text", "text": "What is this?"},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+                {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
             ]}]}),
             "messages[0].content[1]",
             "unsupported_value",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": [
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+            ]}]}),
+            "messages[0].content[0]",
+            "unsupported_value",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+            "messages[0].content[0].image_url",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [
+                {"type": "image_url", "image_url": 5}
+            ]}]}),
+            "messages[0].content[0].image_url",
+            "invalid_type",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [
+                {"type": "image_url", "image_url": {}}
+            ]}]}),
+            "messages[0].content[0].image_url.url",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [
+                {"type": "image_url", "image_url": {"url": "data:", "detail": "most"}}
+            ]}]}),
+            "messages[0].content[0].image_url.detail",
+            "invalid_value",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [
+                {"type": "input_image", "file_id": "file-1"}
+            ]}]}),
+            "messages[0].content[0].file_id",
+            "unsupported_parameter",
         ),
         (
             json!({"messages": [{"role": "tool", "content": "5"}]}),
@@ -880,4 +920,50 @@ proptest! {
             prop_assert!(error.param.unwrap().starts_with(name));
         }
     }
+}
+
+#[test]
+fn images_keep_their_places_among_the_texts() {
+    let parsed = accept(json!({"messages": [
+        {"role": "user", "content": [
+            {"type": "text", "text": "What"},
+            {"type": "image_url", "image_url": {"url": "https://a/b.png", "detail": "low"}},
+            {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "auto"},
+            {"type": "text", "text": "is this?"},
+        ]},
+        {"role": "user", "content": [{"type": "text", "text": "So"}, {"type": "text", "text": "so."}]},
+    ]}));
+    let [first, second] = parsed.request.messages.as_slice() else {
+        panic!("not two messages");
+    };
+    let images: Vec<(&str, &str)> = first
+        .images()
+        .map(|image| (image.path.as_str(), image.url.as_str()))
+        .collect();
+    assert_eq!(
+        images,
+        [
+            ("messages[0].content[1]", "https://a/b.png"),
+            ("messages[0].content[2]", "data:image/png;base64,AA"),
+        ]
+    );
+    // As text: what knows nothing of images reads this.
+    assert_eq!(first.content, "What\nis this?");
+    assert_eq!(
+        serde_json::to_value(first).unwrap(),
+        json!({"role": "user", "content": [
+            {"type": "text", "text": "What"},
+            {"type": "image"},
+            {"type": "image"},
+            {"type": "text", "text": "is this?"},
+        ]})
+    );
+    assert_eq!(
+        serde_json::to_value(second).unwrap(),
+        json!({"role": "user", "content": "So\nso."})
+    );
+    assert_eq!(
+        parsed.ignored.header_value().as_deref(),
+        Some("messages.content.image_url.detail")
+    );
 }

@@ -53,6 +53,7 @@ pub(super) const RESPONSES: &[Field] = &[
         "Moderation is not supported. Leave it out and moderate the answer yourself.",
     ),
     refused(Responses, "image", &[], NO_SUCH),
+    ignored(Responses, "input.content.detail", &["\"auto\""]),
     refused(Responses, "access_programs", &[], NO_SUCH),
     // Chat's names.
     refused(Responses, "messages", &[], "Send `input` instead."),

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::chat::Role;
+use crate::chat::{Detail, Role, misplaced, take_image};
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
 use crate::ignored::IgnoredFields;
@@ -65,6 +65,13 @@ pub enum Part {
     InputText {
         text: String,
     },
+    InputImage {
+        detail: Detail,
+        image_url: String,
+        /// Where it was in its request, for errors.
+        #[serde(skip)]
+        path: String,
+    },
     OutputText {
         /// Always empty: nothing is cited.
         annotations: [(); 0],
@@ -86,11 +93,12 @@ impl Part {
         }
     }
 
-    /// Its text.
+    /// Its text; an image has none.
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::InputText { text } | Self::OutputText { text, .. } => text,
             Self::Refusal { refusal } => refusal,
+            Self::InputImage { .. } => "",
         }
     }
 }
@@ -260,12 +268,14 @@ impl Item {
         // Of an item that an earlier answer listed; what it says is in its other fields.
         fields.take("status");
         let item = match kind.as_deref() {
-            None | Some("message") => Self::Message(read_message(&mut fields, id)?),
+            None | Some("message") => Self::Message(read_message(&mut fields, id, ignored)?),
             Some("function_call") => Self::FunctionCall(read_call(&mut fields, id)?),
-            Some("function_call_output") => Self::FunctionCallOutput(read_output(&mut fields, id)?),
+            Some("function_call_output") => {
+                Self::FunctionCallOutput(read_output(&mut fields, id, ignored)?)
+            }
             Some("custom_tool_call") => Self::CustomToolCall(read_custom_call(&mut fields, id)?),
             Some("custom_tool_call_output") => {
-                Self::CustomToolCallOutput(read_output(&mut fields, id)?)
+                Self::CustomToolCallOutput(read_output(&mut fields, id, ignored)?)
             }
             Some("reasoning") => Self::Reasoning(read_reasoning(&mut fields, id)?),
             Some("item_reference") if id.is_empty() => return Err(fields.missing("id")),
@@ -302,11 +312,14 @@ impl Item {
 }
 
 fn part_weight(part: &Part) -> usize {
-    let logprobs = match part {
+    let more = match part {
         Part::OutputText { logprobs, .. } => logprobs.len() * 64,
+        Part::InputImage {
+            image_url, path, ..
+        } => image_url.len() + path.len(),
         _ => 0,
     };
-    size_of::<Part>() + part.text().len() + logprobs
+    size_of::<Part>() + part.text().len() + more
 }
 
 fn take_id(fields: &mut Fields<'_>, name: &str) -> Result<Option<String>, ApiError> {
@@ -324,7 +337,11 @@ fn take_id(fields: &mut Fields<'_>, name: &str) -> Result<Option<String>, ApiErr
     }
 }
 
-fn read_message(fields: &mut Fields<'_>, id: String) -> Result<MessageItem, ApiError> {
+fn read_message(
+    fields: &mut Fields<'_>,
+    id: String,
+    ignored: &mut IgnoredFields,
+) -> Result<MessageItem, ApiError> {
     // A label that some models give their own messages.
     fields.take("phase");
     let word = fields
@@ -346,7 +363,7 @@ fn read_message(fields: &mut Fields<'_>, id: String) -> Result<MessageItem, ApiE
         id,
         status: Status::Completed,
         role,
-        content: match read_content(&param, content)? {
+        content: match read_content(&param, content, role, ignored)? {
             CallOutput::Parts(parts) => parts,
             CallOutput::Text(text) if role == Role::Assistant => {
                 vec![Part::output(text, Vec::new())]
@@ -356,24 +373,46 @@ fn read_message(fields: &mut Fields<'_>, id: String) -> Result<MessageItem, ApiE
     })
 }
 
-/// A string or a list of text parts.
-fn read_content(param: &str, raw: &RawValue) -> Result<CallOutput, ApiError> {
+/// A string or a list of parts.
+fn read_content(
+    param: &str,
+    raw: &RawValue,
+    role: Role,
+    ignored: &mut IgnoredFields,
+) -> Result<CallOutput, ApiError> {
     match raw.get().as_bytes().first() {
         Some(b'"') => serde_json::from_str(raw.get())
             .map(CallOutput::Text)
             .map_err(|_| wrong_type(param, "a string", raw)),
         Some(b'[') => {
             let parts = reader::list(param, raw, MAX_PARTS)?.into_iter().enumerate();
-            let parts = parts.map(|(part, raw)| read_part(&format!("{param}[{part}]"), raw));
+            let parts =
+                parts.map(|(part, raw)| read_part(&format!("{param}[{part}]"), raw, role, ignored));
             parts.collect::<Result<_, _>>().map(CallOutput::Parts)
         }
-        _ => Err(wrong_type(param, "a string or an array of text parts", raw)),
+        _ => Err(wrong_type(param, "a string or an array of parts", raw)),
     }
 }
 
-fn read_part(path: &str, raw: &RawValue) -> Result<Part, ApiError> {
+fn read_part(
+    path: &str,
+    raw: &RawValue,
+    role: Role,
+    ignored: &mut IgnoredFields,
+) -> Result<Part, ApiError> {
     let mut part = Fields::of_value(path, raw)?;
     let kind = part.string("type")?.ok_or_else(|| part.missing("type"))?;
+    if kind == "input_image" {
+        if role != Role::User {
+            return Err(misplaced(path, &kind, role.as_str()));
+        }
+        let (image, detail) = take_image(path, &mut part, "input.content.detail", ignored)?;
+        return Ok(Part::InputImage {
+            detail,
+            image_url: image.url,
+            path: image.path,
+        });
+    }
     let mut text = |name: &str| part.string(name)?.ok_or_else(|| part.missing(name));
     match kind.as_str() {
         "input_text" | "text" => text("text").map(|text| Part::InputText { text }),
@@ -382,8 +421,8 @@ fn read_part(path: &str, raw: &RawValue) -> Result<Part, ApiError> {
         other => Err(ApiError::unsupported(
             path,
             format!(
-                "`{path}` is a part of type `{}`, and this model reads only text. Send parts of type \
-                 `input_text` or `output_text`.",
+                "`{path}` is a part of type `{}`, which is not supported. Send parts of type `input_text`, \
+                 `output_text` or `input_image`.",
                 reader::shortened(other)
             ),
         )
@@ -421,14 +460,18 @@ fn read_custom_call(fields: &mut Fields<'_>, id: String) -> Result<CustomToolCal
     })
 }
 
-fn read_output(fields: &mut Fields<'_>, id: String) -> Result<FunctionCallOutput, ApiError> {
+fn read_output(
+    fields: &mut Fields<'_>,
+    id: String,
+    ignored: &mut IgnoredFields,
+) -> Result<FunctionCallOutput, ApiError> {
     let call_id = take_id(fields, "call_id")?.ok_or_else(|| fields.missing("call_id"))?;
     let raw = fields.require("output")?;
     Ok(FunctionCallOutput {
         id,
         status: Status::Completed,
         call_id,
-        output: read_content(&fields.param("output"), raw)?,
+        output: read_content(&fields.param("output"), raw, Role::Tool, ignored)?,
     })
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::item::{CallOutput, CustomToolCall, FunctionCall, Item, MessageItem, Part, Reasoning};
-use crate::chat::{Function, Message, Role, ToolCall, in_namespace};
+use crate::chat::{self, Function, Image, Message, Role, ToolCall, in_namespace};
 
 /// The messages of `instructions` and `items`. Reasoning, text and calls that follow each other are one turn of
 /// the assistant; instructions join a system message that comes first, because many templates take only one.
@@ -64,8 +64,21 @@ fn add_message(messages: &mut Vec<Message>, item: &MessageItem) {
             }
             _ => messages.push(Message::new(item.role, text)),
         },
-        role => messages.push(Message::new(role, text)),
+        role => messages.push(Message::of_parts(role, chat_parts(&item.content))),
     }
+}
+
+fn chat_parts(parts: &[Part]) -> Vec<chat::Part> {
+    let parts = parts.iter().map(|part| match part {
+        Part::InputImage {
+            image_url, path, ..
+        } => chat::Part::Image(Image {
+            path: path.clone(),
+            url: image_url.clone(),
+        }),
+        part => chat::Part::Text(part.text().to_owned()),
+    });
+    parts.collect()
 }
 
 /// The assistant's turn at the end, if there is one and `fits` says that it takes more; else a new one.

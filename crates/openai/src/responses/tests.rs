@@ -169,8 +169,14 @@ fn what_cannot_be_served_is_refused_by_its_own_name() {
             "Missing",
         ),
         (
-            message(json!({"type": "input_image", "image_url": "data:"})),
-            "input[0].content[0]",
+            message(json!({"type": "input_image", "file_id": "f"})),
+            "input[0].content[0].file_id",
+            "`image_url`",
+        ),
+        (
+            json!({"input": [{"type": "function_call_output", "call_id": "c", "output": [
+                {"type": "input_image", "image_url": "data:"}]}]}),
+            "input[0].output[0]",
             "`input_image`",
         ),
         (
@@ -805,4 +811,31 @@ fn what_is_wrong_in_a_namespace_is_named() {
         let error = parse_value(&request(json!({"tools": tools}))).unwrap_err();
         assert_eq!(error.param.as_deref(), Some(param));
     }
+}
+
+#[test]
+fn images_are_parts_of_items_and_of_messages() {
+    let input = json!({"input": [{"role": "user", "content": [
+        {"type": "input_text", "text": "What is this?"},
+        {"type": "input_image", "image_url": "https://a/b.png", "detail": "high"},
+    ]}]});
+    let parsed = parse_value(&request(input)).unwrap();
+    assert_eq!(
+        parsed.ignored.header_value().as_deref(),
+        Some("input.content.detail")
+    );
+    let item = own(&parsed.request.input[0]);
+    // As the API lists it.
+    assert_eq!(
+        serde_json::to_value(&item).unwrap()["content"][1],
+        json!({"type": "input_image", "detail": "high", "image_url": "https://a/b.png"})
+    );
+    assert!(item.weight() > "https://a/b.png".len());
+    let chat = parsed.request.chat([].into_iter(), &[item]).unwrap();
+    let image = chat.messages[0].images().next().unwrap();
+    assert_eq!(
+        (image.path.as_str(), image.url.as_str()),
+        ("input[0].content[1]", "https://a/b.png")
+    );
+    assert_eq!(chat.messages[0].content, "What is this?");
 }
