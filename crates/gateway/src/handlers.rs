@@ -10,6 +10,7 @@ pub(crate) mod fallback;
 mod forced;
 mod generate;
 pub(crate) mod health;
+mod image_prompt;
 pub(crate) mod kserve;
 mod locate;
 pub(crate) mod messages;

@@ -9,6 +9,7 @@ use inflight_traces::DEFAULT_RATIO;
 
 use crate::address_file::{AddressFile, worker_address};
 use crate::api_key::{ApiKey, KeyFile};
+use crate::images::{HostRule, Network};
 use crate::log::LogFormat;
 use crate::model::for_model::ForModel;
 use crate::model::formats::FormatChoice;
@@ -155,6 +156,33 @@ pub struct GatewayOptions {
     /// Largest gRPC message, sent or received; 64 MiB is enough for the largest body once tokenized
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub grpc_max_message_bytes: usize,
+
+    /// Host that images may be fetched from: `cdn.example.com`, `*.example.com` or `*`, on the ports 80 and 443 or with
+    /// one of its own; repeat for several. By default, none, because the gateway would ask whomever its clients
+    /// name: images come in requests, as `data:` URLs
+    #[arg(long = "image-host", value_name = "HOST[:PORT]")]
+    pub image_hosts: Vec<HostRule>,
+
+    /// Addresses such hosts may have besides those of the public internet, such as `10.20.0.0/16`; repeat for several.
+    /// By default, none: private, local and special addresses are refused
+    #[arg(
+        long = "image-network",
+        value_name = "ADDRESS/BITS",
+        requires = "image_hosts"
+    )]
+    pub image_networks: Vec<Network>,
+
+    /// Largest image file; OpenAI's limit. All of a request fit three quarters of `--grpc-max-message-bytes` together
+    #[arg(long, value_name = "BYTES", default_value_t = 20 << 20)]
+    pub image_max_bytes: usize,
+
+    /// Images of one request; each costs a model hundreds of tokens
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub images_per_request: usize,
+
+    /// Seconds in which an image must have been fetched, redirects included; a slow host holds its request up
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub image_timeout_s: u64,
 
     /// Open requests, waiting ones included; more are refused with 429. A few times an engine's batch
     #[arg(long, value_name = "N", default_value_t = 4096)]

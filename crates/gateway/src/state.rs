@@ -9,6 +9,7 @@ use inflight_traces::Tracer;
 use crate::access::Access;
 use crate::admission::Admission;
 use crate::guide::Guides;
+use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
 use crate::model::formats::Formats;
 use crate::options::GatewayOptions;
@@ -29,6 +30,7 @@ pub(crate) struct AppState {
     pub metrics: Arc<Metrics>,
     pub admission: Admission,
     pub guides: Guides,
+    pub images: Images,
     /// What `/v1/responses` answered.
     pub responses: Arc<ResponseStore>,
     pub formats: Formats,
@@ -63,6 +65,15 @@ impl AppState {
             metrics,
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),
             guides: Guides::default(),
+            images: Images::new(Rules {
+                hosts: options.image_hosts.clone(),
+                networks: options.image_networks.clone(),
+                max_bytes: options.image_max_bytes,
+                // A message has the prompt as well.
+                max_total_bytes: options.grpc_max_message_bytes / 4 * 3,
+                max_images: options.images_per_request,
+                timeout: Duration::from_secs(options.image_timeout_s),
+            }),
             responses: ResponseStore::new(Bounds {
                 entries: options.max_stored_responses,
                 bytes: options.stored_responses_bytes,

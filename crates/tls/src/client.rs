@@ -136,7 +136,7 @@ fn config(files: &ClientFiles) -> Result<ClientConfig, TlsError> {
     Ok(config)
 }
 
-fn server_name(host: &str) -> Result<ServerName<'static>, HandshakeError> {
+pub(crate) fn server_name(host: &str) -> Result<ServerName<'static>, HandshakeError> {
     let name = ServerName::try_from(host.to_owned());
     name.map_err(|_| HandshakeError::Name(host.to_owned()))
 }

@@ -8,6 +8,7 @@ mod files;
 mod first_byte;
 mod reloaded;
 mod server;
+mod web;
 
 pub use tokio_rustls::client::TlsStream as ClientStream;
 
@@ -15,6 +16,7 @@ pub use self::client::{ClientFiles, ClientTls, HandshakeError};
 pub use self::error::TlsError;
 pub use self::first_byte::FirstByte;
 pub use self::server::{ServerFiles, ServerStream, ServerTls};
+pub use self::web::WebTls;
 
 /// What a peer may speak, by its name in TLS (ALPN).
 pub const HTTP2: &[u8] = b"h2";

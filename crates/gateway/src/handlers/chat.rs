@@ -6,16 +6,19 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
-use inflight_openai::{ApiError, IgnoredFields, Parsed};
+use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
 use inflight_text::TemplateInput;
+use serde_json::Value;
 
 use super::answer;
 use super::generate::{self, Prepared};
+use super::image_prompt;
 use super::locate::locate;
 use super::prompt::{self, SpecialTokens};
 use super::response;
 use crate::admission::Work;
 use crate::error::HttpError;
+use crate::images::Wanted;
 use crate::model::served::ServedModel;
 use crate::state::AppState;
 use crate::stream::tells::Shape;
@@ -51,6 +54,9 @@ pub(super) fn prepare_parsed(
     let model = locate(state, &request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
+    image_prompt::check(&model.served, &messages)?;
+    let images = state.images.read(image_prompt::images(&messages))?;
+    check_truncation(&request.generation, &images)?;
     let files = model.served.text.as_deref();
     let format = state.formats.of(&model.entry.name, files);
     let mut text = render(&model.served, messages, &request.template, &mut ignored)?;
@@ -73,7 +79,21 @@ pub(super) fn prepare_parsed(
         prompts: vec![prompt],
         answer,
         ignored,
+        images: images.into(),
     })
+}
+
+/// Refuses to cut a prompt with images: a placeholder might be cut, and its image stay.
+fn check_truncation(generation: &Generation, images: &[Wanted]) -> Result<(), ApiError> {
+    let extensions = generation.extensions.as_deref();
+    let truncates = extensions.is_some_and(|asked| asked.truncate_prompt_tokens.is_some());
+    if images.is_empty() || !truncates {
+        return Ok(());
+    }
+    Err(ApiError::unsupported(
+        "truncate_prompt_tokens",
+        "`truncate_prompt_tokens` is not supported for a conversation with images. Send fewer messages.",
+    ))
 }
 
 /// The prompt of a conversation, by the model's chat template. Reports the fields that the template does not read.
@@ -83,6 +103,7 @@ pub(super) fn render(
     options: &TemplateOptions,
     ignored: &mut IgnoredFields,
 ) -> Result<String, ApiError> {
+    image_prompt::check(served, &messages)?;
     let template = served.chat_template().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",
@@ -111,17 +132,32 @@ pub(super) fn render(
         ignored.add(field);
     }
     let last = messages.last().map(|message| message.content.clone());
-    let messages = serde_json::to_value(&messages).map_err(|error| {
-        tracing::error!(%error, "cannot pass messages to the template");
-        ApiError::internal()
-    })?;
-    let input = TemplateInput {
-        messages,
+    let mut input = TemplateInput {
+        messages: Value::Null,
         tools,
         add_generation_prompt: options.add_generation_prompt,
         extra: kwargs,
     };
-    let text = template.render(&input).map_err(|error| {
+    let text = if image_prompt::images(&messages).next().is_some() {
+        let once = |messages| {
+            template.render(&TemplateInput {
+                messages,
+                ..input.clone()
+            })
+        };
+        match image_prompt::render(&messages, once) {
+            Ok(None) => return Err(image_prompt::not_shown(&messages)),
+            Ok(Some(text)) => Ok(text),
+            Err(error) => Err(error),
+        }
+    } else {
+        input.messages = serde_json::to_value(&messages).map_err(|error| {
+            tracing::error!(%error, "cannot pass messages to the template");
+            ApiError::internal()
+        })?;
+        template.render(&input)
+    };
+    let text = text.map_err(|error| {
         if error.is_temporary() {
             tracing::error!(%error, "the model's chat template cannot be rendered");
             return ApiError::unavailable(

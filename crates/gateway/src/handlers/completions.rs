@@ -8,7 +8,7 @@ use axum::response::Response;
 use inflight_openai::ApiError;
 use inflight_openai::completions::{self, Prompt};
 
-use super::generate::{self, Prepared};
+use super::generate::{self, Pictures, Prepared};
 use super::locate::locate;
 use super::prompt::{self, SpecialTokens};
 use super::response;
@@ -59,5 +59,6 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         generation: request.generation,
         prompts,
         ignored: parsed.ignored,
+        images: Pictures::default(),
     })
 }

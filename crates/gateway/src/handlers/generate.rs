@@ -12,10 +12,12 @@ use super::deadline::deadline;
 use super::locate::{Located, no_worker};
 use super::prompt::PreparedPrompt;
 use super::unanswered::Unanswered;
-use crate::admission::{Admitted, Work};
+use crate::admission::{Admitted, BodyMemory, Work};
 use crate::client::Client;
+use crate::images::{Files, Wanted};
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
+use crate::model::sampling_params::ImageFiles;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
@@ -41,12 +43,15 @@ pub(super) struct Received {
 pub(super) struct Arrival {
     context: RequestContext,
     admitted: Admitted,
+    client: Option<Arc<Client>>,
 }
 
 impl Arrival {
     /// For calls that are no stream of the gateway's own.
     pub(super) fn call(self) -> CallContext {
-        let Self { context, admitted } = self;
+        let Self {
+            context, admitted, ..
+        } = self;
         CallContext {
             request_id: context.id,
             // Its calls may be many, and at once.
@@ -69,12 +74,38 @@ pub(super) struct Prepared {
     /// Where answers may be more than text.
     pub(super) answer: Option<AnswerOptions>,
     pub(super) ignored: IgnoredFields,
+    /// Of the one prompt of a chat.
+    pub(super) images: Pictures,
+}
+
+/// The images of a request.
+#[derive(Debug, Default)]
+pub(super) struct Pictures {
+    pub(super) wanted: Vec<Wanted>,
+    /// What their files hold until the answer begins.
+    memory: BodyMemory,
+}
+
+impl From<Vec<Wanted>> for Pictures {
+    fn from(wanted: Vec<Wanted>) -> Self {
+        let memory = BodyMemory::default();
+        Self { wanted, memory }
+    }
 }
 
 impl Prepared {
     fn may_drop_guide(&self) -> bool {
         let answer = self.answer.as_ref();
         answer.is_some_and(|answer| answer.may_drop_guide)
+    }
+
+    /// Gives the prompt its images.
+    fn add_images(&mut self, Files { files, held }: Files) {
+        self.images.memory = held;
+        if let Some(prompt) = self.prompts.first_mut() {
+            let extras = prompt.params.extras.get_or_insert_default();
+            extras.images = ImageFiles(files);
+        }
     }
 
     /// Leaves the answer to the model; it is checked when it is there.
@@ -112,7 +143,11 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
     let body = request_body::read(&parts.headers, body, limit, &state.admission, client).await?;
     let admitted = state.admission.admit(client)?;
     context.trace.received();
-    let arrival = Arrival { context, admitted };
+    let arrival = Arrival {
+        context,
+        admitted,
+        client: client.cloned(),
+    };
     Ok(Received { arrival, body })
 }
 
@@ -157,6 +192,12 @@ impl Received {
                 }
                 verdict => verdict?,
             }
+        }
+        let wanted = std::mem::take(&mut prepared.images.wanted);
+        if !wanted.is_empty() {
+            let client = arrival.client.as_ref();
+            let files = state.images.collect(&state.admission, client, wanted);
+            prepared.add_images(files.await?);
         }
         if state.first_token_timeout.is_some() && prepared.model.served.triton().is_none() {
             // Otherwise the first token of an answer in one piece arrives with its last.
@@ -213,7 +254,9 @@ pub(super) fn start<'a>(
     prepared: &'a Prepared,
     arrival: Arrival,
 ) -> Result<Unanswered<'a>, ApiError> {
-    let Arrival { context, admitted } = arrival;
+    let Arrival {
+        context, admitted, ..
+    } = arrival;
     let located = &prepared.model;
     let mut route = Route::new(
         &located.served.description.content_hash,

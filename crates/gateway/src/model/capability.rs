@@ -41,6 +41,7 @@ pub(crate) enum Capability {
     ShowStops,
     Truncation,
     Embeddings,
+    Images,
 }
 
 impl Capability {
@@ -67,6 +68,7 @@ impl Capability {
             Self::Priority => Some(names::PRIORITY),
             Self::Lora => Some(names::LORA),
             Self::Embeddings => Some(names::EMBEDDINGS),
+            Self::Images => Some(names::IMAGES),
             Self::TokenPrompt
             | Self::TopK
             | Self::TopP
@@ -162,7 +164,8 @@ fn triton_lacks(
         | Capability::StructuralFormats
         | Capability::TopLogProbs
         | Capability::PromptLogProbs
-        | Capability::Embeddings => Some(unsupported()),
+        | Capability::Embeddings
+        | Capability::Images => Some(unsupported()),
         Capability::Usage => (model.text.is_none() && !triton.counts_tokens()).then(|| {
             format!(
                 "needs a token count, which the Triton model `{name}` does not report; start the \

@@ -1,7 +1,10 @@
 //! The parameters of one prompt's generation, every default filled in. Plain values between the API's
 //! request and a server's tensors; named after TensorRT-LLM's `SamplingParams`.
 
+use std::fmt;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 /// Everything about one prompt's generation except the prompt. `None` among the sampler's settings is
 /// neutral and is not sent.
@@ -57,6 +60,18 @@ pub(crate) struct Extras {
     /// Triton's level, 1 first.
     pub priority: Option<u32>,
     pub lora_task_id: Option<u64>,
+    pub images: ImageFiles,
+}
+
+/// The files of the prompt's images, in the order of their placeholders.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct ImageFiles(pub Vec<Bytes>);
+
+impl fmt::Debug for ImageFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Megabytes are nothing for a log.
+        write!(f, "ImageFiles({})", self.0.len())
+    }
 }
 
 /// What the output must match, as `GuidedDecodingParams` has it.

@@ -13,6 +13,7 @@ mod custom_tools;
 mod deadlines;
 mod errors;
 mod failover;
+mod images;
 mod kserve;
 mod lifecycle;
 mod messages;

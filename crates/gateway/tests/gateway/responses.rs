@@ -245,7 +245,7 @@ async fn errors_name_the_fields_of_this_endpoint() {
             json!({"input": [{"type": "message", "role": "user", "content": [
                 {"type": "input_image", "image_url": "data:"}]}]}),
             "input[0].content[0]",
-            "unsupported_value",
+            "unsupported_parameter",
         ),
     ] {
         let answer = gateway.post(PATH, &request(fields.clone())).await;

@@ -151,6 +151,10 @@ fn write_extras(request: &mut RequestBuilder, extras: &Extras) {
     if let Some(task) = extras.lora_task_id {
         request.scalar("lora_task_id", task);
     }
+    let images = &extras.images.0;
+    if !images.is_empty() {
+        request.push_bytes(names::IMAGES, &[1, images.len() as i64], images);
+    }
     if let Some(level) = extras.priority {
         let level = ParameterChoice::Int64Param(i64::from(level));
         request.parameter(names::PRIORITY, level);

@@ -1,0 +1,146 @@
+//! Images of requests: from what clients name to the files that workers get. Owns the limits on their number, size,
+//! place and time. Knows a file's kind by its first bytes, and decodes none: that is the worker's work, beside the model.
+
+mod data_url;
+mod fetch;
+mod network;
+mod rules;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use inflight_openai::ApiError;
+use inflight_openai::chat::Image;
+use parking_lot::Mutex;
+
+use crate::admission::{Admission, BodyMemory};
+use crate::client::Client;
+
+use fetch::Fetcher;
+pub(crate) use network::Network;
+pub(crate) use rules::{HostRule, Rules};
+use rules::{Refusal, Target, check_kind};
+
+/// How images are read, shared by all requests.
+#[derive(Debug)]
+pub(crate) struct Images {
+    rules: Rules,
+    fetcher: Fetcher,
+}
+
+/// An image of a request that may be had.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Where the request has it.
+    path: String,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    File(Bytes),
+    Remote(Target),
+}
+
+/// The files of a request's images, in their order, and the memory that they hold.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    pub files: Vec<Bytes>,
+    pub held: BodyMemory,
+}
+
+impl Images {
+    /// Images under these rules.
+    pub(crate) fn new(rules: Rules) -> Self {
+        let fetcher = Fetcher::new(rules.timeout);
+        Self { rules, fetcher }
+    }
+
+    /// Checks what can be checked without asking anybody, and takes files out of `data:` URLs.
+    ///
+    /// # Errors
+    /// 400 with the path of the image that cannot be had.
+    pub(crate) fn read<'a>(
+        &self,
+        images: impl Iterator<Item = &'a Image>,
+    ) -> Result<Vec<Wanted>, ApiError> {
+        let mut wanted = Vec::new();
+        let mut bytes = 0;
+        for image in images {
+            let refused = |refusal: Refusal| refusal.at(&image.path);
+            if wanted.len() == self.rules.max_images {
+                return Err(refused(Refusal::TooMany {
+                    limit: self.rules.max_images,
+                }));
+            }
+            let source = if data_url::is_data(&image.url) {
+                let file = data_url::file(&image.url, self.rules.max_bytes).map_err(refused)?;
+                check_kind(&file).map_err(refused)?;
+                bytes += file.len();
+                self.check_total(bytes).map_err(refused)?;
+                Source::File(file)
+            } else {
+                Source::Remote(Target::parse(&image.url, &self.rules).map_err(refused)?)
+            };
+            wanted.push(Wanted {
+                path: image.path.clone(),
+                source,
+            });
+        }
+        Ok(wanted)
+    }
+
+    /// Fetches what is elsewhere, all at once.
+    ///
+    /// # Errors
+    /// 400 with the path of the image that cannot be had; 503 where requests hold too much memory already.
+    pub(crate) async fn collect(
+        &self,
+        admission: &Admission,
+        client: Option<&Arc<Client>>,
+        wanted: Vec<Wanted>,
+    ) -> Result<Files, ApiError> {
+        let held = Mutex::new((BodyMemory::of(client), 0));
+        // Counts what comes as it comes, for all images of the request together.
+        let hold = |more: usize| -> Result<(), Stop> {
+            let (memory, total) = &mut *held.lock();
+            *total += more;
+            self.check_total(*total).map_err(Stop::Refused)?;
+            admission.hold(memory, *total).map_err(Stop::Busy)
+        };
+        let files = wanted.into_iter().map(|Wanted { path, source }| {
+            let hold = &hold;
+            async move {
+                let file = match source {
+                    Source::File(file) => hold(file.len()).map(|()| file),
+                    Source::Remote(target) => self.fetcher.fetch(&self.rules, target, hold).await,
+                };
+                file.map_err(|stop| match stop {
+                    Stop::Refused(refusal) => refusal.at(&path),
+                    Stop::Busy(error) => error,
+                })
+            }
+        });
+        let files = try_join_all(files).await?;
+        let (held, _) = held.into_inner();
+        Ok(Files { files, held })
+    }
+
+    fn check_total(&self, bytes: usize) -> Result<(), Refusal> {
+        let limit = self.rules.max_total_bytes;
+        match bytes > limit {
+            true => Err(Refusal::TooLargeTogether { limit }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Why the reading of an image ended.
+#[derive(Debug)]
+enum Stop {
+    /// The image cannot be had.
+    Refused(Refusal),
+    /// Nothing can be had now.
+    Busy(ApiError),
+}
