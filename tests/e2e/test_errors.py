@@ -56,7 +56,7 @@ def _nothing_else_is_disturbed(server: Server) -> Any:
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages[0].content[0]",
-            "unsupported_value",
+            "unsupported_parameter",
         ),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", None),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),

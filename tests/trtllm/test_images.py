@@ -114,8 +114,10 @@ def test_images_reach_the_llm_beside_the_tokens(seeing: Any) -> None:
     assert [image.size for image in held["inputs"]["multi_modal_data"]["image"]] == [(3, 2), (4, 5)]
     # Placeholders are the same tokens whatever the images are: blocks of the cache must not be.
     assert held["cache_salt"] == hashlib.sha256(given.data).hexdigest()
+    # Of another prompt than the client's.
+    assert not any(row.cached for row in rows)
     seeing.enqueue([request_of({})])
-    collect(seeing, 9)
+    assert collect(seeing, 9)[9][0].cached == [double.CACHED]
     assert (double.REQUESTS[-1]["inputs"], double.REQUESTS[-1]["cache_salt"]) == ([10, 11, 12], None)
 
 

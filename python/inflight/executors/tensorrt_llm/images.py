@@ -19,6 +19,8 @@ from inflight.executors.tensorrt_llm.convert import Refused
 if TYPE_CHECKING:
     from PIL import Image
 
+#: The input with a request's image files.
+IMAGES = "inflight_images"
 #: What clients of the OpenAI API send; Pillow reads many more, and has had faults in most of them.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 #: Pixels of a request's images together: 192 MiB of RGB, above what a camera takes.

@@ -16,6 +16,7 @@ from inflight.executors.tensorrt_llm.engine_requests import (
     request_phase,
 )
 from inflight.executors.tensorrt_llm.fields import BY_TENSOR, FIELDS, Refusal, Target
+from inflight.executors.tensorrt_llm.images import IMAGES
 
 #: The field of GuidedDecodingParams that takes a guide of this type.
 _GUIDES = {
@@ -24,8 +25,6 @@ _GUIDES = {
     "ebnf_grammar": "grammar",
     "structural_tag": "structural_tag",
 }
-#: The input with a request's image files.
-IMAGES = "inflight_images"
 #: The end id of a request without one; `ignore_eos` sends the same to the engine.
 _NO_END = -1
 

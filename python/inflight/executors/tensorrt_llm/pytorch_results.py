@@ -47,7 +47,9 @@ class Progress:
         #: Sequence -> the logits last seen: a response of another sequence leaves them.
         self._logits: dict[int, Any] = {}
         #: Whether the tokens that the cache had, and the prompt's logits, have been reported.
-        self._reported_cached = self._reported_prompt = False
+        self._reported_prompt = False
+        # Of a prompt with images it would be those of what the model's processor made of it.
+        self._reported_cached = active.has_images
         self.final = False
 
     def read(self, result: Any, rows: Columns) -> None:

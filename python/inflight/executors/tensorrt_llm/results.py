@@ -16,6 +16,7 @@ import numpy as np
 from inflight.executors.base import FinishReason, NamedTensor, Request, StatusCode
 from inflight.executors.columns import Columns, Top
 from inflight.executors.tensorrt_llm.convert import pack_context_phase
+from inflight.executors.tensorrt_llm.images import IMAGES
 
 
 class Unusable(Exception):
@@ -31,6 +32,7 @@ class Active:
         "context_only",
         "end_id",
         "engine_id",
+        "has_images",
         "log_probs",
         "max_tokens",
         "prompt",
@@ -48,6 +50,7 @@ class Active:
         self.client_id = request.client_id
         self.engine_id: int | None = None
         self.end_id = request.end_id
+        self.has_images = any(tensor.name == IMAGES for tensor in request.tensors)
         self.max_tokens = request.max_tokens
         self.stop_words = request.stop_words
         self.beams = request.sampling_config.beam_width
