@@ -93,11 +93,10 @@ impl Access {
             request.extensions_mut().insert(Trusted);
         }
         if request.method() == Method::POST {
-            // KServe's clients name other types, or none. A page always says whose it is.
+            // KServe's clients name other types, or none, and may compress. A page always says whose it is.
             let is_kserve = error::is_kserve(request.uri().path());
-            match is_kserve && !request.headers().contains_key(header::ORIGIN) {
-                true => message::plain_body(request.headers())?,
-                false => message::json_body(request.headers())?,
+            if !is_kserve || request.headers().contains_key(header::ORIGIN) {
+                message::json_body(request.headers())?;
             }
         }
         Ok(())

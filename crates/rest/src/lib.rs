@@ -4,6 +4,7 @@
 //! What tensors a model has comes from the model's own metadata, so that every model can be served. Deliberately
 //! knows nothing of sockets, of keys and limits, of OpenAI, and of who generates.
 
+mod coding;
 mod error;
 mod events;
 pub mod generate;
@@ -14,6 +15,7 @@ mod serve;
 mod settings;
 mod tensor_json;
 
+pub use coding::Coding;
 pub use error::RestError;
 pub use route::{Method, ModelRef, NoRoute, Route};
 pub use serve::{Body, Call, Upstream, serve};

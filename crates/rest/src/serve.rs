@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tonic::{Extensions, Request, Status};
 
+use crate::coding::Coding;
 use crate::error::RestError;
 use crate::events::{EventBody, Item, Next, Responses};
 use crate::reflect::to_json;
@@ -293,13 +294,34 @@ async fn infer<U: Upstream>(
         .service()
         .model_infer(call.request(message))
         .await?;
-    let encoded = infer::write(response.get_ref(), &form)?;
-    let Some(length) = encoded.json_length else {
-        return Ok(with_type(JSON, Body::from(encoded.body)));
+    let infer::Encoded { body, json_length } = infer::write(response.get_ref(), &form)?;
+    let coding = Coding::accepted(&call.headers);
+    let (body, coding) = match coding {
+        Some(coding) => {
+            let work = move || {
+                let shrunk = coding.shrink(&body);
+                Ok(shrunk.map_or((body, None), |shrunk| (shrunk, Some(coding))))
+            };
+            upstream.work(bytes, work).await?
+        }
+        None => (body, None),
     };
-    let mut response = with_type(OCTETS, Body::from(encoded.body));
-    let length = HeaderValue::from(length);
-    response.headers_mut().insert(JSON_LENGTH, length);
+    let mut response = match json_length {
+        Some(length) => {
+            let mut response = with_type(OCTETS, Body::from(body));
+            // Of the body before it was compressed.
+            response
+                .headers_mut()
+                .insert(JSON_LENGTH, HeaderValue::from(length));
+            response
+        }
+        None => with_type(JSON, Body::from(body)),
+    };
+    if let Some(coding) = coding {
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_ENCODING, coding.name());
+        headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    }
     Ok(response)
 }
 

@@ -15,10 +15,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use inflight_kserve::accept::accept;
 use inflight_kserve::inference::ModelInferRequest;
-use inflight_rest::{Call, Method, NoRoute, RestError, Route, Upstream};
+use inflight_rest::{Call, Coding, Method, NoRoute, RestError, Route, Upstream};
 use inflight_tls::ServerTls;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tonic::codegen::http::{self, Request, Response, StatusCode, header};
 use tonic::transport::server::Connected;
@@ -59,7 +59,7 @@ pub(crate) async fn serve(
     let shared = Arc::new(Shared {
         service,
         max_body_bytes: limits.max_body_bytes,
-        bodies: Semaphore::new(units.min(Semaphore::MAX_PERMITS)),
+        bodies: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))),
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -110,7 +110,7 @@ struct Shared {
     service: Service,
     max_body_bytes: usize,
     /// Memory of bodies that have arrived in part.
-    bodies: Semaphore,
+    bodies: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -153,12 +153,7 @@ impl Shared {
             let text = "web pages may not use a worker; put a gateway in front of it";
             return Err(RestError::new(StatusCode::FORBIDDEN, text));
         }
-        let mut codings = parts.headers.get_all(header::CONTENT_ENCODING).iter();
-        if codings.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
-            let text =
-                "a compressed request body is not supported; send it without `Content-Encoding`";
-            return Err(RestError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
-        }
+        let coding = Coding::of_body(&parts.headers)?;
         let body = if is_post {
             let read = tokio::time::timeout(BODY_TIMEOUT, self.read(body)).await;
             read.unwrap_or_else(|_| {
@@ -170,6 +165,15 @@ impl Shared {
         } else {
             Bytes::new()
         };
+        let upstream = Own {
+            service: &self.service,
+            peer,
+        };
+        // Held until the call is answered: it costs its sender little.
+        let (body, _held) = match coding {
+            Some(coding) => self.expand(&upstream, coding, body).await?,
+            None => (body, None),
+        };
         let mut extensions = Extensions::new();
         if let Some(trace) = context_of(&parts.headers) {
             extensions.insert(trace);
@@ -180,11 +184,36 @@ impl Shared {
             body,
             extensions,
         };
-        let upstream = Own {
-            service: &self.service,
-            peer,
-        };
         inflight_rest::serve(&upstream, call).await
+    }
+
+    /// A compressed body as it was before, and its share of the memory for bodies.
+    async fn expand(
+        &self,
+        upstream: &Own<'_>,
+        coding: Coding,
+        body: Bytes,
+    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), RestError> {
+        let (bodies, limit, size) = (Arc::clone(&self.bodies), self.max_body_bytes, body.len());
+        let work = move || {
+            let mut held: Option<OwnedSemaphorePermit> = None;
+            let reserve = |total: usize| {
+                let have = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+                let more = total.div_ceil(UNIT).saturating_sub(have);
+                let more = u32::try_from(more).unwrap_or(u32::MAX);
+                let more = Arc::clone(&bodies).try_acquire_many_owned(more);
+                let more = more.map_err(|_| too_many())?;
+                match &mut held {
+                    Some(held) => held.merge(more),
+                    None => held = Some(more),
+                }
+                Ok::<_, RestError>(())
+            };
+            let body = coding.expand(&body, limit, reserve)?;
+            Ok((body, held))
+        };
+        // Most bodies become several times as large.
+        upstream.work(size.saturating_mul(8), work).await
     }
 
     /// A whole body. What has come of it counts in what all bodies may take, until it is whole.
@@ -211,10 +240,7 @@ impl Shared {
                 let more = u32::try_from(more).unwrap_or(u32::MAX);
                 let Ok(more) = self.bodies.try_acquire_many(more) else {
                     discard(body).await;
-                    return Err(Status::unavailable(
-                        "too many large bodies are arriving; retry later",
-                    )
-                    .into());
+                    return Err(too_many());
                 };
                 match &mut held {
                     Some(held) => held.merge(more),
@@ -237,6 +263,10 @@ impl Shared {
             rest.freeze()
         })
     }
+}
+
+fn too_many() -> RestError {
+    Status::unavailable("too many large bodies are arriving; retry later").into()
 }
 
 /// Reads on without keeping anything.

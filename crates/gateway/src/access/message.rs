@@ -69,7 +69,7 @@ pub(super) fn framing(headers: &HeaderMap) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// 415 otherwise.
-pub(super) fn plain_body(headers: &HeaderMap) -> Result<(), ApiError> {
+fn plain_body(headers: &HeaderMap) -> Result<(), ApiError> {
     let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
     if codings.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return Err(ApiError::unsupported_media_type(

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_openai::ApiError;
-use inflight_rest::{Call, Method, NoRoute, RestError, Route, Upstream};
+use inflight_rest::{Call, Coding, Method, NoRoute, RestError, Route, Upstream};
 use tonic::{Extensions, Status};
 
 use super::deadline::deadline;
@@ -18,7 +18,7 @@ use crate::admission::Work;
 use crate::client::Client;
 use crate::error;
 use crate::middleware::RequestContext;
-use crate::request_body;
+use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
 use crate::trace::Trace;
 use crate::upstream::forward::{CallContext, Forward, ForwardStream};
@@ -84,7 +84,12 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
     let until = deadline(&parts.headers, state.request_timeout, started)?;
     let body = if is_post {
         let (headers, limit) = (&parts.headers, state.max_body_bytes);
-        Some(request_body::read(headers, body, limit, &state.admission, client.as_ref()).await?)
+        let coding = Coding::of_body(headers)?;
+        let body = request_body::read(headers, body, limit, &state.admission, client.as_ref());
+        Some(match coding {
+            None => body.await?,
+            Some(coding) => expanded(state, coding, body.await?).await?,
+        })
     } else {
         None
     };
@@ -117,6 +122,27 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
     };
     let upstream = Sender { state };
     Ok(inflight_rest::serve(&upstream, call).await?)
+}
+
+/// A compressed body as it was before. What it becomes counts in the memory for bodies.
+async fn expanded(
+    state: &Arc<AppState>,
+    coding: Coding,
+    body: RequestBody,
+) -> Result<RequestBody, Failed> {
+    let RequestBody { bytes, mut held } = body;
+    let (shared, size) = (Arc::clone(state), bytes.len());
+    let work = move || {
+        let reserve = |more: usize| {
+            let reserved = shared.admission.hold(&mut held, size + more);
+            reserved.map_err(Failed::Here)
+        };
+        let expanded = coding.expand(&bytes, shared.max_body_bytes, reserve);
+        Ok(expanded.map(|bytes| RequestBody { bytes, held }))
+    };
+    // Most bodies become several times as large.
+    let bytes = size.saturating_mul(8);
+    state.admission.work(bytes, Work::Computes, work).await?
 }
 
 fn wrong_method(right: Method) -> Response {
