@@ -16,7 +16,6 @@ mod locate;
 pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
-pub(crate) mod openapi;
 mod prompt;
 mod response;
 pub(crate) mod responses;

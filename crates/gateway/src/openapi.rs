@@ -1,4 +1,4 @@
-//! The OpenAPI document of the gateway's HTTP API, and a page of it for people. Owns how they are put together:
+//! `/openapi.json` and `/docs`: the gateway's HTTP API for programs and for people. Owns how they are put together:
 //! bodies are the tables' and types' of inflight-openai and inflight-anthropic, and paths `operations`'.
 
 mod operations;
@@ -6,7 +6,9 @@ mod page;
 
 use std::sync::OnceLock;
 
+use axum::response::Response;
 use bytes::Bytes;
+use http::{HeaderValue, header};
 use inflight_openai::error_schema;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -14,18 +16,32 @@ use serde_json::{Map, Value, json};
 
 use self::operations::{Body, Error, OPERATIONS, Operation, Place};
 
-/// The document as JSON. It is made once.
-pub(crate) fn json() -> Bytes {
+/// Nothing on the page runs, and nothing is fetched for it.
+const POLICY: HeaderValue =
+    HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'");
+
+/// `GET /openapi.json`. The document is made once.
+pub(crate) async fn get_document() -> Response {
     static JSON: OnceLock<Bytes> = OnceLock::new();
     let made = JSON.get_or_init(|| Bytes::from(document().to_string()));
-    made.clone()
+    answer(made.clone(), "application/json")
 }
 
-/// The page as HTML. It is made once.
-pub(crate) fn page() -> Bytes {
+/// `GET /docs`. The page is made once.
+pub(crate) async fn get_page() -> Response {
     static PAGE: OnceLock<Bytes> = OnceLock::new();
     let made = PAGE.get_or_init(|| Bytes::from(page::html(&document())));
-    made.clone()
+    let mut response = answer(made.clone(), "text/html; charset=utf-8");
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY);
+    response
+}
+
+fn answer(body: Bytes, media_type: &'static str) -> Response {
+    let mut response = Response::new(body.into());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
 }
 
 fn document() -> Value {

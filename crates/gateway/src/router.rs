@@ -6,10 +6,11 @@ use axum::Router;
 use axum::routing::{MethodRouter, any, get, post};
 
 use crate::handlers::{
-    chat, completions, embeddings, fallback, health, kserve, messages, metrics, models, openapi,
-    responses, tokenize,
+    chat, completions, embeddings, fallback, health, kserve, messages, metrics, models, responses,
+    tokenize,
 };
 use crate::middleware;
+use crate::openapi;
 use crate::state::AppState;
 
 /// All routes over the shared state.
@@ -73,7 +74,7 @@ pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
         ("/v2", any(kserve::call)),
         ("/v2/{*rest}", any(kserve::call)),
         ("/metrics", get(metrics::metrics)),
-        ("/openapi.json", get(openapi::document)),
-        ("/docs", get(openapi::page)),
+        ("/openapi.json", get(openapi::get_document)),
+        ("/docs", get(openapi::get_page)),
     ]
 }
