@@ -74,11 +74,13 @@ EXAMPLES = {
     "LIMITS": "requests=60",
     "URL": "http://localhost:4317",
     "RATIO": "0.5",
+    "ADDRESS/BITS": "10.0.0.0/8",
     "[MODEL=]FILE|NAME": "plain",
 }
 
 #: Options that need another.
 NEEDS = {
+    "image-network": "--image-host=images.example",
     "tls-certificate": "--tls-key=keys",
     "tls-key": "--tls-certificate=keys",
     "key-limits": "--api-key-file=keys",
