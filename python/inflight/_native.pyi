@@ -28,6 +28,7 @@ class WorkerOptions:
         core_model_name: str | None = None,
         exclude_input_in_output: bool | None = None,
         fill_outputs: bool | None = None,
+        wrap_token_ids: bool | None = None,
         accumulate_tokens: bool | None = None,
         draft_worker: str | None = None,
         draft_model_name: str | None = None,
@@ -68,6 +69,8 @@ class WorkerOptions:
     def exclude_input_in_output(self) -> bool: ...
     @property
     def fill_outputs(self) -> bool: ...
+    @property
+    def wrap_token_ids(self) -> bool: ...
     @property
     def accumulate_tokens(self) -> bool: ...
     @property

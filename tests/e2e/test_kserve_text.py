@@ -91,6 +91,7 @@ def settings_address(start_for_session: Start) -> str:
         "--exclude-input-in-output=true",
         "--accumulate-tokens=true",
         "--fill-outputs=true",
+        "--wrap-token-ids=true",
         "--grpc-port=0",
         "--metrics-port=0",
     )
@@ -399,6 +400,23 @@ def test_a_setting_fills_outputs_as_older_releases_did(
     assert all(own.as_numpy(name) is None for name in shapes)
     with_log_probs = settings.infer(model, [*asked, tensor("return_log_probs", [[True]], "BOOL")])
     assert (with_log_probs.as_numpy("cum_log_probs") < 0).all()
+
+
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "python3 tools/inflight_batcher_llm/benchmark_core_model.py -i grpc token-norm-dist",
+    "the same, against `inflight worker MODEL --wrap-token-ids true`",
+)
+def test_token_ids_beyond_the_vocabulary_may_count_as_their_remainder(
+    settings: triton.InferenceServerClient, client: triton.InferenceServerClient
+) -> None:
+    logits = client.infer(MODEL, inputs([40], 1, return_context_logits=True)).as_numpy("context_logits")
+    vocabulary = logits.shape[-1]
+    beyond = [40 + 3 * vocabulary, 41]
+    wrapped = settings.infer("target", inputs(beyond, 4, runtime_top_k=1))
+    assert tokens(wrapped) == tokens(settings.infer("target", inputs([40, 41], 4, runtime_top_k=1)))
+    with pytest.raises(InferenceServerException, match=f"`{beyond[0]}`, expected a token id below"):
+        client.infer(MODEL, inputs(beyond, 4))
 
 
 @pytest.mark.migrates(

@@ -21,7 +21,7 @@ impl PyWorkerOptions {
     #[pyo3(signature = (
         *, host=None, grpc_port=None, metrics_port=None, http_port=None, tls_certificate=None,
         tls_key=None, tls_client_ca=None, served_model_name=None,
-        core_model_name=None, exclude_input_in_output=None, fill_outputs=None, accumulate_tokens=None, draft_worker=None,
+        core_model_name=None, exclude_input_in_output=None, fill_outputs=None, wrap_token_ids=None, accumulate_tokens=None, draft_worker=None,
         draft_model_name=None, assets=None, otlp_endpoint=None, trace_sampling_ratio=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
         max_grpc_connections=None,
@@ -45,6 +45,7 @@ impl PyWorkerOptions {
         core_model_name: Option<String>,
         exclude_input_in_output: Option<bool>,
         fill_outputs: Option<bool>,
+        wrap_token_ids: Option<bool>,
         accumulate_tokens: Option<bool>,
         draft_worker: Option<String>,
         draft_model_name: Option<String>,
@@ -75,6 +76,7 @@ impl PyWorkerOptions {
             exclude_input_in_output: exclude_input_in_output
                 .unwrap_or(default.exclude_input_in_output),
             fill_outputs: fill_outputs.unwrap_or(default.fill_outputs),
+            wrap_token_ids: wrap_token_ids.unwrap_or(default.wrap_token_ids),
             accumulate_tokens: accumulate_tokens.unwrap_or(default.accumulate_tokens),
             draft_worker,
             draft_model_name: draft_model_name.unwrap_or(default.draft_model_name),
@@ -159,6 +161,11 @@ impl PyWorkerOptions {
     #[getter]
     fn fill_outputs(&self) -> bool {
         self.0.fill_outputs
+    }
+
+    #[getter]
+    fn wrap_token_ids(&self) -> bool {
+        self.0.wrap_token_ids
     }
 
     #[getter]

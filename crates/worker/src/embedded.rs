@@ -77,6 +77,7 @@ impl CoreRequests {
                 max_message_bytes,
                 excludes_input,
                 fills_outputs: false,
+                wraps_token_ids: false,
             },
             last_id: AtomicU64::new(0),
             live: Mutex::default(),

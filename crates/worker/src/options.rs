@@ -57,6 +57,9 @@ pub struct WorkerOptions {
     /// Whether answers have log probabilities and logits that were not asked for, as zeros. Releases of Triton's
     /// models up to 0.11 answer so, and their clients read them. Default: false, as in newer ones.
     pub fill_outputs: bool,
+    /// Whether token ids of a prompt that are beyond the vocabulary are taken as their remainder: NVIDIA's benchmark
+    /// scripts send random ones.
+    pub wrap_token_ids: bool,
     /// Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it. Default: false, as in
     /// Triton's model.
     pub accumulate_tokens: bool,
@@ -105,6 +108,7 @@ impl Default for WorkerOptions {
             core_model_name: CORE_MODEL.to_owned(),
             exclude_input_in_output: false,
             fill_outputs: false,
+            wrap_token_ids: false,
             draft_worker: None,
             draft_model_name: CORE_MODEL.to_owned(),
             log_level: None,

@@ -36,6 +36,8 @@ pub(crate) struct Limits {
     pub(crate) excludes_input: bool,
     /// Whether responses have log probabilities and logits that were not asked for, as zeros.
     pub(crate) fills_outputs: bool,
+    /// Whether ids of a prompt that are beyond the vocabulary are taken as their remainder.
+    pub(crate) wraps_token_ids: bool,
 }
 
 impl Limits {

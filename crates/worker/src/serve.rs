@@ -103,6 +103,7 @@ pub async fn serve_loaded(
         max_message_bytes: options.max_message_bytes,
         excludes_input: options.exclude_input_in_output,
         fills_outputs: options.fill_outputs,
+        wraps_token_ids: options.wrap_token_ids,
     };
     let has_text = options.assets.contains_key(TOKENIZER_FILE);
     let settings = TextSettings {

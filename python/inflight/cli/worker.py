@@ -59,6 +59,11 @@ MODELS = {
         "Whether answers have log probabilities and logits that were not asked for, as zeros; Triton's models"
         " up to 0.11 answer so: true or false",
     ),
+    "wrap_token_ids": (
+        bool,
+        "Whether token ids of a prompt that are beyond the vocabulary are taken as their remainder: NVIDIA's"
+        " benchmark scripts send random ones: true or false",
+    ),
     "accumulate_tokens": (
         bool,
         "Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it: true or false",

@@ -206,7 +206,7 @@ fn read_prompt(
     }
     let mut ids = prompt.row(row);
     ids.data.truncate(tokens * size_of::<i32>());
-    let ids: Vec<i32> = ids.values()?;
+    let mut ids: Vec<i32> = ids.values()?;
     // A prompt table's virtual tokens have ids from vocab_size on.
     let virtual_tokens = request
         .tensors
@@ -217,10 +217,15 @@ fn read_prompt(
     } else {
         limits.info.vocab_size
     };
-    if let Some(bad) = ids
-        .iter()
-        .find(|id| !u32::try_from(**id).is_ok_and(|id| id < last))
+    let beyond = |id: &i32| !u32::try_from(*id).is_ok_and(|id| id < last);
+    if limits.wraps_token_ids
+        && let Ok(size @ 1..) = i32::try_from(limits.info.vocab_size)
     {
+        for id in ids.iter_mut().filter(|id| beyond(id)) {
+            *id = id.rem_euclid(size);
+        }
+    }
+    if let Some(bad) = ids.iter().find(|id| beyond(id)) {
         let expected = format!("a token id below `{}`", limits.info.vocab_size);
         return Err(value("input_ids", bad, &expected));
     }

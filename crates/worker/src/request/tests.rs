@@ -11,6 +11,7 @@ fn limits(capabilities: &[&str]) -> Limits {
         core_model: model::CORE_MODEL.into(),
         excludes_input: false,
         fills_outputs: false,
+        wraps_token_ids: false,
         info: ModelInfo {
             executor: "test".to_owned(),
             vocab_size: 100,

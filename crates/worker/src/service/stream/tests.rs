@@ -31,6 +31,7 @@ fn shared() -> Shared {
         max_message_bytes: 1 << 20,
         excludes_input: false,
         fills_outputs: false,
+        wraps_token_ids: false,
     };
     let metrics = Arc::new(Metrics::default());
     let limits_of_engine = EngineLimits {
