@@ -350,7 +350,7 @@ def test_log_probabilities_and_counts_come_with_the_text(
 
 @pytest.mark.migrates(
     "tensorrtllm_backend",
-    "requests with `random_seed` and `min_length`, as earlier releases call them",
+    "requests with `random_seed`, `min_length` and `output_log_probs`, as earlier releases call them",
     "inflight serve MODEL",
 )
 def test_names_of_older_releases_are_known(client: triton.InferenceServerClient, expected: str) -> None:
@@ -360,6 +360,8 @@ def test_names_of_older_releases_are_known(client: triton.InferenceServerClient,
         assert texts(client.infer(model, ask([PROMPT], **fixed) + older)) == [expected]
     asked = [*inputs([40, 41], 4, runtime_top_k=1, exclude_input_in_output=True), *older]
     assert len(tokens(client.infer(MODEL, asked))) >= 2
+    with_log_probs = client.infer(MODEL, [*asked, tensor("output_log_probs", [[True]], "BOOL")])
+    assert (with_log_probs.as_numpy("cum_log_probs") < 0).all()
 
 
 @pytest.mark.migrates(

@@ -426,6 +426,13 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     .needs(can::MIN_TOKENS, ZeroOrOne)
     .undeclared(),
     flag(
+        "output_log_probs",
+        "output_config.return_log_probs",
+        |f, v| f.return_log_probs |= v,
+    )
+    .needs(can::LOG_PROBS, Zero)
+    .undeclared(),
+    flag(
         "return_kv_cache_reuse_stats",
         "output_config.return_perf_metrics",
         |f, v| f.return_perf_metrics |= v,
