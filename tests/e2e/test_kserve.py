@@ -80,7 +80,6 @@ def test_what_is_not_there_is_refused_by_name(triton_client: triton.InferenceSer
         lambda: triton_client.load_model(MODEL),
         lambda: triton_client.unload_model(MODEL),
         lambda: triton_client.get_cuda_shared_memory_status(),
-        lambda: triton_client.get_trace_settings(MODEL),
     ]
     for call in calls:
         with pytest.raises(InferenceServerException, match=r"not supported|not allowed") as raised:
