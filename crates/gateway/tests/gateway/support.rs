@@ -108,7 +108,7 @@ impl Gateway {
                     None | Some("not connected yet") => {}
                     Some(reason) => return reason.to_owned(),
                 }
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::time::timeout(PATIENCE, poll)
