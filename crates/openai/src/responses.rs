@@ -23,7 +23,7 @@ pub fn object_schema(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<object::ResponseObject<'static>>()
 }
 
-/// The schema of a page of [`list`].
+/// The schema of a page of [`list()`].
 pub fn list_schema(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<list::ItemList<'static>>()
 }
