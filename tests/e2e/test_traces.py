@@ -323,4 +323,4 @@ def test_serve_gives_the_endpoint_to_its_worker_as_well(start: Start, kept: Coll
 def test_an_endpoint_that_is_none_is_told_at_once(start: Start, server: Server) -> None:
     process = start("gateway", "--port=0", f"--worker={server.grpc}", "--otlp-endpoint=grpc://x:1")
     assert process.wait() == 2
-    assert "`grpc://x:1` is no address of an OTLP collector" in process.log
+    assert "`grpc://x:1` is not the address of an OTLP collector" in process.log

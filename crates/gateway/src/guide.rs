@@ -1,5 +1,5 @@
 //! Checks guides before a worker sees them: a schema or a regular expression that cannot be followed is the
-//! client's error, with the place in the schema. Owns the bounds of the work, which runs on the pool, and a
+//! client's error, with the place in the schema. Owns the bounds of the work, which has threads of its own, and a
 //! memory of what was checked. Grammars are compiled by the worker alone: their notation is its own.
 
 mod compile;
@@ -8,19 +8,24 @@ mod text_grammar;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use inflight_openai::{ApiError, Guide, GuideKind};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::text_grammar::{TextGrammar, TextMatch};
-use crate::admission::{Admission, Work};
+use tokio::sync::Semaphore;
+
+pub(crate) use self::text_grammar::{Fit, TextGrammar, TextMatch};
 
 /// Verdicts in each of the two generations that are remembered.
 const REMEMBERED: usize = 1024;
-/// Larger than what [`Admission::work`] does at once: compiling takes milliseconds.
-const ON_THE_POOL: usize = 64 * 1024;
+/// Guides that are compiled at once. Most take milliseconds and some many seconds, so they have places of their own,
+/// and nothing but other guides waits for them.
+const COMPILING: usize = 2;
+/// How long a guide waits for such a place.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Many times what the deepest schema takes; only what is touched is memory.
 const STACK: usize = 64 << 20;
@@ -30,9 +35,19 @@ type Key = [u8; 32];
 type Verdict = Option<ApiError>;
 
 /// What was checked lately.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Guides {
     memory: Mutex<Memory>,
+    compiling: Arc<Semaphore>,
+}
+
+impl Default for Guides {
+    fn default() -> Self {
+        Self {
+            memory: Mutex::default(),
+            compiling: Arc::new(Semaphore::new(COMPILING)),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -60,11 +75,11 @@ impl Memory {
 }
 
 impl Guides {
-    /// Checks a guide, on the pool unless its verdict is remembered.
+    /// Checks a guide, on a thread of its own unless its verdict is remembered.
     ///
     /// # Errors
-    /// 400: it cannot be followed; 503 when too much work waits already.
-    pub(crate) async fn check(&self, admission: &Admission, guide: &Guide) -> Result<(), ApiError> {
+    /// 400: it cannot be followed; 503 when other guides take too long.
+    pub(crate) async fn check(&self, guide: &Guide) -> Result<(), ApiError> {
         let key = key(guide);
         let known = self.memory.lock().get(&key);
         let verdict = match known {
@@ -72,7 +87,7 @@ impl Guides {
             None => {
                 let guide = guide.clone();
                 let work = move || Ok(verdict(&guide).err());
-                let verdict = admission.work(ON_THE_POOL, Work::Computes, work).await?;
+                let verdict = self.in_turn(work).await?;
                 // What failed for want of a thread may pass next time.
                 if verdict.as_ref().is_none_or(|error| error.status() == 400) {
                     self.memory.lock().insert(key, verdict.clone());
@@ -83,20 +98,38 @@ impl Guides {
         verdict.map_or(Ok(()), Err)
     }
 
-    /// Compiles the grammar of a custom tool, on the pool.
+    /// Compiles the grammar of a custom tool, on a thread of its own.
     ///
     /// # Errors
-    /// 400: it cannot be followed; 503 when too much work waits already.
-    pub(crate) async fn compile(
-        &self,
-        admission: &Admission,
-        grammar: &Arc<TextGrammar>,
-    ) -> Result<(), ApiError> {
+    /// 400: it cannot be followed; 503 when other guides take too long.
+    pub(crate) async fn compile(&self, grammar: &Arc<TextGrammar>) -> Result<(), ApiError> {
         let grammar = Arc::clone(grammar);
         let work = move || {
             on_a_deep_stack(|| grammar.compile()).unwrap_or_else(|Panicked| Err(grammar.unread()))
         };
-        admission.work(ON_THE_POOL, Work::Computes, work).await
+        self.in_turn(work).await
+    }
+
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let turn = Arc::clone(&self.compiling).acquire_owned();
+        let turn = tokio::time::timeout(PATIENCE, turn).await;
+        let turn = turn.ok().and_then(Result::ok).ok_or_else(|| {
+            let text =
+                "The server is checking other schemas and grammars, which take long. Retry later.";
+            ApiError::unavailable(text)
+        })?;
+        let done = tokio::task::spawn_blocking(move || {
+            // Held until the work is done, also when the client has left meanwhile.
+            let _turn = turn;
+            work()
+        });
+        done.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "checking a guide failed");
+            Err(ApiError::internal())
+        })
     }
 }
 

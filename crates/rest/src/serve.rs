@@ -298,6 +298,8 @@ async fn infer<U: Upstream>(
     let coding = Coding::accepted(&call.headers);
     let (body, coding) = match coding {
         Some(coding) => {
+            // An answer may be much larger than its request.
+            let bytes = body.len();
             let work = move || {
                 let shrunk = coding.shrink(&body);
                 Ok(shrunk.map_or((body, None), |shrunk| (shrunk, Some(coding))))

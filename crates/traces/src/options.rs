@@ -16,7 +16,9 @@ pub struct TraceOptions {
 
 /// The endpoint is no URL of a collector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no address of an OTLP collector; use http://HOST:4317, or https://HOST:PORT")]
+#[error(
+    "`{0}` is not the address of an OTLP collector; use http://HOST:4317, or https://HOST:PORT"
+)]
 pub struct InvalidEndpoint(pub String);
 
 /// The URL of a collector that speaks OTLP over gRPC; `http://` may be left out.
@@ -39,11 +41,14 @@ pub fn endpoint(text: &str) -> Result<String, InvalidEndpoint> {
     }
 }
 
-/// A share of all requests.
+/// A share of all requests; [`DEFAULT_RATIO`] for an empty text, as a variable may be set.
 ///
 /// # Errors
 /// What it must be.
 pub fn ratio(text: &str) -> Result<f64, String> {
+    if text.is_empty() {
+        return Ok(DEFAULT_RATIO);
+    }
     let value = text.parse::<f64>().ok();
     let value = value.filter(|value| (0.0..=1.0).contains(value));
     value.ok_or_else(|| "must be from 0 to 1".to_owned())
@@ -78,10 +83,10 @@ mod tests {
     #[test]
     fn ratios_are_shares() {
         assert_eq!(
-            (ratio("0"), ratio("0.25"), ratio("1")),
+            (ratio("0"), ratio("0.25"), ratio("")),
             (Ok(0.0), Ok(0.25), Ok(1.0))
         );
-        for bad in ["", "-0.1", "1.1", "nan", "x"] {
+        for bad in ["-0.1", "1.1", "nan", "x"] {
             assert!(ratio(bad).is_err(), "{bad}");
         }
     }

@@ -182,7 +182,7 @@ fn warn_of_protocol() {
         if let Ok(protocol) = std::env::var(name)
             && !matches!(protocol.as_str(), "" | "grpc")
         {
-            tracing::warn!("`{name}` is `{protocol}`, but traces are exported over gRPC alone");
+            tracing::warn!("`{name}` is `{protocol}`, but traces are exported only over gRPC");
         }
     }
 }

@@ -20,6 +20,9 @@ use tonic::codegen::http::HeaderMap;
 
 use self::settings::{Asked, Effective, Settings, Turn};
 
+/// Characters of a client's text that a span keeps.
+const MAX_TEXT: usize = 256;
+
 /// Request parameters, and headers, that carry W3C trace context.
 const TRACE_PARENT: &str = "traceparent";
 const TRACE_STATE: &str = "tracestate";
@@ -77,6 +80,11 @@ pub(crate) struct Part {
 pub(crate) fn context_of(headers: &HeaderMap) -> Option<TraceContext> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     TraceContext::parse(text(TRACE_PARENT)?, text(TRACE_STATE))
+}
+
+/// A client's text, bounded: spans wait for the collector.
+fn shortened(text: &str) -> String {
+    text.chars().take(MAX_TEXT).collect()
 }
 
 /// That of one request, which a gateway sends beside the tensors.
@@ -161,8 +169,8 @@ impl Tracing {
             tracer: self.tracer.clone(),
             parent,
             context,
-            model: message.model_name.clone(),
-            request_id: message.id.clone(),
+            model: shortened(&message.model_name),
+            request_id: shortened(&message.id),
             method,
             started: Instant::now(),
             course: Mutex::default(),

@@ -18,6 +18,9 @@ const MAX_GRAMMAR_SIZE: usize = 8_000;
 const MAX_DEPTH: usize = 200;
 /// Of a grammar that texts are matched with: 1 to 2 kB each, made as texts need them.
 const MAX_LEXER_STATES: usize = 20_000;
+/// Ways in which what was read of a text may go on, at each byte. Grammars for people need some ten; ambiguous ones
+/// grow with the text, and so does the time that a byte takes.
+const MAX_ITEMS_IN_ROW: usize = 200;
 /// Bytes of a problem's words.
 const MAX_WORDS: usize = 300;
 
@@ -52,6 +55,7 @@ pub(super) fn matcher(grammar: impl FnOnce() -> TopLevelGrammar) -> Result<Match
         *factory.limits_mut() = ParserLimits {
             max_grammar_size: MAX_GRAMMAR_SIZE,
             max_lexer_states: MAX_LEXER_STATES,
+            max_items_in_row: MAX_ITEMS_IN_ROW,
             verbose_errors: false,
             ..ParserLimits::default()
         };

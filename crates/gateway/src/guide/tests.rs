@@ -161,11 +161,11 @@ fn hostile_guides_end_in_time() {
 
 #[tokio::test]
 async fn a_verdict_is_remembered() {
-    let (guides, admission) = (Guides::default(), Admission::new(1, 1, 1 << 20));
+    let guides = Guides::default();
     let bad = guide(GuideKind::JsonSchema, r#"{"not":{}}"#);
-    let first = guides.check(&admission, &bad).await.unwrap_err();
+    let first = guides.check(&bad).await.unwrap_err();
     assert_eq!(guides.memory.lock().recent.len(), 1);
-    assert_eq!(guides.check(&admission, &bad).await.unwrap_err(), first);
+    assert_eq!(guides.check(&bad).await.unwrap_err(), first);
     for index in 0..3 * REMEMBERED {
         let text = format!(r#"{{"const":{index}}}"#);
         let key = key(&guide(GuideKind::JsonSchema, &text));

@@ -2,7 +2,9 @@
 //! byte by byte as the text comes; what becomes of a text that does not match is the answer's.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use inflight_openai::ApiError;
 use inflight_openai::chat::{GrammarSyntax, InputGrammar};
@@ -12,11 +14,18 @@ use parking_lot::Mutex;
 
 use super::compile;
 
+/// The time that all texts of a request may take together. Most texts take some milliseconds.
+const BUDGET: Duration = Duration::from_secs(1);
+/// What the matcher says of a grammar with more ways to go on than it follows.
+const TOO_MANY_WAYS: &str = "max is";
+
 /// A grammar, which is compiled before its first text.
 pub(crate) struct TextGrammar {
     grammar: InputGrammar,
     /// Each text is matched by a copy.
     compiled: OnceLock<Mutex<Matcher>>,
+    /// Nanoseconds that its texts took so far.
+    spent: Arc<AtomicU64>,
 }
 
 impl TextGrammar {
@@ -24,6 +33,7 @@ impl TextGrammar {
         Self {
             grammar: grammar.clone(),
             compiled: OnceLock::new(),
+            spent: Arc::default(),
         }
     }
 
@@ -64,11 +74,11 @@ impl TextGrammar {
 
     /// A match of a new text; one that fails if the grammar was never compiled.
     pub(crate) fn begin(&self) -> TextMatch {
-        TextMatch(
-            self.compiled
-                .get()
-                .map(|compiled| compiled.lock().deep_clone()),
-        )
+        let compiled = self.compiled.get();
+        TextMatch {
+            matcher: compiled.map(|compiled| compiled.lock().deep_clone()),
+            spent: Arc::clone(&self.spent),
+        }
     }
 }
 
@@ -81,33 +91,60 @@ impl fmt::Debug for TextGrammar {
     }
 }
 
-/// How a text matches so far; `None`: it does not.
-pub(crate) struct TextMatch(Option<Matcher>);
+/// How a text matches so far.
+pub(crate) struct TextMatch {
+    /// `None`: it does not.
+    matcher: Option<Matcher>,
+    spent: Arc<AtomicU64>,
+}
+
+/// What is known of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It may match yet.
+    May,
+    Never,
+    /// Nobody knows: the grammar is so ambiguous that checking it takes too long.
+    Unknown,
+}
 
 impl TextMatch {
-    /// Takes more of the text. Gives whether it may match yet.
-    pub(crate) fn push(&mut self, text: &str) -> bool {
-        let Some(matcher) = &mut self.0 else {
-            return false;
+    /// Takes more of the text.
+    pub(crate) fn push(&mut self, text: &str) -> Fit {
+        let Some(matcher) = &mut self.matcher else {
+            return Fit::Never;
         };
+        let begun = Instant::now();
         // The tokens of this matcher are bytes.
         let mut bytes = text.bytes().map(u32::from);
-        if !bytes.all(|byte| matcher.consume_token(byte).is_ok()) {
-            self.0 = None;
+        let fits = bytes.all(|byte| matcher.consume_token(byte).is_ok());
+        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let spent = self.spent.fetch_add(took, Ordering::Relaxed);
+        let is_late = u128::from(spent) + u128::from(took) > BUDGET.as_nanos();
+        let fit = match matcher.get_error() {
+            _ if is_late => Fit::Unknown,
+            _ if fits => Fit::May,
+            Some(error) if error.contains(TOO_MANY_WAYS) => Fit::Unknown,
+            _ => Fit::Never,
+        };
+        if fit != Fit::May {
+            self.matcher = None;
         }
-        self.0.is_some()
+        fit
     }
 
     /// Whether the text matches as it is.
     pub(crate) fn is_whole(&mut self) -> bool {
-        let matcher = self.0.as_mut();
+        let matcher = self.matcher.as_mut();
         matcher.is_some_and(|matcher| matcher.is_accepting().unwrap_or(false))
     }
 }
 
 impl fmt::Debug for TextMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TextMatch").field(&self.0.is_some()).finish()
+        f.debug_struct("TextMatch")
+            .field("matches", &self.matcher.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -149,7 +186,7 @@ mod tests {
             grammar.compile().unwrap();
             for pieces in [vec![text], text.split_inclusive(|_: char| true).collect()] {
                 let mut found = grammar.begin();
-                pieces.iter().all(|piece| found.push(piece));
+                pieces.iter().all(|piece| found.push(piece) == Fit::May);
                 assert_eq!(found.is_whole(), expected, "{definition}: {text}");
             }
         }
@@ -168,7 +205,19 @@ mod tests {
             let error = grammar.compile().unwrap_err();
             let param = error.param.as_deref();
             assert_eq!(param, Some("tools[0].format.definition"), "{definition}");
-            assert!(!grammar.begin().push("a"));
+            assert_eq!(grammar.begin().push("a"), Fit::Never);
         }
+    }
+
+    #[test]
+    fn a_grammar_that_is_too_ambiguous_to_check_says_so() {
+        let ambiguous = "start: a\na: a a a | a a | /(.|\\n)/ | \"\"";
+        let grammar = grammar(GrammarSyntax::Lark, ambiguous);
+        grammar.compile().unwrap();
+        let mut found = grammar.begin();
+        let fits: Vec<_> = (0..2000).map(|_| found.push("x")).collect();
+        let first = fits.iter().position(|fit| *fit != Fit::May).unwrap();
+        assert_eq!(fits[first], Fit::Unknown);
+        assert!(!found.is_whole());
     }
 }

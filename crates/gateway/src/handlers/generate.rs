@@ -181,11 +181,11 @@ impl Received {
         let check = prepared.answer.as_ref();
         let check = check.and_then(|answer| answer.check.clone());
         for grammar in check.iter().flat_map(|check| check.grammars()) {
-            state.guides.compile(&state.admission, grammar).await?;
+            state.guides.compile(grammar).await?;
         }
         let extensions = prepared.generation.extensions.as_ref();
         if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
-            let verdict = state.guides.check(&state.admission, guide).await;
+            let verdict = state.guides.check(guide).await;
             match verdict {
                 Err(error) if error.status() == 400 && prepared.may_drop_guide() => {
                     prepared.drop_guide();

@@ -4,7 +4,7 @@
 use inflight_openai::ApiError;
 use inflight_openai::chat::CUSTOM_INPUT;
 
-use crate::guide::TextMatch;
+use crate::guide::{Fit, TextMatch};
 
 /// The call of one custom tool.
 #[derive(Debug)]
@@ -67,8 +67,9 @@ impl CustomInput {
         }
         match &mut self.grammar {
             Some(grammar) => match grammar.push(fresh) {
-                true => Ok(()),
-                false => Err(Violation::Grammar),
+                Fit::May => Ok(()),
+                Fit::Never => Err(Violation::Grammar),
+                Fit::Unknown => Err(Violation::Ambiguous),
             },
             None => Ok(()),
         }
@@ -195,18 +196,21 @@ impl CustomInput {
 pub(super) enum Violation {
     NoText,
     Grammar,
+    /// Nobody knows whether the text matches the grammar.
+    Ambiguous,
 }
 
 impl Violation {
     /// 502, for a call of the tool `name`.
     pub(super) fn error(self, name: &str) -> ApiError {
         let what = match self {
-            Self::NoText => "something that is not a text",
-            Self::Grammar => "a text that does not match its grammar",
+            Self::NoText => "with input that is not a string. Retry",
+            Self::Grammar => "with a text that does not match its grammar. Retry",
+            Self::Ambiguous => {
+                "with a text that took too long to check. Make the tool's grammar less ambiguous"
+            }
         };
-        ApiError::invalid_answer(format!(
-            "The model called the custom tool `{name}` with {what}. Retry."
-        ))
+        ApiError::invalid_answer(format!("The model called the custom tool `{name}` {what}."))
     }
 }
 
