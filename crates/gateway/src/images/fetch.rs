@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use inflight_openai::ApiError;
 use inflight_tls::{HandshakeError, WebTls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -64,11 +65,13 @@ impl Fetcher {
         target: Target,
         hold: impl Fn(usize) -> Result<(), Stop>,
     ) -> Result<Bytes, Stop> {
-        let followed = async {
-            // It is never closed.
-            let _place = self.places.acquire().await;
-            self.follow(rules, target, &hold).await
-        };
+        // Others' hosts may be slow; that is no fault of this one.
+        let place = tokio::time::timeout(self.timeout, self.places.acquire()).await;
+        let _place = place.map_err(|_| {
+            let text = "The server is fetching too many images. Retry later.";
+            Stop::Busy(ApiError::unavailable(text))
+        })?;
+        let followed = self.follow(rules, target, &hold);
         let late = |_| {
             Stop::Refused(Refusal::Late {
                 seconds: self.timeout.as_secs(),

@@ -253,6 +253,18 @@ async fn what_the_caller_has_no_room_for_ends_the_fetch() {
 }
 
 #[tokio::test]
+async fn a_fetch_that_finds_no_place_is_no_fault_of_its_image() {
+    let server = Server::start(|_| ok("", PNG)).await;
+    let rules = server.rules(&["127.0.0.1/32"]);
+    let url = format!("http://127.0.0.1:{}/", server.port);
+    let target = Target::parse(&url, &rules).unwrap();
+    let fetcher = Fetcher::new(Duration::from_millis(20));
+    let _all = fetcher.places.acquire_many(PLACES as u32).await.unwrap();
+    let stopped = fetcher.fetch(&rules, target, |_| Ok(())).await;
+    assert!(matches!(stopped, Err(Stop::Busy(_))));
+}
+
+#[tokio::test]
 async fn a_host_without_a_certificate_of_an_authority_is_not_asked() {
     // It does not speak TLS at all.
     let server = Server::start(|_| ok("", PNG)).await;
