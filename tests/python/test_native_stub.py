@@ -80,13 +80,19 @@ def test_every_option_is_read_back_as_given(name: str) -> None:
             other = not value
         elif attribute == "answer":
             other = [1]
+        elif attribute == "otlp_endpoint":
+            other = "http://x"
+        elif attribute == "trace_sampling_ratio":
+            other = 0.5
         elif attribute.endswith("_port"):
             other = (value or 0) + 1
         elif value is None or isinstance(value, str):
             other = (value or "") + "x"
         else:
             other = value + 1
-        assert getattr(real(**{attribute: other}), attribute) == other
+        # The share of what is traced means nothing where nothing is.
+        more = {"otlp_endpoint": "http://x"} if attribute == "trace_sampling_ratio" else {}
+        assert getattr(real(**{attribute: other, **more}), attribute) == other
         assert getattr(real(**{attribute: None}), attribute) == value
 
 

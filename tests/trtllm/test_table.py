@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OLDER_NAMES = {
     "random_seed": "seed",
     "min_length": "min_tokens",
+    "output_log_probs": "return_log_probs",
     "return_kv_cache_reuse_stats": "return_perf_metrics",
 }
 

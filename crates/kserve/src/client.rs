@@ -151,14 +151,21 @@ impl Service<Uri> for TlsConnector {
 }
 
 fn endpoint(address: &str, options: &TransportOptions) -> Result<Endpoint, ConnectError> {
-    let uri = match address.contains("://") {
-        true => address.to_owned(),
-        false => format!("http://{address}"),
-    };
-    let endpoint = Endpoint::from_shared(uri).map_err(|source| ConnectError::Address {
+    let wrong = |source| ConnectError::Address {
         address: address.to_owned(),
         source,
-    })?;
+    };
+    // Over TLS, too: tonic wants to do TLS itself for an endpoint of `https`, where other parts of the program make it
+    // do theirs. Requests name `https`.
+    let uri = match address.split_once("://") {
+        Some((_, rest)) => format!("http://{rest}"),
+        None => format!("http://{address}"),
+    };
+    let mut endpoint = Endpoint::from_shared(uri).map_err(wrong)?;
+    if address.starts_with(HTTPS) {
+        let origin = Endpoint::from_shared(address.to_owned()).map_err(wrong)?;
+        endpoint = endpoint.origin(origin.uri().clone());
+    }
     Ok(endpoint
         // Each message is complete when it is written; Nagle could only delay it.
         .tcp_nodelay(true)
@@ -235,7 +242,7 @@ mod tests {
             ("localhost:8001", "http://localhost:8001/"),
             ("http://10.0.0.7:8001", "http://10.0.0.7:8001/"),
             ("[::1]:8001", "http://[::1]:8001/"),
-            ("https://triton:8001", "https://triton:8001/"),
+            ("https://triton:8001", "http://triton:8001/"),
         ] {
             let endpoint = endpoint(address, &options).unwrap();
             assert_eq!(endpoint.uri().to_string(), uri);

@@ -391,7 +391,8 @@ pub fn integer(param: &str, raw: &RawValue, range: RangeInclusive<i64>) -> Resul
             if wide >= i64::MAX as f64 {
                 return Err(above(shortened(text)));
             }
-            if wide < i64::MIN as f64 {
+            // The smallest itself was read above; what rounds to it is below.
+            if wide <= i64::MIN as f64 {
                 return Err(below(shortened(text)));
             }
             if wide.fract() != 0.0 {
