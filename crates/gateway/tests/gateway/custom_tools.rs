@@ -147,7 +147,7 @@ async fn a_text_that_breaks_its_grammar_is_an_error_and_never_a_call() {
         let tools = json!({"tools": [tool(json!({"type": "text"}))], "stream": stream});
         let answer = answered(tools, other, FinishReason::EndId).await;
         let told = String::from_utf8_lossy(&answer.body).into_owned();
-        assert!(told.contains("not a text"), "{told}");
+        assert!(told.contains("not a string"), "{told}");
     }
 }
 
