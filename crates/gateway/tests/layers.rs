@@ -24,7 +24,7 @@ const CRATE: Arrows = &[
     ("log", &[]),
     ("metrics", &[]),
     ("model", &[]),
-    ("guide", &["admission"]),
+    ("guide", &[]),
     ("images", &["admission", "client"]),
     ("server", &["client"]),
     ("request_body", &["admission", "client"]),
