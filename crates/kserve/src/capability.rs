@@ -19,6 +19,8 @@ pub const GENERATION_LOGITS: &str = "generation_logits";
 pub const PERF_METRICS: &str = "perf_metrics";
 pub const PROMPT_TUNING: &str = "prompt_tuning";
 pub const LORA: &str = "lora";
+/// LoRA adapters can be loaded and unloaded while requests run.
+pub const ADAPTER_LOADING: &str = "adapter_loading";
 pub const DRAFT_TOKENS: &str = "draft_tokens";
 pub const GUIDED_DECODING: &str = "guided_decoding";
 /// Structural tags in the later form of xgrammar, `{"type": "structural_tag", "format": {…}}`.

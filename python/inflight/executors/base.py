@@ -26,9 +26,10 @@ class FinishReason(IntEnum):
 
 
 class StatusCode(IntEnum):
-    """The gRPC status codes an executor may give to one refused or failed request."""
+    """The gRPC status codes an executor may give to what it refuses."""
 
     INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
@@ -152,6 +153,15 @@ class ModelInfo:
     adapters: tuple[tuple[str, int], ...] = ()
 
 
+class AdapterRefused(Exception):
+    """An adapter is not loaded or unloaded, for a reason that clients are told; nothing has changed."""
+
+    def __init__(self, code: StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
 #: One iteration's numbers under TensorRT-LLM's JSON keys (``IterationStats.to_json_str``).
 IterationStats = Mapping[str, Any]
 
@@ -180,3 +190,23 @@ class Executor(Protocol):
 
     def shutdown(self) -> None:
         """Ends the executor and its threads."""
+
+
+class AdapterLoader(Protocol):
+    """What an executor with the capability ``adapter_loading`` does besides: it takes LoRA adapters while it
+    runs.
+
+    Calls come one at a time, from a thread of their own, and may take as long as reading the files does. An
+    exception other than `AdapterRefused` means that the executor is broken.
+    """
+
+    def load_adapter(self, name: str, path: str) -> int:
+        """Loads the adapter of a directory, and returns the task id that requests ask for it with.
+
+        A name that is loaded already stands for these files from now on; requests that run keep what they
+        started with. Errors: `AdapterRefused` for files that cannot be served, or where there is no room.
+        """
+
+    def unload_adapter(self, name: str) -> None:
+        """Requests no longer find the adapter; those that run keep it. Errors: `AdapterRefused` where there
+        is none of that name."""

@@ -18,6 +18,7 @@ This file puts the parts together:
     cache    blocks and their storage         reuse      what cached blocks hold
     sequence a request in flight
     lora     what an adapter changes          adapters   those that are loaded, and their cache
+    peft     adapters as files
     prompt_tuning  embeddings that a request brings
     window   what of a cache is still read    eviction   which block goes first
     batch    the ragged rows of an iteration  engine     one iteration
@@ -126,6 +127,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             values.lora_cache_max_adapter_size,
             values.lora_cache_host_memory_bytes,
             None if values.lora_adapter_dir is None else Path(values.lora_adapter_dir),
+            values.lora_max_adapters,
         )
     elif values.lora_adapter_dir is not None:
         raise OptionError(
@@ -148,7 +150,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         tokens_per_block=values.tokens_per_block,
         capabilities=CAPABILITIES
         + (() if guides is None else ("guided_decoding", "structural_formats"))
-        + (() if adapters is None else ("lora",)),
+        + (() if adapters is None else ("lora", "adapter_loading")),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
     )
     memory = _memory([built, *([draft] if draft else [])], device)

@@ -1,53 +1,26 @@
-"""The LoRA adapters that requests may ask for: those of a directory, and those that clients sent.
+"""The LoRA adapters that requests may ask for: those of a directory, those that are loaded while the executor
+runs, and those that clients sent.
 
-Owns PEFT's format on disk, names and task ids, and the cache in the host's memory: the least recently used go
-first, and none that a request in flight uses. Knows nothing of how an adapter computes.
+Owns names and task ids, and the cache in the host's memory: the least recently used go first, and none that a
+request in flight uses. Knows nothing of files' formats (`peft`) or of how an adapter computes (`lora`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
+import sys
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.executors.base import StatusCode
 
 from .arrays import Array
 from .config import ModelConfig
-from .lora import Adapter, AdapterError, check_rank, from_tensors, named_slots, scaled_delta
+from .lora import Adapter, AdapterError, from_tensors
+from .peft import read_peft
 from .refusal import Refused, invalid
-from .weights import CheckpointWeights
-
-_CONFIG = "adapter_config.json"
-_WEIGHTS = "adapter_model.safetensors"
-
-#: Keys of PEFT's config that change the arithmetic in ways that are not implemented, with what is accepted.
-_REQUIRED: Mapping[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none",),
-    "use_dora": (False,),
-    "modules_to_save": (None, []),
-    "rank_pattern": ({}, None),
-    "alpha_pattern": ({}, None),
-    "lora_bias": (False,),
-    "layer_replication": (None,),
-    "trainable_token_indices": (None,),
-    "alora_invocation_tokens": (None,),
-    "use_qalora": (False,),
-    "arrow_config": (None,),
-    "kasa_config": (None,),
-    "monteclora_config": (None,),
-    "velora_config": (None,),
-    "use_bdlora": (None, False),
-    # The others (PiSSA, OLoRA, ...) take something out of the model's own weights.
-    "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +33,23 @@ class LoraRequest:
     config: Array | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Named:
+    """What a name stands for from one load to the next; each load makes another."""
+
+    name: str
+    task_id: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An adapter that was read, and for whom; ``named`` None: a client sent it."""
+
+    adapter: Adapter
+    named: Named | None = None
+
+
 @dataclass(slots=True)
 class _Cached:
     adapter: Adapter
@@ -67,48 +57,71 @@ class _Cached:
 
 
 class Adapters:
-    """Adapters by task id, within ``max_bytes``. One thread owns it; any thread may `load`."""
+    """Adapters by task id, within ``max_bytes``. One thread owns it; any thread may `load` and `read`."""
 
     def __init__(
-        self, config: ModelConfig, max_rank: int, max_bytes: int, directory: Path | None = None
+        self,
+        config: ModelConfig,
+        max_rank: int,
+        max_bytes: int,
+        directory: Path | None = None,
+        max_names: int = sys.maxsize,
     ) -> None:
-        """Errors: `UserMistake` for a directory with an adapter that cannot be served."""
+        """Errors: `UserMistake` for a directory with an adapter that cannot be served, or with more than
+        ``max_names``."""
         self._config = config
         self._max_rank = max_rank
         self._max_bytes = max_bytes
+        self._max_names = max_names
         self._bytes = 0
         self._cached: OrderedDict[int, _Cached] = OrderedDict()
-        self._paths: dict[int, Path] = {}
-        self.names: dict[str, int] = {}
+        #: Unloaded or replaced, and still in use.
+        self._leaving: dict[Adapter, _Cached] = {}
+        self._named: dict[int, Named] = {}
         for path in [] if directory is None else _subdirectories(directory):
-            task_id = task_id_of(path.name)
-            if task_id in self._paths:
+            named = Named(path.name, task_id_of(path.name), path)
+            other = self._named.get(named.task_id)
+            if other is not None:
                 raise UserMistake(
-                    f"the adapters `{self._paths[task_id]}` and `{path}` have the task id `{task_id}` both",
+                    f"the adapters `{other.path}` and `{path}` have the task id `{named.task_id}` both",
                     "rename one of them",
                 )
-            self._paths[task_id] = path
-            self.names[path.name] = task_id
+            if len(self._named) == max_names:
+                raise UserMistake(
+                    f"`lora_adapter_dir` has more adapters than `lora_max_adapters`, which is `{max_names}`",
+                    "raise `lora_max_adapters`, or take some out",
+                )
+            self._named[named.task_id] = named
             # Read whole: what a request would stumble over is told at the start.
-            adapter = self._read(task_id)
+            adapter = self._read(
+                named, "take it out of `lora_adapter_dir`, or put one there that fits the model"
+            )
             if adapter.nbytes + self._bytes <= max_bytes:
                 self._put(adapter)
 
     @property
+    def names(self) -> dict[str, int]:
+        """Task ids by name."""
+        return {named.name: named.task_id for named in self._named.values()}
+
+    @property
     def memory_bytes(self) -> int:
-        """What the cache holds."""
+        """What the cache holds, those that leave once their requests have ended among it."""
         return self._bytes
 
-    def load(self, request: LoraRequest) -> Adapter | None:
+    def load(self, request: LoraRequest) -> Loaded | None:
         """What `acquire` would have to load; None: it is in the cache. Errors: `Refused`."""
         return None if request.task_id in self._cached else self._load(request)
 
-    def acquire(self, request: LoraRequest, loaded: Adapter | None = None) -> Adapter:
+    def acquire(self, request: LoraRequest, loaded: Loaded | None = None) -> Adapter:
         """The adapter, which stays until it is released as often; from the cache, or else ``loaded`` if that
         was done before. Errors: `Refused`."""
         cached = self._cached.get(request.task_id)
         if cached is None:
-            self._put(loaded or self._load(request))
+            # Its name may have been unloaded, or stand for something else, since it was read.
+            if loaded is None or loaded.named is not self._named.get(request.task_id):
+                loaded = self._load(request)
+            self._put(loaded.adapter)
             cached = self._cached[request.task_id]
         self._cached.move_to_end(request.task_id)
         cached.users += 1
@@ -116,12 +129,65 @@ class Adapters:
 
     def release(self, adapter: Adapter) -> None:
         """A request no longer uses it."""
-        self._cached[adapter.task_id].users -= 1
+        leaving = self._leaving.get(adapter)
+        if leaving is None:
+            self._cached[adapter.task_id].users -= 1
+            return
+        leaving.users -= 1
+        if leaving.users == 0:
+            del self._leaving[adapter]
+            self._bytes -= adapter.nbytes
 
-    def _load(self, request: LoraRequest) -> Adapter:
-        if request.task_id in self._paths:
+    def read(self, name: str, path: Path) -> Loaded:
+        """The first half of loading an adapter by name: its files, checked as at the start. Errors:
+        `Refused`."""
+        named = Named(name, task_id_of(name), path)
+        try:
+            adapter = self._read(named, "load one that fits the model")
+        except UserMistake as error:
+            raise invalid(f"{error.what}; {error.remedy}") from error
+        return Loaded(adapter, named)
+
+    def install(self, loaded: Loaded) -> int:
+        """The second half: its name stands for what was `read` from now on, also where it stood for something
+        else. Requests that use that keep it. Returns the task id. Errors: `Refused`, and nothing has
+        changed."""
+        adapter, named = loaded.adapter, loaded.named
+        if named is None:
+            raise ValueError("an adapter without a name cannot be installed")
+        other = self._named.get(named.task_id)
+        if other is not None and other.name != named.name:
+            raise invalid(
+                f"the adapter `{named.name}` would have the task id `{named.task_id}`, which `{other.name}` "
+                "has; load it under another name"
+            )
+        if other is None and len(self._named) >= self._max_names:
+            raise Refused(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"`{len(self._named)}` adapters are loaded, as many as `lora_max_adapters` allows; unload "
+                "one, or let the server raise `lora_max_adapters`",
+            )
+        self._require_room(adapter)
+        # Also one that a client sent under this number: the name is what counts now.
+        self._take_out(named.task_id)
+        self._put(adapter)
+        self._named[named.task_id] = named
+        return named.task_id
+
+    def unload(self, name: str) -> None:
+        """Requests no longer find it; those that use it keep it, and its memory is free after the last of
+        them. Errors: `Refused` where no adapter has the name."""
+        task_id = self.names.get(name)
+        if task_id is None:
+            raise Refused(StatusCode.NOT_FOUND, f"no adapter `{name}` is loaded")
+        del self._named[task_id]
+        self._take_out(task_id)
+
+    def _load(self, request: LoraRequest) -> Loaded:
+        named = self._named.get(request.task_id)
+        if named is not None:
             try:
-                return self._read(request.task_id)
+                return Loaded(self._read(named, "put one there that fits the model, or unload it"), named)
             except UserMistake as error:
                 raise Refused(StatusCode.INTERNAL, f"{error.what}; {error.remedy}") from error
         if request.weights is None or request.config is None:
@@ -130,14 +196,14 @@ class Adapters:
                 f"LoRA task {request.task_id} not found in cache. Please send LoRA weights with request"
             )
         try:
-            return from_tensors(
-                request.task_id, request.weights, request.config, self._config, self._max_rank
+            return Loaded(
+                from_tensors(request.task_id, request.weights, request.config, self._config, self._max_rank)
             )
         except AdapterError as error:
             raise invalid(str(error)) from error
 
-    def _put(self, adapter: Adapter) -> None:
-        """Makes room and takes it in. Errors: `Refused` where those in use leave too little."""
+    def _require_room(self, adapter: Adapter) -> None:
+        """Errors: `Refused` where those in use leave too little."""
         idle = sum(one.adapter.nbytes for one in self._cached.values() if one.users == 0)
         if self._bytes - idle + adapter.nbytes > self._max_bytes:
             raise Refused(
@@ -146,90 +212,38 @@ class Adapters:
                 f"{self._max_bytes - self._bytes + idle} left; send it later, or let the server raise "
                 "`lora_cache_host_memory_bytes`",
             )
+
+    def _put(self, adapter: Adapter) -> None:
+        """Makes room and takes it in. Errors: `Refused` where those in use leave too little."""
+        self._require_room(adapter)
         while self._bytes + adapter.nbytes > self._max_bytes:
             oldest = next(task_id for task_id, one in self._cached.items() if one.users == 0)
             self._bytes -= self._cached.pop(oldest).adapter.nbytes
         self._cached[adapter.task_id] = _Cached(adapter)
         self._bytes += adapter.nbytes
 
-    def _read(self, task_id: int) -> Adapter:
-        path = self._paths[task_id]
+    def _take_out(self, task_id: int) -> None:
+        cached = self._cached.pop(task_id, None)
+        if cached is None:
+            return
+        if cached.users:
+            self._leaving[cached.adapter] = cached
+        else:
+            self._bytes -= cached.adapter.nbytes
+
+    def _read(self, named: Named, remedy: str) -> Adapter:
         try:
-            return read_peft(path, task_id, self._config, self._max_rank)
+            return read_peft(named.path, named.task_id, self._config, self._max_rank)
         except AdapterError as error:
-            raise UserMistake(
-                f"the adapter `{path}` cannot be served: {error}",
-                "take it out of `lora_adapter_dir`, or put one there that fits the model",
-            ) from error
+            raise UserMistake(f"the adapter `{named.path}` cannot be served: {error}", remedy) from error
 
 
 def task_id_of(name: str) -> int:
-    """The task id of a directory's adapter: its name where that is a number, else a number that every worker
-    makes of the name alike."""
+    """The task id of a named adapter: its name where that is a number, else a number that every worker makes
+    of the name alike."""
     if name.isdecimal() and int(name) < 2**63:
         return int(name)
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "little")
-
-
-def read_peft(path: Path, task_id: int, config: ModelConfig, max_rank: int) -> Adapter:
-    """An adapter that PEFT saved. Errors: `AdapterError`."""
-    try:
-        values = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
-        rank, alpha = int(values["r"]), float(values["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise AdapterError(f"`{_CONFIG}` is not an adapter's config: {error!r}") from error
-    for key, accepted in _REQUIRED.items():
-        if values.get(key, accepted[0]) not in accepted:
-            raise AdapterError(f"`{key}` in `{_CONFIG}` is `{values[key]}`, which is not supported")
-    check_rank(rank, max_rank)
-    scale = alpha / (math.sqrt(rank) if values.get("use_rslora") else rank)
-    slots = named_slots(config)
-    wanted: dict[str, tuple[int, ...]] = {}
-    pairs = []
-    for layer, name in _adapted(path, config):
-        slot = slots[name]
-        prefix = f"base_model.model.{config.names.layer.format(layer)}.{name}"
-        down, up = f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight"
-        wanted |= {down: (rank, slot.inputs), up: (slot.outputs, rank)}
-        pairs.append((layer, slot, down, up))
-    try:
-        weights = CheckpointWeights(_shards(path), wanted.items())
-        deltas = [
-            (layer, scaled_delta(slot, weights.tensor(down), weights.tensor(up), scale))
-            for layer, slot, down, up in pairs
-        ]
-    except UserMistake as error:
-        raise AdapterError(error.what) from error
-    return Adapter.of(task_id, config.num_layers, deltas)
-
-
-def _adapted(path: Path, config: ModelConfig) -> list[tuple[int, str]]:
-    """The layers and modules that the file has weights for. Errors: `AdapterError` for any that the model
-    has not, since it would be left out without a word."""
-    places = {
-        f"base_model.model.{config.names.layer.format(layer)}.{name}": (layer, name)
-        for layer in range(config.num_layers)
-        for name in named_slots(config)
-    }
-    found: dict[tuple[int, str], None] = {}
-    for shard in _shards(path):
-        for tensor in shard.tensors:
-            module, _, kind = tensor.name.rpartition(".lora_")
-            if module not in places or kind not in ("A.weight", "B.weight"):
-                raise AdapterError(
-                    f"`{tensor.name}` in `{_WEIGHTS}` belongs to no module that takes an adapter; those are "
-                    f"{', '.join(named_slots(config))}"
-                )
-            found[places[module]] = None
-    if not found:
-        raise AdapterError(f"`{_WEIGHTS}` holds no weights")
-    return list(found)
-
-
-def _shards(path: Path) -> tuple[Any, ...]:
-    from inflight.model.shards import read_shard
-
-    return (read_shard(path / _WEIGHTS),)
 
 
 def _subdirectories(directory: Path) -> list[Path]:

@@ -18,7 +18,7 @@ import numpy as np
 from inflight.executors.base import FinishReason, Request, StatusCode
 
 from . import reuse, stop
-from .adapters import Adapters, LoraRequest
+from .adapters import Adapters, Loaded, LoraRequest
 from .admission import Bounds, admit
 from .arrays import Float32, log_softmax
 from .beams import BeamSearch
@@ -39,7 +39,7 @@ from .sequence import RequestState, SequenceState
 
 _NO_GUIDES: Mapping[int, Guide | Refused] = {}
 _NO_ARRIVALS: Mapping[int, float] = {}
-_NONE_LOADED: Mapping[int, Adapter] = {}
+_NONE_LOADED: Mapping[int, Loaded] = {}
 
 
 def _no_clock() -> float:
@@ -133,7 +133,7 @@ class Engine:
         iteration: Iteration,
         guides: Mapping[int, Guide | Refused] = _NO_GUIDES,
         arrivals: Mapping[int, float] = _NO_ARRIVALS,
-        loaded: Mapping[int, Adapter] = _NONE_LOADED,
+        loaded: Mapping[int, Loaded] = _NONE_LOADED,
     ) -> None:
         """Queues requests; what cannot be served becomes an errored, final row of ``iteration``. ``guides``
         are those of the requests that ask for one, ``arrivals`` the times since when the requests wait,
@@ -345,7 +345,7 @@ class Engine:
         request: Request,
         guide: Guide | Refused | None,
         arrived_s: float,
-        loaded: Adapter | None,
+        loaded: Loaded | None,
     ) -> None:
         if request.client_id in self._requests:
             raise Refused(
@@ -411,7 +411,7 @@ class Engine:
                 self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
 
-    def _acquire(self, lora: LoraRequest, loaded: Adapter | None) -> Adapter:
+    def _acquire(self, lora: LoraRequest, loaded: Loaded | None) -> Adapter:
         if self._adapters is None:
             raise Refused(
                 StatusCode.UNIMPLEMENTED,

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
+from inflight.executors.base import (
+    AdapterRefused,
+    IterationStats,
+    ModelInfo,
+    Request,
+    ResponseBatch,
+    StatusCode,
+)
 
-from .adapters import Adapters
+from .adapters import Adapters, Loaded
 from .engine import Engine, Iteration
 from .extras import read_extras
 from .guides import Guide, Guides
-from .lora import Adapter
 from .parallel.team import Leader, RanksLost
 from .refusal import Refused
 from .rows import Row, pack
 from .statistics import Memory, Statistics
+
+_T = TypeVar("_T")
 
 #: How long `shutdown` waits for the iteration in progress.
 _SHUTDOWN_TIMEOUT_S = 60.0
@@ -53,7 +63,8 @@ class ReferenceExecutor:
         self._work = threading.Condition()
         self._incoming: list[Request] = []
         self._guides_of_incoming: dict[int, Guide | Refused] = {}
-        self._loaded: dict[int, Adapter] = {}
+        self._loaded: dict[int, Loaded] = {}
+        self._changes: list[Callable[[], None]] = []
         self._arrivals: dict[int, float] = {}
         self._cancelled: list[int] = []
         self._stopping = False
@@ -70,7 +81,7 @@ class ReferenceExecutor:
         """Takes requests; a refusal of one is its errored, final row."""
         now_s = time.perf_counter()
         guides: dict[int, Guide | Refused] = {}
-        loaded: dict[int, Adapter] = {}
+        loaded: dict[int, Loaded] = {}
         for one in requests:
             if one.tensors:
                 self._prepare(one, guides, loaded)
@@ -116,6 +127,24 @@ class ReferenceExecutor:
         ``event_buffer_max_size``."""
         return self._engine.pool.take_events()
 
+    def load_adapter(self, name: str, path: str) -> int:
+        """Reads an adapter's files here, where no stream waits, and gives it its name between two iterations.
+        Returns its task id. Errors: `AdapterRefused`."""
+        adapters = self._require_adapters()
+        try:
+            loaded = adapters.read(name, Path(path))
+            return self._between_iterations(lambda: adapters.install(loaded))
+        except Refused as refusal:
+            raise AdapterRefused(refusal.code, refusal.text) from refusal
+
+    def unload_adapter(self, name: str) -> None:
+        """Takes an adapter's name away between two iterations. Errors: `AdapterRefused`."""
+        adapters = self._require_adapters()
+        try:
+            self._between_iterations(lambda: adapters.unload(name))
+        except Refused as refusal:
+            raise AdapterRefused(refusal.code, refusal.text) from refusal
+
     def info(self) -> ModelInfo:
         """What is served, with its limits."""
         return self._info
@@ -136,7 +165,7 @@ class ReferenceExecutor:
                 self._leader.dismiss()
 
     def _prepare(
-        self, request: Request, guides: dict[int, Guide | Refused], loaded: dict[int, Adapter]
+        self, request: Request, guides: dict[int, Guide | Refused], loaded: dict[int, Loaded]
     ) -> None:
         """Compiles what a request is to be held to and loads its adapter: here, where no stream waits."""
         try:
@@ -154,6 +183,42 @@ class ReferenceExecutor:
                 adapter = self._adapters.load(extras.lora)
                 if adapter is not None:
                     loaded[request.client_id] = adapter
+
+    def _require_adapters(self) -> Adapters:
+        if self._adapters is None:
+            raise AdapterRefused(
+                StatusCode.UNIMPLEMENTED,
+                "the reference executor has no adapters over several ranks; run one rank",
+            )
+        return self._adapters
+
+    def _between_iterations(self, change: Callable[[], _T]) -> _T:
+        """Has the engine's thread make a change, and waits for it. Errors: those of the change, `Refused` at
+        shutdown, and RuntimeError once the engine's thread has failed."""
+        done: Future[_T] = Future()
+
+        def make() -> None:
+            try:
+                done.set_result(change())
+            except Refused as refusal:
+                done.set_exception(refusal)
+
+        with self._work:
+            if self._stopping:
+                raise Refused(StatusCode.UNAVAILABLE, "the executor is shutting down")
+            self._changes.append(make)
+            self._work.notify()
+        with self._ready:
+            self._ready.wait_for(lambda: done.done() or self._ended)
+        if not done.done():
+            self._raise_failure()
+        return done.result(timeout=0)
+
+    def _make(self, changes: Sequence[Callable[[], None]]) -> None:
+        for make in changes:
+            make()
+        with self._ready:
+            self._ready.notify_all()
 
     def _run(self) -> None:
         try:
@@ -176,14 +241,23 @@ class ReferenceExecutor:
         """Takes what came in, runs one iteration and reports it; False once told to stop."""
         with self._work:
             self._work.wait_for(
-                lambda: self._incoming or self._cancelled or self._stopping or self._engine.has_work
+                lambda: (
+                    self._incoming
+                    or self._cancelled
+                    or self._changes
+                    or self._stopping
+                    or self._engine.has_work
+                )
             )
             incoming, self._incoming = self._incoming, []
             guides, self._guides_of_incoming = self._guides_of_incoming, {}
             loaded, self._loaded = self._loaded, {}
             arrivals, self._arrivals = self._arrivals, {}
             cancelled, self._cancelled = self._cancelled, []
+            changes, self._changes = self._changes, []
             stopping = self._stopping
+        if changes:
+            self._make(changes)
         started = time.perf_counter()
         iteration = Iteration(now_s=started, clock=time.perf_counter)
         self._engine.add(incoming, iteration, guides, arrivals, loaded)

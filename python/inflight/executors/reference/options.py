@@ -148,6 +148,12 @@ class Options:
         "Folder of folders with a LoRA adapter each, as PEFT saves it; a folder's name is its task id, or the"
         " name that the worker tells with its task id",
     )
+    lora_max_adapters: int = option(
+        "int",
+        "Most LoRA adapters by name, those of `lora_adapter_dir` and those that are loaded later",
+        default=1000,
+        minimum=1,
+    )
     lora_cache_max_adapter_size: int = option("int", "Largest rank of an adapter", default=64, minimum=1)
     lora_cache_host_memory_bytes: int = option(
         "int", "Main memory for LoRA adapters; the least recently used go first", default=1 << 30, minimum=0

@@ -69,6 +69,7 @@ def build(
                 leader,
                 sizes.num_host_blocks,
                 options.lora_cache_gpu_memory_fraction,
+                options.lora_cache_host_memory_bytes,
             )
     except torch.OutOfMemoryError as error:
         total = torch.cuda.get_device_properties(place).total_memory

@@ -61,9 +61,10 @@ class TorchRunner:
         leader: Leader | None = None,
         num_host_blocks: int = 0,
         lora_fraction: float = 0.05,
+        lora_host_bytes: int = 1 << 30,
     ) -> None:
         self._steps = (
-            DeviceSteps(model, num_blocks, limits, num_host_blocks, lora_fraction)
+            DeviceSteps(model, num_blocks, limits, num_host_blocks, lora_fraction, lora_host_bytes)
             if leader is None
             else LedSteps(model, num_blocks, limits, leader, num_host_blocks)
         )

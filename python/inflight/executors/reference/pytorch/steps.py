@@ -11,7 +11,6 @@ hidden states are asked for, is launched operation by operation.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -48,8 +47,10 @@ class DeviceSteps:
         limits: Limits,
         num_host_blocks: int = 0,
         lora_fraction: float = 0.05,
+        lora_host_bytes: int = 1 << 30,
     ) -> None:
-        """``lora_fraction`` of a GPU's memory beside the cache is for LoRA adapters."""
+        """``lora_fraction`` of a GPU's memory beside the cache is for LoRA adapters; on a CPU
+        ``lora_host_bytes``, which the host's cache has too."""
         self._model = model
         self.device = model.device
         self.cuda = self.device.type == "cuda"
@@ -68,7 +69,8 @@ class DeviceSteps:
         )
         #: Of the latest iteration that no graph computed: ``[T, hidden]``.
         self._hidden: Tensor = None
-        self._adapters = DeviceAdapters(self.device, model.dtype, self._lora_bytes(lora_fraction))
+        lora_bytes = self._lora_bytes(lora_fraction) if self.cuda else lora_host_bytes
+        self._adapters = DeviceAdapters(self.device, model.dtype, lora_bytes)
         self.stream = torch.cuda.Stream(self.device) if self.cuda else None
         self._graphs: dict[int, Any] = {}
         self._prompt_graphs: dict[int, Any] = {}
@@ -183,8 +185,8 @@ class DeviceSteps:
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.cuda else tensor
 
     def _lora_bytes(self, fraction: float) -> int:
-        """What adapters may take on the device. On a CPU, where the host's cache bounds them, anything."""
-        return int(fraction * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else sys.maxsize
+        """What adapters may take on a GPU."""
+        return int(fraction * torch.cuda.mem_get_info(self.device)[0])
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self.device)

@@ -1,0 +1,104 @@
+"""LoRA adapters as PEFT saves them: ``adapter_config.json`` and ``adapter_model.safetensors``.
+
+Owns the format on disk and its check against a model. Knows nothing of names, task ids or caches.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import UserMistake
+
+from .config import ModelConfig
+from .lora import Adapter, AdapterError, check_rank, named_slots, scaled_delta
+from .weights import CheckpointWeights
+
+_CONFIG = "adapter_config.json"
+_WEIGHTS = "adapter_model.safetensors"
+
+#: Keys of PEFT's config that change the arithmetic in ways that are not implemented, with what is accepted.
+_REQUIRED: Mapping[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "use_dora": (False,),
+    "modules_to_save": (None, []),
+    "rank_pattern": ({}, None),
+    "alpha_pattern": ({}, None),
+    "lora_bias": (False,),
+    "layer_replication": (None,),
+    "trainable_token_indices": (None,),
+    "alora_invocation_tokens": (None,),
+    "use_qalora": (False,),
+    "arrow_config": (None,),
+    "kasa_config": (None,),
+    "monteclora_config": (None,),
+    "velora_config": (None,),
+    "use_bdlora": (None, False),
+    # The others (PiSSA, OLoRA, ...) take something out of the model's own weights.
+    "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
+}
+
+
+def read_peft(path: Path, task_id: int, config: ModelConfig, max_rank: int) -> Adapter:
+    """An adapter that PEFT saved. Errors: `AdapterError`."""
+    try:
+        values = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
+        rank, alpha = int(values["r"]), float(values["lora_alpha"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AdapterError(f"`{_CONFIG}` is not an adapter's config: {error!r}") from error
+    for key, accepted in _REQUIRED.items():
+        if values.get(key, accepted[0]) not in accepted:
+            raise AdapterError(f"`{key}` in `{_CONFIG}` is `{values[key]}`, which is not supported")
+    check_rank(rank, max_rank)
+    scale = alpha / (math.sqrt(rank) if values.get("use_rslora") else rank)
+    slots = named_slots(config)
+    wanted: dict[str, tuple[int, ...]] = {}
+    pairs = []
+    for layer, name in _adapted(path, config):
+        slot = slots[name]
+        prefix = f"base_model.model.{config.names.layer.format(layer)}.{name}"
+        down, up = f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight"
+        wanted |= {down: (rank, slot.inputs), up: (slot.outputs, rank)}
+        pairs.append((layer, slot, down, up))
+    try:
+        weights = CheckpointWeights(_shards(path), wanted.items())
+        deltas = [
+            (layer, scaled_delta(slot, weights.tensor(down), weights.tensor(up), scale))
+            for layer, slot, down, up in pairs
+        ]
+    except UserMistake as error:
+        raise AdapterError(error.what) from error
+    return Adapter.of(task_id, config.num_layers, deltas)
+
+
+def _adapted(path: Path, config: ModelConfig) -> list[tuple[int, str]]:
+    """The layers and modules that the file has weights for. Errors: `AdapterError` for any that the model
+    has not, since it would be left out without a word."""
+    places = {
+        f"base_model.model.{config.names.layer.format(layer)}.{name}": (layer, name)
+        for layer in range(config.num_layers)
+        for name in named_slots(config)
+    }
+    found: dict[tuple[int, str], None] = {}
+    for shard in _shards(path):
+        for tensor in shard.tensors:
+            module, _, kind = tensor.name.rpartition(".lora_")
+            if module not in places or kind not in ("A.weight", "B.weight"):
+                raise AdapterError(
+                    f"`{tensor.name}` in `{_WEIGHTS}` belongs to no module that takes an adapter; those are "
+                    f"{', '.join(named_slots(config))}"
+                )
+            found[places[module]] = None
+    if not found:
+        raise AdapterError(f"`{_WEIGHTS}` holds no weights")
+    return list(found)
+
+
+def _shards(path: Path) -> tuple[Any, ...]:
+    from inflight.model.shards import read_shard
+
+    return (read_shard(path / _WEIGHTS),)
