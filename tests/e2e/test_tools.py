@@ -82,19 +82,21 @@ def test_a_demanded_call_comes_and_fits(client: openai.OpenAI, server: Server, s
     odd = {"type": "function", "function": {"name": "odd", "parameters": schema}}
     # What it is asked has nothing to do with the tools.
     unrelated = [{"role": "user", "content": "Hello"}]
-    for tools, choice, names in [
-        ([WEATHER, TIME], named, {"get_time"}),
-        ([WEATHER, TIME, odd], "required", {"get_weather", "get_time", "odd"}),
-        ([odd], "required", {"odd"}),
+    for tools, choice, names, finish in [
+        # As in OpenAI's API: `tool_calls` tells of calls that the model chose.
+        ([WEATHER, TIME], named, {"get_time"}, "stop"),
+        ([WEATHER, TIME, odd], "required", {"get_weather", "get_time", "odd"}, "tool_calls"),
+        ([odd], "required", {"odd"}, "tool_calls"),
     ]:
         answer = ask(client, server, messages=unrelated, tools=tools, tool_choice=choice, stream=stream)
         if stream:
             chunks = [chunk.choices[0] for chunk in answer]
-            assert chunks[-1].finish_reason == "tool_calls"
+            assert chunks[-1].finish_reason == finish
             deltas = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
             name = deltas[0].function.name
             arguments = "".join(delta.function.arguments for delta in deltas)
         else:
+            assert answer.choices[0].finish_reason == finish
             [call] = answer.choices[0].message.tool_calls
             name, arguments = call.function.name, call.function.arguments
         assert name in names

@@ -84,10 +84,19 @@ pub(super) fn options(
         markers: markers.collect(),
         hides_reasoning: !request.include_reasoning,
         single_call: tools.is_some_and(|tools| !tools.parallel),
+        names_function: tools.is_some_and(names_function),
         check: check.map(Arc::new),
         call: guided.call,
         may_drop_guide: guided.may_drop,
     }))
+}
+
+/// Whether `tool_choice` names a function, and not a custom tool.
+fn names_function(tools: &Tools) -> bool {
+    let ToolChoice::Function(name) = &tools.choice else {
+        return false;
+    };
+    tools.find(name).is_some_and(|tool| tool.custom.is_none())
 }
 
 /// Takes out the schema that the request's own guide holds an answer without calls to. A grammar of it would leave no

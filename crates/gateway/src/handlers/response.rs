@@ -112,6 +112,10 @@ fn tells(prepared: &Prepared) -> Tells {
             .filter(|asked| asked.return_token_ids)
             .map(|_| prompts()),
         n: generation.n as usize,
+        names_function: prepared
+            .answer
+            .as_ref()
+            .is_some_and(|answer| answer.names_function),
         usage: generation.continuous_usage,
         scored: if prompt_logprobs.is_some() {
             prompts()

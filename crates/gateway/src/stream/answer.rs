@@ -27,6 +27,8 @@ pub(crate) struct AnswerOptions {
     pub hides_reasoning: bool,
     /// Whether the first call ends the choice.
     pub single_call: bool,
+    /// Whether the request demands a call of one function, by its name.
+    pub names_function: bool,
     /// What the request demands of the calls.
     pub check: Option<Arc<CallCheck>>,
     /// The call that the prompt has begun.

@@ -114,6 +114,7 @@ impl EventWriter for ChunkWriter {
                 let tokens = choice.tokens as usize;
                 let ids = choice.ids.as_mut();
                 let extras = self.tells.extras(self.shape, index, tokens, ids, counts);
+                let reason = self.tells.finish_reason(reason);
                 template.write_finish(out, reason, stopped.as_ref(), extras);
                 *ended = true;
             }

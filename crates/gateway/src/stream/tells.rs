@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inflight_kserve::step::PromptLogProbs;
 use inflight_openai::chunk::FrameExtras;
-use inflight_openai::{PromptLogprob, PromptLogprobs, Usage};
+use inflight_openai::{FinishReason, PromptLogprob, PromptLogprobs, Usage};
 use inflight_text::Tokenizer;
 
 use super::choice::TokenIds;
@@ -28,6 +28,8 @@ pub(crate) struct Tells {
     pub prompts: Option<Vec<Vec<i32>>>,
     /// Choices of each prompt.
     pub n: usize,
+    /// Whether the request demands a call of one function, by its name.
+    pub names_function: bool,
     /// Usage in every event.
     pub usage: bool,
     /// `Some(k)`: log probabilities of the prompts in this form, with k alternatives, and what names tokens.
@@ -41,6 +43,15 @@ impl Tells {
     pub(crate) fn prompt(&self, choice: usize) -> Option<&[i32]> {
         let prompts = self.prompts.as_ref()?;
         prompts.get(choice / self.n.max(1)).map(Vec::as_slice)
+    }
+
+    /// Why a choice ended, as chat tells it. The call that `tool_choice` names ends with `stop`, as in OpenAI's API and
+    /// in vLLM: `tool_calls` tells of calls that the model chose.
+    pub(crate) fn finish_reason(&self, reason: FinishReason) -> FinishReason {
+        match reason {
+            FinishReason::ToolCalls if self.names_function => FinishReason::Stop,
+            other => other,
+        }
     }
 
     /// The usage of a choice after `tokens`, where every event has it; as in vLLM, of that choice alone.

@@ -32,6 +32,7 @@ pub(crate) fn chat(
                 .as_mut()
                 .map(|log_probs| log_probs.take_chat(usize::MAX));
             let finish = choice.finish.unwrap_or(FinishReason::Stop);
+            let finish = tells.finish_reason(finish);
             let mut told = ChatChoice::new(index, message, log_probs, finish);
             let stopped = choice.stop_reason();
             told.stop_reason = stopped.map(|stopped| stopped.told(&tells.stop));

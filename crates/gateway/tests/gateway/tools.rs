@@ -391,6 +391,37 @@ async fn a_demanded_call_that_does_not_come_or_fit_is_an_error() {
 }
 
 #[tokio::test]
+async fn the_call_that_the_request_names_ends_with_stop() {
+    let rest = CALL.strip_prefix("<tool_call>\n{\"name\": \"f\", \"arguments\": ");
+    let rest = rest.unwrap();
+    let opened = CALL.strip_prefix("<tool_call>\n").unwrap();
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    let allowed = json!({"type": "function", "function": {"name": "f"}});
+    let allowed = json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [allowed]}});
+    let ended = FinishReason::EndId;
+    for (choice, text, end, finish) in [
+        (named.clone(), rest, ended, "stop"),
+        (named, "{\"a\": ", FinishReason::Length, "length"),
+        (json!("required"), opened, ended, "tool_calls"),
+        (json!("auto"), CALL, ended, "tool_calls"),
+        // As with `required`: there might be several.
+        (allowed, rest, ended, "tool_calls"),
+    ] {
+        for stream in [false, true] {
+            let tools = [tool("f"), tool("g")];
+            let extra = json!({"tools": tools, "tool_choice": choice, "stream": stream});
+            let answer = answered(extra.clone(), text, end).await;
+            assert_eq!(answer.status, 200, "{extra} {:?}", answer.body);
+            let found = match stream {
+                true => deltas(&answer.events()).1,
+                false => answer.json()["choices"][0]["finish_reason"].clone(),
+            };
+            assert_eq!(found, finish, "{extra}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stream_whose_call_does_not_fit_ends_with_the_error() {
     let (mut worker, gateway) = serve(&[]).await;
     let body = chat(json!({"tools": [tool("f")], "tool_choice": "required", "stream": true}));
