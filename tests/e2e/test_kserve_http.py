@@ -7,7 +7,8 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 from support.http import get, post, stream
@@ -361,6 +363,100 @@ def test_a_worker_s_own_streams_are_whole_and_stop_when_their_clients_leave(alon
     assert active_requests(metrics) == 1
     opened.close()
     wait_until("its request has stopped", lambda: active_requests(metrics) == 0)
+
+
+@pytest.fixture
+def region() -> Iterator[tuple[str, Any]]:
+    """A shared memory object of 4 KiB."""
+    name = f"inflight-{uuid.uuid4().hex}"
+    handle = shm.create_shared_memory_region(name, f"/{name}", 4096)
+    yield name, handle
+    shm.destroy_shared_memory_region(handle)
+
+
+@pytest.mark.migrates(
+    "Triton",
+    "tritonclient.http: register_system_shared_memory('r', '/r', 4096)",
+    "tritonclient.http: register_system_shared_memory('r', '/r', 4096), at the port of"
+    " `inflight worker --http-port 8000`",
+)
+@pytest.mark.parametrize("binary", [True, False])
+def test_tensors_may_lie_in_shared_memory_over_http(
+    alone: InflightProcess, region: tuple[str, Any], binary: bool
+) -> None:
+    name, handle = region
+    made = http_inputs(binary)
+    shm.set_shared_memory_region(handle, [np.array([PROMPT], np.int32)])
+    made[0].set_shared_memory(name, 16)
+    ids, length = (
+        tritonclient.http.InferRequestedOutput(one, binary) for one in ("output_ids", "sequence_length")
+    )
+    ids.set_shared_memory(name, 2048, offset=1024)
+    with tritonclient.http.InferenceServerClient(alone.address("http")) as client:
+        expected = client.infer(MODEL, http_inputs(binary)).as_numpy("output_ids").reshape(-1).tolist()
+        client.register_system_shared_memory(name, f"/{name}", 4096)
+        result = client.infer(MODEL, made, outputs=[ids, length])
+        described = result.get_output("output_ids")
+        assert described["parameters"] == {
+            "shared_memory_region": name,
+            "shared_memory_byte_size": 4 * len(expected),
+            "shared_memory_offset": 1024,
+        }
+        found = shm.get_contents_as_numpy(handle, np.int32, described["shape"], offset=1024)
+        assert found.reshape(-1).tolist() == expected
+        # The others are in the message.
+        assert result.as_numpy("sequence_length").reshape(-1).tolist() == [len(expected)]
+        ids.set_shared_memory(name, 4)
+        with pytest.raises(InferenceServerException, match="should be at least"):
+            client.infer(MODEL, made, outputs=[ids])
+        client.unregister_system_shared_memory(name)
+        with pytest.raises(InferenceServerException, match=f"Unable to find shared memory region: '{name}'"):
+            client.infer(MODEL, made)
+
+
+def test_regions_are_registered_listed_and_given_up_over_http(
+    alone: InflightProcess, region: tuple[str, Any]
+) -> None:
+    name, _ = region
+    with tritonclient.http.InferenceServerClient(alone.address("http")) as client:
+        client.register_system_shared_memory(name, f"/{name}", 64, offset=32)
+        client.register_system_shared_memory("another one", f"/{name}", 16)
+        told = {"name": name, "key": f"/{name}", "offset": 32, "byte_size": 64}
+        assert client.get_system_shared_memory_status(name) == [told]
+        assert len(client.get_system_shared_memory_status()) == 2
+        calls: list[tuple[Callable[[], Any], str]] = [
+            (lambda: client.register_system_shared_memory(name, f"/{name}", 16), "already in manager"),
+            (lambda: client.register_system_shared_memory("x", f"/{name}", 8192), "invalid args"),
+            (lambda: client.register_system_shared_memory("x", "/nothing-there", 16), "Unable to open"),
+            (lambda: client.get_system_shared_memory_status("x"), "Unable to find shared memory region: 'x'"),
+            (lambda: client.get_cuda_shared_memory_status(), "CudaSharedMemoryStatus"),
+            (lambda: client.register_cuda_shared_memory("x", b"", 0, 16), "CudaSharedMemoryRegister"),
+            (lambda: client.unregister_cuda_shared_memory(), "CudaSharedMemoryUnregister"),
+        ]
+        for call, reason in calls:
+            with pytest.raises(InferenceServerException, match=reason):
+                call()
+        client.unregister_system_shared_memory("another one")
+        assert client.get_system_shared_memory_status() == [told]
+        client.unregister_system_shared_memory()
+        assert client.get_system_shared_memory_status() == []
+
+
+def test_a_gateway_says_whose_shared_memory_it_is(
+    http_client: tritonclient.http.InferenceServerClient,
+) -> None:
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: http_client.register_system_shared_memory("r", "/r", 16),
+        http_client.get_system_shared_memory_status,
+        http_client.unregister_system_shared_memory,
+        http_client.get_cuda_shared_memory_status,
+    )
+    for call in calls:
+        with pytest.raises(
+            InferenceServerException, match="is about one server; send it to a worker's"
+        ) as told:
+            call()
+        assert told.value.status() == "501"
 
 
 def test_a_draining_worker_finishes_its_own_streams(start: Start) -> None:

@@ -20,13 +20,13 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::error::RestError;
+use crate::memory::{self, REGION as SHARED_MEMORY};
 use crate::route::ModelRef;
 use crate::tensor_json::{self, json};
 
 const BINARY_SIZE: &str = "binary_data_size";
 const BINARY_OUTPUT: &str = "binary_data_output";
 const BINARY: &str = "binary_data";
-const SHARED_MEMORY: &str = "shared_memory_region";
 /// Inputs, and outputs, of one request; models have a few dozen.
 const MAX_TENSORS: usize = 256;
 
@@ -287,7 +287,9 @@ pub struct Encoded {
 /// # Errors
 /// 500: the model's response is malformed.
 pub fn write(response: &ModelInferResponse, form: &OutputForm) -> Result<Encoded, RestError> {
-    let outputs = Tensors::outputs(response).map_err(|error| malformed(&error))?;
+    let sent = sent(response);
+    let outputs = Tensors::outputs(&sent).map_err(|error| malformed(&error))?;
+    let mut tensors = outputs.iter();
     let mut out = Vec::with_capacity(256);
     out.push(b'{');
     if !response.id.is_empty() {
@@ -311,13 +313,19 @@ pub fn write(response: &ModelInferResponse, form: &OutputForm) -> Result<Encoded
         });
     }
     out.extend_from_slice(b",\"outputs\":");
-    separated(&outputs, *b"[]", &mut out, |output, out| {
+    separated(&response.outputs, *b"[]", &mut out, |told, out| {
         out.extend_from_slice(b"{\"name\":");
-        json(output.name, out);
+        json(&told.name, out);
         out.extend_from_slice(b",\"datatype\":");
-        json(output.datatype.name(), out);
+        json(&told.datatype, out);
         out.extend_from_slice(b",\"shape\":");
-        json(output.shape, out);
+        json(&told.shape, out);
+        if memory::is_there(told) {
+            return memory::write_place(told, out);
+        }
+        let Some(output) = tensors.next() else {
+            return out.push(b'}');
+        };
         if form.is_binary(output.name) {
             out.extend_from_slice(b",\"parameters\":{\"binary_data_size\":");
             json(&output.data.len(), out);
@@ -341,6 +349,19 @@ pub fn write(response: &ModelInferResponse, form: &OutputForm) -> Result<Encoded
     })
 }
 
+/// The response without its outputs in shared memory, of which it has no elements.
+fn sent(response: &ModelInferResponse) -> Cow<'_, ModelInferResponse> {
+    if !response.outputs.iter().any(memory::is_there) {
+        return Cow::Borrowed(response);
+    }
+    let mut sent = response.clone();
+    let mut are_there = response.outputs.iter().map(memory::is_there);
+    sent.raw_output_contents
+        .retain(|_| !are_there.next().unwrap_or(false));
+    sent.outputs.retain(|output| !memory::is_there(output));
+    Cow::Owned(sent)
+}
+
 /// 500: the server behind sent what is no response.
 pub(crate) fn malformed(error: &impl std::fmt::Display) -> RestError {
     RestError::new(
@@ -350,7 +371,7 @@ pub(crate) fn malformed(error: &impl std::fmt::Display) -> RestError {
 }
 
 /// Appends items between two brackets.
-fn separated<I: IntoIterator>(
+pub(crate) fn separated<I: IntoIterator>(
     items: I,
     [open, close]: [u8; 2],
     out: &mut Vec<u8>,

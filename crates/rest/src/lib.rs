@@ -9,6 +9,7 @@ mod error;
 mod events;
 pub mod generate;
 pub mod infer;
+mod memory;
 mod reflect;
 mod route;
 mod serve;
@@ -17,5 +18,5 @@ mod tensor_json;
 
 pub use coding::Coding;
 pub use error::RestError;
-pub use route::{Method, ModelRef, NoRoute, Route};
+pub use route::{MemoryCall, MemoryKind, MemoryRoute, Method, ModelRef, NoRoute, Route};
 pub use serve::{Body, Call, Upstream, serve};

@@ -36,6 +36,31 @@ pub enum Route {
     /// Of the model with this name, or of all where it is empty. Read by GET, changed by POST.
     TraceSettings(String),
     LogSettings,
+    SharedMemory(MemoryRoute),
+}
+
+/// A call about shared memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryRoute {
+    pub kind: MemoryKind,
+    pub call: MemoryCall,
+    /// The region; empty for all.
+    pub region: String,
+}
+
+/// Where shared memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    System,
+    Cuda,
+}
+
+/// What is to be done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryCall {
+    Status,
+    Register,
+    Unregister,
 }
 
 /// Why a path is no call.
@@ -90,9 +115,32 @@ impl Route {
                     _ => return None,
                 }
             }
+            ["v2", "systemsharedmemory", rest @ ..] => {
+                return Self::of_memory(MemoryKind::System, rest);
+            }
+            ["v2", "cudasharedmemory", rest @ ..] => {
+                return Self::of_memory(MemoryKind::Cuda, rest);
+            }
             _ => return None,
         };
         Some(found)
+    }
+
+    fn of_memory(kind: MemoryKind, rest: &[&str]) -> Option<(Method, Self)> {
+        let (region, call) = match *rest {
+            ["region", name, call] => (decoded(name)?, call),
+            // One registers a region, not all of them.
+            [call] if call != "register" => (String::new(), call),
+            _ => return None,
+        };
+        let (method, call) = match call {
+            "status" => (Method::Get, MemoryCall::Status),
+            "register" => (Method::Post, MemoryCall::Register),
+            "unregister" => (Method::Post, MemoryCall::Unregister),
+            _ => return None,
+        };
+        let route = MemoryRoute { kind, call, region };
+        Some((method, Self::SharedMemory(route)))
     }
 
     fn of_model(model: ModelRef, rest: &[&str]) -> Option<(Method, Self)> {
@@ -126,6 +174,10 @@ impl Route {
             Self::TraceSettings(name) if name.is_empty() => "/v2/trace/setting",
             Self::TraceSettings(_) => "/v2/models/{model}/trace/setting",
             Self::LogSettings => "/v2/logging",
+            Self::SharedMemory(route) => match route.kind {
+                MemoryKind::System => "/v2/systemsharedmemory",
+                MemoryKind::Cuda => "/v2/cudasharedmemory",
+            },
         }
     }
 
@@ -163,7 +215,53 @@ mod tests {
             name: name.to_owned(),
             version: version.to_owned(),
         };
+        let memory = |kind, call, region: &str| {
+            let region = region.to_owned();
+            Ok(Route::SharedMemory(MemoryRoute { kind, call, region }))
+        };
+        let system = |call, region| memory(MemoryKind::System, call, region);
         for (method, path, expected) in [
+            (
+                Get,
+                "/v2/systemsharedmemory/status",
+                system(MemoryCall::Status, ""),
+            ),
+            (
+                Get,
+                "/v2/systemsharedmemory/region/a%2Fb/status",
+                system(MemoryCall::Status, "a/b"),
+            ),
+            (
+                Post,
+                "/v2/systemsharedmemory/region/r/register",
+                system(MemoryCall::Register, "r"),
+            ),
+            (
+                Get,
+                "/v2/systemsharedmemory/region/r/register",
+                Err(NoRoute::WrongMethod(Post)),
+            ),
+            (
+                Post,
+                "/v2/systemsharedmemory/register",
+                Err(NoRoute::NotFound),
+            ),
+            (
+                Post,
+                "/v2/systemsharedmemory/unregister",
+                system(MemoryCall::Unregister, ""),
+            ),
+            (
+                Post,
+                "/v2/systemsharedmemory/region/r/unregister",
+                system(MemoryCall::Unregister, "r"),
+            ),
+            (
+                Post,
+                "/v2/cudasharedmemory/region/r/register",
+                memory(MemoryKind::Cuda, MemoryCall::Register, "r"),
+            ),
+            (Get, "/v2/cudasharedmemory/nothing", Err(NoRoute::NotFound)),
             (Get, "/v2", Ok(Route::ServerMetadata)),
             (Get, "/v2/", Err(NoRoute::NotFound)),
             (Get, "/v2/health/live", Ok(Route::Live)),

@@ -18,7 +18,7 @@ use crate::error::RestError;
 use crate::events::{EventBody, Item, Next, Responses};
 use crate::reflect::to_json;
 use crate::route::{ModelRef, Route};
-use crate::{generate, infer, settings};
+use crate::{generate, infer, memory, settings};
 
 /// Where the JSON of a request or a response ends, if tensors follow it.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
@@ -167,6 +167,13 @@ async fn describe<U: Upstream>(upstream: &U, call: &Call) -> Result<Response<Bod
                 .log_settings(call.request(message))
                 .await?;
             settings::log_json(answer.into_inner())
+        }
+        Route::SharedMemory(route) => {
+            let request = call.request(());
+            match memory::call(upstream.service(), route, &call.body, request).await? {
+                Some(value) => value,
+                None => return Ok(Response::new(Body::empty())),
+            }
         }
         Route::Infer(_) | Route::Generate(_) | Route::GenerateStream(_) => {
             return Err(RestError::invalid("the call makes a model work"));

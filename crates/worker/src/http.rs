@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tonic::codegen::http::{self, Request, Response, StatusCode, header};
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 use tonic::{Extensions, Status};
 
 use crate::service::{ResponseStream, Service};
@@ -175,6 +175,11 @@ impl Shared {
             None => (body, None),
         };
         let mut extensions = Extensions::new();
+        // As on the gRPC port: some calls are for clients of this machine alone.
+        extensions.insert(TcpConnectInfo {
+            local_addr: None,
+            remote_addr: peer,
+        });
         if let Some(trace) = context_of(&parts.headers) {
             extensions.insert(trace);
         }

@@ -827,4 +827,88 @@ pub(super) const OPERATIONS: &[Operation] = &[
         streams: false,
         query: &[],
     },
+    memory(
+        Method::Get,
+        "/v2/systemsharedmemory/status",
+        "system_memory_regions",
+        "The registered regions of system shared memory",
+    ),
+    memory(
+        Method::Get,
+        "/v2/systemsharedmemory/region/{name}/status",
+        "system_memory_region",
+        "A registered region of system shared memory",
+    ),
+    memory(
+        Method::Post,
+        "/v2/systemsharedmemory/region/{name}/register",
+        "register_system_memory",
+        "Register a region of system shared memory",
+    ),
+    memory(
+        Method::Post,
+        "/v2/systemsharedmemory/unregister",
+        "unregister_all_system_memory",
+        "Unregister all regions of system shared memory",
+    ),
+    memory(
+        Method::Post,
+        "/v2/systemsharedmemory/region/{name}/unregister",
+        "unregister_system_memory",
+        "Unregister a region of system shared memory",
+    ),
+    memory(
+        Method::Get,
+        "/v2/cudasharedmemory/status",
+        "cuda_memory_regions",
+        "The registered regions of CUDA shared memory",
+    ),
+    memory(
+        Method::Get,
+        "/v2/cudasharedmemory/region/{name}/status",
+        "cuda_memory_region",
+        "A registered region of CUDA shared memory",
+    ),
+    memory(
+        Method::Post,
+        "/v2/cudasharedmemory/region/{name}/register",
+        "register_cuda_memory",
+        "Register a region of CUDA shared memory",
+    ),
+    memory(
+        Method::Post,
+        "/v2/cudasharedmemory/unregister",
+        "unregister_all_cuda_memory",
+        "Unregister all regions of CUDA shared memory",
+    ),
+    memory(
+        Method::Post,
+        "/v2/cudasharedmemory/region/{name}/unregister",
+        "unregister_cuda_memory",
+        "Unregister a region of CUDA shared memory",
+    ),
 ];
+
+/// A call about shared memory, which is one server's own: a gateway refuses it.
+const fn memory(
+    method: Method,
+    path: &'static str,
+    id: &'static str,
+    summary: &'static str,
+) -> Operation {
+    Operation {
+        body: match method {
+            Method::Get => Body::None,
+            _ => Body::AnyOrNone,
+        },
+        method,
+        path,
+        id,
+        tag: "KServe",
+        summary,
+        answer: Answer::Object,
+        error: Error::Triton,
+        streams: false,
+        query: &[],
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use inflight_rest::{Method as KserveMethod, NoRoute, Route};
+use inflight_rest::{MemoryCall, MemoryKind, MemoryRoute, Method as KserveMethod, NoRoute, Route};
 
 use super::operations::Method;
 use super::*;
@@ -63,6 +63,21 @@ fn documented_as(route: &Route, is_post: bool) -> &'static str {
         Route::RepositoryIndex => "repository_index",
         Route::Load(_) => "load_model",
         Route::Unload(_) => "unload_model",
+        Route::SharedMemory(MemoryRoute { kind, call, region }) => {
+            let is_system = *kind == MemoryKind::System;
+            let of = |system, cuda| if is_system { system } else { cuda };
+            match (call, region.is_empty()) {
+                (MemoryCall::Status, true) => of("system_memory_regions", "cuda_memory_regions"),
+                (MemoryCall::Status, false) => of("system_memory_region", "cuda_memory_region"),
+                (MemoryCall::Register, _) => of("register_system_memory", "register_cuda_memory"),
+                (MemoryCall::Unregister, true) => {
+                    of("unregister_all_system_memory", "unregister_all_cuda_memory")
+                }
+                (MemoryCall::Unregister, false) => {
+                    of("unregister_system_memory", "unregister_cuda_memory")
+                }
+            }
+        }
     }
 }
 
@@ -86,7 +101,7 @@ fn every_call_of_kserves_is_in_the_document_and_nothing_else() {
         found += 1;
     }
     // As many as `documented_as` names.
-    assert_eq!(found, 27);
+    assert_eq!(found, 37);
 }
 
 #[test]

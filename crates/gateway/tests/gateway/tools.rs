@@ -397,7 +397,8 @@ async fn the_call_that_the_request_names_ends_with_stop() {
     let opened = CALL.strip_prefix("<tool_call>\n").unwrap();
     let named = json!({"type": "function", "function": {"name": "f"}});
     let allowed = json!({"type": "function", "function": {"name": "f"}});
-    let allowed = json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [allowed]}});
+    let allowed =
+        json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [allowed]}});
     let ended = FinishReason::EndId;
     for (choice, text, end, finish) in [
         (named.clone(), rest, ended, "stop"),

@@ -163,6 +163,47 @@ fn responses_are_written_as_triton_writes_them() {
     assert_eq!(packed, [0.0_f32, -1.5].map(f32::to_le_bytes).concat());
 }
 
+#[test]
+fn outputs_in_shared_memory_say_where_they_are() {
+    let mut response = ResponseBuilder::new("m", "", 0)
+        .version("1")
+        .push::<i32>("a", &[2], &[1, 2])
+        .push::<i32>("b", &[2], &[])
+        .push::<i32>("c", &[1], &[3])
+        .build();
+    let place = &mut response.outputs[1].parameters;
+    for (name, value) in [
+        ("shared_memory_region", json!("r")),
+        ("shared_memory_byte_size", json!(8)),
+        ("shared_memory_offset", json!(4)),
+    ] {
+        place.insert(name.to_owned(), parameter(name, &value).unwrap());
+    }
+    let all = OutputForm {
+        by_default: true,
+        ..OutputForm::default()
+    };
+    for form in [OutputForm::default(), all] {
+        let encoded = write(&response, &form).unwrap();
+        let length = encoded.json_length.unwrap_or(encoded.body.len());
+        let (head, packed) = encoded.body.split_at(length);
+        let head: Value = serde_json::from_slice(head).unwrap();
+        assert_eq!(
+            head["outputs"][1],
+            json!({"name": "b", "datatype": "INT32", "shape": [2], "parameters": {
+                "shared_memory_region": "r", "shared_memory_byte_size": 8, "shared_memory_offset": 4}})
+        );
+        // The others keep their own elements.
+        if form.by_default {
+            assert_eq!(packed, [1_i32, 2, 3].map(i32::to_le_bytes).concat());
+            assert_eq!(head["outputs"][2]["parameters"]["binary_data_size"], 4);
+        } else {
+            assert_eq!(head["outputs"][0]["data"], json!([1, 2]));
+            assert_eq!(head["outputs"][2]["data"], json!([3]));
+        }
+    }
+}
+
 proptest! {
     /// Whatever is sent in one form arrives as in the other.
     #[test]
