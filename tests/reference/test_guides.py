@@ -138,28 +138,129 @@ def test_tags_that_are_special_tokens_are_those_tokens(guides: Guides) -> None:
     assert follows(guides, GuideRequest("structural_tag", json.dumps(tags)), "Hello")
 
 
-def test_a_format_allows_an_answer_or_calls(guides: Guides) -> None:
-    def schema(kind: str) -> dict[str, object]:
-        return {"type": "json_schema", "json_schema": {"type": kind}}
+def schema(kind: object) -> dict[str, object]:
+    return {"type": "json_schema", "json_schema": {"type": kind} if isinstance(kind, str) else kind}
 
-    tag = {"type": "tag", "begin": "<call>", "content": schema("integer"), "end": "</call>"}
-    calls = {"type": "tags_with_separator", "tags": [tag], "separator": "\n", "at_least_one": True}
-    for only_one in (False, True):
-        either = {"type": "or", "elements": [schema("boolean"), {**calls, "stop_after_first": only_one}]}
-        guide = json.dumps({"type": "structural_tag", "format": either})
-        for text, allowed in [
-            ("true", True),
-            ("<call>1</call>", True),
-            ("<call>1</call>\n<call>2</call>", not only_one),
-            ("", False),
-            ("1", False),
-            ("<call>true</call>", False),
-            ("true<call>1</call>", False),
-        ]:
-            assert follows(guides, GuideRequest("structural_tag", guide), text) == allowed, text
-    words = {"type": "const_string", "value": 'a"b'}
-    guide = json.dumps({"format": {"type": "sequence", "elements": [words, schema("null")]}})
-    assert follows(guides, GuideRequest("structural_tag", guide), 'a"bnull')
+
+def word(value: str) -> dict[str, object]:
+    return {"type": "const_string", "value": value}
+
+
+def tag(begin: str, content: dict[str, object], end: str) -> dict[str, object]:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+#: Two functions under one trigger. The type of a tag may be left out.
+CALLS: dict[str, Any] = {
+    "type": "triggered_tags",
+    "triggers": ["<f="],
+    "tags": [
+        tag("<f=a>", schema("integer"), "</f>"),
+        {**tag("<f=b>", schema("boolean"), "</f>"), "type": "tag"},
+    ],
+}
+
+
+def check_format(guides: Guides, asked: dict[str, Any], texts: list[tuple[str, bool]]) -> None:
+    """That answers in a format may be these texts, or may not."""
+    request = GuideRequest("structural_tag", json.dumps({"type": "structural_tag", "format": asked}))
+    for text, allowed in texts:
+        assert follows(guides, request, text) == allowed, (asked, text)
+
+
+@pytest.mark.parametrize("only_one", [False, True])
+def test_a_format_allows_an_answer_or_calls(guides: Guides, only_one: bool) -> None:
+    calls = {
+        "type": "tags_with_separator",
+        "tags": [tag("<call>", schema("integer"), "</call>")],
+        "separator": "\n",
+        "at_least_one": True,
+        "stop_after_first": only_one,
+    }
+    texts = [
+        ("true", True),
+        ("<call>1</call>", True),
+        ("<call>1</call>\n<call>2</call>", not only_one),
+        ("", False),
+        ("1", False),
+        ("<call>true</call>", False),
+        ("true<call>1</call>", False),
+    ]
+    check_format(guides, {"type": "or", "elements": [schema("boolean"), calls]}, texts)
+    check_format(guides, {**calls, "at_least_one": False}, [("", True), *texts[1:3]])
+
+
+def test_a_format_is_made_of_parts(guides: Guides) -> None:
+    check_format(
+        guides,
+        {
+            "type": "sequence",
+            "elements": [word('a"b'), schema("null"), {"type": "regex", "pattern": "/[x-z]+"}],
+        },
+        [('a"bnull/xyz', True), ('a"bnull/', False), ("null/x", False)],
+    )
+    check_format(guides, {"type": "any_text"}, [("", True), ("what\never", True)])
+    check_format(guides, schema(True), [("[1]", True), ("x", False)])
+    thought = tag("<t>", {"type": "any_text"}, "</t>")
+    check_format(
+        guides,
+        {"type": "sequence", "elements": [thought, schema("integer")]},
+        [("<t>Hm.\n<t></t>12", True), ("<t></t>1", True), ("<t>Hm.12", False), ("<t>a</t>b</t>1", False)],
+    )
+    either: dict[str, object] = {
+        "type": "or",
+        "elements": [word("yes"), {"type": "sequence", "elements": [word("no"), {"type": "any_text"}]}],
+    }
+    check_format(
+        guides,
+        tag("(", either, ")"),
+        [("(yes)", True), ("(no, thanks)", True), ("(yes, thanks)", False), ("(no", False)],
+    )
+
+
+@pytest.mark.parametrize("at_least_one", [False, True])
+@pytest.mark.parametrize("stop_after_first", [False, True])
+def test_triggered_tags_hold_what_follows_a_trigger(
+    guides: Guides, at_least_one: bool, stop_after_first: bool
+) -> None:
+    some, several = not at_least_one, not stop_after_first
+    asked = {**CALLS, "at_least_one": at_least_one, "stop_after_first": stop_after_first}
+    texts = [
+        ("<f=a>1</f>", True),
+        ("<f=b>true</f>", True),
+        ("<f=b>1</f>", False),
+        ("<f=c>1</f>", False),
+        ("", some),
+        ("Hello <f", some),
+        ("Hello <f=a>12</f>", some),
+        ("<f=a>1</f> and <f=b>false</f>.", several),
+        ("<f=a>1</f> and <f=b>1</f>.", False),
+        ("Hm.<f=a>1</f>x", some and several),
+    ]
+    check_format(guides, asked, texts)
+    # Within a tag, its end ends the text.
+    inside = [(f"[{text}]", allowed) for text, allowed in texts]
+    check_format(guides, tag("[", asked, "]"), inside)
+    check_format(guides, tag("[", asked, "]"), [("[<f=a>1</f>", False), ("[<f=a>1</f>]x", False)])
+    alone = {"type": "sequence", "elements": [asked, word("!")]}
+    if at_least_one and stop_after_first:
+        check_format(guides, alone, [("<f=a>1</f>!", True), ("<f=a>1</f>", False)])
+    else:
+        with pytest.raises(Refused, match="has no end here"):
+            guides.compile(GuideRequest("structural_tag", json.dumps({"format": alone})))
+
+
+def test_free_text_ends_at_a_special_token(guides: Guides) -> None:
+    for end in ("</tool_call>", "\n</tool_call>", "</tool_call>."):
+        asked = tag("<tool_call>", {"type": "any_text"}, end)
+        texts = [
+            (f"<tool_call>Hm.\n{end}", True),
+            (f"<tool_call>Hm.{end}x", False),
+            ("<tool_call>Hm.", False),
+        ]
+        if end.startswith("\n"):
+            texts.append(("<tool_call>Hm.</tool_call>", False))
+        check_format(guides, asked, texts)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +281,34 @@ def test_a_format_allows_an_answer_or_calls(guides: Guides) -> None:
         ("regex", "(", "cannot be used"),
         ("regex", "(?=a)b", "cannot be used"),
         ("ebnf_grammar", "root ::= other", "'other' not found"),
-        ("structural_tag", "{}", "structures"),
-        ("structural_tag", '{"format": {"type": "triggered_tags"}}', "`triggered_tags`"),
-        ("structural_tag", json.dumps({**TAGS, "triggers": ["<x>"]}), "no trigger begins `<call>`"),
+        ("structural_tag", "{}", "it has no `structures`"),
+        ("structural_tag", "[]", "it is no object"),
+        (
+            "structural_tag",
+            json.dumps({**TAGS, "triggers": ["<x>"]}),
+            "no trigger begins `<call>`, at `/structures/0/begin`",
+        ),
+        *(
+            ("structural_tag", json.dumps({"format": asked}), words)
+            for asked, words in [
+                ({"type": "triggered_tags"}, "it has no `tags`, at `/format`"),
+                ({"type": "nothing"}, "the format `nothing` is not supported, at `/format/type`"),
+                ({"type": "sequence", "elements": []}, "no list with entries, at `/format/elements`"),
+                (
+                    {"type": "sequence", "elements": [{"type": "any_text"}, word("a")]},
+                    "`any_text` has no end here; make it the last element, or put it into a `tag` with an"
+                    " `end`, at `/format/elements/0`",
+                ),
+                (tag("<a>", {"type": "any_text"}, ""), "no end here"),
+                (tag("<a>", {"type": "grammar", "grammar": "x"}, ">"), "at `/format/content/type`"),
+                (tag("<a>", {"type": "any_text", "excludes": ["x"]}, ">"), "at `/format/content/excludes`"),
+                (tag("<a>", schema(False), ">"), "no JSON schema that anything matches, at `/format/content"),
+                ({**CALLS, "triggers": ["<x"]}, "no trigger begins `<f=a>`, at `/format/tags/0/begin`"),
+                ({**CALLS, "triggers": ["<", "<f"]}, "several triggers begin `<f=a>`"),
+                ({**CALLS, "triggers": ["<f=", "<x"]}, "no tag begins with it, at `/format/triggers/1`"),
+                ({**CALLS, "at_least_one": 1}, "neither true nor false, at `/format/at_least_one`"),
+            ]
+        ),
     ],
 )
 def test_guides_that_cannot_be_are_refused_soon(guides: Guides, kind: str, guide: str, words: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakSet
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from inflight.executors.base import StatusCode
 
+from . import structural_tags
 from .refusal import Refused, invalid
 
 #: TensorRT-LLM's ``GuidedDecodingParams.GuideType``, as Triton's tensor has it.
@@ -164,84 +164,15 @@ class Guides:
             return cast(str, self._llguidance.grammar_from("ebnf", guide))
         return self._structural_tags(json.loads(guide))
 
-    def _structural_tags(self, guide: dict[str, Any]) -> str:
-        """``{"structures": [{"begin", "schema", "end"}], "triggers": […]}``: text is free up to a trigger. Or
-        xgrammar's later form, ``{"type": "structural_tag", "format": {…}}``: see `lark`.
-        """
-        if "format" in guide:
-            text = lark(guide["format"], self._literal)
-        else:
-            text = self._tags(guide["structures"], guide["triggers"])
+    def _structural_tags(self, guide: Any) -> str:
+        """xgrammar's forms; see `structural_tags`."""
+        text = structural_tags.lark(guide, _WHITE_SPACE, self._parts)
         return cast(str, self._llguidance.LLMatcher.grammar_from_lark(text))
 
-    def _tags(self, structures: list[dict[str, Any]], triggers: list[str]) -> str:
-        """Text that is free up to a trigger, in llguidance's grammar."""
-        rules = ["TEXT: /(.|\\n)*/", "end: TEXT"]
-        for number, structure in enumerate(structures):
-            begin = structure["begin"]
-            trigger = next((one for one in triggers if begin.startswith(one)), None)
-            if not trigger:
-                raise ValueError(f"no trigger begins `{begin}`")
-            schema = structure["schema"]
-            schema = schema if isinstance(schema, str) else json.dumps(schema)
-            rest = f"{self._literal(begin[len(trigger) :])} %json {schema} {self._literal(structure['end'])}"
-            if trigger in self._special:
-                rules.append(f"tag{number}: TEXT {self._literal(trigger)} {rest}")
-            else:
-                # The shortest text that ends with the trigger.
-                rules.append(f"head{number}[lazy]: TEXT {json.dumps(trigger)}")
-                rules.append(f"tag{number}: head{number} {rest}")
-        tags = " | ".join(f"tag{number}" for number in range(len(structures)))
-        return "\n".join([f"start: ({tags})* end", *rules])
-
-    def _literal(self, text: str) -> str:
-        """`text` as llguidance's grammar writes it. What is a special token of the tokenizer is that
-        token: no text matches it.
-        """
+    def _parts(self, text: str) -> list[tuple[str, int | None]]:
+        """The special tokens in `text` and the texts between them."""
         parts = self._split.split(text) if self._special else [text]
-        written = (
-            f"<[{self._special[part]}]>" if part in self._special else json.dumps(part) for part in parts
-        )
-        return " ".join(one for one in written if one != '""')
-
-
-def lark(structure: dict[str, Any], literal: Callable[[str], str] = json.dumps) -> str:
-    """A format of xgrammar's structural tags as llguidance's grammar: ``json_schema``, ``const_string``,
-    ``sequence``, ``or``, ``tag`` and ``tags_with_separator``. `literal` writes a text as the grammar has
-    it. Errors: ValueError or KeyError for any other.
-    """
-    rules: list[str] = []
-
-    def rule(structure: dict[str, Any]) -> str:
-        """The name of a rule for `structure`, which is added with all that it needs."""
-        kind = structure["type"]
-        if kind == "json_schema":
-            schema = {"x-guidance": _WHITE_SPACE, **structure["json_schema"]}
-            body = f"%json {json.dumps(schema)}"
-        elif kind == "const_string":
-            body = literal(structure["value"])
-        elif kind == "sequence":
-            body = " ".join(rule(part) for part in structure["elements"])
-        elif kind == "or":
-            body = " | ".join(rule(part) for part in structure["elements"])
-        elif kind == "tag":
-            content = rule(structure["content"])
-            body = f"{literal(structure['begin'])} {content} {literal(structure['end'])}"
-        elif kind == "tags_with_separator":
-            tag = rule({"type": "or", "elements": structure["tags"]})
-            body = tag
-            if not structure.get("stop_after_first", False):
-                body += f" ({literal(structure['separator'])} {tag})*"
-            if not structure.get("at_least_one", False):
-                body = f"({body})?"
-        else:
-            raise ValueError(f"no format of the type `{kind}` is known")
-        name = f"r{len(rules)}"
-        rules.append(f"{name}: {body}")
-        return name
-
-    start = rule(structure)
-    return "\n".join([f"start: {start}", *rules])
+        return [(part, self._special.get(part)) for part in parts if part]
 
 
 def unavailable() -> Refused:
