@@ -65,6 +65,19 @@ def test_what_is_transparent_becomes_white(mode: str, color: Any, pixel: tuple[i
     assert (image.mode, image.getpixel((0, 0))) == ("RGB", pixel)
 
 
+@pytest.mark.parametrize("transparency", [None, 0x8080])
+def test_grey_of_16_bits_keeps_its_levels(transparency: int | None) -> None:
+    grey = Image.new("I;16", (5, 1))
+    for place, level in enumerate((0, 0x0180, 0x4000, 0x8080, 0xFFFF)):
+        grey.putpixel((place, 0), level)
+    file = io.BytesIO()
+    grey.save(file, "PNG", **({} if transparency is None else {"transparency": transparency}))
+    (image,) = images.decode(files(file.getvalue()))
+    assert image.mode == "RGB"
+    levels = [0, 1, 64, 128 if transparency is None else 255, 255]
+    assert [image.getpixel((place, 0)) for place in range(5)] == [(level,) * 3 for level in levels]
+
+
 def test_the_first_frame_of_an_animation_is_taken() -> None:
     frames = [Image.new("RGB", (2, 2), color) for color in ("red", "blue")]
     file = io.BytesIO()

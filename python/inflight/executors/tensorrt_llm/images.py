@@ -94,6 +94,8 @@ def _in_rgb(what: str, image: Image.Image) -> Image.Image:
 
     try:
         image.load()
+        if image.mode.startswith("I"):
+            image = _in_eight_bits(image)
         if image.has_transparency_data:
             image = image.convert("RGBA")
             paper = Image.new("RGB", image.size, (255, 255, 255))
@@ -103,6 +105,15 @@ def _in_rgb(what: str, image: Image.Image) -> Image.Image:
         return image.convert("RGB")
     except Exception as error:
         raise _unreadable(what, error) from error
+
+
+def _in_eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits, which Pillow would cut at 255: nearly all of it would be white."""
+    grey = image.point(lambda level: level * (1 / 257) + 0.5).convert("L")
+    level = image.info.get("transparency")
+    if isinstance(level, int):
+        grey.info["transparency"] = round(level / 257)
+    return grey
 
 
 def _too_large(what: str) -> Refused:
