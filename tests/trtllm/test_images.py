@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from inflight.executors.base import NamedTensor, OutputConfig
+from inflight.executors.base import FinishReason, NamedTensor, OutputConfig, StatusCode
 from inflight.executors.tensorrt_llm import images, pytorch, pytorch_config
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.options import parse
@@ -161,6 +162,67 @@ def test_an_image_that_cannot_be_decoded_is_the_error_of_its_request(seeing: Any
     rows = collect(seeing, 8, 9)
     assert rows[9][-1].errors[0][1].startswith("`inflight_images[0]` is not an image")
     assert not rows[8][-1].errors
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Semaphore, threading.Event]]:
+    """Images are decoded only once the event is set; the semaphore counts those that have begun."""
+    begun, released, open_image = threading.Semaphore(0), threading.Event(), images._open
+
+    def wait(what: str, file: bytes) -> Image.Image:
+        begun.release()
+        assert released.wait(20)
+        return open_image(what, file)
+
+    monkeypatch.setattr(images, "_open", wait)
+    yield begun, released
+    released.set()
+
+
+def test_other_requests_do_not_wait_for_images(
+    seeing: Any, held: tuple[threading.Semaphore, threading.Event]
+) -> None:
+    begun, released = held
+    before = len(double.REQUESTS)
+    seeing.enqueue([request_of({"tensors": [files(picture())]}), request_of({"client_id": 8})])
+    # Also one that comes while an image is being decoded.
+    assert begun.acquire(timeout=10)
+    seeing.enqueue([request_of({"client_id": 7})])
+    assert {row.client_id for rows in collect(seeing, 7, 8).values() for row in rows} == {7, 8}
+    assert len(double.REQUESTS) == before + 2
+    released.set()
+    assert [token for row in collect(seeing, 9)[9] for token in row.tokens] == [13, 14, 15]
+
+
+def test_a_request_is_cancelled_while_its_images_are_decoded(
+    seeing: Any, held: tuple[threading.Semaphore, threading.Event]
+) -> None:
+    begun, released = held
+    before = len(double.REQUESTS)
+    # Two are being decoded, and one waits for that.
+    seeing.enqueue([request_of({"client_id": one, "tensors": [files(picture())]}) for one in (7, 8, 9)])
+    assert begun.acquire(timeout=10)
+    assert begun.acquire(timeout=10)
+    seeing.cancel([7, 9])
+    rows = collect(seeing, 7, 9)
+    assert [rows[one][-1].reason for one in (7, 9)] == [FinishReason.CANCELLED] * 2
+    released.set()
+    assert not collect(seeing, 8)[8][-1].errors
+    assert len(double.REQUESTS) == before + 1
+
+
+def test_requests_that_wait_for_decoding_are_bounded(
+    seeing: Any, held: tuple[threading.Semaphore, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytorch, "_MAX_UNDECODED", 1)
+    seeing.enqueue([request_of({"client_id": one, "tensors": [files(picture())]}) for one in (6, 7, 8, 9)])
+    ((code, text),) = collect(seeing, 9)[9][-1].errors
+    assert (code, text.split(";")[0]) == (
+        StatusCode.RESOURCE_EXHAUSTED,
+        "too many requests with images are waiting to be decoded",
+    )
+    held[1].set()
+    assert not any(rows[-1].errors for rows in collect(seeing, 6, 7, 8).values())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ IMAGES = "inflight_images"
 #: What clients of the OpenAI API send; Pillow reads many more, and has had faults in most of them.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 #: Pixels of a request's images together: 48 MiB of RGB, several times what a vision encoder looks at.
-#: Requests are decoded one after another, so the limit also bounds how long others wait.
+#: It also bounds how long decoding takes.
 MAX_PIXELS = 16 << 20
 #: Images of a request; each costs a model hundreds of tokens.
 MAX_IMAGES = 256

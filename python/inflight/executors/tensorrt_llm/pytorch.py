@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +46,11 @@ _STATS_TIMEOUT_S = 1.0
 #: Iterations whose statistics are kept; TensorRT-LLM's default.
 _MAX_STATS = 1000
 _SLICE_S = 0.25
+#: Requests whose images are decoded at once, beside the loop and the thread that brings requests. Images of a
+#: request have `images.MAX_PIXELS` at most.
+_DECODERS = 2
+#: Requests with images that wait for that, besides.
+_MAX_UNDECODED = 64
 #: How long the LLM and the loop may each take to end.
 _SHUTDOWN_TIMEOUT_S = 10.0
 
@@ -61,6 +67,9 @@ class PyTorchExecutor:
         self._failure: EngineFailed | None = None
         #: Client id -> what runs: its progress, result and reader. Used on the loop only.
         self._running: dict[int, tuple[Progress, Any, asyncio.Task[None]]] = {}
+        #: Client id -> the decoding of a request's images. Used on the loop only.
+        self._decoding: dict[int, tuple[Active, asyncio.Task[None]]] = {}
+        self._decoders = ThreadPoolExecutor(_DECODERS, "tensorrt-llm-images")
         self._closed = False
         self._stats_failed = False
         self._liveness = Liveness(self._is_alive)
@@ -79,14 +88,44 @@ class PyTorchExecutor:
         built: list[tuple[Active, dict[str, Any]]] = []
         for request in requests:
             active = Active(request)
-            try:
-                built.append((active, self._builder.build(request)))
-            except Refused as error:
-                self._fail(active, StatusCode.INVALID_ARGUMENT, str(error))
-            except (TypeError, ValueError, RuntimeError) as error:
-                self._fail(active, StatusCode.INVALID_ARGUMENT, describe(error))
+            if active.has_images:
+                self._loop.call_soon_threadsafe(self._start_decoding, active, request)
+                continue
+            call = self._build(active, request)
+            if call is not None:
+                built.append((active, call))
         if built:
             self._loop.call_soon_threadsafe(self._submit, built)
+
+    def _build(self, active: Active, request: Request) -> dict[str, Any] | None:
+        """The keywords of a request; None: it is refused, and told so."""
+        try:
+            return self._builder.build(request)
+        except Refused as error:
+            self._fail(active, StatusCode.INVALID_ARGUMENT, str(error))
+        except (TypeError, ValueError, RuntimeError) as error:
+            self._fail(active, StatusCode.INVALID_ARGUMENT, describe(error))
+        return None
+
+    def _start_decoding(self, active: Active, request: Request) -> None:
+        """On the loop. Decoding takes a second or more, in which other requests must not wait."""
+        if len(self._decoding) >= _DECODERS + _MAX_UNDECODED:
+            text = "too many requests with images are waiting to be decoded; send it again later"
+            self._fail(active, StatusCode.RESOURCE_EXHAUSTED, text)
+            return
+        task = self._loop.create_task(self._decode(active, request))
+        self._decoding[active.client_id] = active, task
+
+    async def _decode(self, active: Active, request: Request) -> None:
+        call = None
+        try:
+            call = await self._loop.run_in_executor(self._decoders, self._build, active, request)
+        except Exception as error:
+            self._fail(active, StatusCode.INTERNAL, describe(error))
+        # A cancelled one does not get here.
+        del self._decoding[active.client_id]
+        if call is not None:
+            self._submit([(active, call)])
 
     def _submit(self, built: list[tuple[Active, dict[str, Any]]]) -> None:
         """On the loop: results wake it, and TensorRT-LLM counts its requests without a lock."""
@@ -149,6 +188,13 @@ class PyTorchExecutor:
         """Ends the requests here: TensorRT-LLM answers a cancelled request only once it runs, and of several
         sequences only the first."""
         for client_id in client_ids:
+            decoding = self._decoding.pop(client_id, None)
+            if decoding is not None:
+                active, undecoded = decoding
+                undecoded.cancel()
+                with self._ready:
+                    Progress(active, self._info.vocab_size).cancel(self._rows)
+                    self._ready.notify_all()
             running = self._running.pop(client_id, None)
             if running is None:
                 continue
@@ -240,6 +286,7 @@ class PyTorchExecutor:
             self._ask(self._abort_all(), _SHUTDOWN_TIMEOUT_S)
         except Exception as error:
             LOG.warning("requests could not be cancelled: %s", describe(error))
+        self._decoders.shutdown(wait=False, cancel_futures=True)
         ending = threading.Thread(target=self._shut_down, name="tensorrt-llm-shutdown", daemon=True)
         ending.start()
         ending.join(_SHUTDOWN_TIMEOUT_S)
@@ -252,7 +299,8 @@ class PyTorchExecutor:
 
     async def _abort_all(self) -> None:
         tasks = [task for _, _, task in self._running.values()]
-        self._abort(list(self._running))
+        tasks += [task for _, task in self._decoding.values()]
+        self._abort([*self._decoding, *self._running])
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _shut_down(self) -> None:
