@@ -1,4 +1,4 @@
-//! `inflight.v1.ModelAssets`: describes the model and sends the files that a gateway needs of it.
+//! `inflight.v1.ModelAssets`: describes the models and sends the files that a gateway needs of them.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,41 +11,57 @@ use inflight_kserve::assets::{
 use inflight_kserve::content_hash;
 use tonic::{Request, Response, Status};
 
-use crate::executor::{self, ModelInfo};
+use crate::executor;
+use crate::hosted::Hosted;
 
 /// Far below any message limit, so that clients with default limits can read a large tokenizer.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// The files and their description, which never change while the worker runs.
+/// Every model's files and description, which never change while the worker runs.
 pub(crate) struct Assets {
+    /// The first model's, which has the others in it.
     description: ModelDescription,
-    files: BTreeMap<String, Bytes>,
+    /// By their hash, which models may share.
+    files: BTreeMap<String, BTreeMap<String, Bytes>>,
 }
 
 impl Assets {
-    pub(crate) fn new(
-        served_model_name: String,
-        core_model_name: &str,
-        files: BTreeMap<String, Bytes>,
-        info: &ModelInfo,
-    ) -> Self {
-        let created = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let description = ModelDescription {
-            served_model_name,
-            core_model_name: core_model_name.to_owned(),
-            content_hash: content_hash(files.iter().map(|(name, data)| (name.as_str(), &data[..]))),
-            created_unix_seconds: i64::try_from(created.as_secs()).unwrap_or(i64::MAX),
-            executor: info.executor.clone(),
-            max_seq_len: info.max_seq_len,
-            max_input_len: info.max_input_len,
-            max_beam_width: info.max_beam_width,
-            vocab_size: info.vocab_size,
-            capabilities: info.capabilities.clone(),
-            adapters: info.adapters.iter().map(announced).collect(),
-        };
-        Self { description, files }
+    pub(crate) fn new(models: &[Hosted]) -> Self {
+        let mut described = models.iter().map(describe);
+        let mut description = described.next().unwrap_or_default();
+        description.further_models = described.collect();
+        let files = models
+            .iter()
+            .map(|model| (hash(&model.assets), model.assets.clone()));
+        Self {
+            files: files.collect(),
+            description,
+        }
+    }
+}
+
+fn hash(files: &BTreeMap<String, Bytes>) -> String {
+    content_hash(files.iter().map(|(name, data)| (name.as_str(), &data[..])))
+}
+
+fn describe(model: &Hosted) -> ModelDescription {
+    let created = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let info = &model.info;
+    ModelDescription {
+        served_model_name: model.served_name.clone(),
+        core_model_name: model.names.core().to_string(),
+        content_hash: hash(&model.assets),
+        created_unix_seconds: i64::try_from(created.as_secs()).unwrap_or(i64::MAX),
+        executor: info.executor.clone(),
+        max_seq_len: info.max_seq_len,
+        max_input_len: info.max_input_len,
+        max_beam_width: info.max_beam_width,
+        vocab_size: info.vocab_size,
+        capabilities: info.capabilities.clone(),
+        adapters: info.adapters.iter().map(announced).collect(),
+        further_models: Vec::new(),
     }
 }
 
@@ -72,15 +88,16 @@ impl ModelAssets for Assets {
         request: Request<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
         let asked = request.into_inner().content_hash;
-        if asked != self.description.content_hash {
+        let Some(files) = self.files.get(&asked) else {
+            let own: Vec<&str> = self.files.keys().map(String::as_str).collect();
             return Err(Status::failed_precondition(format!(
                 "content hash `{asked}` is not this worker's `{}`; call Describe again",
-                self.description.content_hash
+                own.join("` or `")
             )));
-        }
+        };
         // Chunks are slices of the files: the whole list is small.
         let chunks: Vec<Result<AssetChunk, Status>> =
-            self.files.iter().flat_map(chunks).map(Ok).collect();
+            files.iter().flat_map(chunks).map(Ok).collect();
         Ok(Response::new(futures_util::stream::iter(chunks)))
     }
 }

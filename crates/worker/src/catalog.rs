@@ -1,4 +1,4 @@
-//! The models that this worker serves: the core model under its name, and the text models where the files have a
+//! The models over one executor: the core model under its name, and the text models where the files have a
 //! tokenizer. Owns which names are known, what each model says of itself, and when it is ready.
 
 use std::sync::{Arc, OnceLock};
@@ -16,6 +16,7 @@ use crate::engine::Health;
 use crate::executor::ModelInfo;
 use crate::model::{self, CORE_MODEL_VERSION};
 use crate::model_counters::ModelCounters;
+use crate::model_names::ModelNames;
 use crate::text_models::{TextInput, TextModelKind, TextModels, TextOutput};
 
 /// Texts of this many bytes or fewer are tokenized where they arrive; longer ones elsewhere, so that they delay
@@ -34,7 +35,7 @@ pub(crate) enum Known {
 /// What is served.
 #[derive(Debug)]
 pub(crate) struct Catalog {
-    core_model: Arc<str>,
+    names: ModelNames,
     info: ModelInfo,
     /// `None`: the model's files have no tokenizer.
     text: Option<Text>,
@@ -51,9 +52,9 @@ struct Text {
 }
 
 impl Catalog {
-    pub(crate) fn new(core_model: Arc<str>, info: ModelInfo, text: Option<TextSettings>) -> Self {
+    pub(crate) fn new(names: ModelNames, info: ModelInfo, text: Option<TextSettings>) -> Self {
         Self {
-            core_model,
+            names,
             info,
             text: text.map(|settings| Text {
                 loaded: OnceLock::new(),
@@ -80,39 +81,40 @@ impl Catalog {
     /// The model of this name.
     ///
     /// # Errors
-    /// The text of a NOT_FOUND. Clients of Triton look for its words `Request for unknown model`.
+    /// The text of a NOT_FOUND, as of [`unknown`].
     pub(crate) fn find(&self, name: &str, version: &str) -> Result<Known, String> {
-        let known = if *name == *self.core_model {
+        let known = if *name == **self.names.core() {
             Known::Core
         } else {
-            match (TextModelKind::named(name), &self.text) {
+            match (self.names.text_named(name), &self.text) {
                 (Some(kind), Some(_)) => Known::Text(kind),
                 (Some(_), None) => {
                     return Err(format!(
                         "Request for unknown model: `{name}` is not found, because the model's files have no \
                          tokenizer; send token ids to `{}`",
-                        self.core_model
+                        self.names.core()
                     ));
                 }
                 (None, _) => {
-                    let names: Vec<&str> = self.models().map(|known| self.name(known)).collect();
-                    return Err(format!(
-                        "Request for unknown model: `{name}` is not found; this worker serves `{}`",
-                        names.join("`, `")
-                    ));
+                    return Err(unknown(name, std::iter::once(self)));
                 }
             }
         };
         model::unknown_version(name, version).map_or(Ok(known), Err)
     }
 
+    /// Whether it is about the model of this name, also where that cannot be asked.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.names.has(name)
+    }
+
     /// Whether a request is for a text model; the core model's requests are asked this first.
     #[inline]
     pub(crate) fn text_model(&self, name: &str) -> Option<TextModelKind> {
-        if *name == *self.core_model || self.text.is_none() {
+        if *name == **self.names.core() || self.text.is_none() {
             return None;
         }
-        TextModelKind::named(name)
+        self.names.text_named(name)
     }
 
     pub(crate) fn models(&self) -> impl Iterator<Item = Known> {
@@ -122,8 +124,8 @@ impl Catalog {
 
     pub(crate) fn name(&self, known: Known) -> &str {
         match known {
-            Known::Core => &self.core_model,
-            Known::Text(kind) => kind.name(),
+            Known::Core => self.names.core(),
+            Known::Text(kind) => self.names.text(kind),
         }
     }
 
@@ -193,7 +195,7 @@ impl Catalog {
     /// As Triton answers it: shapes with the batch dimension in front.
     pub(crate) fn metadata(&self, known: Known) -> ModelMetadataResponse {
         let Known::Text(kind) = known else {
-            return model::metadata(&self.core_model);
+            return model::metadata(self.names.core());
         };
         let tensor = |name: &str, datatype: &str, dims: &[i64]| TensorMetadata {
             name: name.to_owned(),
@@ -201,7 +203,7 @@ impl Catalog {
             shape: [&[-1], dims].concat(),
         };
         ModelMetadataResponse {
-            name: kind.name().to_owned(),
+            name: self.names.text(kind).to_owned(),
             versions: vec![CORE_MODEL_VERSION.to_owned()],
             platform: platform(kind).to_owned(),
             inputs: kind
@@ -219,19 +221,19 @@ impl Catalog {
 
     pub(crate) fn config(&self, known: Known) -> ModelConfig {
         match known {
-            Known::Core => model::config(&self.core_model, &self.info),
+            Known::Core => model::config(self.names.core(), &self.info),
             Known::Text(kind) => self.text_config(kind),
         }
     }
 
     /// What Triton's config.pbtxt says of a text model, with this worker's batch size and options.
     fn text_config(&self, kind: TextModelKind) -> ModelConfig {
-        let name = kind.name();
+        let name = self.names.text(kind);
         let ensemble = kind == TextModelKind::Ensemble;
         let mut parameters = Vec::new();
         if let (Some(text), TextModelKind::Bls) = (&self.text, kind) {
             parameters.push(("accumulate_tokens", text.accumulates.to_string()));
-            parameters.push(("tensorrt_llm_model_name", self.core_model.to_string()));
+            parameters.push(("tensorrt_llm_model_name", self.names.core().to_string()));
         }
         if let (Some(text), true) = (&self.text, kind.generates()) {
             parameters.push(("exclude_input_in_output", text.excludes_input.to_string()));
@@ -279,9 +281,9 @@ impl Catalog {
         };
         SchedulingChoice::EnsembleScheduling(ModelEnsembling {
             step: vec![
-                step(TextModelKind::Preprocessing.name()),
-                step(&self.core_model),
-                step(TextModelKind::Postprocessing.name()),
+                step(self.names.text(TextModelKind::Preprocessing)),
+                step(self.names.core()),
+                step(self.names.text(TextModelKind::Postprocessing)),
             ],
             ..ModelEnsembling::default()
         })
@@ -306,6 +308,17 @@ impl Catalog {
             .filter(|model| !only_ready || model.state == "READY")
             .collect()
     }
+}
+
+/// The text of a NOT_FOUND. Clients of Triton look for its first words.
+pub(crate) fn unknown<'a>(name: &str, catalogs: impl Iterator<Item = &'a Catalog>) -> String {
+    let names: Vec<&str> = catalogs
+        .flat_map(|catalog| catalog.models().map(|known| catalog.name(known)))
+        .collect();
+    format!(
+        "Request for unknown model: `{name}` is not found; this worker serves `{}`",
+        names.join("`, `")
+    )
 }
 
 /// What of the options the text models' configs say.

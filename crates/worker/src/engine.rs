@@ -30,6 +30,7 @@ use crate::trace::RequestTrace;
 use line::TooLong;
 use queue::SubmitQueue;
 use registry::{LiveRequest, Registry};
+pub(crate) use registry::{MOST_LIVE, place_of};
 use wake::WakeList;
 
 /// How long the await thread waits at most before it checks whether the worker is shutting down. Long
@@ -130,6 +131,8 @@ pub(crate) struct Engine {
     /// Notified when the earliest time at which a request is to be ended has changed.
     due_changed: Notify,
     limits: EngineLimits,
+    /// Which of the process's models it is.
+    place: u8,
 }
 
 /// What bounds the requests that the engine holds.
@@ -147,15 +150,16 @@ pub(crate) struct EngineLimits {
 pub(crate) type Threads = [oneshot::Receiver<()>; 2];
 
 impl Engine {
-    /// Starts both threads.
+    /// Starts both threads. `place`: the model's among those of the process.
     pub(crate) fn start(
         executor: Arc<dyn Executor>,
         limits: EngineLimits,
         metrics: Arc<Metrics>,
+        place: u8,
     ) -> Result<(Arc<Self>, Threads), WorkerError> {
         let engine = Arc::new(Self {
             executor,
-            registry: Mutex::new(Registry::new(limits.places, limits.max_queue_wait)),
+            registry: Mutex::new(Registry::new(limits.places, limits.max_queue_wait, place)),
             queue: SubmitQueue::default(),
             wakes: WakeList::default(),
             health: watch::Sender::new(Health::default()),
@@ -165,6 +169,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             due_changed: Notify::new(),
             limits,
+            place,
         });
         let submit = spawn("submit thread", &engine, Self::submit_until_closed)?;
         let awaiting =
@@ -179,6 +184,10 @@ impl Engine {
 
     pub(crate) fn health(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
+    }
+
+    pub(crate) fn place(&self) -> u8 {
+        self.place
     }
 
     pub(crate) fn set_proven(&self) {
@@ -372,7 +381,12 @@ impl Engine {
             first
         });
         if first {
-            tracing::error!(reason, "the executor failed; the worker is shutting down");
+            let model = self.metrics.served_model();
+            tracing::error!(
+                model,
+                reason,
+                "the executor failed; the worker is shutting down"
+            );
         }
         self.sweep(reason);
         self.stop();

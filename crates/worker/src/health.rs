@@ -31,11 +31,17 @@ pub(crate) fn not_ready(status: &str, stage: &str, since: Duration) -> Response 
     respond(code, status, Some(stage), Some(since.as_secs()))
 }
 
-/// Whether a worker that has loaded its model takes requests.
-pub(crate) fn ready(health: &Health, since: Duration) -> Response {
-    match health.stage() {
+/// Whether a worker that has loaded its models takes requests for all of them; each by its name.
+pub(crate) fn ready(models: &[(&str, Health)], since: Duration) -> Response {
+    let waiting = models
+        .iter()
+        .find_map(|(name, health)| Some((name, health.stage()?)));
+    match waiting {
         None => respond(StatusCode::OK, "ready", None, None),
-        Some((status, stage)) => not_ready(status, stage, since),
+        Some((name, (status, stage))) if models.len() > 1 => {
+            not_ready(status, &format!("`{name}`: {stage}"), since)
+        }
+        Some((_, (status, stage))) => not_ready(status, stage, since),
     }
 }
 

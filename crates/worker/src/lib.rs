@@ -10,11 +10,13 @@ pub mod embedded;
 mod engine;
 pub mod executor;
 mod health;
+mod hosted;
 mod http;
 mod loading;
 mod metrics;
 mod model;
 mod model_counters;
+mod model_names;
 mod options;
 mod outbox;
 mod request;
@@ -27,6 +29,7 @@ pub mod text_models;
 mod text_stream;
 mod trace;
 
+pub use hosted::FurtherModel;
 pub use loading::Loading;
 pub use metrics::{GaugeFamily, executor_gauges};
 pub use model::{
@@ -34,5 +37,5 @@ pub use model::{
     core_outputs, core_parameters,
 };
 pub use options::{BoundAddresses, LogLevel, WorkerError, WorkerExit, WorkerOptions};
-pub use serve::{serve, serve_loaded};
+pub use serve::{serve, serve_models};
 pub use simulated::{SimulatedExecutor, SimulatedOptions};

@@ -147,6 +147,11 @@ impl Metrics {
 }
 
 impl Metrics {
+    /// The name that the gateway serves the model under.
+    pub(crate) fn served_model(&self) -> &str {
+        &self.served_model
+    }
+
     /// Requests that the executor was through with.
     pub(crate) fn ended(&self, ends: impl Iterator<Item = RequestEnd>) {
         let mut counters = self.counters.lock();

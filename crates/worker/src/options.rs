@@ -206,6 +206,13 @@ pub enum WorkerError {
         #[source]
         source: std::io::Error,
     },
+    #[error(
+        "two models of this worker would be called `{0}`; give each a name of its own, that is not another's with an \
+         end such as `_ensemble`"
+    )]
+    SameName(String),
+    #[error("one worker serves at most `{most}` models; start another worker for more")]
+    TooManyModels { most: usize },
     #[error("the draft worker's address is not usable")]
     DraftWorker(#[source] ConnectError),
     #[error("the operating system refused to start the {name}")]

@@ -6,6 +6,7 @@
 //! requests. Knows no sockets and no executor.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::OnceLock;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ pub(crate) struct Outbox {
     /// Build the responses of plain requests. Not in `state`, so that building them does not block the
     /// await thread.
     responders: Mutex<HashMap<ClientId, Responder>>,
+    /// The place of the model that handles on this stream are of.
+    steps_of: OnceLock<u8>,
 }
 
 #[derive(Default)]
@@ -121,6 +124,16 @@ impl State {
 }
 
 impl Outbox {
+    /// Makes handles on this stream those of a model, unless they are another's already. Returns whose they are.
+    pub(crate) fn bind_steps(&self, place: u8) -> u8 {
+        *self.steps_of.get_or_init(|| place)
+    }
+
+    /// The place of the model that handles on this stream are of, once there was one.
+    pub(crate) fn steps_of(&self) -> Option<u8> {
+        self.steps_of.get().copied()
+    }
+
     /// Registers live requests before any of their rows can arrive; a step request has a handle. Returns
     /// false if the stream has ended and they should be cancelled.
     pub(crate) fn admit(&self, client_ids: &[ClientId], handle: Option<Handle>) -> bool {

@@ -61,7 +61,7 @@ pub(crate) struct Responder {
 impl PlainRequest {
     /// A response without outputs, in the name of the model that was asked.
     fn empty(&self, is_final: bool) -> ModelInferResponse {
-        let text = self.text.as_ref().map(|text| text.kind().name());
+        let text = self.text.as_ref().map(|text| text.model());
         empty(text.unwrap_or(&self.model), &self.id, is_final)
     }
 }

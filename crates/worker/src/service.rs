@@ -2,32 +2,29 @@
 
 mod arriving;
 mod health;
+mod models;
 mod settings;
 mod speculative;
 mod stream;
 mod text;
 mod trace_settings;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::names;
 use inflight_traces::TraceContext;
-use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::catalog::{Catalog, Known};
 use crate::engine::Engine;
-use crate::options::LogLevel;
-use crate::outbox::Outbox;
 use crate::request::Limits;
-use crate::shared_memory::Regions;
-use crate::trace::{RequestTrace, Tracing, context_of};
+use crate::trace::RequestTrace;
 
 pub(crate) use arriving::{ArrivalBudget, Budgeted};
 pub(crate) use health::report as report_health;
-use settings::LogSettings;
+pub(crate) use models::{Common, ModelParts, Models};
 pub(crate) use speculative::DraftWorker;
 use stream::Connection;
 pub(crate) use stream::ResponseStream;
@@ -46,51 +43,30 @@ const EXTENSIONS: [&str; 8] = [
     names::STEP_BATCHING_EXTENSION,
 ];
 
-/// The service over one engine.
+/// The service over the models of the process.
 #[derive(Clone)]
 pub(crate) struct Service {
-    shared: Arc<Shared>,
+    models: Arc<Models>,
 }
 
-/// What all streams share.
+/// One model: what all its requests share.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
     pub(crate) catalog: Arc<Catalog>,
-    regions: Regions,
-    log: LogSettings,
     draft: Option<DraftWorker>,
-    /// `None`: no traces are exported.
-    tracing: Option<Tracing>,
-    /// Open streams, so that a draining worker can end them.
-    streams: Mutex<Vec<Weak<Outbox>>>,
+    common: Arc<Common>,
 }
 
 impl Service {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        limits: Limits,
-        catalog: Arc<Catalog>,
-        log_level: Option<LogLevel>,
-        draft: Option<DraftWorker>,
-        tracing: Option<Tracing>,
-    ) -> Self {
+    pub(crate) fn new(models: Models) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                engine,
-                limits,
-                catalog,
-                regions: Regions::default(),
-                log: LogSettings::new(log_level),
-                draft,
-                tracing,
-                streams: Mutex::default(),
-            }),
+            models: Arc::new(models),
         }
     }
 
-    pub(crate) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.shared)
+    pub(crate) fn models(&self) -> Arc<Models> {
+        Arc::clone(&self.models)
     }
 
     /// Answers one request of a client at `peer`, as in a stream of its own. Dropping the responses cancels it.
@@ -100,41 +76,17 @@ impl Service {
         peer: Option<std::net::SocketAddr>,
         trace: Option<TraceContext>,
     ) -> ResponseStream {
-        let connection = Connection::open(Arc::clone(&self.shared), peer, trace);
+        let connection = Connection::open(Arc::clone(&self.models), peer, trace);
         ResponseStream::of_one(connection, message)
     }
 
     /// Ends every stream once everything that waits on it is sent.
     pub(crate) fn finish_streams(&self) {
-        for outbox in self.shared.streams.lock().drain(..) {
-            if let Some(outbox) = outbox.upgrade() {
-                outbox.finish();
-            }
-        }
+        self.models.finish_streams();
     }
 }
 
 impl Shared {
-    fn open(&self) -> Arc<Outbox> {
-        let outbox = Arc::new(Outbox::default());
-        let mut streams = self.streams.lock();
-        // At most doubles between two sweeps, which amortizes their cost.
-        if streams.len() == streams.capacity() {
-            streams.retain(|outbox| outbox.strong_count() > 0);
-        }
-        streams.push(Arc::downgrade(&outbox));
-        outbox
-    }
-
-    /// The trace context that a call came with, where traces are exported.
-    fn call_trace<T>(&self, request: &Request<T>) -> Option<TraceContext> {
-        self.tracing.as_ref()?;
-        let headers = request.metadata().as_ref();
-        // Over HTTP it is the port that read it.
-        let of_http = || request.extensions().get::<TraceContext>().cloned();
-        context_of(headers).or_else(of_http)
-    }
-
     /// The trace of a request, if it is to be traced.
     fn begin_trace(
         &self,
@@ -142,16 +94,13 @@ impl Shared {
         method: &'static str,
         call: Option<&TraceContext>,
     ) -> Option<Arc<RequestTrace>> {
-        self.tracing.as_ref()?.begin(message, method, call)
+        let tracing = self.common.tracing.as_ref()?;
+        tracing.begin(message, method, call)
     }
 
-    /// Whether every model can be asked that ever can be.
+    /// Whether the model can be asked, or its text models never can be.
     fn is_ready(&self) -> bool {
         self.engine.health().borrow().is_ready() && self.catalog.is_settled()
-    }
-
-    fn find(&self, name: &str, version: &str) -> Result<Known, Status> {
-        self.catalog.find(name, version).map_err(Status::not_found)
     }
 }
 
@@ -175,8 +124,9 @@ impl GrpcInferenceService for Service {
         &self,
         _request: Request<wire::ServerLiveRequest>,
     ) -> Result<Response<wire::ServerLiveResponse>, Status> {
-        let live = self.shared.engine.health().borrow().failed.is_none();
-        Ok(Response::new(wire::ServerLiveResponse { live }))
+        Ok(Response::new(wire::ServerLiveResponse {
+            live: self.models.is_live(),
+        }))
     }
 
     async fn server_ready(
@@ -184,7 +134,7 @@ impl GrpcInferenceService for Service {
         _request: Request<wire::ServerReadyRequest>,
     ) -> Result<Response<wire::ServerReadyResponse>, Status> {
         Ok(Response::new(wire::ServerReadyResponse {
-            ready: self.shared.is_ready(),
+            ready: self.models.is_ready(),
         }))
     }
 
@@ -193,11 +143,11 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelReadyRequest>,
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
         let request = request.into_inner();
-        let catalog = &self.shared.catalog;
-        let health = self.shared.engine.health();
-        let ready = catalog
-            .find(&request.name, &request.version)
-            .is_ok_and(|known| catalog.state(known, &health.borrow()).0 == "READY");
+        let found = self.models.find(&request.name, &request.version);
+        let ready = found.is_ok_and(|(shared, known)| {
+            let health = shared.engine.health();
+            shared.catalog.state(known, &health.borrow()).0 == "READY"
+        });
         Ok(Response::new(wire::ModelReadyResponse { ready }))
     }
 
@@ -217,8 +167,8 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelMetadataRequest>,
     ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
         let request = request.into_inner();
-        let known = self.shared.find(&request.name, &request.version)?;
-        Ok(Response::new(self.shared.catalog.metadata(known)))
+        let (shared, known) = self.models.find(&request.name, &request.version)?;
+        Ok(Response::new(shared.catalog.metadata(known)))
     }
 
     async fn model_config(
@@ -226,8 +176,8 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelConfigRequest>,
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
         let request = request.into_inner();
-        let known = self.shared.find(&request.name, &request.version)?;
-        let config = self.shared.catalog.config(known);
+        let (shared, known) = self.models.find(&request.name, &request.version)?;
+        let config = shared.catalog.config(known);
         Ok(Response::new(wire::ModelConfigResponse {
             config: Some(config),
         }))
@@ -238,8 +188,8 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
         let peer = request.remote_addr();
-        let trace = self.shared.call_trace(&request);
-        stream::infer(&self.shared, request.into_inner(), peer, trace)
+        let trace = self.models.call_trace(&request);
+        stream::infer(&self.models, request.into_inner(), peer, trace)
             .await
             .map(Response::new)
     }
@@ -250,8 +200,8 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<ResponseStream>, Status> {
-        let trace = self.shared.call_trace(&request);
-        let connection = Connection::open(Arc::clone(&self.shared), request.remote_addr(), trace);
+        let trace = self.models.call_trace(&request);
+        let connection = Connection::open(Arc::clone(&self.models), request.remote_addr(), trace);
         Ok(Response::new(ResponseStream::new(
             connection,
             request.into_inner(),
@@ -263,20 +213,21 @@ impl GrpcInferenceService for Service {
         request: Request<wire::ModelStatisticsRequest>,
     ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
         let request = request.into_inner();
-        let catalog = &self.shared.catalog;
         // An empty name asks for all models.
-        let asked: Vec<Known> = if request.name.is_empty() {
-            catalog.models().collect()
+        let asked: Vec<(&Shared, Known)> = if request.name.is_empty() {
+            let all = self.models.all();
+            all.flat_map(|shared| shared.catalog.models().map(|known| (&**shared, known)))
+                .collect()
         } else {
-            vec![self.shared.find(&request.name, &request.version)?]
+            vec![self.models.find(&request.name, &request.version)?]
         };
         let model_stats = asked
             .into_iter()
-            .filter_map(|known| match known {
-                Known::Core => Some(self.shared.engine.metrics.statistics()),
+            .filter_map(|(shared, known)| match known {
+                Known::Core => Some(shared.engine.metrics.statistics()),
                 Known::Text(kind) => {
-                    let counters = catalog.counters(kind)?;
-                    Some(counters.statistics(kind.name()))
+                    let counters = shared.catalog.counters(kind)?;
+                    Some(counters.statistics(shared.catalog.name(known)))
                 }
             })
             .collect();
@@ -287,11 +238,12 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::RepositoryIndexRequest>,
     ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
-        let health = self.shared.engine.health().borrow().clone();
+        let only_ready = request.into_inner().ready;
         let models = self
-            .shared
-            .catalog
-            .index(&health, request.into_inner().ready);
+            .models
+            .healths()
+            .flat_map(|(shared, health)| shared.catalog.index(&health, only_ready))
+            .collect();
         Ok(Response::new(wire::RepositoryIndexResponse { models }))
     }
 
@@ -313,7 +265,11 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::SystemSharedMemoryStatusRequest>,
     ) -> Result<Response<wire::SystemSharedMemoryStatusResponse>, Status> {
-        let regions = self.shared.regions.status(&request.get_ref().name)?;
+        let regions = self
+            .models
+            .common()
+            .regions
+            .status(&request.get_ref().name)?;
         Ok(Response::new(wire::SystemSharedMemoryStatusResponse {
             regions: regions
                 .into_iter()
@@ -338,7 +294,8 @@ impl GrpcInferenceService for Service {
             offset,
             byte_size,
         } = request.into_inner();
-        self.shared
+        self.models
+            .common()
             .regions
             .register(&name, &key, offset, byte_size)?;
         Ok(Response::new(wire::SystemSharedMemoryRegisterResponse {}))
@@ -348,7 +305,8 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::SystemSharedMemoryUnregisterRequest>,
     ) -> Result<Response<wire::SystemSharedMemoryUnregisterResponse>, Status> {
-        self.shared.regions.unregister(&request.get_ref().name);
+        let regions = &self.models.common().regions;
+        regions.unregister(&request.get_ref().name);
         Ok(Response::new(wire::SystemSharedMemoryUnregisterResponse {}))
     }
 
@@ -380,13 +338,13 @@ impl GrpcInferenceService for Service {
         let message = request.into_inner();
         let model = message.model_name;
         if !model.is_empty() {
-            self.shared.find(&model, "")?;
+            self.models.find(&model, "")?;
         }
         let settings = message.settings.into_iter();
         let settings = settings
             .map(|(name, setting)| (name, setting.value))
             .collect();
-        let tracing = self.shared.tracing.as_ref();
+        let tracing = self.models.common().tracing.as_ref();
         trace_settings::update(tracing, &model, &settings).map(Response::new)
     }
 
@@ -394,7 +352,8 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::LogSettingsRequest>,
     ) -> Result<Response<wire::LogSettingsResponse>, Status> {
-        self.shared
+        self.models
+            .common()
             .log
             .update(request.into_inner())
             .map(Response::new)

@@ -12,12 +12,13 @@ use tonic::Code;
 use crate::executor::ClientId;
 use crate::model_counters::{Ended, ModelCounters};
 use crate::respond::FailedRow;
-use crate::text_models::{TextAnswer, TextModelKind};
+use crate::text_models::TextAnswer;
 
 /// One request of ensemble or BLS.
 #[derive(Debug)]
 pub(crate) struct TextStream {
-    kind: TextModelKind,
+    /// The name that it was asked by.
+    model: Arc<str>,
     state: Mutex<State>,
     client_ids: OnceLock<Vec<ClientId>>,
     counters: Arc<ModelCounters>,
@@ -35,7 +36,7 @@ struct State {
 impl TextStream {
     pub(crate) fn new(answer: TextAnswer, counters: Arc<ModelCounters>, received: Instant) -> Self {
         Self {
-            kind: answer.kind(),
+            model: Arc::clone(answer.model()),
             state: Mutex::new(State {
                 answer,
                 stopped: false,
@@ -48,8 +49,8 @@ impl TextStream {
         }
     }
 
-    pub(crate) fn kind(&self) -> TextModelKind {
-        self.kind
+    pub(crate) fn model(&self) -> &str {
+        &self.model
     }
 
     /// The executor requests that it became.
@@ -74,7 +75,7 @@ impl TextStream {
                         text: malformed.to_string(),
                         retry_after_ms: 0,
                     },
-                    response: crate::respond::empty(self.kind.name(), &response.id, true),
+                    response: crate::respond::empty(&self.model, &response.id, true),
                 })
             }),
             Err(failed) => Err(failed),

@@ -141,20 +141,20 @@ new_key_type! {
     struct Key;
 }
 
-impl From<ClientId> for Key {
-    fn from(client_id: ClientId) -> Self {
-        KeyData::from_ffi(client_id.0).into()
-    }
-}
+/// Where in a client id the place of its model is: above the index of a slot map's key, below its version.
+const PLACE_SHIFT: u32 = 24;
+/// Requests that are live at once, where the index leaves room for the place.
+pub(crate) const MOST_LIVE: usize = 1 << PLACE_SHIFT;
 
-impl From<Key> for ClientId {
-    fn from(key: Key) -> Self {
-        Self(key.data().as_ffi())
-    }
+/// Which of the process's models a request is of, by its id. A stream may have requests of several.
+pub(crate) fn place_of(client_id: ClientId) -> u8 {
+    (client_id.0 >> PLACE_SHIFT) as u8
 }
 
 pub(super) struct Registry {
     requests: SlotMap<Key, LiveRequest>,
+    /// The model's place, where client ids have it.
+    place: u64,
     /// Request ids that clients may stop by. The newest use of an id on a connection is the one that
     /// counts.
     names: HashMap<Name, Vec<ClientId>>,
@@ -164,14 +164,27 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// `places`: sequences that run at once. `max_queue_wait`: how long a request may wait for one.
-    pub(super) fn new(places: u32, max_queue_wait: Duration) -> Self {
+    /// `places`: sequences that run at once. `max_queue_wait`: how long a request may wait for one. `place`: the
+    /// model's among those of the process; at most [`MOST_LIVE`] requests may be live then.
+    pub(super) fn new(places: u32, max_queue_wait: Duration, place: u8) -> Self {
         Self {
+            place: u64::from(place) << PLACE_SHIFT,
             requests: SlotMap::default(),
             names: HashMap::new(),
             line: Line::new(places, max_queue_wait),
             due: BTreeSet::new(),
         }
+    }
+
+    #[inline]
+    fn key(&self, client_id: ClientId) -> Key {
+        // Another model's id becomes an index that no slot has.
+        KeyData::from_ffi(client_id.0 ^ self.place).into()
+    }
+
+    #[inline]
+    fn id(&self, key: Key) -> ClientId {
+        ClientId(key.data().as_ffi() ^ self.place)
     }
 
     pub(super) fn live(&self) -> usize {
@@ -203,7 +216,8 @@ impl Registry {
     ) -> bool {
         let before = self.next_due();
         for (row, client_id) in client_ids.iter().enumerate() {
-            let Some(request) = self.requests.get_mut((*client_id).into()) else {
+            let key = self.key(*client_id);
+            let Some(request) = self.requests.get_mut(key) else {
                 continue;
             };
             let ticket = self.line.join(now, request.sequences);
@@ -223,14 +237,14 @@ impl Registry {
 
     /// Its first row came.
     pub(super) fn start(&mut self, client_id: ClientId) {
-        let request = self.requests.get(client_id.into());
+        let request = self.requests.get(self.key(client_id));
         if let Some(ticket) = request.and_then(|request| request.ticket) {
             self.line.start(ticket);
         }
     }
 
     pub(super) fn is_waiting(&self, client_id: ClientId) -> bool {
-        let request = self.requests.get(client_id.into());
+        let request = self.requests.get(self.key(client_id));
         let ticket = request.and_then(|request| request.ticket);
         ticket.is_some_and(|ticket| self.line.is_waiting(ticket))
     }
@@ -246,7 +260,7 @@ impl Registry {
         let mut due = Vec::new();
         while let Some(&(time, client_id)) = self.due.first().filter(|(time, _)| *time <= now) {
             self.due.pop_first();
-            let Some(request) = self.requests.get(client_id.into()) else {
+            let Some(request) = self.requests.get(self.key(client_id)) else {
                 continue;
             };
             if request.deadline == Some(time) {
@@ -266,17 +280,20 @@ impl Registry {
     }
 
     pub(super) fn insert(&mut self, request: LiveRequest) -> ClientId {
-        self.requests.insert(request).into()
+        let key = self.requests.insert(request);
+        self.id(key)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, client_id: ClientId) -> Option<&mut LiveRequest> {
-        self.requests.get_mut(client_id.into())
+        let key = self.key(client_id);
+        self.requests.get_mut(key)
     }
 
     /// Removes a request that the executor is through with.
     pub(super) fn remove(&mut self, client_id: ClientId, now: Instant) -> Option<LiveRequest> {
-        let request = self.requests.remove(client_id.into())?;
+        let key = self.key(client_id);
+        let request = self.requests.remove(key)?;
         if let Some(ticket) = request.ticket {
             self.line.leave(now, ticket, request.sequences);
         }
@@ -307,7 +324,7 @@ impl Registry {
     }
 
     pub(super) fn ids(&self) -> Vec<ClientId> {
-        self.requests.keys().map(ClientId::from).collect()
+        self.requests.keys().map(|key| self.id(key)).collect()
     }
 
     /// Removes everything.
@@ -315,9 +332,10 @@ impl Registry {
         self.names.clear();
         self.line.clear();
         self.due.clear();
+        let place = self.place;
         self.requests
             .drain()
-            .map(|(key, request)| (key.into(), request))
+            .map(|(key, request)| (ClientId(key.data().as_ffi() ^ place), request))
             .collect()
     }
 }
@@ -343,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_id_of_a_finished_request_is_not_used_again() {
-        let mut registry = Registry::new(4, LIMIT);
+        let mut registry = Registry::new(4, LIMIT, 0);
         let first = registry.insert(request());
         assert!(registry.remove(first, Instant::now()).is_some());
         let second = registry.insert(request());
@@ -359,8 +377,30 @@ mod tests {
     }
 
     #[test]
+    fn an_id_finds_nothing_among_the_requests_of_another_model() {
+        let mut registries: Vec<Registry> = [0, 1, u8::MAX]
+            .map(|place| Registry::new(4, LIMIT, place))
+            .into();
+        let ids: Vec<Vec<ClientId>> = registries
+            .iter_mut()
+            .map(|registry| (0..3).map(|_| registry.insert(request())).collect())
+            .collect();
+        for (own, (registry, place)) in registries.iter_mut().zip([0, 1, u8::MAX]).enumerate() {
+            for (of, ids) in ids.iter().enumerate() {
+                for id in ids {
+                    assert_eq!(registry.get_mut(*id).is_some(), of == own);
+                }
+            }
+            assert!(ids[own].iter().all(|id| place_of(*id) == place));
+            assert_eq!(registry.ids(), ids[own]);
+            let drained = registry.drain().into_iter().map(|(id, _)| id);
+            assert_eq!(drained.collect::<Vec<_>>(), ids[own]);
+        }
+    }
+
+    #[test]
     fn the_newest_use_of_a_name_is_the_one_that_counts() {
-        let mut registry = Registry::new(4, LIMIT);
+        let mut registry = Registry::new(4, LIMIT, 0);
         let name = || (None, "a".into());
         let named = || LiveRequest {
             name: Some(name()),
@@ -379,7 +419,7 @@ mod tests {
 
     #[test]
     fn requests_are_due_while_they_wait_and_at_their_deadline() {
-        let mut registry = Registry::new(1, LIMIT);
+        let mut registry = Registry::new(1, LIMIT, 0);
         let now = Instant::now();
         let until = now + LIMIT;
         let deadline = until + LIMIT;

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -34,16 +35,25 @@ struct Machine {
 
 #[derive(Clone)]
 struct Sources {
-    engine: Arc<Engine>,
+    /// Of every model.
+    engines: Arc<[Arc<Engine>]>,
     /// `None` until it has been opened.
     machine: Arc<Mutex<Option<Machine>>>,
 }
 
 /// Serves until `stop` is notified. Connections that are open then are dropped: a scraper comes again.
-pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, stop: Arc<Notify>) {
+pub(crate) async fn serve(listener: TcpListener, engines: Vec<Arc<Engine>>, stop: Arc<Notify>) {
     let begun = Instant::now();
-    let state = engine.health();
-    let ready = async move || health::ready(&state.borrow(), begun.elapsed());
+    let engines: Arc<[Arc<Engine>]> = engines.into();
+    let of_health = Arc::clone(&engines);
+    let ready = async move || {
+        let state = |engine: &'_ Arc<Engine>| engine.health().borrow().clone();
+        let states = of_health.iter();
+        let states: Vec<_> = states
+            .map(|engine| (engine.metrics.served_model(), state(engine)))
+            .collect();
+        health::ready(&states, begun.elapsed())
+    };
     let machine: Arc<Mutex<Option<Machine>>> = Arc::default();
     let opened = Arc::clone(&machine);
     // Loading a driver takes a moment, and energy is counted from here.
@@ -56,7 +66,7 @@ pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, stop: Arc<
         .route("/metrics", get(page))
         .route("/health/live", get(async || health::live()))
         .route("/health/ready", get(ready))
-        .with_state(Sources { engine, machine });
+        .with_state(Sources { engines, machine });
     tokio::select! {
         served = async { axum::serve(listener, router).await } => {
             if let Err(error) = served {
@@ -67,10 +77,12 @@ pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, stop: Arc<
     }
 }
 
-async fn page(State(Sources { engine, machine }): State<Sources>) -> Response {
-    let executor = Arc::clone(engine.executor());
-    // A Python executor takes its GIL here, so not on the runtime's own threads.
-    let stats = spawn_blocking(move || executor.stats());
+async fn page(State(Sources { engines, machine }): State<Sources>) -> Response {
+    let looks = join_all(engines.iter().map(|engine| {
+        let executor = Arc::clone(engine.executor());
+        // A Python executor takes its GIL here, so not on the runtime's own threads.
+        tokio::time::timeout(LOOK_TIMEOUT, spawn_blocking(move || executor.stats()))
+    }));
     let machine = spawn_blocking(move || {
         let mut page = Page::default();
         // Where another look still waits for the driver, this one goes without.
@@ -82,17 +94,16 @@ async fn page(State(Sources { engine, machine }): State<Sources>) -> Response {
         }
         page.into_text()
     });
-    let (stats, machine) = tokio::join!(
-        tokio::time::timeout(LOOK_TIMEOUT, stats),
-        tokio::time::timeout(LOOK_TIMEOUT, machine),
-    );
-    if let Ok(Ok(Ok(stats))) = stats {
-        engine.metrics.iterations(stats);
+    let (looks, machine) = tokio::join!(looks, tokio::time::timeout(LOOK_TIMEOUT, machine));
+    for (engine, look) in engines.iter().zip(looks) {
+        if let Ok(Ok(Ok(stats))) = look {
+            engine.metrics.iterations(stats);
+        }
     }
-    let mut page = engine
-        .metrics
-        .page(engine.live(), engine.pending())
-        .into_text();
+    let of_models = engines.iter();
+    let mut page =
+        Page::joined(of_models.map(|engine| engine.metrics.page(engine.live(), engine.pending())))
+            .into_text();
     if let Ok(Ok(machine)) = machine {
         page.push_str(&machine);
     }

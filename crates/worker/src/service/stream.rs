@@ -18,9 +18,9 @@ use inflight_traces::TraceContext;
 use tokio::task::AbortHandle;
 use tonic::{Code, Status, Streaming};
 
-use super::{Shared, text};
+use super::{Models, Shared, text};
 use crate::batch;
-use crate::engine::{Destination, Engine, NotAdmitted};
+use crate::engine::{Destination, NotAdmitted};
 use crate::executor::{ClientId, Request, ResponseBatch};
 use crate::outbox::{Known, Outbox, Taken};
 use crate::request::{self, Incoming, Plain, RequestError};
@@ -30,7 +30,7 @@ use crate::trace::RequestTrace;
 
 /// The requests of one stream and the outbox for their rows. Dropping it cancels them.
 pub(super) struct Connection {
-    shared: Arc<Shared>,
+    models: Arc<Models>,
     outbox: Arc<Outbox>,
     /// The client's address, which tells its connection from others.
     peer: Option<SocketAddr>,
@@ -40,13 +40,13 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn open(
-        shared: Arc<Shared>,
+        models: Arc<Models>,
         peer: Option<SocketAddr>,
         trace: Option<TraceContext>,
     ) -> Self {
         Self {
-            outbox: shared.open(),
-            shared,
+            outbox: models.common().open(),
+            models,
             peer,
             trace,
         }
@@ -55,7 +55,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.shared.engine.abandon(&self.outbox.close());
+        self.models.abandon(&self.outbox.close());
     }
 }
 
@@ -176,6 +176,24 @@ impl Shared {
         }
     }
 
+    /// Answers a request that no model takes.
+    pub(super) fn turn_away(
+        &self,
+        message: &ModelInferRequest,
+        outbox: &Arc<Outbox>,
+        call: Option<&TraceContext>,
+        refusal: Refusal,
+    ) {
+        self.engine.metrics.refused();
+        if let Some(trace) = self.begin_trace(message, STREAM, call) {
+            trace.failed(refusal.code);
+        }
+        match request::handle_of_malformed(message) {
+            None => self.fail(outbox, &message.model_name, &message.id, refusal),
+            handle => self.refuse(outbox, handle, &message.id, refusal),
+        }
+    }
+
     /// Reads a request of the core model.
     pub(super) fn parse(&self, message: &ModelInferRequest) -> Result<Incoming, Refusal> {
         let refused = |error: RequestError| {
@@ -192,7 +210,7 @@ impl Shared {
         match request::parse(message, &self.limits) {
             // Looked for only here, so that the requests of others pay nothing.
             Err(_) if shared_memory::is_used(message) => {
-                let (message, placements) = self.regions.resolve(message)?;
+                let (message, placements) = self.common.regions.resolve(message)?;
                 let mut incoming = request::parse(&message, &self.limits).map_err(refused)?;
                 if let Incoming::Plain(plain) = &mut incoming {
                     plain.answer.placements = Some(placements);
@@ -334,8 +352,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Handles one request, of whichever model.
-    async fn receive_any(
+    /// Handles one request, of the core model or a text model.
+    pub(super) async fn receive_any(
         self: &Arc<Self>,
         message: ModelInferRequest,
         outbox: &Arc<Outbox>,
@@ -355,7 +373,7 @@ impl Shared {
 /// Reads requests until the client ends its side.
 async fn read(
     mut inbound: Streaming<ModelInferRequest>,
-    shared: Arc<Shared>,
+    models: Arc<Models>,
     outbox: Arc<Outbox>,
     peer: Option<SocketAddr>,
     call: Option<TraceContext>,
@@ -364,15 +382,13 @@ async fn read(
         outbox.has_room().await;
         match inbound.message().await {
             Ok(Some(message)) => {
-                shared
-                    .receive_any(message, &outbox, peer, call.as_ref())
-                    .await;
+                models.receive(message, &outbox, peer, call.as_ref()).await;
             }
             Ok(None) => return outbox.finish(),
             Err(status) => {
                 // Not a request, or too large for one: nothing after it can be read.
                 let live = outbox.fail(status);
-                return shared.engine.abandon(&live);
+                return models.abandon(&live);
             }
         }
     }
@@ -390,7 +406,7 @@ impl ResponseStream {
     pub(super) fn new(connection: Connection, inbound: Streaming<ModelInferRequest>) -> Self {
         let reading = read(
             inbound,
-            Arc::clone(&connection.shared),
+            Arc::clone(&connection.models),
             Arc::clone(&connection.outbox),
             connection.peer,
             connection.trace.clone(),
@@ -405,15 +421,13 @@ impl ResponseStream {
 
     /// The responses to this request alone.
     pub(super) fn of_one(connection: Connection, message: ModelInferRequest) -> Self {
-        let (shared, outbox) = (
-            Arc::clone(&connection.shared),
+        let (models, outbox) = (
+            Arc::clone(&connection.models),
             Arc::clone(&connection.outbox),
         );
         let (peer, call) = (connection.peer, connection.trace.clone());
         let reading = async move {
-            shared
-                .receive_any(message, &outbox, peer, call.as_ref())
-                .await;
+            models.receive(message, &outbox, peer, call.as_ref()).await;
             outbox.finish();
         };
         let reader = tokio::spawn(reading).abort_handle();
@@ -425,16 +439,18 @@ impl ResponseStream {
     }
 
     fn take_step(&mut self, rows: StepBatch) {
-        let limit = self.connection.shared.limits.max_message_bytes / 2;
-        let core_model = &*self.connection.shared.limits.core_model;
+        let Connection { models, outbox, .. } = &self.connection;
+        let limits = &models.of_steps(outbox).limits;
+        let (limit, core_model) = (limits.max_message_bytes / 2, &*limits.core_model);
         let parts = batch::split(rows, limit).into_iter();
         self.ready
             .extend(parts.map(|part| respond::message(part.encode(core_model))));
     }
 
     fn take_plain(&mut self, batch: &ResponseBatch) {
-        let Connection { shared, outbox, .. } = &self.connection;
-        each_response(&shared.engine, outbox, batch, |response| {
+        let Connection { models, outbox, .. } = &self.connection;
+        let stop = |client_ids: &[ClientId]| models.stop_requests(client_ids);
+        each_response(stop, outbox, batch, |response| {
             self.ready.push_back(match response {
                 Ok(response) => respond::message(response),
                 Err(failed) => {
@@ -481,7 +497,7 @@ type Answer = Result<ModelInferResponse, Box<FailedRow>>;
 
 /// The responses of plain rows, in order.
 fn each_response(
-    engine: &Engine,
+    stop: impl Fn(&[ClientId]),
     outbox: &Outbox,
     batch: &ResponseBatch,
     mut then: impl FnMut(Answer),
@@ -505,7 +521,7 @@ fn each_response(
             continue;
         };
         if let Some(client_ids) = stopped {
-            engine.stop_requests(&client_ids);
+            stop(&client_ids);
         }
         if let Some(answer) = answer.transpose() {
             then(answer);
@@ -515,11 +531,15 @@ fn each_response(
 
 /// ModelInfer: one request, one response.
 pub(super) async fn infer(
-    shared: &Arc<Shared>,
+    models: &Models,
     message: ModelInferRequest,
     peer: Option<SocketAddr>,
     call: Option<TraceContext>,
 ) -> Result<ModelInferResponse, Status> {
+    let shared = models.route(&message.model_name).map_err(|text| {
+        models.refused();
+        Status::not_found(text)
+    })?;
     let trace = || shared.begin_trace(&message, ONE, call.as_ref());
     if let Some(kind) = shared.catalog.text_model(&message.model_name) {
         let trace = trace();
@@ -550,6 +570,18 @@ pub(super) async fn infer(
     infer_plain(shared, plain, peer).await
 }
 
+/// The outbox of one request. Dropping it cancels the request.
+struct Own<'a> {
+    shared: &'a Shared,
+    outbox: Arc<Outbox>,
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        self.shared.engine.abandon(&self.outbox.close());
+    }
+}
+
 /// One request whose one response is waited for.
 pub(super) async fn infer_plain(
     shared: &Arc<Shared>,
@@ -569,24 +601,26 @@ pub(super) async fn infer_plain(
              `num_return_sequences` above 1",
         ));
     }
-    let connection = Connection::open(Arc::clone(shared), peer, None);
+    let own = Own {
+        shared,
+        outbox: shared.common.open(),
+    };
+    let outbox = &own.outbox;
     shared
-        .start_plain(&connection.outbox, peer, plain)
+        .start_plain(outbox, peer, plain)
         .map_err(Status::from)?;
-    connection.outbox.finish();
+    outbox.finish();
+    let stop = |client_ids: &[ClientId]| shared.engine.stop_requests(client_ids);
     let mut result = None;
     std::future::poll_fn(|context| {
         loop {
-            connection.outbox.register(context.waker());
-            match connection.outbox.take() {
-                Taken::Plain(batch) => {
-                    each_response(&shared.engine, &connection.outbox, &batch, |answer| {
-                        result =
-                            Some(answer.map_err(|failed| {
-                                Status::new(failed.error.code, failed.error.text)
-                            }));
-                    })
-                }
+            outbox.register(context.waker());
+            match outbox.take() {
+                Taken::Plain(batch) => each_response(stop, outbox, &batch, |answer| {
+                    result = Some(
+                        answer.map_err(|failed| Status::new(failed.error.code, failed.error.text)),
+                    );
+                }),
                 Taken::Failed(status) => result = Some(Err(status)),
                 Taken::End => return Poll::Ready(()),
                 Taken::Nothing => return Poll::Pending,

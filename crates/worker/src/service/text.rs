@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::Shared;
 use super::speculative::{self, Rounds};
 use super::stream::{Refusal, infer_plain};
-use crate::catalog::INLINE_BYTES;
+use crate::catalog::{INLINE_BYTES, Known};
 use crate::model_counters::Ended;
 use crate::outbox::Outbox;
 use crate::request::{self, Incoming, Plain};
@@ -44,7 +44,7 @@ impl Shared {
                 let mut answer = answer;
                 answer
                     .parameters
-                    .extend(respond::empty(kind.name(), &id, true).parameters);
+                    .extend(respond::empty(self.name_of(kind), &id, true).parameters);
                 return outbox.reply(respond::message(answer));
             }
             Ok(Work::Plain(mut plain)) => {
@@ -63,7 +63,10 @@ impl Shared {
                     tokio::select! {
                         answer = shared.run_rounds(*rounds, peer) => match answer {
                             Ok(answer) => outbox.reply(respond::message(answer)),
-                            Err(status) => shared.fail(&outbox, kind.name(), &id, status.into()),
+                            Err(status) => {
+                                let name = shared.name_of(kind);
+                                shared.fail(&outbox, name, &id, status.into());
+                            }
                         },
                         () = outbox.closed() => {}
                     }
@@ -78,7 +81,11 @@ impl Shared {
                 refusal
             }
         };
-        self.fail(outbox, kind.name(), &id, refusal);
+        self.fail(outbox, self.name_of(kind), &id, refusal);
+    }
+
+    fn name_of(&self, kind: TextModelKind) -> &str {
+        self.catalog.name(Known::Text(kind))
     }
 
     async fn text_work(
@@ -113,7 +120,7 @@ impl Shared {
             .loaded()
             .map_err(|text| refusal(Code::Unavailable, text))?;
         let (message, placements) = if shared_memory::is_used(&message) {
-            let (message, placements) = self.regions.resolve(&message)?;
+            let (message, placements) = self.common.regions.resolve(&message)?;
             (message, Some(placements))
         } else {
             (message, None)
@@ -194,7 +201,7 @@ impl Shared {
             // No text model has the tensors for these.
             _ => Err(refusal(
                 Code::Internal,
-                format!("`{}` made no request of tokens", kind.name()),
+                format!("`{}` made no request of tokens", self.name_of(kind)),
             )),
         }
     }

@@ -14,9 +14,9 @@ pub(crate) enum TextRequestError {
     #[error(transparent)]
     Mismatch(#[from] TensorMismatch),
     #[error("unknown input tensor `{tensor}`: model `{model}` lists its inputs in its metadata")]
-    UnknownInput { model: &'static str, tensor: String },
+    UnknownInput { model: String, tensor: String },
     #[error("unknown output tensor `{output}`: model `{model}` lists its outputs in its metadata")]
-    UnknownOutput { model: &'static str, output: String },
+    UnknownOutput { model: String, output: String },
     #[error("the required input `{tensor}` is missing")]
     Missing { tensor: &'static str },
     #[error("`{tensor}` is not supported by this model; send the request without it")]

@@ -65,6 +65,7 @@ impl Generation {
         };
         let mut answer = TextAnswer {
             kind,
+            model: kind.asked_as(message).into(),
             id: message.id.clone(),
             tokenizer: Arc::clone(source.tokenizer()),
             skip_special_tokens: source.options.skip_special_tokens,
@@ -204,6 +205,8 @@ struct RowText {
 #[derive(Debug)]
 pub struct TextAnswer {
     kind: TextModelKind,
+    /// The name that it was asked by.
+    model: Arc<str>,
     id: String,
     tokenizer: Arc<Tokenizer>,
     skip_special_tokens: bool,
@@ -218,8 +221,8 @@ pub struct TextAnswer {
 }
 
 impl TextAnswer {
-    pub(crate) fn kind(&self) -> TextModelKind {
-        self.kind
+    pub(crate) fn model(&self) -> &Arc<str> {
+        &self.model
     }
 
     /// The answer to one response of the core model. `None`: stop words have ended the sequence before, and
@@ -235,7 +238,7 @@ impl TextAnswer {
         let is_final = final_flag(response);
         let one = |name: &str| Ok(outputs.scalar::<i32>(name)?.unwrap_or(0));
         let (batch_index, sequence_index) = (one("batch_index")?, one("sequence_index")?);
-        let mut out = ResponseBuilder::new(self.kind.name(), self.id.as_str(), 256);
+        let mut out = ResponseBuilder::new(&*self.model, self.id.as_str(), 256);
         out.version(CORE_MODEL_VERSION);
         let mut fresh = false;
         let mut taken = None;
@@ -325,7 +328,7 @@ impl TextAnswer {
             }
             let start = if self.accumulates { 0 } else { before };
             let text = sequence.all.get(start..).unwrap_or_default();
-            let mut out = ResponseBuilder::new(self.kind.name(), self.id.as_str(), text.len() + 16);
+            let mut out = ResponseBuilder::new(&*self.model, self.id.as_str(), text.len() + 16);
             out.version(CORE_MODEL_VERSION);
             if self.wanted.has(TEXT_OUTPUT) {
                 out.push_bytes(TEXT_OUTPUT, &[1], [text]);

@@ -34,7 +34,7 @@ impl<'a> Inputs<'a> {
             let spec = kind
                 .input(tensor.name)
                 .ok_or_else(|| TextRequestError::UnknownInput {
-                    model: kind.name(),
+                    model: kind.asked_as(message).to_owned(),
                     tensor: tensor.name.to_owned(),
                 })?;
             if spec.role == Role::Unsupported {

@@ -19,7 +19,7 @@ pub(super) fn answer(
 ) -> Result<ModelInferResponse, TextRequestError> {
     let inputs = Inputs::read(KIND, message, source.options.max_batch_size)?;
     let wanted = Wanted::read(KIND, message)?;
-    let mut out = ResponseBuilder::new(KIND.name(), message.id.as_str(), 256);
+    let mut out = ResponseBuilder::new(KIND.asked_as(message), message.id.as_str(), 256);
     out.version(CORE_MODEL_VERSION);
     if wanted.has("OUTPUT") {
         let texts = decode(&inputs, source)?;

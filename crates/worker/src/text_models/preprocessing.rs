@@ -21,7 +21,7 @@ pub(super) fn answer(
     let inputs = Inputs::read(KIND, message, source.options.max_batch_size)?;
     let wanted = Wanted::read(KIND, message)?;
     let made = prepare(&inputs, source)?;
-    let mut out = ResponseBuilder::new(KIND.name(), message.id.as_str(), 256);
+    let mut out = ResponseBuilder::new(KIND.asked_as(message), message.id.as_str(), 256);
     out.version(CORE_MODEL_VERSION);
     write(&made, source.fill_id(), &wanted, &mut out);
     Ok(out.build())

@@ -5,6 +5,7 @@
 
 use std::sync::LazyLock;
 
+use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::tensor::DataType::{
     self, Bool, Bytes, Fp16, Fp32, Int32, Int64, Uint8, Uint64,
 };
@@ -45,6 +46,15 @@ impl TextModelKind {
     /// The model with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The name by which a request asks it. One process may have several sets of these models, and a request that was
+    /// made inside Triton names none.
+    pub(crate) fn asked_as(self, message: &ModelInferRequest) -> &str {
+        match message.model_name.as_str() {
+            "" => self.name(),
+            name => name,
+        }
     }
 
     /// Whether it asks the core model.

@@ -24,7 +24,7 @@ impl Wanted {
             let spec =
                 kind.output(&requested.name)
                     .ok_or_else(|| TextRequestError::UnknownOutput {
-                        model: kind.name(),
+                        model: kind.asked_as(message).to_owned(),
                         output: requested.name.clone(),
                     })?;
             names.push(spec.name);

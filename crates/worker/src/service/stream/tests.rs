@@ -12,7 +12,9 @@ use crate::engine::{Engine, EngineLimits};
 use crate::executor::Executor;
 use crate::metrics::Metrics;
 use crate::model::CORE_MODEL;
+use crate::model_names::ModelNames;
 use crate::request::Limits;
+use crate::service::Common;
 use crate::simulated::{SimulatedExecutor, SimulatedOptions};
 
 /// Nothing here takes long; a test that waits this long has failed.
@@ -40,18 +42,16 @@ fn shared() -> Shared {
         max_queue_wait: PATIENCE,
         slow_reader_timeout: PATIENCE,
     };
-    let (engine, _threads) = Engine::start(Arc::new(executor), limits_of_engine, metrics).unwrap();
+    let (engine, _threads) =
+        Engine::start(Arc::new(executor), limits_of_engine, metrics, 0).unwrap();
     engine.set_proven();
-    let catalog = Catalog::new(CORE_MODEL.into(), limits.info.clone(), None);
+    let catalog = Catalog::new(ModelNames::first(CORE_MODEL), limits.info.clone(), None);
     Shared {
         engine,
         catalog: Arc::new(catalog),
-        regions: Default::default(),
-        log: crate::service::settings::LogSettings::new(None),
         draft: None,
-        tracing: None,
+        common: Arc::new(Common::new(None, None)),
         limits,
-        streams: Default::default(),
     }
 }
 
@@ -94,7 +94,7 @@ fn a_handle_used_again_while_its_final_row_waits_keeps_that_one() {
     let mut malformed = request(1, 1);
     malformed.model_name = "another".to_owned();
     for again in [request(1, 1), malformed] {
-        let outbox = shared.open();
+        let outbox = shared.common.open();
         shared.receive(&request(1, 1), &outbox, None, None);
         until(|| outbox.find(Handle(1)) == Known::Ending);
         shared.receive(&again, &outbox, None, None);
@@ -108,7 +108,7 @@ fn a_handle_used_again_while_its_final_row_waits_keeps_that_one() {
 #[test]
 fn a_handle_used_twice_at_once_has_one_final_row() {
     let shared = shared();
-    let outbox = shared.open();
+    let outbox = shared.common.open();
     let handles = 5000;
     for handle in 0..handles {
         let max_tokens = 1 + handle as i32 % 3;
