@@ -412,16 +412,26 @@ class LoadingWorker:
     def set_stage(self, stage: str) -> None:
         """What it does now, for people."""
 
-def serve_worker(executor: Executor, options: WorkerOptions, loading: LoadingWorker | None = None) -> int:
+def serve_worker(
+    executor: Executor,
+    options: WorkerOptions,
+    loading: LoadingWorker | None = None,
+    further: Sequence[tuple[str, Executor, Mapping[str, bytes]]] | None = None,
+) -> int:
     """Serves an executor until SIGINT or SIGTERM, with the GIL released; returns the exit code.
 
-    With `loading`, on the ports that it holds.
+    With `loading`, on the ports that it holds. `further`: more models of the process, each with its name, its
+    executor and its files by name.
 
     The first signal drains, the second ends the process at once. 0 after a signal,
     `EXIT_EXECUTOR_FAILED` when the executor failed, 1 when the worker could not go on.
     """
 
-def serve_simulated_worker(options: WorkerOptions, simulated: SimulatedOptions) -> int:
+def serve_simulated_worker(
+    options: WorkerOptions,
+    simulated: SimulatedOptions,
+    further: Sequence[tuple[str, SimulatedOptions, Mapping[str, bytes]]] | None = None,
+) -> int:
     """Serves the simulated executor; blocks, handles signals and returns as `serve_worker` does."""
 
 def gateway_main(argv: Sequence[str]) -> int:

@@ -1,12 +1,16 @@
 //! Runs a worker inside the Python process: owns the tokio runtime, the GIL's release around it and the
 //! exit codes. What is served and how is `inflight_worker`'s.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use inflight_worker::executor::Executor;
-use inflight_worker::{BoundAddresses, Loading, SimulatedExecutor, WorkerExit, WorkerOptions};
+use inflight_worker::{
+    BoundAddresses, FurtherModel, Loading, SimulatedExecutor, WorkerExit, WorkerOptions,
+};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
@@ -22,7 +26,8 @@ const EXIT_FAILED: i32 = 1;
 /// What blocking tasks get after the server has ended; they hold nothing that must be kept.
 const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 
-/// Serves an executor with the protocol of `inflight.executors.base.Executor` until SIGINT or SIGTERM.
+/// Serves an executor with the protocol of `inflight.executors.base.Executor` until SIGINT or SIGTERM, and `further`
+/// models with executors of their own.
 ///
 /// Blocks with the GIL released. The first signal drains, the second ends the process at once. Returns
 /// the exit code: 0 after a signal, 3 when the executor failed, 1 when the worker could not go on.
@@ -30,36 +35,73 @@ const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 /// # Errors
 /// Whatever the executor's `info()` raises; `RuntimeError` in a forked child.
 #[pyfunction]
-#[pyo3(signature = (executor, options, loading=None))]
+#[pyo3(signature = (executor, options, loading=None, further=None))]
 pub(crate) fn serve_worker(
     py: Python<'_>,
     executor: &Bound<'_, PyAny>,
     options: &Bound<'_, PyWorkerOptions>,
     loading: Option<&Bound<'_, PyLoadingWorker>>,
+    further: Option<Vec<Further<Bound<'_, PyAny>>>>,
 ) -> PyResult<i32> {
     process::refuse_after_fork()?;
     process::start_log();
     let executor = Arc::new(PythonExecutor::new(executor)?);
+    let further = further
+        .into_iter()
+        .flatten()
+        .map(|(name, executor, assets)| {
+            let executor = Arc::new(PythonExecutor::new(&executor)?);
+            Ok(further_model(name, executor, assets))
+        });
+    let further = further.collect::<PyResult<_>>()?;
     let loading = loading.and_then(|loading| loading.get().lock().take());
-    serve(py, executor, options.get().0.clone(), loading)
+    serve(py, executor, further, options.get().0.clone(), loading)
 }
 
-/// Serves the simulated executor: tokens on a timing model, with no model behind them.
+/// A further model as Python gives it: its name, what generates its tokens, and its files by name.
+type Further<T> = (String, T, BTreeMap<String, Vec<u8>>);
+
+fn further_model(
+    name: String,
+    executor: Arc<dyn Executor>,
+    assets: BTreeMap<String, Vec<u8>>,
+) -> FurtherModel {
+    let assets = assets.into_iter();
+    FurtherModel {
+        name,
+        executor,
+        assets: assets
+            .map(|(name, content)| (name, Bytes::from(content)))
+            .collect(),
+    }
+}
+
+/// Serves the simulated executor: tokens on a timing model, with no model behind them; and `further` models that are
+/// simulated as well.
 ///
 /// Blocks, handles signals and returns as `serve_worker` does.
 ///
 /// # Errors
 /// `RuntimeError` in a forked child.
 #[pyfunction]
+#[pyo3(signature = (options, simulated, further=None))]
 pub(crate) fn serve_simulated_worker(
     py: Python<'_>,
     options: &Bound<'_, PyWorkerOptions>,
     simulated: &Bound<'_, PySimulatedOptions>,
+    further: Option<Vec<Further<Bound<'_, PySimulatedOptions>>>>,
 ) -> PyResult<i32> {
     process::refuse_after_fork()?;
     process::start_log();
-    let executor = Arc::new(SimulatedExecutor::new(simulated.get().0.clone()));
-    serve(py, executor, options.get().0.clone(), None)
+    let executor =
+        |options: &Bound<'_, PySimulatedOptions>| SimulatedExecutor::new(options.get().0.clone());
+    let further = further
+        .into_iter()
+        .flatten()
+        .map(|(name, options, assets)| further_model(name, Arc::new(executor(&options)), assets));
+    let further = further.collect();
+    let executor = Arc::new(executor(simulated));
+    serve(py, executor, further, options.get().0.clone(), None)
 }
 
 /// A worker whose model loads: holds both ports, and answers there that it is not ready and why.
@@ -97,6 +139,7 @@ impl PyLoadingWorker {
 fn serve(
     py: Python<'_>,
     executor: Arc<dyn Executor>,
+    further: Vec<FurtherModel>,
     options: WorkerOptions,
     loading: Option<Loading>,
 ) -> PyResult<i32> {
@@ -113,10 +156,15 @@ fn serve(
                 Ok(stop) => stop,
                 Err(error) => {
                     executor.shutdown();
+                    for model in further {
+                        model.executor.shutdown();
+                    }
                     return failed(&error);
                 }
             };
-            match inflight_worker::serve_loaded(executor, options, loading, announce, stop).await {
+            let serving =
+                inflight_worker::serve_models(executor, further, options, loading, announce, stop);
+            match serving.await {
                 Ok(WorkerExit::Shutdown) => 0,
                 // The worker has logged why.
                 Ok(WorkerExit::ExecutorFailed(_)) => EXIT_EXECUTOR_FAILED,

@@ -67,6 +67,7 @@ impl FakeModel {
                 vocab_size: 32_000,
                 capabilities: capabilities.map(str::to_owned).to_vec(),
                 adapters: Vec::new(),
+                further_models: Vec::new(),
             },
             files,
             extensions: vec![names::STEP_BATCHING_EXTENSION.to_owned()],

@@ -15,5 +15,7 @@ mod overload;
 mod plain;
 #[path = "worker/refusals.rs"]
 mod refusals;
+#[path = "worker/several.rs"]
+mod several;
 #[path = "worker/step.rs"]
 mod step;

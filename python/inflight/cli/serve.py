@@ -86,6 +86,7 @@ def serve(
     device: str,
     executor: str,
     executor_options: tuple[str, ...],
+    add_model: tuple[str, ...],
     replicas: int,
     tp_size: int,
     pp_size: int,
@@ -103,6 +104,7 @@ def serve(
     """
     from inflight import _native, executors
     from inflight.cli.launch import run
+    from inflight.launch.further import find_further
     from inflight.launch.model import find_model
     from inflight.launch.topology import Drain, Gateways, GpuOption, Model, Topology, check
 
@@ -121,6 +123,9 @@ def serve(
     found = find_model(
         model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
     )
+    further = find_further(
+        add_model, found.name_for_clients, weights=executor in executors.NEED_WEIGHTS, executor=executor
+    )
     drain = Drain(worker_s=own.pop("drain_timeout_s", None), gateway_s=_number(values["shutdown_grace_s"]))
     placed = {"host", "port", "shutdown-grace-s"}
     topology = Topology(
@@ -138,7 +143,10 @@ def serve(
                 grpc_port=defaults.grpc_port,
                 metrics_port=defaults.metrics_port,
                 executor_options=tuple(named.items()),
-                worker_options=tuple((name, str(value)) for name, value in own.items()),
+                worker_options=(
+                    *((name, str(value)) for name, value in own.items()),
+                    *(("add_model", f"{other.served_name}={other.directory}") for other in further),
+                ),
                 environment=tuple((name, environment[name]) for name in OF_BOTH if name in environment),
             ),
         ),

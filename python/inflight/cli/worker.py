@@ -20,7 +20,9 @@ from inflight.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from inflight._native import Tokenizer
+    from inflight._native import SimulatedOptions, Tokenizer
+    from inflight.executors.base import Executor
+    from inflight.launch.model import Model
 
 #: Option -> the executors that it means something to, its type and its help.
 EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
@@ -101,6 +103,14 @@ def worker_options(command: Command) -> Command:
     """A worker's options but for its address; the same for `serve` and `worker`."""
     decorators = (
         model_options,
+        click.option(
+            "--add-model",
+            multiple=True,
+            metavar="NAME=MODEL",
+            help="One more model in the same process, with an executor of its own and the same options."
+            " OpenAI clients call it NAME; KServe clients call its models `NAME_tensorrt_llm`,"
+            " `NAME_ensemble` and so on",
+        ),
         click.option(
             "--executor",
             type=click.Choice(["reference", "simulated", "tensorrt_llm", "scripted"]),
@@ -185,6 +195,7 @@ def worker(
     device: str,
     executor: str,
     executor_options: tuple[str, ...],
+    add_model: tuple[str, ...],
     **values: Any,
 ) -> None:
     """Run one worker: MODEL behind KServe gRPC.
@@ -198,6 +209,7 @@ def worker(
     from inflight.errors import UserMistake, raise_problems
     from inflight.executors import ranks
     from inflight.executors.progress import in_words, watched
+    from inflight.launch.further import find_further, named
     from inflight.launch.model import find_model
     from inflight.launch.ports import require_free
     from inflight.model.tokenizer import check_tokenizer
@@ -216,6 +228,9 @@ def worker(
     found = find_model(
         model, served_model_name, weights=executor in executors.NEED_WEIGHTS, executor=executor
     )
+    further = find_further(
+        add_model, found.name_for_clients, weights=executor in executors.NEED_WEIGHTS, executor=executor
+    )
     assets = found.assets()
     options = _native.WorkerOptions(served_model_name=found.name_for_clients, assets=assets, **values)
     loading = None
@@ -227,32 +242,63 @@ def worker(
             require_free(options.host, options.http_port, "--http-port")
         if executor != "simulated":
             loading = _native.LoadingWorker(options, "reading the tokenizer")
-    vocab_size = found.vocab_size()
-    # Assets that no gateway can use would only make it retry.
-    problem = check_tokenizer(found.directory)
-    raise_problems([problem] if problem else [])
+    models = [found, *further]
+    for model_of in models:
+        # Assets that no gateway can use would only make it retry.
+        problem = check_tokenizer(model_of.directory)
+        with named(model_of, of=models):
+            raise_problems([problem] if problem else [])
 
     if executor == "simulated":
-        if path := chosen.get("answer"):
-            chosen["answer"] = _answer(path, _native.Tokenizer(assets))
-        simulated = _native.SimulatedOptions(vocab_size=vocab_size, **chosen)
-        ctx.exit(_native.serve_simulated_worker(options, simulated))
-    stage = f"the executor `{executor}` loads {found.name_for_clients}"
+        path = chosen.pop("answer", None)
 
-    def tell(progress: str) -> None:
-        if loading is not None:
-            loading.set_stage(f"{stage}: {progress}")
+        def simulate(found: Model) -> SimulatedOptions:
+            answer = None if path is None else _answer(path, _native.Tokenizer(found.assets()))
+            return _native.SimulatedOptions(vocab_size=found.vocab_size(), answer=answer, **chosen)
 
-    if loading is not None:
-        loading.set_stage(stage)
-    with watched(in_words(tell)):
-        engine = executors.create(
-            executor,
-            executors.ExecutorOptions(
-                model_dir=found.directory, device=device, vocab_size=vocab_size, values=chosen
-            ),
+        others = [(other.name_for_clients, simulate(other), other.assets()) for other in further]
+        ctx.exit(_native.serve_simulated_worker(options, simulate(found), others))
+
+    engines: list[Executor] = []
+    try:
+        for model_of in models:
+            stage = f"the executor `{executor}` loads {model_of.name_for_clients}"
+
+            def tell(progress: str, stage: str = stage) -> None:
+                if loading is not None:
+                    loading.set_stage(f"{stage}: {progress}")
+
+            if loading is not None:
+                loading.set_stage(stage)
+            with named(model_of, of=models), watched(in_words(tell)):
+                engines.append(
+                    executors.create(
+                        executor,
+                        executors.ExecutorOptions(
+                            model_dir=model_of.directory,
+                            device=device,
+                            vocab_size=model_of.vocab_size(),
+                            values=chosen,
+                        ),
+                    )
+                )
+    except BaseException:
+        # What is loaded holds a GPU, and perhaps processes of its own.
+        for engine in engines:
+            engine.shutdown()
+        raise
+    first, *rest = engines
+    ctx.exit(
+        _native.serve_worker(
+            first,
+            options,
+            loading,
+            [
+                (other.name_for_clients, engine, other.assets())
+                for other, engine in zip(further, rest, strict=True)
+            ],
         )
-    ctx.exit(_native.serve_worker(engine, options, loading))
+    )
 
 
 def _answer(path: Path, tokenizer: Tokenizer) -> list[int]:

@@ -1,4 +1,4 @@
-//! An Inflight worker: one model, its files, and one stream for all requests. Owns how a worker is
+//! An Inflight worker: its models, their files, and for each one stream for all its requests. Owns how a worker is
 //! connected and served; knows nothing of clients.
 
 mod assets;
@@ -9,8 +9,9 @@ mod step_stream;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use inflight_kserve::assets::DescribeRequest;
+use futures_util::future::select_all;
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
+use inflight_kserve::assets::{DescribeRequest, ModelDescription};
 use inflight_kserve::client::ConnectError;
 use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 use inflight_kserve::inference::{RepositoryIndexRequest, ServerLiveRequest, ServerReadyRequest};
@@ -25,6 +26,9 @@ use super::pool::Pool;
 use super::rpc::{self, RpcError};
 use super::slot::WorkerSlot;
 
+/// Each model is a stream, and files in memory.
+const MOST_MODELS: usize = 64;
+
 /// Why a worker is not ready.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotReady {
@@ -36,17 +40,22 @@ pub(crate) enum NotReady {
     Starting,
     #[error(transparent)]
     Assets(#[from] AssetError),
+    #[error("the worker has more than {MOST_MODELS} models")]
+    TooManyModels,
+    #[error("the worker has two models that are called `{0}`")]
+    SameName(String),
 }
 
 /// A connected worker.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    stream: StepStream,
+    /// One for each model.
+    streams: Vec<StepStream>,
     kserve: GrpcInferenceServiceClient<Channel>,
 }
 
 impl Worker {
-    /// Asks the worker for its model and opens the stream.
+    /// Asks the worker for its models and opens the streams.
     ///
     /// # Errors
     /// [`NotReady`].
@@ -63,43 +72,82 @@ impl Worker {
         }
         let description = assets.describe(DescribeRequest {});
         let description = rpc::call("ModelAssets.Describe", description).await?;
-        let served = cache.served_model(&mut assets, description).await?;
+        let of = description.served_model_name.clone();
+        let core = description.core_model_name.clone();
+        let mut served = Vec::new();
+        for description in each_model(description)? {
+            served.push(cache.served_model(&mut assets, description).await?);
+        }
         slot.peer.set_up(Served {
             pool: Arc::new(Pool::new(&slot.address, &context.transport())?),
-            models: models(&mut kserve, &served.description.core_model_name).await?,
-            of: Some(served.description.served_model_name.clone()),
+            models: models(&mut kserve, &core).await?,
+            of: Some(of),
         });
-        let stream = StepStream::open(slot, served, &mut kserve, context.limits).await?;
-        Ok(Self { stream, kserve })
+        let mut streams = Vec::new();
+        for served in served {
+            streams.push(StepStream::open(slot, served, &mut kserve, context.limits).await?);
+        }
+        Ok(Self { streams, kserve })
     }
 
     /// Serves until the worker is lost. Returns why, and how many requests that ended.
     pub(crate) async fn serve(self, slot: &WorkerSlot, context: &Context) -> (String, usize) {
-        let connection = Arc::clone(&self.stream.connection);
+        let connections: Vec<_> = self
+            .streams
+            .iter()
+            .map(|stream| Arc::clone(&stream.connection))
+            .collect();
         slot.pulse.reset();
         // Before the line is logged: whoever reads it may send a request at once.
-        context.table.set_ready(slot, vec![Arc::clone(&connection)]);
-        let description = &connection.served.description;
-        tracing::info!(
-            worker = %slot.address,
-            model = %description.served_model_name,
-            executor = %description.executor,
-            "worker ready"
-        );
+        context.table.set_ready(slot, connections.clone());
+        for connection in &connections {
+            let description = &connection.served.description;
+            tracing::info!(
+                worker = %slot.address,
+                model = %description.served_model_name,
+                executor = %description.executor,
+                "worker ready"
+            );
+        }
         let probe = async || {
             let mut kserve = self.kserve.clone();
             kserve.server_live(ServerLiveRequest {}).await.is_ok()
         };
+        let reads = self.streams.into_iter();
+        let reads = reads.map(|stream| Box::pin(stream.read(context.limits, &context.metrics)));
         let reason = tokio::select! {
             biased;
-            reason = self.stream.read(context.limits, &context.metrics) => reason,
+            // The streams of one process end together.
+            (reason, _, _) = select_all(reads) => reason,
             reason = slot.watch_pulse(context.limits.worker_silence, probe) => reason,
         };
         let reason = rpc::abbreviated(&reason).to_owned();
-        let requests = connection.active();
+        let requests = connections
+            .iter()
+            .map(|connection| connection.active())
+            .sum();
         context.table.set_lost(slot, &reason);
-        connection.fail_all("the worker was lost");
+        for connection in &connections {
+            connection.fail_all("the worker was lost");
+        }
         (reason, requests)
+    }
+}
+
+/// The worker's first model, then the others of its process.
+fn each_model(mut first: ModelDescription) -> Result<Vec<ModelDescription>, NotReady> {
+    let further = std::mem::take(&mut first.further_models);
+    if further.len() >= MOST_MODELS {
+        return Err(NotReady::TooManyModels);
+    }
+    let models: Vec<ModelDescription> = std::iter::once(first).chain(further).collect();
+    let mut names = BTreeSet::new();
+    match models
+        .iter()
+        .find(|model| !names.insert(&model.served_model_name))
+    {
+        Some(twice) => Err(NotReady::SameName(twice.served_model_name.clone())),
+        None => Ok(models),
     }
 }
 

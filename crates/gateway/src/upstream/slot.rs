@@ -28,7 +28,7 @@ pub(crate) struct WorkerSlot {
     pub pulse: Arc<Pulse>,
     /// For KServe's clients.
     pub peer: Peer,
-    /// One for each model it serves: an Inflight worker has one model, a plain Triton any number.
+    /// One for each model it serves.
     pub(super) connections: ArcSwap<Vec<Arc<Connection>>>,
     /// The models it last served, and why it is not ready now.
     pub(super) past: Mutex<Past>,

@@ -19,7 +19,7 @@ use inflight_worker::executor::{
     Adapter, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
 };
 use inflight_worker::{
-    SimulatedExecutor, SimulatedOptions, WorkerError, WorkerExit, WorkerOptions,
+    FurtherModel, SimulatedExecutor, SimulatedOptions, WorkerError, WorkerExit, WorkerOptions,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -52,11 +52,22 @@ pub(crate) fn options() -> WorkerOptions {
 impl Worker {
     /// Starts, and does not wait until ready.
     pub(crate) async fn start_unready(executor: Arc<dyn Executor>, options: WorkerOptions) -> Self {
+        Self::start_several(executor, Vec::new(), options).await
+    }
+
+    /// The same with further models.
+    pub(crate) async fn start_several(
+        executor: Arc<dyn Executor>,
+        further: Vec<FurtherModel>,
+        options: WorkerOptions,
+    ) -> Self {
         let (bound, addresses) = oneshot::channel();
         let (shutdown, asked) = oneshot::channel::<()>();
-        let exit = tokio::spawn(inflight_worker::serve(
+        let exit = tokio::spawn(inflight_worker::serve_models(
             executor,
+            further,
             options,
+            None,
             |addresses| {
                 let _ = bound.send(addresses);
             },
