@@ -98,6 +98,8 @@ def bmp() -> bytes:
         (files(b""), "is not an image"),
         (files(picture(), bmp()), r"`inflight_images\[1\]` is not an image"),
         (files(picture("JPEG")[:-40]), "cannot be decoded"),
+        (files(picture()[:12]), r"`inflight_images\[0\]` begins like an image and cannot be read"),
+        (files(picture("GIF")[:8]), "begins like an image and cannot be read"),
         (files(picture()[:-30]), "cannot be decoded"),
         # Nothing of its size is allocated.
         (files(declared_png(60_000, 60_000)), "has too many pixels; the images of a request may"),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 IMAGES = "inflight_images"
 #: What clients of the OpenAI API send; Pillow reads many more, and has had faults in most of them.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+#: The first bytes of their files.
+_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF", b"GIF87a", b"GIF89a")
 #: Pixels of a request's images together: 48 MiB of RGB, several times what a vision encoder looks at.
 #: It also bounds how long decoding takes.
 MAX_PIXELS = 16 << 20
@@ -83,6 +85,10 @@ def _open(what: str, file: bytes) -> Image.Image:
         # Above a limit of its own it tells no size.
         raise _too_large(f"`{what}` has too many pixels") from error
     except UnidentifiedImageError as error:
+        if file.startswith(_STARTS):
+            raise Refused(
+                f"`{what}` begins like an image and cannot be read; it may have been cut"
+            ) from error
         raise Refused(f"`{what}` is not an image; send {', '.join(FORMATS)}") from error
     except Exception as error:
         raise _unreadable(what, error) from error
