@@ -9,16 +9,32 @@ use std::time::{Duration, Instant};
 
 use http::Extensions;
 use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::quota::Quota;
 
+/// Images that a connection, an address or a key may have fetched at once; a request has as many by default.
+pub(crate) const MAX_FETCHES: usize = 16;
+
 /// What a connection, an address or a key has open.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Held {
     /// Requests from their head to the end of their response.
     requests: AtomicUsize,
     /// Memory for bodies, in the units of `admission`.
     body_units: AtomicUsize,
+    /// Of [`MAX_FETCHES`].
+    fetches: Semaphore,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            requests: AtomicUsize::new(0),
+            body_units: AtomicUsize::new(0),
+            fetches: Semaphore::new(MAX_FETCHES),
+        }
+    }
 }
 
 /// The open requests and bodies of each client address.
@@ -237,6 +253,17 @@ impl Client {
         for held in self.held() {
             held.body_units.fetch_sub(units, Ordering::Relaxed);
         }
+    }
+
+    /// Waits until the client may have one more image fetched, which it has for as long as the permits live.
+    pub(crate) async fn fetch_place(&self) -> Vec<SemaphorePermit<'_>> {
+        let mut permits = Vec::new();
+        // Always in this order, so that no two wait for each other.
+        for held in self.held() {
+            // Nobody closes them.
+            permits.extend(held.fetches.acquire().await.ok());
+        }
+        permits
     }
 
     fn owners(&self) -> impl Iterator<Item = &Held> {

@@ -114,7 +114,10 @@ impl Images {
             async move {
                 let file = match source {
                     Source::File(file) => hold(file.len()).map(|()| file),
-                    Source::Remote(target) => self.fetcher.fetch(&self.rules, target, hold).await,
+                    Source::Remote(target) => {
+                        let client = client.map(|client| &**client);
+                        self.fetcher.fetch(&self.rules, client, target, hold).await
+                    }
                 };
                 file.map_err(|stop| match stop {
                     Stop::Refused(refusal) => refusal.at(&path),

@@ -1,11 +1,16 @@
 //! Fetches image files over HTTP/1.1 and HTTPS. Owns the connections, their time and their number; which are allowed is
 //! `rules`'.
 //!
+//! One client has some of the places, and hosts whose names are slow to look up have some of the threads.
+//!
 //! A name is looked up once for each connection, every address that it has must be allowed, and the connection goes to one
 //! of these addresses: no later answer of a name server can lead elsewhere. Redirects are followed here, each like a
 //! client's own URL. Nothing of the client's request is sent on.
 
-use std::net::{IpAddr, SocketAddr};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -19,6 +24,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::Client;
 
 use super::Stop;
 use super::rules::{Refusal, Rules, Target, check_kind, quoted};
@@ -27,16 +35,30 @@ use super::rules::{Refusal, Rules, Target, check_kind, quoted};
 const MAX_REDIRECTS: usize = 3;
 /// Images that are fetched at once, for all requests: each holds a socket, and a file's memory.
 const PLACES: usize = 64;
+/// Names that are looked up at once. Each has a thread, which nothing but the answer of a name server ends.
+const LOOKUPS: usize = 16;
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 4;
 /// The head of an answer.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-#[derive(Debug)]
+/// The addresses of a name on a port, as the system knows them. It may take any time.
+type LookUp = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+
 pub(super) struct Fetcher {
     places: Semaphore,
+    lookups: Arc<Semaphore>,
+    look_up: Arc<LookUp>,
     timeout: Duration,
     tls: WebTls,
+}
+
+impl fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetcher")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
 }
 
 /// An answer that is no failure.
@@ -50,6 +72,8 @@ impl Fetcher {
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
             places: Semaphore::new(PLACES),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            look_up: Arc::new(|host, port| Ok((host, port).to_socket_addrs()?.collect())),
             timeout,
             tls: WebTls::default(),
         }
@@ -62,34 +86,45 @@ impl Fetcher {
     pub(super) async fn fetch(
         &self,
         rules: &Rules,
+        client: Option<&Client>,
         target: Target,
         hold: impl Fn(usize) -> Result<(), Stop>,
     ) -> Result<Bytes, Stop> {
+        let until = Instant::now() + self.timeout;
+        // First its own, so that who waits for these holds none of the others.
+        let _own = match client {
+            None => Vec::new(),
+            Some(client) => {
+                let own = timeout_at(until, client.fetch_place()).await;
+                own.map_err(|_| {
+                    let text =
+                        "The server is fetching too many images for this client. Retry later.";
+                    Stop::Busy(ApiError::rate_limited(text))
+                })?
+            }
+        };
         // Others' hosts may be slow; that is no fault of this one.
-        let place = tokio::time::timeout(self.timeout, self.places.acquire()).await;
-        let _place = place.map_err(|_| {
-            let text = "The server is fetching too many images. Retry later.";
-            Stop::Busy(ApiError::unavailable(text))
-        })?;
-        let followed = self.follow(rules, target, &hold);
+        let place = timeout_at(until, self.places.acquire()).await;
+        let _place = place.map_err(|_| busy("The server is fetching too many images."))?;
+        let until = Instant::now() + self.timeout;
+        let followed = self.follow(rules, target, until, &hold);
         let late = |_| {
             Stop::Refused(Refusal::Late {
                 seconds: self.timeout.as_secs(),
             })
         };
-        tokio::time::timeout(self.timeout, followed)
-            .await
-            .map_err(late)?
+        timeout_at(until, followed).await.map_err(late)?
     }
 
     async fn follow(
         &self,
         rules: &Rules,
         mut target: Target,
+        until: Instant,
         hold: &impl Fn(usize) -> Result<(), Stop>,
     ) -> Result<Bytes, Stop> {
         for _ in 0..=MAX_REDIRECTS {
-            match self.get(rules, &target, hold).await? {
+            match self.get(rules, &target, until, hold).await? {
                 Answer::File(file) => {
                     check_kind(&file).map_err(Stop::Refused)?;
                     return Ok(file);
@@ -107,12 +142,14 @@ impl Fetcher {
         &self,
         rules: &Rules,
         target: &Target,
+        until: Instant,
         hold: &impl Fn(usize) -> Result<(), Stop>,
     ) -> Result<Answer, Stop> {
         let failed = |reason| unreachable(target, reason);
-        let addresses = look_up(target)
-            .await
-            .ok_or_else(|| failed("its name is not known"))?;
+        let addresses = self
+            .addresses(target, until)
+            .await?
+            .ok_or_else(|| failed("no address was found for its name"))?;
         // A name that also leads inside is not to be trusted with the others.
         if !addresses
             .iter()
@@ -138,21 +175,41 @@ impl Fetcher {
             exchange(rules, target, stream, hold).await
         }
     }
+
+    /// The addresses of a target's host; `None` where none is known.
+    ///
+    /// # Errors
+    /// 503: too many names are being looked up for as long as the target has.
+    async fn addresses(
+        &self,
+        target: &Target,
+        until: Instant,
+    ) -> Result<Option<Vec<SocketAddr>>, Stop> {
+        if let Ok(address) = target.host.parse::<IpAddr>() {
+            return Ok(Some(vec![SocketAddr::new(address, target.port)]));
+        }
+        let place = timeout_at(until, Arc::clone(&self.lookups).acquire_owned()).await;
+        let place =
+            place.map_err(|_| busy("The server is looking up too many hosts of images."))?;
+        let (look_up, host, port) = (Arc::clone(&self.look_up), target.host.clone(), target.port);
+        let looked_up = tokio::task::spawn_blocking(move || {
+            // Until the name server has answered, whoever waits for that.
+            let _place = place;
+            look_up(&host, port)
+        });
+        let found = looked_up.await.ok().and_then(Result::ok);
+        Ok(found.filter(|found| !found.is_empty()))
+    }
+}
+
+/// 503: what the server itself has too much of.
+fn busy(what: &str) -> Stop {
+    Stop::Busy(ApiError::unavailable(format!("{what} Retry later.")))
 }
 
 fn unreachable(target: &Target, reason: &'static str) -> Stop {
     let host = quoted(&target.host);
     Stop::Refused(Refusal::Unreachable { host, reason })
-}
-
-/// The addresses of a target's host; `None` where it has none.
-async fn look_up(target: &Target) -> Option<Vec<SocketAddr>> {
-    if let Ok(address) = target.host.parse::<IpAddr>() {
-        return Some(vec![SocketAddr::new(address, target.port)]);
-    }
-    let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
-    let found: Vec<SocketAddr> = found.ok()?.collect();
-    (!found.is_empty()).then_some(found)
 }
 
 async fn connect(addresses: &[SocketAddr]) -> Option<TcpStream> {
@@ -174,12 +231,7 @@ async fn exchange<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let failed = |_| {
-        unreachable(
-            target,
-            "it does not speak HTTP/1.1, or ended the connection",
-        )
-    };
+    let failed = |error: hyper::Error| unreachable(target, no_answer(&error));
     let handshake = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .handshake(TokioIo::new(stream));
@@ -198,14 +250,19 @@ where
         | StatusCode::TEMPORARY_REDIRECT
         | StatusCode::PERMANENT_REDIRECT => {
             let location = head.headers.get(header::LOCATION);
-            let location = location.and_then(|location| location.to_str().ok());
-            let location = location.ok_or(Stop::Refused(Refusal::Malformed))?;
+            let location = location.ok_or_else(|| misled(target, "nowhere"))?;
+            let location = location.to_str();
+            let location = location.map_err(|_| misled(target, "a URL that is not valid"))?;
             return Ok(Answer::Redirect(location.to_owned()));
         }
         status => {
             let (host, status) = (quoted(&target.host), status.as_u16());
             return Err(Stop::Refused(Refusal::Status { host, status }));
         }
+    }
+    let coding = head.headers.get(header::CONTENT_ENCODING);
+    if coding.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(unreachable(target, "it sent the file compressed"));
     }
     let limit = rules.max_bytes;
     let too_large = || Stop::Refused(Refusal::TooLarge { limit });
@@ -214,7 +271,8 @@ where
     }
     let mut file = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(failed)?.into_data() else {
+        let frame = frame.map_err(|error| unreachable(target, cut(&error)))?;
+        let Ok(data) = frame.into_data() else {
             continue;
         };
         if file.len() + data.len() > limit {
@@ -224,6 +282,41 @@ where
         file.extend_from_slice(&data);
     }
     Ok(Answer::File(file.freeze()))
+}
+
+/// Why there is no head of an answer.
+fn no_answer(error: &hyper::Error) -> &'static str {
+    if error.is_parse_too_large() {
+        "the headers of its answer are too large"
+    } else if error.is_parse() {
+        "it does not speak HTTP/1.1"
+    } else {
+        "it ended the connection without an answer"
+    }
+}
+
+/// Why there is no whole file.
+fn cut(error: &hyper::Error) -> &'static str {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    let kind = source.map(io::Error::kind);
+    // How hyper tells of chunks that it cannot read.
+    if kind.is_some_and(|kind| {
+        matches!(
+            kind,
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
+        )
+    }) {
+        "its answer is malformed"
+    } else {
+        "it ended the connection before the file was whole"
+    }
+}
+
+fn misled(target: &Target, to: &str) -> Stop {
+    Stop::Refused(Refusal::Misled {
+        host: quoted(&target.host),
+        to: to.to_owned(),
+    })
 }
 
 fn request(target: &Target) -> Option<Request<Empty<Bytes>>> {

@@ -140,15 +140,16 @@ impl Target {
     /// # Errors
     /// As for a client's URL; and where it leads from HTTPS to HTTP.
     pub(super) fn redirected(&self, location: &str, rules: &Rules) -> Result<Self, Refusal> {
+        let misled = |refusal: Refusal| refusal.of_redirect(&self.host);
         if location.len() > MAX_URL_BYTES {
-            return Err(Refusal::LongUrl);
+            return Err(misled(Refusal::LongUrl));
         }
-        let location = UriRef::parse(location).map_err(|_| Refusal::Malformed)?;
+        let location = UriRef::parse(location).map_err(|_| misled(Refusal::Malformed))?;
         let base = self.url.strip_fragment();
         let url = location
             .resolve_against(&base)
-            .map_err(|_| Refusal::Malformed)?;
-        let target = Self::of(url, rules)?;
+            .map_err(|_| misled(Refusal::Malformed))?;
+        let target = Self::of(url, rules).map_err(misled)?;
         match self.is_tls && !target.is_tls {
             true => Err(Refusal::Downgraded),
             false => Ok(target),
@@ -215,6 +216,9 @@ impl Target {
 pub(super) fn check_kind(file: &[u8]) -> Result<(), Refusal> {
     let is_webp = || file.starts_with(b"RIFF") && file.get(8..12) == Some(b"WEBP");
     let starts: [&[u8]; 4] = [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a"];
+    if file.is_empty() {
+        return Err(Refusal::Empty);
+    }
     match starts.iter().any(|start| file.starts_with(start)) || is_webp() {
         true => Ok(()),
         false => Err(Refusal::Kind),
@@ -230,6 +234,8 @@ pub(super) enum Refusal {
     TooLarge { limit: usize },
     #[error("makes the images larger than {limit} bytes together. Send fewer, or smaller ones.")]
     TooLargeTogether { limit: usize },
+    #[error("is an empty file. Send a PNG, JPEG, WebP or GIF file.")]
+    Empty,
     #[error("is neither a PNG nor a JPEG, WebP or GIF file. Send one of these.")]
     Kind,
     #[error("is not a valid `data:` URL. Send `data:image/png;base64,` and the file in base64.")]
@@ -257,6 +263,8 @@ pub(super) enum Refusal {
     Address(String),
     #[error("is redirected from HTTPS to HTTP. Send another URL, or the file as a `data:` URL.")]
     Downgraded,
+    #[error("is redirected by `{host}` to {to}. Send another URL, or the file as a `data:` URL.")]
+    Misled { host: String, to: String },
     #[error("is redirected more than {limit} times. Send the URL that it ends at.")]
     Redirects { limit: usize },
     #[error(
@@ -270,6 +278,20 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
+    /// The same of a URL that `host` sent as a redirect: the client's own is right.
+    fn of_redirect(self, host: &str) -> Self {
+        let to = match self {
+            Self::Malformed => "a URL that is not valid".to_owned(),
+            Self::LongUrl => format!("a URL of more than {MAX_URL_BYTES} bytes"),
+            Self::Scheme(scheme) => format!("a URL that starts with `{scheme}:`"),
+            Self::Credentials => "a URL with a user name".to_owned(),
+            Self::Host(other) => format!("`{other}`, which this server fetches no images from"),
+            other => return other,
+        };
+        let host = quoted(host);
+        Self::Misled { host, to }
+    }
+
     /// The error of the image at `path`.
     pub(super) fn at(self, path: &str) -> ApiError {
         ApiError::invalid_request(path, format!("`{path}` {self}"))
@@ -375,17 +397,34 @@ mod tests {
             let target = secure.redirected(location, &rules).unwrap();
             assert_eq!(target.url.as_str(), expected, "{location}");
         }
+        let misled = |to: &str| Refusal::Misled {
+            host: "a.b".to_owned(),
+            to: to.to_owned(),
+        };
         for (location, expected) in [
             ("http://a.b/", Refusal::Downgraded),
-            ("https://x.y/", Refusal::Host("x.y".to_owned())),
-            ("//127.0.0.1/", Refusal::Host("127.0.0.1".to_owned())),
+            (
+                "https://x.y/",
+                misled("`x.y`, which this server fetches no images from"),
+            ),
+            (
+                "//127.0.0.1/",
+                misled("`127.0.0.1`, which this server fetches no images from"),
+            ),
             (
                 "data:image/png;base64,AA",
-                Refusal::Scheme("data".to_owned()),
+                misled("a URL that starts with `data:`"),
             ),
-            ("file:///etc/passwd", Refusal::Scheme("file".to_owned())),
-            ("https://u:p@a.b/", Refusal::Credentials),
-            ("http://[", Refusal::Malformed),
+            (
+                "file:///etc/passwd",
+                misled("a URL that starts with `file:`"),
+            ),
+            ("https://u:p@a.b/", misled("a URL with a user name")),
+            ("http://[", misled("a URL that is not valid")),
+            (
+                "x".repeat(MAX_URL_BYTES + 1).as_str(),
+                misled("a URL of more than 8192 bytes"),
+            ),
         ] {
             let refusal = secure.redirected(location, &rules).unwrap_err();
             assert_eq!(refusal, expected, "{location}");
@@ -466,9 +505,9 @@ mod tests {
         ] {
             assert!(check_kind(good).is_ok(), "{good:?}");
         }
+        assert_eq!(check_kind(b""), Err(Refusal::Empty));
         for bad in [
-            &b""[..],
-            b"<svg/>",
+            &b"<svg/>"[..],
             b"BM",
             b"RIFF\x01\x02\x03\x04WAVE",
             b"RIFF",

@@ -1,13 +1,18 @@
 //! Fetching from servers of the test's own on loopback addresses, which are allowed here one by one.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use inflight_openai::ApiError;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::client::{Connection, MAX_FETCHES};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n0123456789";
 
@@ -74,7 +79,7 @@ impl Server {
 async fn fetch(rules: &Rules, url: &str) -> Result<Bytes, Refusal> {
     let target = Target::parse(url, rules)?;
     let fetcher = Fetcher::new(rules.timeout);
-    let fetched = fetcher.fetch(rules, target, |_| Ok(())).await;
+    let fetched = fetcher.fetch(rules, None, target, |_| Ok(())).await;
     fetched.map_err(|stop| match stop {
         Stop::Refused(refusal) => refusal,
         Stop::Busy(error) => panic!("{error}"),
@@ -126,16 +131,28 @@ async fn what_is_no_image_of_the_right_size_is_refused() {
         "/empty" => ok("content-length: 0\r\n", b""),
         "/absent" => b"HTTP/1.1 404 x\r\ncontent-length: 0\r\n\r\n".to_vec(),
         "/cut" => ok("content-length: 18\r\n", &PNG[..9]),
+        "/cut-chunk" => ok("transfer-encoding: chunked\r\n", b"12\r\n\x89PNG"),
+        "/no-chunk" => ok("transfer-encoding: chunked\r\n", b"no number\r\n"),
+        "/compressed" => ok("content-encoding: gzip\r\n", PNG),
+        "/plain" => ok("content-encoding: identity\r\n", PNG),
         "/other" => b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(),
         "/head" => ok(&format!("x: {}\r\n", "y".repeat(4 * MAX_HEAD_BYTES)), PNG),
         "/nowhere" => b"HTTP/1.1 302 x\r\ncontent-length: 0\r\n\r\n".to_vec(),
+        "/unreadable" => redirect(302, "/\u{e4}"),
+        "/wrong" => redirect(302, "http://["),
         _ => Vec::new(),
     })
     .await;
     let too_large = Refusal::TooLarge { limit: 18 };
-    let unreachable = Refusal::Unreachable {
-        host: "127.0.0.1".to_owned(),
-        reason: "it does not speak HTTP/1.1, or ended the connection",
+    let host = || "127.0.0.1".to_owned();
+    let failed = |reason| Refusal::Unreachable {
+        host: host(),
+        reason,
+    };
+    let cut = failed("it ended the connection before the file was whole");
+    let misled = |to: &str| Refusal::Misled {
+        host: host(),
+        to: to.to_owned(),
     };
     let absent = Refusal::Status {
         host: "127.0.0.1".to_owned(),
@@ -146,16 +163,25 @@ async fn what_is_no_image_of_the_right_size_is_refused() {
         ("/chunked", &too_large),
         ("/closed", &too_large),
         ("/page", &Refusal::Kind),
-        ("/empty", &Refusal::Kind),
+        ("/empty", &Refusal::Empty),
         ("/absent", &absent),
-        ("/cut", &unreachable),
-        ("/other", &unreachable),
-        ("/head", &unreachable),
-        ("/nothing", &unreachable),
-        ("/nowhere", &Refusal::Malformed),
+        ("/cut", &cut),
+        ("/cut-chunk", &cut),
+        ("/no-chunk", &failed("its answer is malformed")),
+        ("/compressed", &failed("it sent the file compressed")),
+        ("/other", &failed("it does not speak HTTP/1.1")),
+        ("/head", &failed("the headers of its answer are too large")),
+        (
+            "/nothing",
+            &failed("it ended the connection without an answer"),
+        ),
+        ("/nowhere", &misled("nowhere")),
+        ("/unreadable", &misled("a URL that is not valid")),
+        ("/wrong", &misled("a URL that is not valid")),
     ] {
         assert_eq!(server.fetch(path).await.as_ref(), Err(expected), "{path}");
     }
+    assert_eq!(server.fetch("/plain").await.unwrap(), PNG);
 }
 
 #[tokio::test]
@@ -205,14 +231,21 @@ async fn a_redirect_leads_to_no_address_that_is_not_allowed() {
         let url = format!("http://127.0.0.1:{}{path}", outer.port);
         let refusal = fetch(&rules, &url).await.unwrap_err();
         let expected = match host {
-            "10.0.0.1" => Refusal::Host(format!("{host}:{port}")),
+            "10.0.0.1" => Refusal::Misled {
+                host: "127.0.0.1".to_owned(),
+                to: format!("`{host}:{port}`, which this server fetches no images from"),
+            },
             _ => Refusal::Address(host.to_owned()),
         };
         assert_eq!(refusal, expected, "{path}");
     }
     let url = format!("http://127.0.0.1:{}/port", outer.port);
     let refusal = fetch(&rules, &url).await.unwrap_err();
-    assert_eq!(refusal, Refusal::Host("127.0.0.1:22".to_owned()));
+    let expected = Refusal::Misled {
+        host: "127.0.0.1".to_owned(),
+        to: "`127.0.0.1:22`, which this server fetches no images from".to_owned(),
+    };
+    assert_eq!(refusal, expected);
     assert_eq!(inner.connections.load(Ordering::Relaxed), 0);
 }
 
@@ -247,7 +280,7 @@ async fn what_the_caller_has_no_room_for_ends_the_fetch() {
     let target = Target::parse(&url, &rules).unwrap();
     let full = |_| Err(Stop::Busy(ApiError::unavailable("full")));
     let stopped = Fetcher::new(rules.timeout)
-        .fetch(&rules, target, full)
+        .fetch(&rules, None, target, full)
         .await;
     assert!(matches!(stopped, Err(Stop::Busy(_))));
 }
@@ -260,8 +293,87 @@ async fn a_fetch_that_finds_no_place_is_no_fault_of_its_image() {
     let target = Target::parse(&url, &rules).unwrap();
     let fetcher = Fetcher::new(Duration::from_millis(20));
     let _all = fetcher.places.acquire_many(PLACES as u32).await.unwrap();
-    let stopped = fetcher.fetch(&rules, target, |_| Ok(())).await;
+    let stopped = fetcher.fetch(&rules, None, target, |_| Ok(())).await;
     assert!(matches!(stopped, Err(Stop::Busy(_))));
+}
+
+/// A client on a connection of its own, from an address of its own.
+fn client(address: &str) -> Arc<Client> {
+    let connection = Connection::new(address.parse().unwrap(), &Arc::default());
+    Client::new(Arc::new(connection))
+}
+
+#[tokio::test]
+async fn one_client_leaves_places_to_the_others() {
+    let server = Server::start(|path| match path {
+        "/hang" => Vec::new(),
+        _ => ok("", PNG),
+    })
+    .await;
+    let mut rules = server.rules(&["127.0.0.1/32"]);
+    rules.timeout = Duration::from_secs(60);
+    let fetcher = Fetcher::new(rules.timeout);
+    let (one, other) = (client("192.0.2.1"), client("192.0.2.2"));
+    let fetch = |client, path: &str| {
+        let url = format!("http://127.0.0.1:{}{path}", server.port);
+        let target = Target::parse(&url, &rules).unwrap();
+        fetcher.fetch(&rules, Some(client), target, |_| Ok(()))
+    };
+    let many: FuturesUnordered<_> = (0..PLACES + 6).map(|_| fetch(&one, "/hang")).collect();
+    let mut many = many.into_future();
+    tokio::select! {
+        biased;
+        _ = &mut many => panic!("a host that says nothing has answered"),
+        file = fetch(&other, "/file") => assert_eq!(file.unwrap(), PNG),
+    }
+    assert!(server.connections.load(Ordering::Relaxed) <= MAX_FETCHES + 1);
+    // Its own are all taken for as long as its next one waits.
+    let impatient = Fetcher {
+        timeout: Duration::from_millis(20),
+        ..Fetcher::new(rules.timeout)
+    };
+    let url = format!("http://127.0.0.1:{}/file", server.port);
+    let target = Target::parse(&url, &rules).unwrap();
+    let stopped = impatient.fetch(&rules, Some(&one), target, |_| Ok(()));
+    assert!(matches!(stopped.await, Err(Stop::Busy(error)) if error.status() == 429));
+}
+
+#[tokio::test]
+async fn a_slow_name_server_holds_few_threads() {
+    let server = Server::start(|_| ok("", PNG)).await;
+    let (begun, (release, released)) = (Arc::new(AtomicUsize::new(0)), mpsc::channel::<()>());
+    let (counted, released) = (Arc::clone(&begun), Mutex::new(released));
+    let fetcher = Fetcher {
+        look_up: Arc::new(move |_, _| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            // Until the other end is dropped.
+            let _ = released.lock().recv();
+            Err(io::ErrorKind::Other.into())
+        }),
+        ..Fetcher::new(Duration::from_millis(200))
+    };
+    let rules = server.rules(&["127.0.0.1/32"]);
+    let fetch = |host: &str| {
+        let url = format!("http://{host}:{}/", server.port);
+        let target = Target::parse(&url, &rules).unwrap();
+        fetcher.fetch(&rules, None, target, |_| Ok(()))
+    };
+    let all = join_all((0..2 * LOOKUPS).map(|_| fetch("slow.invalid"))).await;
+    let late =
+        |stop: &&Result<Bytes, Stop>| matches!(stop, Err(Stop::Refused(Refusal::Late { .. })));
+    let busy = |stop: &&Result<Bytes, Stop>| matches!(stop, Err(Stop::Busy(_)));
+    assert_eq!(all.iter().filter(late).count(), LOOKUPS);
+    assert_eq!(all.iter().filter(busy).count(), LOOKUPS);
+    // Their time is over, and their threads are not free yet.
+    assert!(matches!(fetch("slow.invalid").await, Err(Stop::Busy(_))));
+    assert_eq!(begun.load(Ordering::Relaxed), LOOKUPS);
+    // An address needs none.
+    assert_eq!(fetch("127.0.0.1").await.unwrap(), PNG);
+    drop(release);
+    assert!(matches!(
+        fetch("slow.invalid").await,
+        Err(Stop::Refused(Refusal::Unreachable { .. }))
+    ));
 }
 
 #[tokio::test]
