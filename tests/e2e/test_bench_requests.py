@@ -78,6 +78,26 @@ def test_a_dataset_of_texts(server: Server, tmp_path: Path, model_directory: Pat
     assert here["avg_input_tokens"] == by_server["avg_input_tokens"] > 3
 
 
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "python3 tools/inflight_batcher_llm/benchmark_core_model.py -i grpc --max-input-len 300"
+    " token-from-histogram --histogram-key example",
+    "inflight bench requests -i grpc --max-input-len 300 --histogram FILE",
+)
+def test_lengths_from_a_histogram(fast: Server, tmp_path: Path) -> None:
+    file, table = tmp_path / "lengths.json", tmp_path / "requests.csv"
+    buckets = {"input": [[3, 5, 4], [301, 301, 2]], "output": [[2, 2, 3], [4, 4, 3]]}
+    file.write_text(json.dumps(buckets))
+    arguments = ["bench", "requests", "--histogram", str(file), *to(fast, "grpc")]
+    run(*arguments, "--max-input-len", "300", "--csv", str(table))
+    rows = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    assert len(rows) == 4
+    assert all(3 <= int(row[4]) <= 5 and int(row[5]) in (2, 4) for row in rows)
+    assert run(*arguments, "-n", "7", "--json").object["requests"] == 7
+    both = run(*arguments, "--dataset", str(file), code=2).err
+    assert "`--dataset` and `--histogram` were given" in both
+
+
 def test_recorded_arrivals_are_replayed(fast: Server, tmp_path: Path) -> None:
     file, table = tmp_path / "trace.jsonl", tmp_path / "requests.csv"
     file.write_text(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inflight.bench import histogram
 from inflight.bench.dataset import read
 from inflight.bench.page import page
 from inflight.bench.report import Threshold, as_csv, summarize, table
@@ -35,6 +36,59 @@ def test_lengths_follow_their_distribution() -> None:
     made = random_requests([3, 5], [1, 2], 10, random())
     assert [(len(one.ids), one.output_tokens) for one in made] == [(3, 1), (5, 2)]
     assert all(0 <= id < 10 for one in made for id in one.ids)
+
+
+IN_JSON = json.dumps({"input": [[10, 12, 3], [20, 20, 1]], "output": [[5, 5, 2], [7, 9, 4]]})
+IN_CSV = "lengths,from,to,count\ninput,10,12,3\ninput, 20, 20, 1\n\noutput,5,5,2\noutput,7,9,4\n"
+
+
+@pytest.mark.parametrize("text", [IN_JSON, IN_CSV])
+def test_lengths_follow_a_histogram(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "lengths"
+    file.write_text(text)
+    found = histogram.read(file)
+    pairs = found.pairs(None, random())
+    # As many as the shorter list, with each count kept.
+    assert len(pairs) == 4
+    assert sorted(size >= 20 for size, _ in pairs) == [False, False, False, True]
+    assert all(size in (10, 11, 12, 20) and (tokens == 5 or 7 <= tokens <= 9) for size, tokens in pairs)
+    many = found.pairs(20_000, random())
+    inputs, outputs = (np.array(lengths) for lengths in zip(*many, strict=True))
+    assert np.mean(inputs == 20) == pytest.approx(1 / 4, abs=0.02)
+    assert np.mean(inputs == 12) == pytest.approx(1 / 4, abs=0.02)
+    assert np.mean(outputs == 5) == pytest.approx(1 / 3, abs=0.02)
+    assert set(outputs) == {5, 7, 8, 9}
+    # Prompts and answers are drawn apart.
+    assert abs(np.corrcoef(inputs, outputs)[0, 1]) < 0.03
+    assert many == found.pairs(20_000, random())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "cannot be read as a histogram: Expecting property name"),
+        ('{"input": []}', "no two lists `input` and `output`"),
+        ('{"input": [], "output": [[1, 2, 3]]}', "the counts of `input` are `0` together"),
+        ('{"input": [[1, 2, 0]], "output": [[1, 2, 3]]}', "the counts of `input` are `0` together"),
+        ('{"input": [[2, 1, 1]], "output": []}', "is no bucket of `input`"),
+        ('{"input": [[0, 1, 1]], "output": []}', "is no bucket of `input`"),
+        ('{"input": [[1, 1, -1]], "output": []}', "is no bucket of `input`"),
+        ('{"input": [[1, 1, NaN]], "output": []}', "is no bucket of `input`"),
+        ('{"input": [[1, 1]], "output": []}', "is no bucket of `input`"),
+        ('{"input": [[1, 1, 1e9]], "output": []}', "the counts of `input` are `1e+09` together"),
+        ("", "its first line is not `lengths,from,to,count`"),
+        ("lengths,from,to,count\nboth,1,2,3", "`both` is neither `input` nor `output`"),
+        ("lengths,from,to,count\ninput,1,2,x", "could not convert"),
+        ("lengths,from,to,count\ninput,1,2", "is no bucket of `input`"),
+    ],
+)
+def test_what_is_no_histogram_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "lengths"
+    file.write_text(text)
+    with pytest.raises(UserMistake, match=re.escape(words)):
+        histogram.read(file)
+    with pytest.raises(UserMistake, match="No such file"):
+        histogram.read(tmp_path / "absent")
 
 
 def test_requests_are_due_at_their_rate() -> None:

@@ -67,6 +67,12 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     help="The distribution of both",
 )
 @click.option(
+    "--histogram",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw both from buckets in JSON or CSV instead, as NVIDIA's `token-from-histogram`",
+)
+@click.option(
     "--vocab-size",
     type=click.IntRange(1),
     default=1000,
@@ -77,7 +83,7 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     "--max-input-len", type=click.IntRange(1), metavar="TOKENS", help="Leave out longer prompts, as NVIDIA's"
 )
 @click.option(
-    "-n", "--num-requests", type=click.IntRange(1), help="Requests  [default: the dataset's; else 100]"
+    "-n", "--num-requests", type=click.IntRange(1), help="Requests  [default: the file's; else 100]"
 )
 @click.option(
     "-c",
@@ -190,19 +196,25 @@ def _planned(options: dict[str, Any], random: np.random.Generator, open_connecti
     """The requests, with their ids."""
     from dataclasses import replace
 
-    from inflight.bench import dataset
+    from inflight.bench import dataset, histogram
     from inflight.bench.workload import lengths, random_requests
     from inflight.client.text import LocalText, ServerText
     from inflight.errors import UserMistake
 
+    if options["dataset"] is not None and options["histogram"] is not None:
+        raise UserMistake("`--dataset` and `--histogram` were given", "pass one of them")
     longest = options["max_input_len"]
     count = options["num_requests"]
     if options["dataset"] is None:
-        count = count or 100
-        kind = options["lengths"]
-        inputs = lengths(count, options["input_mean"], options["input_stdev"], kind, random)
-        outputs = lengths(count, options["output_mean"], options["output_stdev"], kind, random)
-        kept = [pair for pair in zip(inputs, outputs, strict=True) if longest is None or pair[0] <= longest]
+        if options["histogram"] is not None:
+            pairs = histogram.read(options["histogram"]).pairs(count, random)
+        else:
+            count = count or 100
+            kind = options["lengths"]
+            inputs = lengths(count, options["input_mean"], options["input_stdev"], kind, random)
+            outputs = lengths(count, options["output_mean"], options["output_stdev"], kind, random)
+            pairs = list(zip(inputs, outputs, strict=True))
+        kept = [pair for pair in pairs if longest is None or pair[0] <= longest]
         found = random_requests([i for i, _ in kept], [o for _, o in kept], options["vocab_size"], random)
     else:
         found = dataset.read(options["dataset"], options["vocab_size"], random, options["per_word"])[:count]
