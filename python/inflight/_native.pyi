@@ -466,6 +466,9 @@ def gateway_options() -> list[GatewayOption]:
 def read_option_file(path: str, known: Sequence[str]) -> dict[str, list[str]]:
     """The options in a file, each with its values as text. Raises `ValueError` with what is wrong in it."""
 
+def trace_variable(name: str, value: str) -> tuple[str, str] | None:
+    """What replaces a value of OpenTelemetry that cannot be used, and a warning; `None`: it can be used."""
+
 def check_gateway_arguments(argv: Sequence[str]) -> str | None:
     """What is wrong with arguments for `inflight gateway`; `argv` starts with the program's name."""
 

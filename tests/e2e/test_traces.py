@@ -320,6 +320,29 @@ def test_serve_gives_the_endpoint_to_its_worker_as_well(start: Start, kept: Coll
     check_tree(spans, sender, "POST /v1/chat/completions", "ModelStreamInfer")
 
 
+def test_variables_of_other_exporters_are_warnings(start: Start, kept: Collector) -> None:
+    endpoint, sampler = f"{kept.address}/v1/traces", "endpoint=http://localhost:14250,initialSamplingRate=0"
+    process = start(
+        "serve",
+        "--executor=simulated",
+        "--port=0",
+        "--grpc-port=0",
+        "--metrics-port=0",
+        environment={"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_TRACES_SAMPLER_ARG": sampler},
+    )
+    http = wait_ready(process)
+    body = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
+    sender = Sender.make()
+    assert post(http, "/v1/chat/completions", body, headers=sender.headers).status == 200
+    spans = kept.wait_for(sender.trace, GATEWAY, WORKER)
+    check_tree(spans, sender, "POST /v1/chat/completions", "ModelStreamInfer")
+    for warning in (
+        f"`OTEL_EXPORTER_OTLP_ENDPOINT` is `{endpoint}`, which has a path, and gRPC has none; traces go to",
+        f"`OTEL_TRACES_SAMPLER_ARG` is `{sampler}`, expected a share from 0 to 1; the default `1` is used",
+    ):
+        assert process.log.count(warning) == 1
+
+
 def test_an_endpoint_that_is_none_is_told_at_once(start: Start, server: Server) -> None:
     process = start("gateway", "--port=0", f"--worker={server.grpc}", "--otlp-endpoint=grpc://x:1")
     assert process.wait() == 2

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use inflight_traces::{ENDPOINT_VARIABLE, RATIO_VARIABLE, replaced};
 
 use crate::option_file::{OptionValues, read_option_file};
 
@@ -22,6 +23,11 @@ const OPENAI_TRTLLM: [(&str, &str); 7] = [
     ),
     ("OPENAI_TRTLLM_API_KEY", "api-key"),
     ("OPENAI_TRTLLM_OTLP_ENDPOINT", "otlp-endpoint"),
+];
+/// Of OpenTelemetry, which wants no value of these to stop anything.
+const OPENTELEMETRY: [(&str, &str); 2] = [
+    ("otlp-endpoint", ENDPOINT_VARIABLE),
+    ("trace-sampling-ratio", RATIO_VARIABLE),
 ];
 /// Not to be set elsewhere.
 const ARGUMENTS_ONLY: [&str; 3] = ["help", "version", "config"];
@@ -99,7 +105,14 @@ pub(crate) fn layered(
             Some(found) => found,
             None => match (in_file.get(flag), &file) {
                 (Some(values), Some(path)) => (values.clone(), format!("the file `{path}`")),
-                _ => continue,
+                // What can be used of OpenTelemetry's variables is read with the option.
+                _ => match of_opentelemetry(flag, &variable) {
+                    Some((value, warning, origin)) => {
+                        layered.notices.push(warning);
+                        (vec![value], origin)
+                    }
+                    None => continue,
+                },
             },
         };
         if values.len() != 1 && !is_list {
@@ -165,6 +178,17 @@ fn of_environment(
         return Some((values, format!("the environment variable `{name}`")));
     }
     None
+}
+
+/// What takes the place of a variable of OpenTelemetry that cannot be used: value, warning and origin.
+fn of_opentelemetry(
+    flag: &str,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Option<(String, String, String)> {
+    let (_, name) = OPENTELEMETRY.iter().find(|(known, _)| *known == flag)?;
+    let replaced = replaced(name, &variable(name)?)?;
+    let origin = format!("the environment variable `{name}`");
+    Some((replaced.value, replaced.warning, origin))
 }
 
 fn notices(arguments: &[OsString], variable: &impl Fn(&str) -> Option<String>) -> Vec<String> {
@@ -282,6 +306,32 @@ mod tests {
             parse(&["--worker=a:1"], &[("INFLIGHT_PORT", "tcp://10.0.0.1:80")]).unwrap();
         assert_eq!(options.port, 8000);
         assert!(parse(&["--worker=a:1"], &[("INFLIGHT_API_KEY", "")]).is_err());
+    }
+
+    #[test]
+    fn a_variable_of_opentelemetry_stops_nothing() {
+        let jaeger = "endpoint=http://localhost:14250,initialSamplingRate=0.25";
+        let variables = [
+            ("OTEL_TRACES_SAMPLER_ARG", jaeger),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://tempo:4317/v1/traces"),
+        ];
+        let (options, layered) = parse(&["--worker=a:1"], &variables).unwrap();
+        assert_eq!(options.otlp_endpoint.as_deref(), Some("http://tempo:4317"));
+        assert!((options.trace_sampling_ratio - 1.0).abs() < f64::EPSILON);
+        let [endpoint, ratio] = layered.notices.as_slice() else {
+            panic!("{:?}", layered.notices);
+        };
+        assert!(endpoint.contains("`http://tempo:4317/v1/traces`"));
+        assert!(ratio.contains("`OTEL_TRACES_SAMPLER_ARG`") && ratio.contains(jaeger));
+        // Our own options stay strict, and win.
+        let ours = [variables[0], ("INFLIGHT_TRACE_SAMPLING_RATIO", "2")];
+        assert!(parse(&["--worker=a:1"], &ours).is_err());
+        let flag = "--otlp-endpoint=http://tempo:4317/v1/traces";
+        assert!(parse(&["--worker=a:1", flag], &[]).is_err());
+        let given = ["--worker=a:1", "--trace-sampling-ratio=0.5"];
+        let (options, layered) = parse(&given, &variables[..1]).unwrap();
+        assert!((options.trace_sampling_ratio - 0.5).abs() < f64::EPSILON);
+        assert!(layered.notices.is_empty(), "{:?}", layered.notices);
     }
 
     #[test]

@@ -41,7 +41,7 @@ mod _native {
     };
     #[pymodule_export]
     use super::gateway_options::{
-        PyGatewayOption, check_gateway_arguments, gateway_options, read_option_file,
+        PyGatewayOption, check_gateway_arguments, gateway_options, read_option_file, trace_variable,
     };
     #[pymodule_export]
     use super::options::{PySimulatedOptions, PyWorkerOptions};

@@ -11,6 +11,9 @@ mod tracer;
 
 pub use context::TraceContext;
 pub use opentelemetry::{Array, KeyValue, StringValue, Value};
-pub use options::{DEFAULT_RATIO, InvalidEndpoint, TraceOptions, endpoint, ratio};
+pub use options::{
+    DEFAULT_RATIO, ENDPOINT_VARIABLE, InvalidEndpoint, RATIO_VARIABLE, Replaced, TraceOptions,
+    endpoint, ratio, replaced,
+};
 pub use span::{Kind, Span, Spans};
 pub use tracer::{Flush, TraceError, Tracer};

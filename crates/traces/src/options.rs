@@ -3,6 +3,11 @@
 /// All requests: what OpenTelemetry's own samplers do where nobody says.
 pub const DEFAULT_RATIO: f64 = 1.0;
 
+/// OpenTelemetry's variable for the endpoint.
+pub const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// OpenTelemetry's variable for the ratio.
+pub const RATIO_VARIABLE: &str = "OTEL_TRACES_SAMPLER_ARG";
+
 /// What is traced, and for whom.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceOptions {
@@ -54,6 +59,53 @@ pub fn ratio(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "must be from 0 to 1".to_owned())
 }
 
+/// What takes the place of a variable's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// As [`endpoint`] or [`ratio`] takes it.
+    pub value: String,
+    /// A sentence for the user.
+    pub warning: String,
+}
+
+/// What takes the place of a value that cannot be used, of [`ENDPOINT_VARIABLE`] or [`RATIO_VARIABLE`]; `None`: it can.
+///
+/// OpenTelemetry's specification: a value that cannot be read is a warning and as good as none. The variables are set
+/// for whole machines and clusters, also for what exports over HTTP or samples in other ways.
+pub fn replaced(variable: &str, text: &str) -> Option<Replaced> {
+    let (value, reason) = match variable {
+        RATIO_VARIABLE => match ratio(text) {
+            Ok(_) => return None,
+            Err(_) => (
+                DEFAULT_RATIO.to_string(),
+                format!("expected a share from 0 to 1; the default `{DEFAULT_RATIO}` is used"),
+            ),
+        },
+        ENDPOINT_VARIABLE if text.is_empty() || endpoint(text).is_ok() => return None,
+        ENDPOINT_VARIABLE => match without_path(text) {
+            Some(url) => {
+                let reason = format!("which has a path, and gRPC has none; traces go to `{url}`");
+                (url, reason)
+            }
+            None => {
+                let reason =
+                    "which is not the address of an OTLP collector; no traces are exported";
+                (String::new(), reason.to_owned())
+            }
+        },
+        _ => return None,
+    };
+    let warning = format!("`{variable}` is `{text}`, {reason}");
+    Some(Replaced { value, warning })
+}
+
+/// The URL of a collector's host, of one that goes on.
+fn without_path(text: &str) -> Option<String> {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+    let host = rest.split(['/', '?', '#']).next()?;
+    endpoint(&format!("{scheme}://{host}")).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +129,63 @@ mod tests {
             "http://a?x",
         ] {
             assert_eq!(endpoint(bad), Err(InvalidEndpoint(bad.to_owned())));
+        }
+    }
+
+    #[test]
+    fn variables_that_cannot_be_used_are_replaced_and_named() {
+        let jaeger = "endpoint=http://localhost:14250,pollingIntervalMs=5000";
+        for (variable, text, value, words) in [
+            (RATIO_VARIABLE, "2", "1", "expected a share from 0 to 1"),
+            (RATIO_VARIABLE, jaeger, "1", "the default `1` is used"),
+            (
+                ENDPOINT_VARIABLE,
+                "http://tempo:4317/v1/traces",
+                "http://tempo:4317",
+                "traces go to `http://tempo:4317`",
+            ),
+            (
+                ENDPOINT_VARIABLE,
+                "https://otel.example/a?b#c",
+                "https://otel.example",
+                "has a path",
+            ),
+            (
+                ENDPOINT_VARIABLE,
+                "tempo:4317/otlp",
+                "http://tempo:4317",
+                "has a path",
+            ),
+            (
+                ENDPOINT_VARIABLE,
+                "unix:///run/otel.sock",
+                "",
+                "no traces are exported",
+            ),
+            (ENDPOINT_VARIABLE, "http://", "", "no traces are exported"),
+            (
+                ENDPOINT_VARIABLE,
+                "http:///v1",
+                "",
+                "no traces are exported",
+            ),
+        ] {
+            let found = replaced(variable, text).unwrap();
+            assert_eq!(found.value, value, "{text}");
+            let begin = format!("`{variable}` is `{text}`, ");
+            assert!(found.warning.starts_with(&begin), "{}", found.warning);
+            assert!(found.warning.contains(words), "{}", found.warning);
+            // What is put there can be used.
+            assert_eq!(replaced(variable, value), None);
+        }
+        for (variable, text) in [
+            (RATIO_VARIABLE, "0.5"),
+            (RATIO_VARIABLE, ""),
+            (ENDPOINT_VARIABLE, "http://tempo:4317"),
+            (ENDPOINT_VARIABLE, ""),
+            ("OTEL_SERVICE_NAME", "x"),
+        ] {
+            assert_eq!(replaced(variable, text), None, "{text}");
         }
     }
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from inflight.cli.options import PORT
+from inflight.cli.otel import TracedCommand
 
 #: Not for a command that starts the worker as well, and why.
 NOT_TAKEN = {
@@ -58,7 +59,7 @@ class GatewayOption(click.Option):
         return extra
 
 
-class CommandWithGateway(click.Command):
+class CommandWithGateway(TracedCommand):
     """A command that takes the gateway's options beside its own. They are read from the extension once the
     command runs or shows its own help, so that other help stays quick.
     """

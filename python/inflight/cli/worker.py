@@ -18,6 +18,7 @@ from inflight.cli.options import (
     named_options,
     native_options,
 )
+from inflight.cli.otel import TracedCommand
 
 if TYPE_CHECKING:
     from inflight._native import SimulatedOptions, Tokenizer
@@ -135,7 +136,7 @@ def worker_options(command: Command) -> Command:
     return command
 
 
-@click.command()
+@click.command(cls=TracedCommand)
 @worker_options
 @native_options(
     "WorkerOptions",
