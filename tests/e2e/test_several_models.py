@@ -90,11 +90,6 @@ def test_the_index_and_readiness_are_of_all_models(two: Two) -> None:
         assert [model["name"] for model in client.get_model_repository_index()] == NAMES
 
 
-@pytest.mark.migrates(
-    "tensorrtllm_backend",
-    "one server for two models, from a repository with `tensorrt_llm` and `llama_tensorrt_llm`",
-    "inflight serve MODEL --add-model llama=MODEL",
-)
 def test_each_request_reaches_the_model_that_it_names(two: Two) -> None:
     before = successes(two.grpc)
     with triton.InferenceServerClient(two.grpc) as client:
@@ -193,6 +188,24 @@ def test_a_gateway_serves_each_model_under_its_name(two: Two) -> None:
         two.gateway, f"/v2/models/{SECOND}_ensemble/generate", {"text_input": "Hi", "max_tokens": 2}
     )
     assert answer.json()["model_name"] == f"{SECOND}_ensemble"
+
+
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
+    "one server for two models, from a repository with `tensorrt_llm` and `llama_tensorrt_llm`",
+    "inflight serve MODEL --add-model llama=MODEL",
+)
+def test_serve_puts_a_model_into_its_worker(start: Start) -> None:
+    server = start(
+        "serve", f"--add-model=llama={DEMO_DIRECTORY}", "--port=0", "--grpc-port=0", "--metrics-port=0"
+    )
+    address = wait_ready(server)
+    for model in (MODEL_NAME, "llama"):
+        body = {"model": model, "prompt": "Hi", "max_tokens": 2}
+        assert post(address, "/v1/completions", body).json()["model"] == model
+    for model in ("ensemble", "llama_ensemble"):
+        asked = {"text_input": "Hi", "max_tokens": 2}
+        assert post(address, f"/v2/models/{model}/generate", asked).json()["model_name"] == model
 
 
 @pytest.mark.parametrize(

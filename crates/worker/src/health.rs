@@ -53,3 +53,43 @@ fn respond(code: StatusCode, status: &str, stage: Option<&str>, seconds: Option<
     };
     (code, Json(body)).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_model_that_is_not_ready_is_named_among_several() {
+        let up = || Health {
+            proven: true,
+            ..Health::default()
+        };
+        let failed = || Health {
+            failed: Some("out of memory".to_owned()),
+            ..up()
+        };
+        let table: [(&[(&str, Health)], &str); 4] = [
+            (&[("a", up()), ("b", up())], r#"{"status":"ready"}"#),
+            (
+                &[("a", failed())],
+                r#"{"status":"failed","stage":"out of memory","seconds":3}"#,
+            ),
+            (
+                &[("a", up()), ("b", failed())],
+                r#"{"status":"failed","stage":"`b`: out of memory","seconds":3}"#,
+            ),
+            (
+                &[("a", Health::default()), ("b", failed())],
+                r#"{"status":"starting","stage":"`a`: waiting for the executor's first token","seconds":3}"#,
+            ),
+        ];
+        for (models, body) in table {
+            let response = ready(models, Duration::from_secs(3));
+            assert_eq!(response.status().is_success(), body.contains("ready"));
+            let sent = response.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(sent, body);
+        }
+    }
+}

@@ -171,3 +171,39 @@ async fn models(
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(names: &[&str]) -> ModelDescription {
+        let mut models = names.iter().map(|name| ModelDescription {
+            served_model_name: (*name).to_owned(),
+            ..ModelDescription::default()
+        });
+        let first = models.next().unwrap();
+        ModelDescription {
+            further_models: models.collect(),
+            ..first
+        }
+    }
+
+    #[test]
+    fn a_workers_models_are_its_first_and_the_further_ones() {
+        let names = |models: &[ModelDescription]| {
+            let names = models.iter().map(|model| model.served_model_name.clone());
+            assert!(models.iter().all(|model| model.further_models.is_empty()));
+            names.collect::<Vec<_>>()
+        };
+        for given in [&["a"][..], &["a", "b", "c"]] {
+            assert_eq!(names(&each_model(described(given)).unwrap()), given);
+        }
+        let twice = each_model(described(&["a", "b", "a"])).unwrap_err();
+        assert!(matches!(twice, NotReady::SameName(name) if name == "a"));
+        let many: Vec<String> = (0..=MOST_MODELS).map(|number| number.to_string()).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(each_model(described(&many[..MOST_MODELS])).is_ok());
+        let refused = each_model(described(&many)).unwrap_err();
+        assert!(matches!(refused, NotReady::TooManyModels));
+    }
+}

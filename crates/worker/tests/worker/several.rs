@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use inflight_kserve::assets::{DescribeRequest, FetchRequest};
 use inflight_kserve::client::{TransportOptions, assets_client, connect};
@@ -11,6 +12,9 @@ use inflight_kserve::inference::{
     RepositoryIndexRequest,
 };
 use inflight_kserve::step::{FinishReason, Handle, Row};
+use inflight_worker::executor::{
+    ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+};
 use inflight_worker::{FurtherModel, SimulatedExecutor, WorkerError, WorkerExit, WorkerOptions};
 use tonic::Code;
 
@@ -225,6 +229,68 @@ async fn the_server_speaks_for_all_its_models() {
             .await,
         1.0
     );
+}
+
+/// An executor that takes requests and never answers.
+struct Silent;
+
+impl Executor for Silent {
+    fn info(&self) -> ModelInfo {
+        Scripted::new(&[]).0.info()
+    }
+
+    fn enqueue(&self, _: Vec<Request>) -> Result<(), ExecutorFailed> {
+        Ok(())
+    }
+
+    fn cancel(&self, _: &[ClientId]) -> Result<(), ExecutorFailed> {
+        Ok(())
+    }
+
+    fn await_responses(&self, timeout: Duration) -> Result<ResponseBatch, ExecutorFailed> {
+        std::thread::sleep(timeout.min(Duration::from_millis(20)));
+        Ok(ResponseBatch::default())
+    }
+
+    fn stats(&self) -> Result<Vec<IterationStats>, ExecutorFailed> {
+        Ok(Vec::new())
+    }
+
+    fn shutdown(&self) {}
+}
+
+#[tokio::test]
+async fn the_server_is_ready_when_every_model_is() {
+    let (executor, _script) = Scripted::new(&[]);
+    let silent = FurtherModel {
+        executor: Arc::new(Silent),
+        ..further("b").0
+    };
+    let mut worker = Worker::start_several(executor, vec![silent], options()).await;
+    let ready = async |worker: &mut Worker, name: &str| {
+        let asked = ModelReadyRequest {
+            name: name.to_owned(),
+            ..Default::default()
+        };
+        let answer = worker.client.model_ready(asked).await;
+        answer.unwrap().into_inner().ready
+    };
+    until(async || ready(&mut worker, "tensorrt_llm").await).await;
+    assert!(!ready(&mut worker, "b_tensorrt_llm").await);
+    assert!(!worker.is_ready().await);
+    let index = worker
+        .client
+        .repository_index(RepositoryIndexRequest::default());
+    let models = index.await.unwrap().into_inner().models;
+    let states: Vec<_> = models.iter().map(|model| model.state.as_str()).collect();
+    assert_eq!(states, ["READY", "LOADING"]);
+    let status = worker
+        .client
+        .model_infer(of_second(request("", &[1], 1).build()))
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(worker.stop().await, WorkerExit::Shutdown);
 }
 
 #[tokio::test]
