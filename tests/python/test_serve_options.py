@@ -14,6 +14,7 @@ from inflight.cli.gateway_options import NOT_TAKEN, GatewayOption, pass_on
 from inflight.cli.serve import serve
 from inflight.cli.worker import worker
 from inflight.launch import run
+from inflight.launch.model import DEMO_DIRECTORY
 from inflight.launch.plan import LaunchPlan
 from support.processes import InflightProcess
 
@@ -124,7 +125,8 @@ def test_each_option_reaches_its_owner(
         flag for one in worker.get_params(context_of(worker)) if one.type is click.BOOL for flag in one.opts
     }
     for flag in flags(worker).keys() - {f"--{name}" for name in told_otherwise | ports}:
-        value = "True" if flag in switches else "7"
+        model = f"second={DEMO_DIRECTORY}"
+        value = "True" if flag in switches else model if flag == "--add-model" else "7"
         plan = started(monkeypatch, "--executor=simulated", f"{flag}={value}")
         assert any(one in (f"{flag}={value}", f"{flag}=7.0") for one in plan.processes[0].arguments), flag
 
