@@ -30,6 +30,7 @@ class WorkerOptions:
         accumulate_tokens: bool | None = None,
         draft_worker: str | None = None,
         draft_model_name: str | None = None,
+        adapter_dir: str | None = None,
         assets: Mapping[str, bytes] | None = None,
         otlp_endpoint: str | None = None,
         trace_sampling_ratio: float | None = None,
@@ -77,6 +78,8 @@ class WorkerOptions:
     def draft_worker(self) -> str | None: ...
     @property
     def draft_model_name(self) -> str: ...
+    @property
+    def adapter_dir(self) -> str | None: ...
     @property
     def max_message_bytes(self) -> int: ...
     @property

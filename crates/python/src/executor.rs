@@ -5,11 +5,14 @@
 //! The first exception ends it: from then on every call answers the same failure without entering
 //! Python, so that the traceback is logged once.
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use inflight_kserve::step::Code;
 use inflight_worker::executor::{
-    Adapter, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    Adapter, AdapterError, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request,
+    ResponseBatch,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -127,6 +130,26 @@ impl Executor for PythonExecutor {
         })
     }
 
+    fn load_adapter(&self, name: &str, path: &Path) -> Result<u64, AdapterError> {
+        self.crossing("load_adapter", |executor| {
+            let method = intern!(executor.py(), "load_adapter");
+            match executor.call_method1(method, (name, path.as_os_str())) {
+                Ok(task_id) => task_id.extract().map(Ok),
+                Err(raised) => refused(executor.py(), raised).map(Err),
+            }
+        })?
+    }
+
+    fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
+        self.crossing("unload_adapter", |executor| {
+            let method = intern!(executor.py(), "unload_adapter");
+            match executor.call_method1(method, (name,)) {
+                Ok(_) => Ok(Ok(())),
+                Err(raised) => refused(executor.py(), raised).map(Err),
+            }
+        })?
+    }
+
     fn shutdown(&self) {
         let _ = Python::try_attach(|py| {
             let executor = self.executor.bind(py);
@@ -136,6 +159,24 @@ impl Executor for PythonExecutor {
             }
         });
     }
+}
+
+/// Reads an `inflight.executors.base.AdapterRefused`.
+///
+/// # Errors
+/// `raised` itself, where it is something else.
+fn refused(py: Python<'_>, raised: PyErr) -> PyResult<AdapterError> {
+    let class = py
+        .import("inflight.executors.base")?
+        .getattr("AdapterRefused")?;
+    if !raised.is_instance(py, &class) {
+        return Err(raised);
+    }
+    let refusal = raised.value(py);
+    Ok(AdapterError::Refused {
+        code: Code::from_i32(refusal.getattr("code")?.extract()?),
+        text: refusal.getattr("text")?.extract()?,
+    })
 }
 
 /// Reads an `inflight.executors.base.ModelInfo`.

@@ -22,7 +22,7 @@ impl PyWorkerOptions {
         *, host=None, grpc_port=None, metrics_port=None, http_port=None, tls_certificate=None,
         tls_key=None, tls_client_ca=None, served_model_name=None,
         core_model_name=None, exclude_input_in_output=None, fill_outputs=None, wrap_token_ids=None, accumulate_tokens=None, draft_worker=None,
-        draft_model_name=None, assets=None, otlp_endpoint=None, trace_sampling_ratio=None,
+        draft_model_name=None, adapter_dir=None, assets=None, otlp_endpoint=None, trace_sampling_ratio=None,
         max_message_bytes=None, max_queue_wait_s=None, max_queued_requests=None,
         max_grpc_connections=None,
         max_concurrent_streams=None,
@@ -49,6 +49,7 @@ impl PyWorkerOptions {
         accumulate_tokens: Option<bool>,
         draft_worker: Option<String>,
         draft_model_name: Option<String>,
+        adapter_dir: Option<PathBuf>,
         assets: Option<BTreeMap<String, Vec<u8>>>,
         otlp_endpoint: Option<&str>,
         trace_sampling_ratio: Option<f64>,
@@ -80,6 +81,7 @@ impl PyWorkerOptions {
             accumulate_tokens: accumulate_tokens.unwrap_or(default.accumulate_tokens),
             draft_worker,
             draft_model_name: draft_model_name.unwrap_or(default.draft_model_name),
+            adapter_dir,
             log_level: Some(LogLevel::new(inflight_gateway::set_log_level)),
             assets: assets
                 .unwrap_or_default()
@@ -181,6 +183,11 @@ impl PyWorkerOptions {
     #[getter]
     fn draft_model_name(&self) -> &str {
         &self.0.draft_model_name
+    }
+
+    #[getter]
+    fn adapter_dir(&self) -> Option<String> {
+        text(self.0.adapter_dir.as_deref())
     }
 
     #[getter]

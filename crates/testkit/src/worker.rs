@@ -11,18 +11,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use inflight_kserve::assets::model_assets_server::{ModelAssets, ModelAssetsServer};
-use inflight_kserve::assets::{AssetChunk, DescribeRequest, FetchRequest, ModelDescription};
+use inflight_kserve::assets::{
+    Adapter, AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription,
+    WatchAdaptersRequest,
+};
 use inflight_kserve::content_hash;
 use inflight_kserve::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
+use inflight_kserve::inference::model_repository_parameter::ParameterChoice;
 use inflight_kserve::inference::*;
 use inflight_kserve::names;
 use inflight_kserve::step::{Code, FinishReason, Handle, Row, RowError, StepBatch, is_stop};
 use inflight_kserve::tensor::Tensors;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, WatchStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -181,6 +185,7 @@ impl FakeWorker {
     pub async fn start_at(model: FakeModel, address: SocketAddr) -> Self {
         let (sender, requests) = mpsc::channel(1024);
         let service = Service {
+            adapters: Arc::new(watch::Sender::new(model.description.adapters.clone())),
             model: Arc::new(model),
             requests: sender,
         };
@@ -261,6 +266,7 @@ impl Drop for FakeWorker {
 #[derive(Clone, Debug)]
 struct Service {
     model: Arc<FakeModel>,
+    adapters: Arc<watch::Sender<Vec<Adapter>>>,
     requests: mpsc::Sender<Received>,
 }
 
@@ -270,7 +276,10 @@ impl ModelAssets for Service {
         &self,
         _: Request<DescribeRequest>,
     ) -> Result<Response<ModelDescription>, Status> {
-        Ok(Response::new(self.model.description.clone()))
+        Ok(Response::new(ModelDescription {
+            adapters: self.adapters.borrow().clone(),
+            ..self.model.description.clone()
+        }))
     }
 
     type FetchStream = Pin<Box<dyn Stream<Item = Result<AssetChunk, Status>> + Send>>;
@@ -288,6 +297,18 @@ impl ModelAssets for Service {
             })
             .collect();
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+    }
+
+    type WatchAdaptersStream = Pin<Box<dyn Stream<Item = Result<AdapterList, Status>> + Send>>;
+
+    async fn watch_adapters(
+        &self,
+        _: Request<WatchAdaptersRequest>,
+    ) -> Result<Response<Self::WatchAdaptersStream>, Status> {
+        let lists = WatchStream::new(self.adapters.subscribe());
+        Ok(Response::new(Box::pin(
+            lists.map(|adapters| Ok(AdapterList { adapters })),
+        )))
     }
 }
 
@@ -357,14 +378,54 @@ impl GrpcInferenceService for Service {
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 
+    /// Every path but `bad` has an adapter; its task id is as many as its name has letters.
+    async fn repository_model_load(
+        &self,
+        request: Request<RepositoryModelLoadRequest>,
+    ) -> Result<Response<RepositoryModelLoadResponse>, Status> {
+        let RepositoryModelLoadRequest {
+            model_name: name,
+            parameters,
+            ..
+        } = request.into_inner();
+        let path = parameters
+            .get("lora_path")
+            .and_then(|path| path.parameter_choice.as_ref());
+        if path == Some(&ParameterChoice::StringParam("bad".to_owned())) {
+            return Err(Status::invalid_argument("`bad` is no adapter"));
+        }
+        self.adapters.send_modify(|adapters| {
+            adapters.retain(|adapter| adapter.name != name);
+            adapters.push(Adapter {
+                lora_task_id: name.len() as u64,
+                name,
+            });
+        });
+        Ok(Response::new(RepositoryModelLoadResponse {}))
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<RepositoryModelUnloadRequest>,
+    ) -> Result<Response<RepositoryModelUnloadResponse>, Status> {
+        let name = request.into_inner().model_name;
+        let was_there = self.adapters.send_if_modified(|adapters| {
+            let before = adapters.len();
+            adapters.retain(|adapter| adapter.name != name);
+            adapters.len() < before
+        });
+        if was_there {
+            return Ok(Response::new(RepositoryModelUnloadResponse {}));
+        }
+        Err(Status::not_found(format!("no adapter `{name}` is loaded")))
+    }
+
     unimplemented_rpcs! {
         model_metadata(ModelMetadataRequest) -> ModelMetadataResponse;
         model_infer(ModelInferRequest) -> ModelInferResponse;
         model_config(ModelConfigRequest) -> ModelConfigResponse;
         model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse;
         repository_index(RepositoryIndexRequest) -> RepositoryIndexResponse;
-        repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse;
-        repository_model_unload(RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse;
         system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse;
         system_shared_memory_register(SystemSharedMemoryRegisterRequest) -> SystemSharedMemoryRegisterResponse;
         system_shared_memory_unregister(SystemSharedMemoryUnregisterRequest) -> SystemSharedMemoryUnregisterResponse;

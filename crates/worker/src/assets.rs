@@ -1,32 +1,35 @@
 //! `inflight.v1.ModelAssets`: describes the models and sends the files that a gateway needs of them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use inflight_kserve::assets::model_assets_server::ModelAssets;
 use inflight_kserve::assets::{
-    Adapter, AssetChunk, DescribeRequest, FetchRequest, ModelDescription,
+    AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription, WatchAdaptersRequest,
 };
 use inflight_kserve::content_hash;
 use tonic::{Request, Response, Status};
 
-use crate::executor;
+use crate::adapters::{self, AdapterUpdates, Adapters};
 use crate::hosted::Hosted;
 
 /// Far below any message limit, so that clients with default limits can read a large tokenizer.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Every model's files and description, which never change while the worker runs.
+/// Every model's files and description, of which only the first model's adapters change while the worker runs.
 pub(crate) struct Assets {
     /// The first model's, which has the others in it.
     description: ModelDescription,
     /// By their hash, which models may share.
     files: BTreeMap<String, BTreeMap<String, Bytes>>,
+    /// The first model's.
+    adapters: Arc<Adapters>,
 }
 
 impl Assets {
-    pub(crate) fn new(models: &[Hosted]) -> Self {
+    pub(crate) fn new(models: &[Hosted], adapters: Arc<Adapters>) -> Self {
         let mut described = models.iter().map(describe);
         let mut description = described.next().unwrap_or_default();
         description.further_models = described.collect();
@@ -36,6 +39,7 @@ impl Assets {
         Self {
             files: files.collect(),
             description,
+            adapters,
         }
     }
 }
@@ -60,15 +64,8 @@ fn describe(model: &Hosted) -> ModelDescription {
         max_beam_width: info.max_beam_width,
         vocab_size: info.vocab_size,
         capabilities: info.capabilities.clone(),
-        adapters: info.adapters.iter().map(announced).collect(),
+        adapters: adapters::announced(&info.adapters),
         further_models: Vec::new(),
-    }
-}
-
-fn announced(adapter: &executor::Adapter) -> Adapter {
-    Adapter {
-        name: adapter.name.clone(),
-        lora_task_id: adapter.lora_task_id,
     }
 }
 
@@ -78,7 +75,10 @@ impl ModelAssets for Assets {
         &self,
         _request: Request<DescribeRequest>,
     ) -> Result<Response<ModelDescription>, Status> {
-        Ok(Response::new(self.description.clone()))
+        Ok(Response::new(ModelDescription {
+            adapters: self.adapters.announced(),
+            ..self.description.clone()
+        }))
     }
 
     type FetchStream = futures_util::stream::Iter<std::vec::IntoIter<Result<AssetChunk, Status>>>;
@@ -100,6 +100,24 @@ impl ModelAssets for Assets {
             files.iter().flat_map(chunks).map(Ok).collect();
         Ok(Response::new(futures_util::stream::iter(chunks)))
     }
+
+    type WatchAdaptersStream =
+        futures_util::stream::BoxStream<'static, Result<AdapterList, Status>>;
+
+    async fn watch_adapters(
+        &self,
+        _request: Request<WatchAdaptersRequest>,
+    ) -> Result<Response<Self::WatchAdaptersStream>, Status> {
+        let updates = futures_util::stream::unfold(self.adapters.updates(), next);
+        Ok(Response::new(Box::pin(updates)))
+    }
+}
+
+async fn next(
+    mut updates: AdapterUpdates,
+) -> Option<(Result<AdapterList, Status>, AdapterUpdates)> {
+    let adapters = updates.next().await?;
+    Some((Ok(AdapterList { adapters }), updates))
 }
 
 /// A file's chunks, in order; an empty file is one empty chunk.

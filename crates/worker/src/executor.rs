@@ -3,10 +3,11 @@
 //! Fields and names are those of TensorRT-LLM's executor API, so that its adapter only forwards them.
 //! Implemented by the Python executors (`crates/python`) and by [`SimulatedExecutor`](crate::SimulatedExecutor).
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use inflight_kserve::step::StepBatch;
+use inflight_kserve::step::{Code, StepBatch};
 use serde::{Deserialize, Serialize};
 
 mod iteration;
@@ -33,6 +34,18 @@ pub trait Executor: Send + Sync + 'static {
     fn await_responses(&self, timeout: Duration) -> Result<ResponseBatch, ExecutorFailed>;
     /// Returns the iterations since the last call, oldest first, at most a bounded number.
     fn stats(&self) -> Result<Vec<IterationStats>, ExecutorFailed>;
+    /// Loads the LoRA adapter of a directory and returns its task id; a name that is loaded already stands for
+    /// these files from now on. Blocks while they are read. One call at a time, and only where the capability
+    /// [`ADAPTER_LOADING`](capability::ADAPTER_LOADING) is announced.
+    fn load_adapter(&self, name: &str, path: &Path) -> Result<u64, AdapterError> {
+        let _ = (name, path);
+        Err(AdapterError::unsupported())
+    }
+    /// Takes an adapter's name away; requests that run keep the adapter. As [`load_adapter`](Self::load_adapter).
+    fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
+        let _ = name;
+        Err(AdapterError::unsupported())
+    }
     /// Ends the executor. Running requests get a final row if that is still possible.
     fn shutdown(&self);
 }
@@ -41,6 +54,25 @@ pub trait Executor: Send + Sync + 'static {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the executor failed: {0}")]
 pub struct ExecutorFailed(pub String);
+
+/// Why an adapter was not loaded or unloaded.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AdapterError {
+    /// Nothing has changed; the text is for the client.
+    #[error("{text}")]
+    Refused { code: Code, text: String },
+    #[error(transparent)]
+    Executor(#[from] ExecutorFailed),
+}
+
+impl AdapterError {
+    fn unsupported() -> Self {
+        Self::Refused {
+            code: Code::Unimplemented,
+            text: "the executor cannot load adapters while it runs".to_owned(),
+        }
+    }
+}
 
 /// What the executor serves and can do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,7 +89,7 @@ pub struct ModelInfo {
     pub tokens_per_block: u32,
     /// Names from [`capability`]; the worker refuses a request that needs any other.
     pub capabilities: Vec<String>,
-    /// LoRA adapters that the executor loaded from its own files, in order of name.
+    /// LoRA adapters that the executor loaded at its start, in order of name.
     #[serde(default)]
     pub adapters: Vec<Adapter>,
 }

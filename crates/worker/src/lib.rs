@@ -3,6 +3,7 @@
 //! [`serve()`] runs one until it is told to stop. Knows KServe, executors and text; deliberately knows
 //! nothing of OpenAI or of Python.
 
+mod adapters;
 mod assets;
 mod batch;
 mod catalog;

@@ -63,6 +63,9 @@ pub struct WorkerOptions {
     /// Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it. Default: false, as in
     /// Triton's model.
     pub accumulate_tokens: bool,
+    /// Directory whose LoRA adapters clients may load while the worker runs. Default: none, and nobody may load
+    /// any: who reaches the port would choose which files are read.
+    pub adapter_dir: Option<PathBuf>,
     /// The files that `ModelAssets.Fetch` sends to a gateway: base name to content.
     pub assets: BTreeMap<String, Bytes>,
     /// Largest gRPC message either way, in bytes. Default: 64 MiB, twice the gateway's HTTP body limit:
@@ -114,6 +117,7 @@ impl Default for WorkerOptions {
             log_level: None,
             traces: None,
             accumulate_tokens: false,
+            adapter_dir: None,
             assets: BTreeMap::new(),
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
             max_queue_wait: Duration::from_secs(2),
@@ -218,6 +222,12 @@ pub enum WorkerError {
     #[error("the operating system refused to start the {name}")]
     Thread {
         name: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the directory of adapters `{path}` cannot be used; give one that exists, or none")]
+    AdapterDir {
+        path: String,
         #[source]
         source: std::io::Error,
     },

@@ -19,6 +19,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tonic::transport::server::Router;
 
+use crate::adapters::Adapters;
 use crate::assets::Assets;
 use crate::engine::{Engine, Threads};
 use crate::executor::Executor;
@@ -93,6 +94,7 @@ pub async fn serve_models(
         threads,
         draft,
         traces,
+        adapters,
     } = started;
     let (tracer, flush) = traces.unzip();
     let tracing = tracer
@@ -104,14 +106,14 @@ pub async fn serve_models(
     let parts = models.iter().zip(&engines).zip(drafts);
     let mut parts =
         parts.map(|((model, engine), draft)| model.parts(&options, Arc::clone(engine), draft));
-    let Some(first) = parts.next() else {
+    let (Some(first), Some(adapters)) = (parts.next(), adapters) else {
         // There is always a first model.
         return Ok(WorkerExit::Shutdown);
     };
-    let service = Service::new(Models::new(common, first, parts));
+    let service = Service::new(Models::new(common, first, parts), Arc::clone(&adapters));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let reporting = tokio::spawn(report_health(service.models(), reporter));
-    let assets = Assets::new(&models);
+    let assets = Assets::new(&models, adapters);
     let budget = ArrivalBudget::new(options.max_message_bytes);
     let (stop_grpc, stopped) = oneshot::channel::<()>();
     let router = server(&TransportOptions {
@@ -256,6 +258,8 @@ struct Started {
     threads: Vec<Threads>,
     draft: Option<DraftWorker>,
     traces: Option<(Tracer, Flush)>,
+    /// Of the first model.
+    adapters: Option<Arc<Adapters>>,
 }
 
 async fn start(
@@ -271,6 +275,11 @@ async fn start(
         .transpose()
         .map_err(WorkerError::DraftWorker)?;
     let tls = options.tls()?;
+    let adapters = models.first().map(|first| {
+        let directory = options.adapter_dir.as_deref();
+        Adapters::new(Arc::clone(&first.executor), &first.info, directory).map(Arc::new)
+    });
+    let adapters = adapters.transpose()?;
     let Listeners {
         grpc,
         metrics,
@@ -331,6 +340,7 @@ async fn start(
         threads,
         draft,
         traces,
+        adapters,
     })
 }
 

@@ -17,6 +17,7 @@ use inflight_kserve::names;
 use inflight_traces::TraceContext;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::adapters::Adapters;
 use crate::catalog::{Catalog, Known};
 use crate::engine::Engine;
 use crate::request::Limits;
@@ -47,6 +48,8 @@ const EXTENSIONS: [&str; 8] = [
 #[derive(Clone)]
 pub(crate) struct Service {
     models: Arc<Models>,
+    /// The first model's.
+    adapters: Arc<Adapters>,
 }
 
 /// One model: what all its requests share.
@@ -59,9 +62,10 @@ pub(crate) struct Shared {
 }
 
 impl Service {
-    pub(crate) fn new(models: Models) -> Self {
+    pub(crate) fn new(models: Models, adapters: Arc<Adapters>) -> Self {
         Self {
             models: Arc::new(models),
+            adapters,
         }
     }
 
@@ -82,6 +86,7 @@ impl Service {
 
     /// Ends every stream once everything that waits on it is sent.
     pub(crate) fn finish_streams(&self) {
+        self.adapters.close();
         self.models.finish_streams();
     }
 }
@@ -108,14 +113,6 @@ fn unsupported<T>(call: &str) -> Result<Response<T>, Status> {
     Err(Status::unimplemented(format!(
         "`{call}` is not supported by this worker"
     )))
-}
-
-/// Triton's answer where models are not under a client's control, with the reason.
-fn fixed_models() -> Status {
-    Status::unimplemented(
-        "explicit model load / unload is not allowed: a worker serves the models that it was started with; start \
-         another worker, or stop this one",
-    )
 }
 
 #[tonic::async_trait]
@@ -249,16 +246,26 @@ impl GrpcInferenceService for Service {
 
     async fn repository_model_load(
         &self,
-        _request: Request<wire::RepositoryModelLoadRequest>,
+        request: Request<wire::RepositoryModelLoadRequest>,
     ) -> Result<Response<wire::RepositoryModelLoadResponse>, Status> {
-        Err(fixed_models())
+        let message = request.into_inner();
+        let is_model = self.models.find(&message.model_name, "").is_ok();
+        let adapters = &self.adapters;
+        let control = adapters.read(message.model_name, message.parameters, is_model)?;
+        adapters.load(control).await?;
+        Ok(Response::new(wire::RepositoryModelLoadResponse {}))
     }
 
     async fn repository_model_unload(
         &self,
-        _request: Request<wire::RepositoryModelUnloadRequest>,
+        request: Request<wire::RepositoryModelUnloadRequest>,
     ) -> Result<Response<wire::RepositoryModelUnloadResponse>, Status> {
-        Err(fixed_models())
+        let message = request.into_inner();
+        let is_model = self.models.find(&message.model_name, "").is_ok();
+        let adapters = &self.adapters;
+        let control = adapters.read(message.model_name, message.parameters, is_model)?;
+        adapters.unload(control).await?;
+        Ok(Response::new(wire::RepositoryModelUnloadResponse {}))
     }
 
     async fn system_shared_memory_status(

@@ -5,6 +5,8 @@
     reason = "a test that meets the unexpected should fail there"
 )]
 
+#[path = "worker/adapters.rs"]
+mod adapters;
 #[path = "worker/harness.rs"]
 mod harness;
 #[path = "worker/life.rs"]

@@ -76,6 +76,10 @@ MODELS = {
         "HOST:PORT of a worker whose model guesses tokens for requests with `num_draft_tokens`",
     ),
     "draft_model_name": (str, "KServe name of that worker's core model"),
+    "adapter_dir": (
+        click.Path(exists=True, file_okay=False),
+        "Directory whose LoRA adapters clients may load while the worker runs; without it they may load none",
+    ),
 }
 
 BOUNDS = {

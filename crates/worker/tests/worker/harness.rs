@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc as blocking;
 use std::time::Duration;
@@ -13,10 +14,11 @@ use inflight_kserve::inference::{
     ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, ServerReadyRequest,
 };
 use inflight_kserve::names;
-use inflight_kserve::step::{FinishReason, Handle, Row, StepBatch};
+use inflight_kserve::step::{Code, FinishReason, Handle, Row, StepBatch};
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
 use inflight_worker::executor::{
-    Adapter, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    Adapter, AdapterError, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request,
+    ResponseBatch,
 };
 use inflight_worker::{
     FurtherModel, SimulatedExecutor, SimulatedOptions, WorkerError, WorkerExit, WorkerOptions,
@@ -473,6 +475,27 @@ impl Executor for Scripted {
 
     fn stats(&self) -> Result<Vec<IterationStats>, ExecutorFailed> {
         Ok(Vec::new())
+    }
+
+    /// Whatever has a config fits; the task id is as many as the name has letters.
+    fn load_adapter(&self, name: &str, path: &Path) -> Result<u64, AdapterError> {
+        if path.join("adapter_config.json").is_file() {
+            return Ok(name.len() as u64);
+        }
+        Err(AdapterError::Refused {
+            code: Code::InvalidArgument,
+            text: format!("`{name}` has no config"),
+        })
+    }
+
+    fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
+        match name {
+            "missing" => Err(AdapterError::Refused {
+                code: Code::NotFound,
+                text: format!("no adapter `{name}` is loaded"),
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn shutdown(&self) {}

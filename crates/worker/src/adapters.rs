@@ -1,0 +1,213 @@
+//! LoRA adapters that clients load and unload while the worker runs, through Triton's model control. Owns which
+//! adapters there are now, who is told, and one change at a time; which files may be read is [`directory`]'s, and
+//! what an adapter is the executor's.
+
+mod control;
+mod directory;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use inflight_kserve::assets;
+use inflight_kserve::inference::ModelRepositoryParameter;
+use tokio::sync::{Mutex, watch};
+use tonic::Status;
+
+use crate::executor::{self, Adapter, AdapterError, Executor, ModelInfo, capability};
+use crate::options::WorkerError;
+
+use control::{Control, Refusal};
+use directory::Directory;
+
+/// The adapters of one executor. In a process of several models it is the first one's: a call names an adapter and no
+/// model.
+pub(crate) struct Adapters {
+    executor: Arc<dyn Executor>,
+    /// Its name, where it cannot load any.
+    unable: Option<String>,
+    /// `None`: clients may load none.
+    directory: Option<Directory>,
+    current: watch::Sender<Current>,
+    /// Held during a change.
+    changing: Mutex<()>,
+}
+
+/// What there is now.
+#[derive(Clone, Debug, Default)]
+struct Current {
+    /// In order of name.
+    adapters: Arc<[Adapter]>,
+    /// Who listens is let go.
+    closed: bool,
+}
+
+impl Adapters {
+    /// Those that the executor started with, and what may be loaded from `directory`.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub(crate) fn new(
+        executor: Arc<dyn Executor>,
+        info: &ModelInfo,
+        directory: Option<&Path>,
+    ) -> Result<Self, WorkerError> {
+        let opened = directory.map(Directory::open).transpose();
+        let directory = opened.map_err(|source: io::Error| WorkerError::AdapterDir {
+            path: directory
+                .map(|path| path.display().to_string())
+                .unwrap_or_default(),
+            source,
+        })?;
+        let can_load = info
+            .capabilities
+            .iter()
+            .any(|one| one == capability::ADAPTER_LOADING);
+        Ok(Self {
+            executor,
+            unable: (!can_load).then(|| info.executor.clone()),
+            directory,
+            current: watch::Sender::new(Current {
+                adapters: info.adapters.clone().into(),
+                closed: false,
+            }),
+            changing: Mutex::new(()),
+        })
+    }
+
+    /// As a description has them.
+    pub(crate) fn announced(&self) -> Vec<assets::Adapter> {
+        announced(&self.current.borrow().adapters)
+    }
+
+    /// What there is now, and then each change.
+    pub(crate) fn updates(&self) -> AdapterUpdates {
+        let mut updates = self.current.subscribe();
+        updates.mark_changed();
+        AdapterUpdates(updates)
+    }
+
+    /// Ends all [`updates`](Self::updates).
+    pub(crate) fn close(&self) {
+        self.current.send_modify(|current| current.closed = true);
+    }
+
+    /// Reads a call of Triton's model control; `is_model`: its name is a model's.
+    ///
+    /// # Errors
+    /// It names a model, this worker loads nothing, or it is no call for an adapter.
+    pub(crate) fn read(
+        &self,
+        name: String,
+        parameters: HashMap<String, ModelRepositoryParameter>,
+        is_model: bool,
+    ) -> Result<Control, Status> {
+        if name.is_empty() || is_model {
+            return Err(Status::from(Refusal::Fixed));
+        }
+        self.directory()?;
+        Control::parse(name, parameters).map_err(Status::from)
+    }
+
+    /// Loads an adapter; one of that name is replaced.
+    ///
+    /// # Errors
+    /// What the client is told: nothing has changed then.
+    pub(crate) async fn load(self: &Arc<Self>, control: Control) -> Result<(), Status> {
+        self.change(control, |adapters, control| {
+            let directory = adapters.directory()?;
+            let path = directory.resolve(control.path())?;
+            let name = control.name;
+            let lora_task_id = adapters.executor.load_adapter(&name, &path)?;
+            tracing::info!(adapter = %name, path = %path.display(), lora_task_id, "adapter loaded");
+            adapters.replace(&name, Some(lora_task_id));
+            Ok(())
+        })
+        .await
+    }
+
+    /// Unloads an adapter; requests that run keep it.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) async fn unload(self: &Arc<Self>, control: Control) -> Result<(), Status> {
+        self.change(control, |adapters, control| {
+            adapters.executor.unload_adapter(&control.name)?;
+            tracing::info!(adapter = %control.name, "adapter unloaded");
+            adapters.replace(&control.name, None);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Makes one change after another, to its end even where the client has left: what the executor has and what is
+    /// announced must not part.
+    async fn change(
+        self: &Arc<Self>,
+        control: Control,
+        make: impl FnOnce(&Self, Control) -> Result<(), Refusal> + Send + 'static,
+    ) -> Result<(), Status> {
+        let adapters = Arc::clone(self);
+        let changed = tokio::spawn(async move {
+            let _one = adapters.changing.lock().await;
+            let shared = Arc::clone(&adapters);
+            // It reads files, and waits for an iteration to end.
+            tokio::task::spawn_blocking(move || make(&shared, control)).await
+        });
+        match changed.await {
+            Ok(Ok(changed)) => changed.map_err(Status::from),
+            Ok(Err(_)) | Err(_) => Err(Status::internal("changing the adapters failed")),
+        }
+    }
+
+    /// Where adapters may be loaded from.
+    fn directory(&self) -> Result<&Directory, Refusal> {
+        if let Some(executor) = &self.unable {
+            return Err(Refusal::Unable(executor.clone()));
+        }
+        self.directory.as_ref().ok_or(Refusal::NoDirectory)
+    }
+
+    fn replace(&self, name: &str, lora_task_id: Option<u64>) {
+        self.current.send_modify(|current| {
+            let others = current.adapters.iter().filter(|one| one.name != name);
+            let mut adapters: Vec<Adapter> = others.cloned().collect();
+            adapters.extend(lora_task_id.map(|lora_task_id| Adapter {
+                name: name.to_owned(),
+                lora_task_id,
+            }));
+            adapters.sort_by(|one, other| one.name.cmp(&other.name));
+            current.adapters = adapters.into();
+        });
+    }
+}
+
+/// The adapters at each time that they change.
+pub(crate) struct AdapterUpdates(watch::Receiver<Current>);
+
+impl AdapterUpdates {
+    /// The first time at once. `None`: there will be no more.
+    pub(crate) async fn next(&mut self) -> Option<Vec<assets::Adapter>> {
+        self.0.changed().await.ok()?;
+        let current = self.0.borrow_and_update();
+        (!current.closed).then(|| announced(&current.adapters))
+    }
+}
+
+/// As a description has them.
+pub(crate) fn announced(adapters: &[executor::Adapter]) -> Vec<assets::Adapter> {
+    adapters
+        .iter()
+        .map(|adapter| assets::Adapter {
+            name: adapter.name.clone(),
+            lora_task_id: adapter.lora_task_id,
+        })
+        .collect()
+}
+
+impl From<AdapterError> for Refusal {
+    fn from(error: AdapterError) -> Self {
+        Self::Executor(error)
+    }
+}
