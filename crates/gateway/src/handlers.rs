@@ -1,6 +1,7 @@
 //! One file per resource. Chat and completions share three steps: `generate` receives a request and starts
 //! it, `prompt` prepares a prompt, `response` writes the answer.
 
+pub(crate) mod adapters;
 mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Parser};
+use clap::{ArgAction, ArgGroup, Parser};
 use http::{HeaderValue, Uri};
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
@@ -183,6 +183,12 @@ pub struct GatewayOptions {
     /// Seconds in which an image must have been fetched, redirects included; a slow host holds its request up
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub image_timeout_s: u64,
+
+    /// Lets clients load and unload LoRA adapters with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as far as
+    /// the workers have an `--adapter-dir`. Off by default: it changes what every client gets
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(default_value_t = false)]
+    pub allow_lora_loading: bool,
 
     /// Open requests, waiting ones included; more are refused with 429. A few times an engine's batch
     #[arg(long, value_name = "N", default_value_t = 4096)]

@@ -6,8 +6,8 @@ use axum::Router;
 use axum::routing::{MethodRouter, any, get, post};
 
 use crate::handlers::{
-    chat, completions, embeddings, fallback, health, kserve, messages, metrics, models, responses,
-    tokenize,
+    adapters, chat, completions, embeddings, fallback, health, kserve, messages, metrics, models,
+    responses, tokenize,
 };
 use crate::middleware;
 use crate::openapi;
@@ -60,6 +60,8 @@ pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
             get(responses::list_input_items),
         ),
         // vLLM's, and where it has them.
+        ("/v1/load_lora_adapter", post(adapters::load_adapter)),
+        ("/v1/unload_lora_adapter", post(adapters::unload_adapter)),
         ("/tokenize", post(tokenize::tokenize)),
         ("/detokenize", post(tokenize::detokenize)),
         ("/tokenizer_info", get(tokenize::tokenizer_info)),

@@ -35,6 +35,7 @@ pub(crate) struct AppState {
     pub responses: Arc<ResponseStore>,
     pub formats: Formats,
     pub max_body_bytes: usize,
+    pub allows_lora_loading: bool,
     pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
     pub first_token_timeout: Option<Duration>,
@@ -81,6 +82,7 @@ impl AppState {
             }),
             formats: Formats::new(&options.tool_parsers, &options.reasoning_parsers),
             max_body_bytes: options.max_body_bytes,
+            allows_lora_loading: options.allow_lora_loading,
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
             access: Access::new(options),

@@ -4,6 +4,7 @@
 //! Both kinds of server are driven through [`connection::Connection`]; what differs between them is in
 //! [`inflight`] and [`triton`].
 
+pub(crate) mod adapter_control;
 pub(crate) mod chat_templates;
 pub(crate) mod classify;
 pub(crate) mod connect;

@@ -76,6 +76,7 @@ const UPSTREAM: Arrows = &[
     ("connection", &["inbox", "prompt_request", "pulse", "registry", "turn"]),
     ("slot", &["connection", "peer", "pulse"]),
     ("table", &["connection", "pool", "slot", "turn"]),
+    ("adapter_control", &["rpc", "slot", "table"]),
     ("context", &["chat_templates", "table"]),
     ("dispatch", &["connection", "inbox", "prompt_request", "registry", "table"]),
     ("forward", &["classify", "dispatch", "pool", "rpc", "slot", "table"]),

@@ -29,6 +29,7 @@ mod generation;
 mod guide;
 mod ignored;
 mod logprobs;
+pub mod lora;
 mod model;
 pub mod reader;
 mod response;

@@ -1,6 +1,8 @@
 //! LoRA adapters by name: a client's model `base:adapter`. Owns how such a name is read and which task of a
 //! server it stands for; knows neither a table nor weights.
 
+use inflight_kserve::assets;
+
 use super::capability::{Capability, lacks};
 use super::served::ServedModel;
 
@@ -10,13 +12,6 @@ pub(crate) struct Adapter {
     pub name: String,
     /// The tensor `lora_task_id`.
     pub task_id: u64,
-}
-
-impl Adapter {
-    /// Whether `model` has it under the same id.
-    pub(crate) fn is_of(&self, model: &ServedModel) -> bool {
-        task_of(model, &self.name) == Some(self.task_id)
-    }
 }
 
 /// What `model` may mean as a base model and an adapter. Both may have colons of their own; the longest base
@@ -31,10 +26,14 @@ pub(crate) fn full_name(base: &str, adapter: &str) -> String {
     format!("{base}:{adapter}")
 }
 
-/// The task of the adapter `name`: one that the server announces, or else the number itself, where weights can
-/// have been sent to the server under it.
-pub(crate) fn task_of(model: &ServedModel, name: &str) -> Option<u64> {
-    let mut announced = model.description.adapters.iter();
+/// The task of the adapter `name`: one that the server has `announced`, or else the number itself, where weights
+/// can have been sent to the server under it.
+pub(crate) fn task_of(
+    model: &ServedModel,
+    announced: &[assets::Adapter],
+    name: &str,
+) -> Option<u64> {
+    let mut announced = announced.iter();
     if let Some(adapter) = announced.find(|adapter| adapter.name == name) {
         return Some(adapter.lora_task_id);
     }
@@ -45,7 +44,7 @@ pub(crate) fn task_of(model: &ServedModel, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use inflight_kserve::assets::{self, ModelDescription};
+    use inflight_kserve::assets::ModelDescription;
 
     use super::super::served::Protocol;
     use super::*;
@@ -62,16 +61,16 @@ mod tests {
         let model = |capabilities: &[&str]| ServedModel {
             description: ModelDescription {
                 capabilities: capabilities.iter().map(|name| (*name).to_owned()).collect(),
-                adapters: vec![assets::Adapter {
-                    name: "support".to_owned(),
-                    lora_task_id: 9,
-                }],
                 ..ModelDescription::default()
             },
             text: None,
             template: None,
             protocol: Protocol::StepBatching,
         };
+        let announced = [assets::Adapter {
+            name: "support".to_owned(),
+            lora_task_id: 9,
+        }];
         for (name, capabilities, expected) in [
             ("support", &["lora"][..], Some(9)),
             ("sales", &["lora"], None),
@@ -82,7 +81,8 @@ mod tests {
             ("", &["lora"], None),
             ("18446744073709551616", &["lora"], None),
         ] {
-            assert_eq!(task_of(&model(capabilities), name), expected, "{name}");
+            let found = task_of(&model(capabilities), &announced, name);
+            assert_eq!(found, expected, "{name}");
         }
     }
 }

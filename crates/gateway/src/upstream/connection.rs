@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
+use inflight_kserve::assets;
 use tonic::Code;
 
 use super::inbox::Inbox;
@@ -11,6 +13,7 @@ use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
 use super::registry::{Closed, Handle, Registry};
 use super::turn::LastTurn;
+use crate::model::adapter::task_of;
 use crate::model::served::ServedModel;
 
 /// Why a request was not sent.
@@ -50,6 +53,8 @@ pub(crate) struct Connection {
     pub address: Arc<str>,
     pub served: Arc<ServedModel>,
     pub last_turn: LastTurn,
+    /// The LoRA adapters that the server announced last.
+    adapters: ArcSwap<Vec<assets::Adapter>>,
     /// Whether the server still answers.
     pub pulse: Arc<Pulse>,
     transport: Box<dyn Transport>,
@@ -67,12 +72,27 @@ impl Connection {
     ) -> Self {
         Self {
             address,
+            adapters: ArcSwap::from_pointee(served.description.adapters.clone()),
             served,
             last_turn: LastTurn::default(),
             pulse,
             transport,
             registry,
         }
+    }
+
+    /// The task of a LoRA adapter, where the server has it.
+    pub(crate) fn task_of(&self, adapter: &str) -> Option<u64> {
+        task_of(&self.served, &self.adapters.load(), adapter)
+    }
+
+    /// The LoRA adapters that the server has by name.
+    pub(crate) fn adapters(&self) -> Arc<Vec<assets::Adapter>> {
+        self.adapters.load_full()
+    }
+
+    pub(super) fn set_adapters(&self, adapters: Vec<assets::Adapter>) {
+        self.adapters.store(Arc::new(adapters));
     }
 
     /// Opens a handle whose output goes to `inbox`; see [`Registry::open`].

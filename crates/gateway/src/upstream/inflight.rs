@@ -7,11 +7,13 @@ mod request_queue;
 mod step_stream;
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::select_all;
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
-use inflight_kserve::assets::{DescribeRequest, ModelDescription};
+use inflight_kserve::assets::{DescribeRequest, ModelDescription, WatchAdaptersRequest};
 use inflight_kserve::client::ConnectError;
 use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 use inflight_kserve::inference::{RepositoryIndexRequest, ServerLiveRequest, ServerReadyRequest};
@@ -20,6 +22,7 @@ use tonic::transport::Channel;
 
 pub(crate) use self::assets::{AssetCache, AssetError};
 use self::step_stream::StepStream;
+use super::connection::Connection;
 use super::context::Context;
 use super::peer::Served;
 use super::pool::Pool;
@@ -28,6 +31,8 @@ use super::slot::WorkerSlot;
 
 /// Each model is a stream, and files in memory.
 const MOST_MODELS: usize = 64;
+/// Whether a worker is lost its requests' stream tells; who listens for its adapters only asks again.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a worker is not ready.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +57,7 @@ pub(crate) struct Worker {
     /// One for each model.
     streams: Vec<StepStream>,
     kserve: GrpcInferenceServiceClient<Channel>,
+    assets: ModelAssetsClient<Channel>,
 }
 
 impl Worker {
@@ -87,7 +93,11 @@ impl Worker {
         for served in served {
             streams.push(StepStream::open(slot, served, &mut kserve, context.limits).await?);
         }
-        Ok(Self { streams, kserve })
+        Ok(Self {
+            streams,
+            kserve,
+            assets,
+        })
     }
 
     /// Serves until the worker is lost. Returns why, and how many requests that ended.
@@ -120,6 +130,7 @@ impl Worker {
             // The streams of one process end together.
             (reason, _, _) = select_all(reads) => reason,
             reason = slot.watch_pulse(context.limits.worker_silence, probe) => reason,
+            never = follow_adapters(self.assets, slot, connections.first(), context) => match never {},
         };
         let reason = rpc::abbreviated(&reason).to_owned();
         let requests = connections
@@ -132,6 +143,31 @@ impl Worker {
         }
         (reason, requests)
     }
+}
+
+/// Keeps up with the LoRA adapters that the worker's first model has, for as long as it is polled: those of others stay
+/// as they are.
+async fn follow_adapters(
+    mut assets: ModelAssetsClient<Channel>,
+    slot: &WorkerSlot,
+    first: Option<&Arc<Connection>>,
+    context: &Context,
+) -> Infallible {
+    while let Some(connection) = first {
+        match assets.watch_adapters(WatchAdaptersRequest {}).await {
+            Ok(lists) => {
+                let mut lists = lists.into_inner();
+                while let Ok(Some(list)) = lists.message().await {
+                    context.table.set_adapters(slot, connection, list.adapters);
+                }
+            }
+            // A worker of an earlier release, whose adapters stay as they are.
+            Err(status) if status.code() == Code::Unimplemented => break,
+            Err(_) => {}
+        }
+        tokio::time::sleep(WATCH_AGAIN).await;
+    }
+    std::future::pending().await
 }
 
 /// The worker's first model, then the others of its process.

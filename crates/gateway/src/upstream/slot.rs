@@ -118,6 +118,12 @@ impl WorkerSlot {
         "the server has not answered for too long".to_owned()
     }
 
+    /// Whether it is an Inflight worker with this model, as far as it has ever said.
+    pub(super) fn serves(&self, model: &str) -> bool {
+        let served = self.peer.served();
+        !self.is_retired() && served.is_some_and(|served| served.of.as_deref() == Some(model))
+    }
+
     /// Whether KServe's calls may be sent to it.
     pub(crate) fn takes_calls(&self) -> bool {
         self.peer.is_up() && !self.pulse.is_silent() && !self.is_retired()

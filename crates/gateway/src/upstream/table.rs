@@ -7,12 +7,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use inflight_kserve::assets;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::pool::Pool;
 use super::slot::{PastModel, WorkerSlot};
 use super::turn::Turns;
-use crate::model::adapter::{Adapter, task_of};
+use crate::model::adapter::Adapter;
 use crate::model::served::ServedModel;
 
 /// A model and the workers that serve it, or did when last seen.
@@ -42,10 +43,10 @@ impl ModelEntry {
     /// [`ModelEntry::next_served`] of the workers that have this LoRA adapter, which it also looks up.
     pub(crate) fn next_with(&self, adapter: &str) -> Option<(Arc<ServedModel>, Adapter)> {
         let (connection, _) =
-            self.least_loaded(|connection| task_of(&connection.served, adapter).is_some())?;
+            self.least_loaded(|connection| connection.task_of(adapter).is_some())?;
         let served = Arc::clone(&connection.served);
         let adapter = Adapter {
-            task_id: task_of(&served, adapter)?,
+            task_id: connection.task_of(adapter)?,
             name: adapter.to_owned(),
         };
         Some((served, adapter))
@@ -65,7 +66,9 @@ impl ModelEntry {
             self.least_loaded(|connection| {
                 connection.served.description.content_hash == content_hash
                     && !tried.contains(&connection.address)
-                    && adapter.is_none_or(|adapter| adapter.is_of(&connection.served))
+                    && adapter.is_none_or(|adapter| {
+                        connection.task_of(&adapter.name) == Some(adapter.task_id)
+                    })
             })
         };
         self.turns.pick(choose, |connection| &connection.last_turn)
@@ -126,6 +129,8 @@ pub(crate) struct Table {
     turns: Arc<Turns>,
     /// One change at a time.
     changing: Mutex<()>,
+    /// Told of each change of a server's adapters.
+    adapters_changed: watch::Sender<()>,
 }
 
 impl Table {
@@ -136,6 +141,7 @@ impl Table {
             models: ArcSwap::default(),
             turns: Arc::default(),
             changing: Mutex::new(()),
+            adapters_changed: watch::Sender::new(()),
         };
         table.configure(addresses);
         table
@@ -320,6 +326,33 @@ impl Table {
         }
         slot.connections.store(Arc::new(connections));
         self.rebuild();
+    }
+
+    /// A server that is ready announces these LoRA adapters for the model of this connection.
+    pub(crate) fn set_adapters(
+        &self,
+        slot: &WorkerSlot,
+        connection: &Connection,
+        adapters: Vec<assets::Adapter>,
+    ) {
+        let _one = self.changing.lock();
+        if *connection.adapters() == adapters {
+            return;
+        }
+        let name = &connection.served.description.served_model_name;
+        let mut past = slot.past.lock();
+        if let Some(model) = past.models.iter_mut().find(|model| model.name == *name) {
+            model.adapters = adapter_names(&adapters);
+        }
+        drop(past);
+        connection.set_adapters(adapters);
+        self.rebuild();
+        self.adapters_changed.send_replace(());
+    }
+
+    /// Changes of servers' adapters from now on.
+    pub(crate) fn adapter_changes(&self) -> watch::Receiver<()> {
+        self.adapters_changed.subscribe()
     }
 
     /// A server was lost; its models stay known, so that clients get 503 and not 404.

@@ -110,3 +110,117 @@ async fn an_adapter_that_no_worker_has_is_no_model() {
         (404, &json!("model_not_found"))
     );
 }
+
+async fn listed(gateway: &Gateway) -> Vec<String> {
+    let listed = gateway.get("/v1/models").await.json();
+    let cards = listed["data"].as_array().unwrap().iter();
+    cards
+        .map(|card| card["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Status, error code and text of a call.
+async fn told(gateway: &Gateway, path: &str, body: &Value) -> (u16, Value, String) {
+    let answer = gateway.post(path, body).await;
+    if answer.status == 200 {
+        return (
+            200,
+            Value::Null,
+            String::from_utf8(answer.body.to_vec()).unwrap(),
+        );
+    }
+    let error = answer.json()["error"].clone();
+    let text = error["message"].as_str().unwrap().to_owned();
+    (answer.status, error["code"].clone(), text)
+}
+
+const LOAD: &str = "/v1/load_lora_adapter";
+const UNLOAD: &str = "/v1/unload_lora_adapter";
+
+#[tokio::test]
+async fn an_adapter_is_loaded_at_every_worker_and_served_at_once() {
+    let first = FakeWorker::start(with_adapters(&[])).await;
+    let mut second = FakeWorker::start(with_adapters(&[("old", 4)])).await;
+    let workers = [first.address, second.address];
+    let gateway = Gateway::start(&workers, &["--allow-lora-loading"])
+        .await
+        .all_ready()
+        .await;
+    let body = json!({"lora_name": "support", "lora_path": "files"});
+    let success = "Success: LoRA adapter 'support' added successfully.".to_owned();
+    assert_eq!(
+        told(&gateway, LOAD, &body).await,
+        (200, Value::Null, success)
+    );
+    assert_eq!(listed(&gateway).await, ["m", "m:old", "m:support"]);
+    // What all have is not loaded over by mistake.
+    let (status, _, text) = told(&gateway, LOAD, &body).await;
+    assert_eq!(status, 400);
+    assert!(text.contains("`m:support` is loaded already"), "{text}");
+    let again = json!({"lora_name": "m:support", "lora_path": "files", "load_inplace": true});
+    assert_eq!(told(&gateway, LOAD, &again).await.0, 200);
+    // Only the one that lacks it is asked.
+    let (status, _, text) = told(
+        &gateway,
+        LOAD,
+        &json!({"lora_name": "old", "lora_path": "bad"}),
+    )
+    .await;
+    assert_eq!(status, 400);
+    assert!(text.contains("loaded by 0 of 1 workers"), "{text}");
+    assert!(
+        text.contains(&format!("`{}`: `bad` is no adapter", first.address)),
+        "{text}"
+    );
+
+    let body = to("m:old");
+    let answer = gateway.post(PATH, &body);
+    let serve = async {
+        let request = second.next_request().await;
+        request.finish(&tokens("ok"), FinishReason::EndId).await;
+        task(&request.message)
+    };
+    let (answer, found) = tokio::join!(answer, serve);
+    assert_eq!((answer.status, found), (200, Some(4)));
+
+    for name in ["support", "m:old"] {
+        let body = json!({"lora_name": name});
+        assert_eq!(told(&gateway, UNLOAD, &body).await.0, 200, "{name}");
+        let (status, code, _) = told(&gateway, UNLOAD, &body).await;
+        assert_eq!((status, code), (404, json!("model_not_found")), "{name}");
+    }
+    assert_eq!(listed(&gateway).await, ["m"]);
+    assert_eq!(gateway.post(PATH, &to("m:support")).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_away_is_told() {
+    let mut away = FakeWorker::start(with_adapters(&[])).await;
+    let there = FakeWorker::start(with_adapters(&[])).await;
+    let workers = [away.address, there.address];
+    let gateway = Gateway::start(&workers, &["--allow-lora-loading"])
+        .await
+        .all_ready()
+        .await;
+    away.kill();
+    let body = json!({"lora_name": "support", "lora_path": "files"});
+    let (status, _, text) = told(&gateway, LOAD, &body).await;
+    assert_eq!(status, 503, "{text}");
+    assert!(text.contains("loaded by 1 of 2 workers"), "{text}");
+    assert!(text.contains(&format!("`{}`", away.address)), "{text}");
+    // It is served by the other one.
+    assert_eq!(listed(&gateway).await, ["m", "m:support"]);
+}
+
+#[tokio::test]
+async fn nobody_loads_adapters_unless_the_operator_allows_it() {
+    let worker = FakeWorker::start(with_adapters(&[])).await;
+    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+    for path in [LOAD, UNLOAD] {
+        let body = json!({"lora_name": "support", "lora_path": "files"});
+        let (status, code, text) = told(&gateway, path, &body).await;
+        assert_eq!((status, code), (403, json!("lora_loading_not_allowed")));
+        assert!(text.contains("`--allow-lora-loading`"), "{text}");
+    }
+    assert_eq!(listed(&gateway).await, ["m"]);
+}
