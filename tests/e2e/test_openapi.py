@@ -60,6 +60,26 @@ def test_answers_have_the_schemas_of_the_document(document: Any, server: Server)
     check(document, "/v1/models/{model}", "get", http.get(server.http, f"/v1/models/{MODEL_NAME}"))
 
 
+def test_kserves_answers_have_the_forms_of_the_document(document: Any, server: Server) -> None:
+    """Load and unload are refused, so that what they would answer cannot be seen."""
+    asked = 0
+    for path, methods in document["paths"].items():
+        concrete = path.replace("{name}", "tensorrt_llm").replace("{version}", "1")
+        if not path.startswith("/v2") or path.endswith(("/setting", "/logging")):
+            continue
+        for method in {"get", "post"} & methods.keys():
+            if method == "post" and path != "/v2/repository/index":
+                continue
+            answer = getattr(http, method)(server.http, concrete, *([{}] if method == "post" else []))
+            assert answer.status == 200, answer
+            if "content" in methods[method]["responses"]["200"]:
+                check(document, path, method, answer)
+            else:
+                assert answer.body == b"", path
+            asked += 1
+    assert asked == 13
+
+
 def test_the_page_stands_alone(server: Server) -> None:
     page = http.get(server.http, "/docs").body.decode()
     assert "/v1/chat/completions" in page

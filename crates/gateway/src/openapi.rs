@@ -1,8 +1,10 @@
 //! `/openapi.json` and `/docs`: the gateway's HTTP API for programs and for people. Owns how they are put together:
-//! bodies are the tables' and types' of inflight-openai and inflight-anthropic, and paths `operations`'.
+//! bodies are the tables' and types' of inflight-openai and inflight-anthropic, and paths
+//! `served`'s.
 
 mod operations;
 mod page;
+mod served;
 
 use std::sync::OnceLock;
 
@@ -14,7 +16,8 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use self::operations::{Body, Error, OPERATIONS, Operation, Place};
+use self::operations::{Body, Error, Operation, Place};
+use self::served::OPERATIONS;
 
 /// Nothing on the page runs, and nothing is fetched for it.
 const POLICY: HeaderValue =
@@ -88,15 +91,20 @@ fn document() -> Value {
 
 fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     let mut answers = Map::new();
-    let mut content = json!({});
-    content[operation.answer.media_type()] = json!({"schema": operation.answer.schema(generator)});
-    if operation.streams {
-        content["text/event-stream"] = json!({"schema": {"type": "string"}});
+    let mut content = Map::new();
+    if let Some(media_type) = operation.answer.media_type() {
+        let schema = operation.answer.schema(generator);
+        content.insert(media_type.to_owned(), json!({"schema": schema}));
     }
-    answers.insert(
-        "200".to_owned(),
-        json!({"description": operation.answer_text(), "content": content}),
-    );
+    if operation.streams {
+        let events = json!({"schema": {"type": "string"}});
+        content.insert("text/event-stream".to_owned(), events);
+    }
+    let mut answer = json!({"description": operation.answer_text()});
+    if !content.is_empty() {
+        answer["content"] = content.into();
+    }
+    answers.insert("200".to_owned(), answer);
     if let Some(error) = operation.error.reference() {
         answers.insert(
             "default".to_owned(),
