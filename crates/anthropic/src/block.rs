@@ -87,20 +87,20 @@ fn read_block(
     ignored: &mut IgnoredFields,
 ) -> Result<Block, ApiError> {
     let mut block = Fields::of_value(param, raw)?;
-    let kind = required(&mut block, "type")?;
+    let kind = block.required_string("type")?;
     let read = match (kind.as_str(), role) {
-        ("text", _) => Block::Text(required(&mut block, "text")?),
+        ("text", _) => Block::Text(block.required_string("text")?),
         ("image", Role::User) => Block::Image(read_image(param, &mut block)?),
         ("tool_use", Role::Assistant) => Block::ToolUse {
-            id: required(&mut block, "id")?,
-            name: required(&mut block, "name")?,
+            id: block.required_string("id")?,
+            name: block.required_string("name")?,
             input: block
                 .object("input")?
                 .ok_or_else(|| block.missing("input"))?,
         },
         ("tool_result", Role::User) => Block::ToolResult {
             param: block.param("tool_use_id"),
-            id: required(&mut block, "tool_use_id")?,
+            id: block.required_string("tool_use_id")?,
             content: match block.take("content") {
                 Some(raw) => read_text(&block.param("content"), raw, ignored)?,
                 None => String::new(),
@@ -109,7 +109,7 @@ fn read_block(
         },
         ("thinking", Role::Assistant) => {
             block.string("signature")?;
-            Block::Thinking(required(&mut block, "thinking")?)
+            Block::Thinking(block.required_string("thinking")?)
         }
         ("redacted_thinking", Role::Assistant) => Block::Unreadable,
         (kind, role) => return Err(refused(param, kind, role)),
@@ -125,11 +125,11 @@ const MEDIA_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/w
 fn read_image(param: &str, block: &mut Fields<'_>) -> Result<Image, ApiError> {
     let raw = block.require("source")?;
     let mut source = Fields::of_value(&block.param("source"), raw)?;
-    let kind = required(&mut source, "type")?;
+    let kind = source.required_string("type")?;
     let url = match kind.as_str() {
-        "url" => required(&mut source, "url")?,
+        "url" => source.required_string("url")?,
         "base64" => {
-            let media_type = required(&mut source, "media_type")?;
+            let media_type = source.required_string("media_type")?;
             if !MEDIA_TYPES.contains(&media_type.as_str()) {
                 let param = source.param("media_type");
                 let message = format!(
@@ -140,7 +140,7 @@ fn read_image(param: &str, block: &mut Fields<'_>) -> Result<Image, ApiError> {
             }
             format!(
                 "data:{media_type};base64,{}",
-                required(&mut source, "data")?
+                source.required_string("data")?
             )
         }
         other => {
@@ -188,8 +188,4 @@ fn refused(param: &str, kind: &str, role: Role) -> ApiError {
         )
     };
     ApiError::unsupported(param, message)
-}
-
-fn required(block: &mut Fields<'_>, name: &str) -> Result<String, ApiError> {
-    block.string(name)?.ok_or_else(|| block.missing(name))
 }

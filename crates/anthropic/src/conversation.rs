@@ -181,7 +181,7 @@ impl Conversation {
 }
 
 fn take_role(turn: &mut Fields<'_>) -> Result<Role, ApiError> {
-    let word = turn.string("role")?.ok_or_else(|| turn.missing("role"))?;
+    let word = turn.required_string("role")?;
     match word.as_str() {
         "user" => Ok(Role::User),
         "assistant" => Ok(Role::Assistant),

@@ -102,7 +102,7 @@ fn read_tool(
         );
         return Err(ApiError::unsupported(param, message));
     }
-    let name = tool.string("name")?.ok_or_else(|| tool.missing("name"))?;
+    let name = tool.required_string("name")?;
     let description = tool.string("description")?;
     let strict = tool.boolean("strict")?.unwrap_or(false);
     let param = tool.param("input_schema");

@@ -134,9 +134,7 @@ pub(crate) fn text_format(
 ) -> Result<Option<Guide>, ApiError> {
     let param = "text.format";
     let mut format = Fields::of_value(param, raw)?;
-    let kind = format
-        .string("type")?
-        .ok_or_else(|| format.missing("type"))?;
+    let kind = format.required_string("type")?;
     let found = match kind.as_str() {
         "text" => None,
         "json_object" => Some(guide(param, param, GuideKind::JsonSchema, ANY_OBJECT)?),
@@ -176,9 +174,7 @@ fn response_format(
     place: &mut Place<'_>,
 ) -> Result<Option<Guide>, ApiError> {
     let mut format = Fields::of_value(param, raw)?;
-    let kind = format
-        .string("type")?
-        .ok_or_else(|| format.missing("type"))?;
+    let kind = format.required_string("type")?;
     let guide = match kind.as_str() {
         "text" => None,
         "json_object" => Some(match format.take("schema") {
@@ -242,9 +238,7 @@ fn named_schema(
 
 /// Takes what a named schema has beside the schema.
 fn named(format: &mut Fields<'_>) -> Result<(), ApiError> {
-    let name = format
-        .string("name")?
-        .ok_or_else(|| format.missing("name"))?;
+    let name = format.required_string("name")?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
         let param = format.param("name");

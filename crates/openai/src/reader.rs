@@ -228,6 +228,11 @@ impl<'a> Fields<'a> {
         self.typed(name, "a string")
     }
 
+    /// Takes a string that must be there.
+    pub fn required_string(&mut self, name: &str) -> Result<String, ApiError> {
+        self.string(name)?.ok_or_else(|| self.missing(name))
+    }
+
     /// Takes an integer in `range`.
     pub fn integer(
         &mut self,

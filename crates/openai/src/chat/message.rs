@@ -242,9 +242,7 @@ impl Message {
 }
 
 fn read_role(fields: &mut Fields<'_>) -> Result<Role, ApiError> {
-    let word = fields
-        .string("role")?
-        .ok_or_else(|| fields.missing("role"))?;
+    let word = fields.required_string("role")?;
     Role::ALL
         .into_iter()
         .find(|role| role.as_str() == word)
@@ -301,7 +299,7 @@ fn read_part(
         return Ok(Part::Text(text));
     }
     let mut part = Fields::of_value(path, raw)?;
-    let kind = part.string("type")?.ok_or_else(|| part.missing("type"))?;
+    let kind = part.required_string("type")?;
     let field = match kind.as_str() {
         "text" | "input_text" | "output_text" => "text",
         "refusal" => "refusal",
@@ -345,8 +343,7 @@ impl ToolCall {
             Some("custom") => {
                 let path = format!("{path}.custom");
                 let mut custom = Fields::of_value(&path, fields.require("custom")?)?;
-                let mut text =
-                    |name: &str| custom.string(name)?.ok_or_else(|| custom.missing(name));
+                let mut text = |name: &str| custom.required_string(name);
                 Function::custom(text("name")?, text("input")?)
             }
             Some(kind) => {
@@ -382,9 +379,7 @@ impl Function {
             Object(serde_json::Map<String, Value>),
         }
         let mut fields = Fields::of_value(path, raw)?;
-        let name = fields
-            .string("name")?
-            .ok_or_else(|| fields.missing("name"))?;
+        let name = fields.required_string("name")?;
         let arguments = match fields.take("arguments") {
             None => Value::Object(serde_json::Map::new()),
             Some(raw) => match serde_json::from_str(raw.get()) {

@@ -112,9 +112,7 @@ fn read_thinking(raw: &RawValue) -> Result<bool, ApiError> {
         ));
     }
     let mut thinking = Fields::of_value("thinking", raw)?;
-    let kind = thinking
-        .string("type")?
-        .ok_or_else(|| thinking.missing("type"))?;
+    let kind = thinking.required_string("type")?;
     match kind.as_str() {
         "enabled" | "adaptive" => Ok(true),
         "disabled" => Ok(false),

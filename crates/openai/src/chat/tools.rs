@@ -236,9 +236,7 @@ impl Named {
             _ => return Ok(None),
         };
         let mut fields = form.inner(fields, kind)?;
-        let name = fields
-            .string("name")?
-            .ok_or_else(|| fields.missing("name"))?;
+        let name = fields.required_string("name")?;
         Ok(Some(Self { is_custom, name }))
     }
 }
@@ -330,7 +328,7 @@ enum Tool {
 
 fn read_tool(path: &str, raw: &RawValue, form: Form) -> Result<Tool, ApiError> {
     let mut tool = Fields::of_value(path, raw)?;
-    let kind = tool.string("type")?.ok_or_else(|| tool.missing("type"))?;
+    let kind = tool.required_string("type")?;
     match (kind.as_str(), form) {
         ("function", _) => {
             let function = read_function(form.inner(tool, "function")?)?;
@@ -353,18 +351,14 @@ fn unknown_kind(path: &str, kind: &str) -> ApiError {
 
 /// The functions and custom tools of a namespace, each under the name that the model is shown.
 fn read_namespace(mut fields: Fields<'_>) -> Result<Vec<FunctionTool>, ApiError> {
-    let namespace = fields
-        .string("name")?
-        .ok_or_else(|| fields.missing("name"))?;
+    let namespace = fields.required_string("name")?;
     let list = fields
         .list("tools", MAX_TOOLS)?
         .ok_or_else(|| fields.missing("tools"))?;
     let members = list.into_iter().enumerate().map(|(index, raw)| {
         let path = format!("{}[{index}]", fields.param("tools"));
         let mut member = Fields::of_value(&path, raw)?;
-        let kind = member
-            .string("type")?
-            .ok_or_else(|| member.missing("type"))?;
+        let kind = member.required_string("type")?;
         let function = match kind.as_str() {
             "function" => read_function(member)?,
             "custom" => custom::read(member, Form::Flat)?,
@@ -393,9 +387,7 @@ pub(crate) fn in_namespace(namespace: &str, name: &str) -> String {
 
 fn read_function(mut function: Fields<'_>) -> Result<FunctionTool, ApiError> {
     let path = function.path().to_owned();
-    let name = function
-        .string("name")?
-        .ok_or_else(|| function.missing("name"))?;
+    let name = function.required_string("name")?;
     let description = function.string("description")?;
     let strict = function.boolean("strict")?.unwrap_or(false);
     let parameters = match function.take("parameters") {
@@ -450,9 +442,7 @@ fn take_choice(fields: &mut Fields<'_>, form: Form) -> Result<Asked, ApiError> {
         };
     }
     let mut choice = Fields::of_value("tool_choice", raw)?;
-    let kind = choice
-        .string("type")?
-        .ok_or_else(|| choice.missing("type"))?;
+    let kind = choice.required_string("type")?;
     if kind == "allowed_tools" {
         return read_allowed(form.inner(choice, "allowed_tools")?, form);
     }
@@ -470,9 +460,7 @@ fn take_choice(fields: &mut Fields<'_>, form: Form) -> Result<Asked, ApiError> {
 }
 
 fn read_allowed(mut allowed: Fields<'_>, form: Form) -> Result<Asked, ApiError> {
-    let mode = allowed
-        .string("mode")?
-        .ok_or_else(|| allowed.missing("mode"))?;
+    let mode = allowed.required_string("mode")?;
     let required = match mode.as_str() {
         "auto" => false,
         "required" => true,

@@ -344,9 +344,7 @@ fn read_message(
 ) -> Result<MessageItem, ApiError> {
     // A label that some models give their own messages.
     fields.take("phase");
-    let word = fields
-        .string("role")?
-        .ok_or_else(|| fields.missing("role"))?;
+    let word = fields.required_string("role")?;
     let roles = [Role::User, Role::Assistant, Role::System, Role::Developer];
     let role = roles.into_iter().find(|role| role.as_str() == word);
     let role = role.ok_or_else(|| {
@@ -401,7 +399,7 @@ fn read_part(
     ignored: &mut IgnoredFields,
 ) -> Result<Part, ApiError> {
     let mut part = Fields::of_value(path, raw)?;
-    let kind = part.string("type")?.ok_or_else(|| part.missing("type"))?;
+    let kind = part.required_string("type")?;
     if kind == "input_image" {
         if role != Role::User {
             return Err(misplaced(path, &kind, role.as_str()));
@@ -413,7 +411,7 @@ fn read_part(
             path: image.path,
         });
     }
-    let mut text = |name: &str| part.string(name)?.ok_or_else(|| part.missing(name));
+    let mut text = |name: &str| part.required_string(name);
     match kind.as_str() {
         "input_text" | "text" => text("text").map(|text| Part::InputText { text }),
         "output_text" => text("text").map(|text| Part::output(text, Vec::new())),
@@ -436,12 +434,8 @@ fn read_call(fields: &mut Fields<'_>, id: String) -> Result<FunctionCall, ApiErr
         status: Status::Completed,
         call_id: take_id(fields, "call_id")?.ok_or_else(|| fields.missing("call_id"))?,
         namespace: fields.string("namespace")?,
-        name: fields
-            .string("name")?
-            .ok_or_else(|| fields.missing("name"))?,
-        arguments: fields
-            .string("arguments")?
-            .ok_or_else(|| fields.missing("arguments"))?,
+        name: fields.required_string("name")?,
+        arguments: fields.required_string("arguments")?,
     })
 }
 
@@ -451,12 +445,8 @@ fn read_custom_call(fields: &mut Fields<'_>, id: String) -> Result<CustomToolCal
         status: Status::Completed,
         call_id: take_id(fields, "call_id")?.ok_or_else(|| fields.missing("call_id"))?,
         namespace: fields.string("namespace")?,
-        name: fields
-            .string("name")?
-            .ok_or_else(|| fields.missing("name"))?,
-        input: fields
-            .string("input")?
-            .ok_or_else(|| fields.missing("input"))?,
+        name: fields.required_string("name")?,
+        input: fields.required_string("input")?,
     })
 }
 
@@ -484,9 +474,7 @@ fn read_reasoning(fields: &mut Fields<'_>, id: String) -> Result<Reasoning, ApiE
             let path = format!("{path}[{place}]");
             let mut part = Fields::of_value(&path, raw)?;
             match part.string("type")? {
-                Some(found) if found == kind => {
-                    part.string("text")?.ok_or_else(|| part.missing("text"))
-                }
+                Some(found) if found == kind => part.required_string("text"),
                 found => Err(ApiError::invalid_request(
                     part.param("type"),
                     format!(

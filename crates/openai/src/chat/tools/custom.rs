@@ -51,9 +51,7 @@ impl InputGrammar {
 /// Reads what belongs to a custom tool, from its name to its format.
 pub(super) fn read(mut fields: Fields<'_>, form: Form) -> Result<FunctionTool, ApiError> {
     let path = fields.path().to_owned();
-    let name = fields
-        .string("name")?
-        .ok_or_else(|| fields.missing("name"))?;
+    let name = fields.required_string("name")?;
     let description = fields.string("description")?;
     let format = match fields.take("format") {
         None => InputFormat::Text,
@@ -68,9 +66,7 @@ pub(super) fn read(mut fields: Fields<'_>, form: Form) -> Result<FunctionTool, A
 }
 
 fn read_format(mut format: Fields<'_>, form: Form) -> Result<InputFormat, ApiError> {
-    let kind = format
-        .string("type")?
-        .ok_or_else(|| format.missing("type"))?;
+    let kind = format.required_string("type")?;
     match kind.as_str() {
         "text" => Ok(InputFormat::Text),
         "grammar" => read_grammar(form.inner(format, "grammar")?).map(InputFormat::Grammar),
@@ -79,17 +75,13 @@ fn read_format(mut format: Fields<'_>, form: Form) -> Result<InputFormat, ApiErr
 }
 
 fn read_grammar(mut grammar: Fields<'_>) -> Result<InputGrammar, ApiError> {
-    let syntax = grammar
-        .string("syntax")?
-        .ok_or_else(|| grammar.missing("syntax"))?;
+    let syntax = grammar.required_string("syntax")?;
     let syntax = match syntax.as_str() {
         "lark" => GrammarSyntax::Lark,
         "regex" => GrammarSyntax::Regex,
         other => return Err(unknown(&grammar, "syntax", other, "`lark` or `regex`")),
     };
-    let definition = grammar
-        .string("definition")?
-        .ok_or_else(|| grammar.missing("definition"))?;
+    let definition = grammar.required_string("definition")?;
     let param = grammar.param("definition");
     if definition.len() > MAX_SCHEMA_BYTES {
         let message = format!(
