@@ -44,6 +44,17 @@ pub(crate) const FIELDS: &[(&str, Treatment)] = &[
     ("tool_choice", Applied),
     ("container", Refused(&[], NO_SERVER)),
     ("mcp_servers", Refused(&[], NO_SERVER)),
+    (
+        "cache_salt",
+        Refused(
+            &[],
+            "Prompts share one cache here. Leave it out, or ask `/v1/chat/completions`.",
+        ),
+    ),
+    (
+        "chat_template_kwargs",
+        Refused(&[], "Send `thinking`, or ask `/v1/chat/completions`."),
+    ),
     ("stop", Refused(&[], "Send `stop_sequences` instead.")),
     (
         "max_tokens_to_sample",

@@ -241,6 +241,15 @@ mod tests {
                 "truncate_prompt_tokens",
             ),
             (json!({"input": "a", "normalize": false}), "normalize"),
+            (
+                json!({"input": "a", "use_activation": false}),
+                "use_activation",
+            ),
+            (
+                json!({"input": "a", "embed_dtype": "float16"}),
+                "embed_dtype",
+            ),
+            (json!({"input": "a", "endianness": "big"}), "endianness"),
             (json!({"input": "a", "dimension": 5}), "dimension"),
         ] {
             let error = parsed(body).unwrap_err();
