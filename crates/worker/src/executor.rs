@@ -12,9 +12,7 @@ use serde::{Deserialize, Serialize};
 
 mod iteration;
 
-pub use iteration::{
-    InflightBatchingStats, IterationStats, KvCacheStats, SpecDecodingStats, StaticBatchingStats,
-};
+pub use iteration::{InflightBatchingStats, IterationStats, KvCacheStats, StaticBatchingStats};
 
 /// The number that the worker gives each request of its executor. The client's own number, the
 /// [`Handle`](inflight_kserve::step::Handle) on its stream, never reaches an executor.

@@ -25,7 +25,7 @@ use inflight_kserve::inference::{
 use parking_lot::Mutex;
 
 use crate::executor::IterationStats;
-use crate::model::{CORE_MODEL, CORE_MODEL_VERSION};
+use crate::model::CORE_MODEL_VERSION;
 
 pub use gauges::{GaugeFamily, executor_gauges};
 pub(crate) use server::serve;
@@ -104,12 +104,6 @@ pub(crate) struct Metrics {
     served_model: Arc<str>,
     generated_tokens: AtomicU64,
     counters: Mutex<Counters>,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new(CORE_MODEL.into(), "inflight-demo".into())
-    }
 }
 
 impl Metrics {

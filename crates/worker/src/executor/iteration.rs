@@ -25,7 +25,6 @@ pub struct IterationStats {
     pub inflight_batching_stats: Option<InflightBatchingStats>,
     /// Of an executor that batches statically (Triton's `gpt_model_type` `V1`).
     pub static_batching_stats: Option<StaticBatchingStats>,
-    pub spec_decoding_stats: Option<SpecDecodingStats>,
 }
 
 impl IterationStats {
@@ -93,13 +92,4 @@ pub struct StaticBatchingStats {
     pub num_ctx_tokens: u64,
     pub num_gen_tokens: u64,
     pub empty_gen_slots: u64,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SpecDecodingStats {
-    pub num_draft_tokens: u64,
-    pub num_accepted_tokens: u64,
-    pub num_requests_with_draft_tokens: u64,
-    pub acceptance_length: f64,
 }

@@ -1,5 +1,12 @@
 use super::*;
 use crate::executor::{InflightBatchingStats, KvCacheStats, StaticBatchingStats};
+use crate::model::CORE_MODEL;
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(CORE_MODEL.into(), "inflight-demo".into())
+    }
+}
 
 fn end(outcome: Outcome) -> RequestEnd {
     let received = Instant::now();
