@@ -7,10 +7,13 @@
 
 mod spans;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use http::HeaderMap;
+use inflight_kserve::inference::InferParameter;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_traces::{TraceContext, Tracer};
 use parking_lot::Mutex;
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -18,8 +21,8 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use self::spans::make;
 
 /// Headers, and request parameters, that carry W3C trace context; no model reads them.
-pub(crate) const TRACE_PARENT: &str = "traceparent";
-pub(crate) const TRACE_STATE: &str = "tracestate";
+const TRACE_PARENT: &str = "traceparent";
+const TRACE_STATE: &str = "tracestate";
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -196,6 +199,16 @@ impl Trace {
         }
     }
 
+    /// Adds it to a request's parameters: of a stream that several requests share, the metadata are nobody's.
+    pub(crate) fn write_parameters(&self, parameters: &mut HashMap<String, InferParameter>) {
+        for (name, choice) in self.current().iter().flat_map(context_parameters) {
+            let parameter = InferParameter {
+                parameter_choice: Some(choice),
+            };
+            parameters.insert(name.to_owned(), parameter);
+        }
+    }
+
     /// Notes that the body was there and the request admitted.
     pub(crate) fn received(&self) {
         self.note(|course| course.received = Some(Instant::now()));
@@ -251,6 +264,18 @@ impl Drop for RequestTrace {
         let spans = make(self, course, Instant::now());
         self.tracer.export(spans);
     }
+}
+
+/// The request parameters that carry `context`.
+pub(crate) fn context_parameters(
+    context: &TraceContext,
+) -> impl Iterator<Item = (&'static str, ParameterChoice)> {
+    let state = context.state().map(str::to_owned);
+    let state = state.map(|state| (TRACE_STATE, state));
+    let all = [(TRACE_PARENT, context.to_string())]
+        .into_iter()
+        .chain(state);
+    all.map(|(name, text)| (name, ParameterChoice::StringParam(text)))
 }
 
 /// Adds `context` to a call's metadata.

@@ -15,6 +15,9 @@ use tonic::transport::{Channel, Endpoint, Server};
 use crate::assets::model_assets_client::ModelAssetsClient;
 use crate::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 
+/// A client of the inference service on one connection.
+pub type InferenceClient = GrpcInferenceServiceClient<Channel>;
+
 /// Largest message either way by default, in bytes.
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 64 << 20;
 
@@ -206,10 +209,7 @@ pub async fn connect(address: &str, options: &TransportOptions) -> Result<Channe
 }
 
 /// The inference service over a channel, with the options' message limit.
-pub fn inference_client(
-    channel: Channel,
-    options: &TransportOptions,
-) -> GrpcInferenceServiceClient<Channel> {
+pub fn inference_client(channel: Channel, options: &TransportOptions) -> InferenceClient {
     GrpcInferenceServiceClient::new(channel)
         .max_decoding_message_size(options.max_message_bytes)
         .max_encoding_message_size(options.max_message_bytes)

@@ -44,6 +44,7 @@ mod content_hash;
 mod error_chain;
 pub mod names;
 pub mod step;
+pub mod stop;
 pub mod tensor;
 
 pub use content_hash::content_hash;

@@ -12,7 +12,7 @@ use inflight_kserve::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
 };
 use inflight_kserve::names;
-use inflight_kserve::tensor::Tensors;
+use inflight_kserve::stop::asks_to_stop;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -126,7 +126,7 @@ async fn answer(
     let (id, model) = (message.id.clone(), message.model_name.clone());
     let timeout = state.request_timeout;
     context.deadline = timeout.and_then(|timeout| std::time::Instant::now().checked_add(timeout));
-    let target = match is_stop(&message) {
+    let target = match asks_to_stop(&message) {
         true => places
             .lock()
             .remove(&id)
@@ -158,14 +158,6 @@ async fn answer(
     if let Some(own) = own {
         places.lock().remove(&own);
     }
-}
-
-/// Whether a request stops another one.
-fn is_stop(message: &ModelInferRequest) -> bool {
-    let mut inputs = message.inputs.iter();
-    inputs.any(|input| input.name == names::STOP)
-        && Tensors::inputs(message)
-            .is_ok_and(|inputs| matches!(inputs.scalar::<bool>(names::STOP), Ok(Some(true))))
 }
 
 /// A request's error, as Triton tells it in a stream, with its code beside it.

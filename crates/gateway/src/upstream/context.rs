@@ -7,6 +7,7 @@ use inflight_kserve::client::TransportOptions;
 use inflight_tls::ClientTls;
 
 use super::chat_templates::ChatTemplates;
+use super::shared_stream::SharingLimits;
 use super::table::Table;
 use crate::metrics::Metrics;
 
@@ -32,6 +33,16 @@ pub(crate) struct Limits {
     pub worker_silence: Duration,
     /// How long a client may leave output unread before its request is stopped.
     pub slow_client: Duration,
+}
+
+impl Limits {
+    /// Of the streams that small requests share.
+    pub(crate) fn sharing(self) -> SharingLimits {
+        SharingLimits {
+            send_queue: self.send_queue,
+            slow_client: self.slow_client,
+        }
+    }
 }
 
 impl Context {

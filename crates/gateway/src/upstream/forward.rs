@@ -13,18 +13,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use inflight_kserve::inference::{
     ModelInferRequest, ModelMetadataResponse, ModelStreamInferResponse,
 };
 use inflight_kserve::names::ERROR_CODE;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Request, Status};
 
 pub(crate) use self::streams::ForwardStream;
+use self::streams::{Sent, may_share};
 use super::classify::classify;
 use super::dispatch::MOST_WORKERS;
-use super::pool::Client;
+use super::pool::Link;
 use super::slot::WorkerSlot;
 use super::table::{NoPeer, Picked, Table};
 use crate::admission::Admitted;
@@ -65,16 +67,16 @@ pub(crate) struct Forward {
 #[derive(Debug)]
 pub(crate) struct Open {
     slot: Arc<WorkerSlot>,
-    client: Client,
+    link: Arc<Link>,
     model: String,
 }
 
 impl Open {
-    fn new(picked: &Picked, client: Client) -> Self {
+    fn new(picked: &Picked, link: Arc<Link>) -> Self {
         picked.slot.peer.enter();
         Self {
             slot: Arc::clone(&picked.slot),
-            client,
+            link,
             model: picked.model.clone(),
         }
     }
@@ -99,7 +101,7 @@ pub(crate) enum Target {
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     picked: Picked,
-    client: Client,
+    link: Arc<Link>,
     id: String,
 }
 
@@ -138,20 +140,21 @@ impl Forward {
         self.interrupted.send_replace(true);
     }
 
-    /// Sends one request of a stream of its own, and waits for its first response.
+    /// Sends one request, and waits for its first response.
     ///
     /// # Errors
     /// It failed, and no other server can take it.
     pub(crate) async fn stream(
         &self,
-        mut message: ModelInferRequest,
+        message: ModelInferRequest,
         context: CallContext,
         target: Target,
     ) -> Result<ForwardStream, Status> {
-        let id = match &target {
-            Target::Any => self.make_own(&mut message),
-            Target::Same(source) => Some(std::mem::replace(&mut message.id, source.id.clone())),
+        let about = match &target {
+            Target::Any => None,
+            Target::Same(source) => Some(source.id.clone()),
         };
+        let may_share = about.is_none() && may_share(&message);
         let asked = Asked {
             model: &message.model_name,
             version: &message.model_version,
@@ -159,35 +162,47 @@ impl Forward {
             begins: true,
             works: true,
         };
-        let ask = |mut client: Client, model: String| {
+        let ask = |link: Arc<Link>, model: String| {
             let mut message = message.clone();
             message.model_name = model;
-            let request = context.request(tokio_stream::once(message));
+            let shared = if may_share { link.shared() } else { None };
+            let sent = match shared {
+                Some(shared) => {
+                    context.trace.write_parameters(&mut message.parameters);
+                    shared.send(message).map(Sent::Shared)
+                }
+                None => {
+                    match &about {
+                        Some(id) => message.id.clone_from(id),
+                        None => self.make_own(&mut message),
+                    }
+                    let id = message.id.clone();
+                    let request = context.request(tokio_stream::once(message));
+                    Ok(Sent::Alone(link.client(), Box::new(request), id))
+                }
+            };
             async move {
-                let mut stream = client.model_stream_infer(request).await?.into_inner();
-                let first = stream.message().await?;
+                let (id, mut rest) = sent?.responses().await?;
+                let first = rest.next().await.transpose()?;
                 match first.as_ref().and_then(in_band) {
                     Some(status) => Err(status),
-                    None => Ok((first, stream)),
+                    None => Ok((first, rest, id)),
                 }
             }
         };
-        let ((first, rest), open) = self.call(asked, target, ask).await?;
+        let ((first, rest, id), open) = self.call(asked, target, ask).await?;
         context.trace.output(Instant::now());
         let ended = Box::pin(ended(self.interrupted.subscribe(), context.deadline));
-        let ids = id.map(|id| (id, message.id));
+        let ids = (message.id, id);
         Ok(ForwardStream::new(first, rest, ids, open, ended, context))
     }
 
-    /// Gives the request an id that no other client's has at the server: it can be stopped by it. Returns the
-    /// client's own, for the responses.
-    fn make_own(&self, message: &mut ModelInferRequest) -> Option<String> {
-        if message.id.is_empty() {
-            return None;
+    /// Gives the request an id that no other client's has at the server: it can be stopped by it.
+    fn make_own(&self, message: &mut ModelInferRequest) {
+        if !message.id.is_empty() {
+            let number = self.requests.fetch_add(1, Ordering::Relaxed);
+            message.id = format!("{}-{number:x}", message.id);
         }
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        let own = format!("{}-{number:x}", message.id);
-        Some(std::mem::replace(&mut message.id, own))
     }
 
     /// Makes a call at the server that it is for, or at another one if that cannot answer.
@@ -195,7 +210,7 @@ impl Forward {
         &self,
         asked: Asked<'_>,
         target: Target,
-        ask: impl Fn(Client, String) -> F,
+        ask: impl Fn(Arc<Link>, String) -> F,
     ) -> Result<(T, Open), Status>
     where
         F: Future<Output = Result<T, Status>> + Send,
@@ -218,24 +233,24 @@ impl Forward {
         &self,
         asked: Asked<'_>,
         target: Target,
-        ask: impl Fn(Client, String) -> F,
+        ask: impl Fn(Arc<Link>, String) -> F,
     ) -> Result<(T, Open), Status>
     where
         F: Future<Output = Result<T, Status>> + Send,
     {
-        let (mut picked, client, may_move) = match target {
+        let (mut picked, link, may_move) = match target {
             Target::Same(source) => {
-                let Source { picked, client, .. } = *source;
-                (picked, client, false)
+                let Source { picked, link, .. } = *source;
+                (picked, link, false)
             }
             Target::Any => {
                 let picked = self.pick(asked, &[])?;
-                let client = picked.pool.client();
-                (picked, client, true)
+                let link = picked.pool.link();
+                (picked, link, true)
             }
         };
         let mut tried = vec![Arc::clone(&picked.slot.address)];
-        let mut open = Open::new(&picked, client);
+        let mut open = Open::new(&picked, link);
         loop {
             if asked.works {
                 let trace = &asked.context.trace;
@@ -245,7 +260,7 @@ impl Forward {
                 };
                 trace.sent(trace.sending(), method, &picked.slot.address);
             }
-            let answer = ask(open.client.clone(), picked.model.clone());
+            let answer = ask(Arc::clone(&open.link), picked.model.clone());
             let next = {
                 tokio::pin!(answer);
                 let mut heeds_silence = may_move;
@@ -278,7 +293,7 @@ impl Forward {
             };
             picked = next;
             tried.push(Arc::clone(&picked.slot.address));
-            open = Open::new(&picked, picked.pool.client());
+            open = Open::new(&picked, picked.pool.link());
         }
     }
 
@@ -438,5 +453,3 @@ fn retry_reason(status: &Status) -> Option<RetryReason> {
 fn shortened(name: &str) -> String {
     name.chars().take(64).collect()
 }
-
-type Rest = Streaming<ModelStreamInferResponse>;

@@ -3,7 +3,6 @@
 
 mod assets;
 pub(crate) mod request;
-mod request_queue;
 mod step_stream;
 
 use std::collections::BTreeSet;
@@ -85,7 +84,11 @@ impl Worker {
             served.push(cache.served_model(&mut assets, description).await?);
         }
         slot.peer.set_up(Served {
-            pool: Arc::new(Pool::new(&slot.address, &context.transport())?),
+            pool: Arc::new(Pool::new(
+                &slot.address,
+                &context.transport(),
+                Some(context.limits.sharing()),
+            )?),
             models: models(&mut kserve, &core).await?,
             of: Some(of),
         });

@@ -1,10 +1,13 @@
-//! The connections to one server for calls of one request each. Owns how many there are.
+//! The connections to one server for KServe's calls, and the stream on each that small requests share. Owns how many
+//! there are.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use inflight_kserve::client::{self, ConnectError, TransportOptions};
-use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
-use tonic::transport::Channel;
+use inflight_kserve::client::{self, ConnectError, InferenceClient, TransportOptions};
+use parking_lot::Mutex;
+
+use super::shared_stream::{SharedStream, SharingLimits};
 
 /// HTTP/2 connections to one server. One would put all streams behind one flow-control window and one
 /// of the server's threads; a handful is enough for either.
@@ -12,22 +15,60 @@ const CONNECTIONS: usize = 4;
 /// Streams that were reset and whose late frames are ignored; a few bytes each.
 const REMEMBERED_RESETS: usize = 1 << 14;
 
-/// A client on one of the connections.
-pub(crate) type Client = GrpcInferenceServiceClient<Channel>;
+/// One connection. Dropping it closes its shared stream, whose requests hold it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    client: InferenceClient,
+    /// `None`: each request has a stream of its own, as at a plain Triton.
+    sharing: Option<SharingLimits>,
+    stream: Mutex<Option<Arc<SharedStream>>>,
+}
+
+impl Link {
+    /// A client; cloning one costs a few counters.
+    pub(crate) fn client(&self) -> InferenceClient {
+        self.client.clone()
+    }
+
+    /// The stream that small requests share, where the server has such. Needs a tokio runtime.
+    pub(crate) fn shared(&self) -> Option<Arc<SharedStream>> {
+        let limits = self.sharing?;
+        let mut stream = self.stream.lock();
+        if let Some(open) = stream.as_ref().filter(|stream| !stream.has_ended()) {
+            return Some(Arc::clone(open));
+        }
+        let opened = SharedStream::open(self.client(), limits);
+        *stream = Some(Arc::clone(&opened));
+        Some(opened)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.get_mut() {
+            stream.close();
+        }
+    }
+}
 
 /// The connections to one server, shared by its models.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    clients: [Client; CONNECTIONS],
+    links: [Arc<Link>; CONNECTIONS],
     next: AtomicUsize,
 }
 
 impl Pool {
-    /// Connects at the first use, and again after a loss. Needs a tokio runtime.
+    /// Connects at the first use, and again after a loss. Needs a tokio runtime. With `sharing`, small requests
+    /// share a stream on each connection, which only Inflight workers allow.
     ///
     /// # Errors
     /// The address is none.
-    pub(crate) fn new(address: &str, options: &TransportOptions) -> Result<Self, ConnectError> {
+    pub(crate) fn new(
+        address: &str,
+        options: &TransportOptions,
+        sharing: Option<SharingLimits>,
+    ) -> Result<Self, ConnectError> {
         let target = client::Target::new(address, options)?.map(|endpoint| {
             // A client that leaves resets its stream, and what the server had sent by then still
             // arrives. For a stream that is forgotten that would count as a protocol error, and after
@@ -36,17 +77,27 @@ impl Pool {
                 .http2_max_concurrent_reset_streams(REMEMBERED_RESETS)
                 .http2_max_local_error_reset_streams(None)
         });
-        let clients =
-            std::array::from_fn(|_| client::inference_client(target.connect_lazy(), options));
+        let links = std::array::from_fn(|_| {
+            Arc::new(Link {
+                client: client::inference_client(target.connect_lazy(), options),
+                sharing,
+                stream: Mutex::default(),
+            })
+        });
         Ok(Self {
-            clients,
+            links,
             next: AtomicUsize::new(0),
         })
     }
 
-    /// The next connection's client; cloning one costs a few counters.
-    pub(crate) fn client(&self) -> Client {
+    /// The next connection.
+    pub(crate) fn link(&self) -> Arc<Link> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        self.clients[turn % CONNECTIONS].clone()
+        Arc::clone(&self.links[turn % CONNECTIONS])
+    }
+
+    /// A client on the next connection.
+    pub(crate) fn client(&self) -> InferenceClient {
+        self.link().client()
     }
 }

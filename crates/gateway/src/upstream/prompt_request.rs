@@ -6,7 +6,7 @@ use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_traces::TraceContext;
 
 use crate::model::sampling_params::SamplingParams;
-use crate::trace::{TRACE_PARENT, TRACE_STATE};
+use crate::trace::context_parameters;
 
 /// One prompt and how to generate from it.
 #[derive(Clone, Copy, Debug)]
@@ -30,11 +30,7 @@ pub(crate) struct PromptRequest<'a> {
 impl PromptRequest<'_> {
     /// The request parameters that carry its trace context.
     pub(crate) fn trace_parameters(&self) -> impl Iterator<Item = (&'static str, ParameterChoice)> {
-        let parent = self.trace.map(|trace| (TRACE_PARENT, trace.to_string()));
-        let state = self.trace.and_then(TraceContext::state);
-        let state = state.map(|state| (TRACE_STATE, state.to_owned()));
-        let both = parent.into_iter().chain(state);
-        both.map(|(name, text)| (name, ParameterChoice::StringParam(text)))
+        self.trace.into_iter().flat_map(context_parameters)
     }
 }
 

@@ -33,14 +33,14 @@ struct State {
 
 /// The sending half; the stream half is [`RequestQueue::stream`].
 #[derive(Debug)]
-pub(super) struct RequestQueue {
+pub(crate) struct RequestQueue {
     state: Mutex<State>,
     capacity: usize,
 }
 
 impl RequestQueue {
     /// A queue of at most `capacity` requests.
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         let state = State {
             queue: VecDeque::new(),
             waiting_requests: 0,
@@ -57,7 +57,7 @@ impl RequestQueue {
     ///
     /// # Errors
     /// [`NotSent`]: nothing was queued.
-    pub(super) fn send(&self, handle: Handle, request: ModelInferRequest) -> Result<(), NotSent> {
+    pub(crate) fn send(&self, handle: Handle, request: ModelInferRequest) -> Result<(), NotSent> {
         let waker = {
             let mut state = self.state.lock();
             if state.closed {
@@ -81,7 +81,7 @@ impl RequestQueue {
     }
 
     /// Queues the stop of a handle, or takes its request back if that is still here.
-    pub(super) fn stop(&self, handle: Handle, stop: impl FnOnce() -> ModelInferRequest) {
+    pub(crate) fn stop(&self, handle: Handle, stop: impl FnOnce() -> ModelInferRequest) {
         let waker = {
             let mut state = self.state.lock();
             if state.closed {
@@ -109,7 +109,7 @@ impl RequestQueue {
     }
 
     /// Ends the stream; what is queued is dropped.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let waker = {
             let mut state = self.state.lock();
             state.closed = true;
@@ -123,14 +123,14 @@ impl RequestQueue {
     }
 
     /// The messages in order; ends with [`RequestQueue::close`].
-    pub(super) fn stream(self: &Arc<Self>) -> QueuedRequests {
+    pub(crate) fn stream(self: &Arc<Self>) -> QueuedRequests {
         QueuedRequests(Arc::clone(self))
     }
 }
 
 /// The receiving half of an [`RequestQueue`]; one per queue.
 #[derive(Debug)]
-pub(super) struct QueuedRequests(Arc<RequestQueue>);
+pub(crate) struct QueuedRequests(Arc<RequestQueue>);
 
 impl Stream for QueuedRequests {
     type Item = ModelInferRequest;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use inflight_kserve::step::{Handle, StepBatch};
+use inflight_kserve::stop::asks_to_stop;
 use inflight_traces::TraceContext;
 use tokio::task::AbortHandle;
 use tonic::{Code, Status, Streaming};
@@ -145,15 +146,7 @@ impl Shared {
                     self.engine.stop_requests(&[client_id]);
                 }
             }
-            Incoming::StopId(id) => {
-                // An unknown id is a success too, as in Triton: its request may have finished.
-                self.engine.stop_named(peer, &id);
-                outbox.reply(respond::message(respond::empty(
-                    &self.limits.core_model,
-                    &id,
-                    true,
-                )));
-            }
+            Incoming::StopId(id) => self.stop_id(&id, &self.limits.core_model, outbox, peer),
             Incoming::Step {
                 handle,
                 request,
@@ -192,6 +185,13 @@ impl Shared {
             None => self.fail(outbox, &message.model_name, &message.id, refusal),
             handle => self.refuse(outbox, handle, &message.id, refusal),
         }
+    }
+
+    /// Stops the request with this id, whichever model it went to, and answers in the name of `model`. An unknown id
+    /// is a success too, as in Triton: its request may have finished.
+    fn stop_id(&self, id: &str, model: &str, outbox: &Outbox, peer: Option<SocketAddr>) {
+        self.engine.stop_named(peer, id);
+        outbox.reply(respond::message(respond::empty(model, id, true)));
     }
 
     /// Reads a request of the core model.
@@ -362,6 +362,10 @@ impl Shared {
     ) {
         match self.catalog.text_model(&message.model_name) {
             None => self.receive(&message, outbox, peer, call),
+            // Triton's text models have no `stop`; here a request can be stopped where it was made.
+            Some(_) if asks_to_stop(&message) && !message.id.is_empty() => {
+                self.stop_id(&message.id, &message.model_name, outbox, peer);
+            }
             Some(kind) => {
                 let trace = self.begin_trace(&message, STREAM, call);
                 self.receive_text(kind, message, outbox, peer, trace).await;

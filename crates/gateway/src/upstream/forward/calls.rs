@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use inflight_kserve::client::InferenceClient;
 use tonic::{Response, Status};
 
 use super::{Asked, CallContext, Forward, Target, lost};
-use crate::upstream::pool::Client;
+use crate::upstream::pool::Link;
 use crate::upstream::rpc;
 
 impl Forward {
@@ -18,7 +19,7 @@ impl Forward {
         &self,
         (model, version): (&str, &str),
         context: &CallContext,
-        ask: impl Fn(Client, String) -> F,
+        ask: impl Fn(InferenceClient, String) -> F,
     ) -> Result<R, Status>
     where
         F: Future<Output = Result<Response<R>, Status>> + Send,
@@ -30,6 +31,7 @@ impl Forward {
             begins: false,
             works: false,
         };
+        let ask = |link: Arc<Link>, name| ask(link.client(), name);
         let (answer, _open) = self.call(asked, Target::Any, ask).await?;
         Ok(answer.into_inner())
     }
@@ -38,7 +40,10 @@ impl Forward {
     ///
     /// # Errors
     /// None is up, or none answers: then what the first one said.
-    pub(super) async fn ask_all<R, F>(&self, ask: impl Fn(Client) -> F) -> Result<Vec<R>, Status>
+    pub(super) async fn ask_all<R, F>(
+        &self,
+        ask: impl Fn(InferenceClient) -> F,
+    ) -> Result<Vec<R>, Status>
     where
         F: Future<Output = Result<Response<R>, Status>> + Send,
     {

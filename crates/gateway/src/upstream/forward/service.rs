@@ -1,12 +1,16 @@
 //! KServe's gRPC service over all servers: which call goes to one of them, and which to all.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::Stream;
+use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use tonic::{Request, Response, Status, Streaming};
+
+use crate::upstream::pool::Link;
 
 use super::{Asked, CallContext, Forward, METADATA_AGE, METADATA_KEPT, Target, merge, streams};
 
@@ -38,7 +42,7 @@ fn at_a_worker<T>(call: &str) -> Result<Response<T>, Status> {
 }
 
 impl Forward {
-    /// Sends one request of a stream of its own, wherever there is room.
+    /// Sends one request, wherever there is room.
     ///
     /// # Errors
     /// See [`Forward::stream`].
@@ -80,7 +84,7 @@ impl GrpcInferenceService for Forward {
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
         let (context, message) = split(request);
         let model = (&*message.name, &*message.version);
-        let ask = |mut client: super::Client, name| {
+        let ask = |mut client: InferenceClient, name| {
             let version = message.version.clone();
             let request = context.request(wire::ModelReadyRequest { name, version });
             async move { client.model_ready(request).await }
@@ -109,7 +113,7 @@ impl GrpcInferenceService for Forward {
         if let Some(metadata) = self.known_metadata(&key) {
             return Ok(Response::new(metadata));
         }
-        let ask = |mut client: super::Client, name| {
+        let ask = |mut client: InferenceClient, name| {
             let version = key.1.clone();
             let request = context.request(wire::ModelMetadataRequest { name, version });
             async move { client.model_metadata(request).await }
@@ -129,7 +133,7 @@ impl GrpcInferenceService for Forward {
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
         let (context, message) = split(request);
         let model = (&*message.name, &*message.version);
-        let ask = |mut client: super::Client, name| {
+        let ask = |mut client: InferenceClient, name| {
             let version = message.version.clone();
             let request = context.request(wire::ModelConfigRequest { name, version });
             async move { client.model_config(request).await }
@@ -143,7 +147,8 @@ impl GrpcInferenceService for Forward {
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
         let (context, mut message) = split(request);
-        let id = self.make_own(&mut message);
+        let id = message.id.clone();
+        self.make_own(&mut message);
         let asked = Asked {
             model: &message.model_name,
             version: &message.model_version,
@@ -151,15 +156,15 @@ impl GrpcInferenceService for Forward {
             begins: false,
             works: true,
         };
-        let ask = |mut client: super::Client, name| {
+        let ask = |link: Arc<Link>, name| {
             let mut message = message.clone();
             message.model_name = name;
             let request = context.request(message);
-            async move { client.model_infer(request).await }
+            async move { link.client().model_infer(request).await }
         };
         let (answer, _open) = self.call(asked, Target::Any, ask).await?;
         let mut answer = answer.into_inner();
-        if let Some(id) = id {
+        if !id.is_empty() {
             answer.id = id;
         }
         Ok(Response::new(answer))
@@ -187,7 +192,7 @@ impl GrpcInferenceService for Forward {
             // Whether there is such a model, and what it is called where it is.
             _ => self.name_at_its_server(asked, &context)?,
         };
-        let ask = |mut client: super::Client| {
+        let ask = |mut client: InferenceClient| {
             let mut message = message.clone();
             message.name.clone_from(&name);
             let request = context.request(message);
@@ -202,7 +207,7 @@ impl GrpcInferenceService for Forward {
         request: Request<wire::RepositoryIndexRequest>,
     ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
         let (context, message) = split(request);
-        let ask = |mut client: super::Client| {
+        let ask = |mut client: InferenceClient| {
             let request = context.request(message.clone());
             async move { client.repository_index(request).await }
         };

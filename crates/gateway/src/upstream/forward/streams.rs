@@ -1,30 +1,93 @@
-//! The responses to one request of a stream of its own. Owns that the client's own id is in them, and that dropping
-//! them stops the work at the server.
+//! The responses to one request, from a stream of its own or one that it shares. Owns which requests share, that the
+//! client's own id is in the responses, and that dropping them stops the work at the server.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt};
-use inflight_kserve::inference::ModelStreamInferResponse;
-use inflight_kserve::inference::infer_parameter::ParameterChoice;
-use inflight_kserve::names::FINAL_RESPONSE;
-use tonic::Status;
+use inflight_kserve::client::InferenceClient;
+use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
+use prost::Message;
+use tokio_stream::Once;
+use tonic::{Request, Status, Streaming};
 
-use super::{CallContext, Open, Rest, Source, lost};
-use crate::upstream::slot::WorkerSlot;
+use super::{CallContext, Open, Source, lost};
+use crate::upstream::shared_stream::{SharedResponses, is_final};
 use crate::upstream::table::Picked;
 
 /// How long a server may take to close a stream after its last response.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest request that shares a stream: the next one waits until it is sent and tokenized.
+const SHARED_BYTES: usize = 16 << 10;
+/// Inputs of requests that have a stream of their own: their responses have megabytes, or they are several requests
+/// of the worker's, which do not stop by one id.
+const ALONE: [&str; 3] = [
+    "return_context_logits",
+    "return_generation_logits",
+    "num_draft_tokens",
+];
+
+/// Whether a request may share a stream with others.
+pub(super) fn may_share(message: &ModelInferRequest) -> bool {
+    let mut inputs = message.inputs.iter();
+    message.encoded_len() <= SHARED_BYTES
+        && inputs.all(|input| !ALONE.contains(&input.name.as_str()))
+}
+
+/// A request on its way.
+pub(super) enum Sent {
+    Shared(SharedResponses),
+    /// With its id at the server.
+    Alone(
+        InferenceClient,
+        Box<Request<Once<ModelInferRequest>>>,
+        String,
+    ),
+}
+
+impl Sent {
+    /// Its id at the server, and its responses.
+    pub(super) async fn responses(self) -> Result<(String, Responses), Status> {
+        match self {
+            Self::Shared(responses) => {
+                Ok((responses.id().to_owned(), Responses::Shared(responses)))
+            }
+            Self::Alone(mut client, request, id) => {
+                let responses = client.model_stream_infer(*request).await?.into_inner();
+                Ok((id, Responses::Alone(Box::new(responses))))
+            }
+        }
+    }
+}
+
+/// The responses to one request.
+pub(super) enum Responses {
+    Shared(SharedResponses),
+    Alone(Box<Streaming<ModelStreamInferResponse>>),
+}
+
+impl Stream for Responses {
+    type Item = Result<ModelStreamInferResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match &mut *self {
+            Self::Shared(responses) => responses.poll_next_unpin(context),
+            Self::Alone(responses) => responses.poll_next_unpin(context),
+        }
+    }
+}
 
 /// See the module.
 pub(crate) struct ForwardStream {
     first: Option<ModelStreamInferResponse>,
     /// `None`: it has ended.
-    rest: Option<Rest>,
-    /// The client's id of the request, and the server's.
-    ids: Option<(String, String)>,
+    rest: Option<Responses>,
+    /// The request's id as the client gave it.
+    id: String,
+    /// Its id at the server.
+    server_id: String,
     /// Whether the last response has come.
     is_final: bool,
     open: Open,
@@ -36,8 +99,8 @@ pub(crate) struct ForwardStream {
 impl ForwardStream {
     pub(super) fn new(
         first: Option<ModelStreamInferResponse>,
-        rest: Rest,
-        ids: Option<(String, String)>,
+        rest: Responses,
+        (id, server_id): (String, String),
         open: Open,
         ended: Pin<Box<dyn Future<Output = Status> + Send>>,
         context: CallContext,
@@ -45,7 +108,8 @@ impl ForwardStream {
         Self {
             first,
             rest: Some(rest),
-            ids,
+            id,
+            server_id,
             is_final: false,
             open,
             ended,
@@ -53,29 +117,25 @@ impl ForwardStream {
         }
     }
 
-    /// Where it is from, if the request has an id: for a request that is about this one.
+    /// Where it is from: for a request that is about this one. `None` once the server is lost.
     pub(crate) fn source(&self) -> Option<Source> {
-        let slot: &std::sync::Arc<WorkerSlot> = &self.open.slot;
+        let slot = &self.open.slot;
         let picked = Picked {
-            slot: std::sync::Arc::clone(slot),
-            pool: std::sync::Arc::clone(&slot.peer.served()?.pool),
+            slot: Arc::clone(slot),
+            pool: Arc::clone(&slot.peer.served()?.pool),
             model: self.open.model.clone(),
         };
         Some(Source {
             picked,
-            client: self.open.client.clone(),
-            id: self.ids.as_ref()?.1.clone(),
+            link: Arc::clone(&self.open.link),
+            id: self.server_id.clone(),
         })
     }
 
     fn pass_on(&mut self, mut message: ModelStreamInferResponse) -> ModelStreamInferResponse {
+        self.is_final = is_final(&message);
         if let Some(response) = &mut message.infer_response {
-            if let Some((id, _)) = &self.ids {
-                response.id.clone_from(id);
-            }
-            let flag = response.parameters.get(FINAL_RESPONSE);
-            let choice = flag.and_then(|flag| flag.parameter_choice.as_ref());
-            self.is_final = matches!(choice, Some(ParameterChoice::BoolParam(true)));
+            response.id.clone_from(&self.id);
         }
         message
     }
@@ -117,9 +177,10 @@ impl Stream for ForwardStream {
 }
 
 impl Drop for ForwardStream {
-    /// A stream that is read to its end is closed by both sides; a reset would be work for both, and cancels.
+    /// A stream of its own that is read to its end is closed by both sides; a reset would be work for both, and
+    /// cancels.
     fn drop(&mut self) {
-        let Some(mut rest) = self.rest.take().filter(|_| self.is_final) else {
+        let Some(Responses::Alone(mut rest)) = self.rest.take().filter(|_| self.is_final) else {
             return;
         };
         if let Some(None | Some(Err(_))) = rest.next().now_or_never() {

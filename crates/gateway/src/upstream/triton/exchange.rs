@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
@@ -20,7 +21,7 @@ use crate::model::served::ServedModel;
 use crate::trace::write_context;
 use crate::upstream::classify::classify;
 use crate::upstream::connection::{NotSent, Transport};
-use crate::upstream::pool::{Client, Pool};
+use crate::upstream::pool::Pool;
 use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::pulse::Pulse;
 use crate::upstream::registry::{Handle, Registry};
@@ -145,7 +146,7 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    async fn run(mut self, mut client: Client, request: Request<Once<ModelInferRequest>>) {
+    async fn run(mut self, mut client: InferenceClient, request: Request<Once<ModelInferRequest>>) {
         let opened = client.model_stream_infer(request).await;
         let mut stream = match opened {
             Ok(stream) => stream.into_inner(),

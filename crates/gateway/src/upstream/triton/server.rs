@@ -97,7 +97,7 @@ impl Server {
         // Calls of KServe's clients travel on it; a server that is asked again keeps it.
         let pool = match slot.peer.served().filter(|served| served.of.is_none()) {
             Some(served) => Arc::clone(&served.pool),
-            None => Arc::new(Pool::new(&slot.address, &context.transport())?),
+            None => Arc::new(Pool::new(&slot.address, &context.transport(), None)?),
         };
         let index = match index(&pool).await {
             Err(RpcError::Failed { status, .. }) if status.code() == Code::Unimplemented => {

@@ -1,0 +1,324 @@
+//! One stream to a worker that many small requests share: what the worker has ready for them is written and read
+//! together. Owns which response is whose, and how much may wait for clients that read slowly; which requests may
+//! share is its caller's to say.
+//!
+//! The stream is always read, so that a client that does not read never holds up the others. What is ready is read
+//! first and handed out then, so that each waiting client is woken once.
+
+mod mailbox;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use futures_util::{Stream, StreamExt};
+use inflight_kserve::client::InferenceClient;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
+use inflight_kserve::names::FINAL_RESPONSE;
+use inflight_kserve::stop::stop_by_id;
+use parking_lot::Mutex;
+use slotmap::SlotMap;
+use tonic::{Status, Streaming};
+
+use self::mailbox::Mailbox;
+use super::connection::NotSent;
+use super::registry::Handle;
+use super::request_queue::RequestQueue;
+
+/// Responses that are read before any is handed out.
+const READ_AT_ONCE: usize = 256;
+/// Requests are searched for stalled clients at most this often.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Between a client's id and the number that makes it the request's own.
+const ID_SEPARATOR: char = '.';
+
+/// What a shared stream may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharingLimits {
+    /// Requests that wait to be written.
+    pub send_queue: usize,
+    /// How long a client may leave responses unread before its request is stopped.
+    pub slow_client: Duration,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct SharedStream {
+    queue: Arc<RequestQueue>,
+    requests: Mutex<Requests>,
+    /// Bytes of responses that wait for clients that are behind.
+    backlog: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    open: SlotMap<Handle, Entry>,
+    /// Why the stream is over.
+    ended: Option<Status>,
+    last_sweep: Option<Instant>,
+}
+
+/// A request whose last response has not come.
+#[derive(Debug)]
+struct Entry {
+    mailbox: Arc<Mailbox>,
+    model: String,
+    id: String,
+}
+
+impl SharedStream {
+    /// Opens a stream on the client's connection. Needs a tokio runtime.
+    pub(crate) fn open(client: InferenceClient, limits: SharingLimits) -> Arc<Self> {
+        let stream = Arc::new(Self::unopened(limits));
+        tokio::spawn(Arc::clone(&stream).run(client, limits.slow_client));
+        stream
+    }
+
+    fn unopened(limits: SharingLimits) -> Self {
+        Self {
+            queue: Arc::new(RequestQueue::new(limits.send_queue)),
+            requests: Mutex::default(),
+            backlog: Arc::default(),
+        }
+    }
+
+    /// Whether it takes no more requests.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.requests.lock().ended.is_some()
+    }
+
+    /// Sends a request under an id that no other request of the connection has, which begins with its own.
+    ///
+    /// # Errors
+    /// UNAVAILABLE: the stream is over. RESOURCE_EXHAUSTED: too many requests wait to be sent.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        mut message: ModelInferRequest,
+    ) -> Result<SharedResponses, Status> {
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(&self.backlog)));
+        let (model, own) = (message.model_name.clone(), std::mem::take(&mut message.id));
+        let handle = {
+            let mut requests = self.requests.lock();
+            if let Some(status) = &requests.ended {
+                return Err(status.clone());
+            }
+            requests.open.insert_with_key(|handle| {
+                message.id = format!("{own}{ID_SEPARATOR}{:x}", handle.number());
+                Entry {
+                    mailbox: Arc::clone(&mailbox),
+                    model,
+                    id: message.id.clone(),
+                }
+            })
+        };
+        let responses = SharedResponses {
+            stream: Arc::clone(self),
+            handle,
+            id: message.id.clone(),
+            mailbox,
+            taken: mailbox::Taken::default(),
+        };
+        match self.queue.send(handle, message) {
+            Ok(()) => Ok(responses),
+            Err(NotSent::Full) => Err(Status::resource_exhausted(NotSent::Full.to_string())),
+            Err(NotSent::Closed) => Err(Status::unavailable(NotSent::Closed.to_string())),
+        }
+    }
+
+    /// Takes no more requests; those that are open go on.
+    pub(crate) fn close(&self) {
+        self.queue.close();
+    }
+
+    async fn run(self: Arc<Self>, mut client: InferenceClient, slow_client: Duration) {
+        let why = match client.model_stream_infer(self.queue.stream()).await {
+            Ok(answer) => self.read(answer.into_inner(), slow_client).await,
+            Err(status) => status,
+        };
+        self.end(&why);
+    }
+
+    /// Reads until the stream ends; returns why it did.
+    async fn read(
+        &self,
+        mut stream: Streaming<ModelStreamInferResponse>,
+        slow_client: Duration,
+    ) -> Status {
+        let mut ready = Vec::new();
+        loop {
+            let end = std::future::poll_fn(|context| poll_ready(&mut stream, &mut ready, context));
+            let end = end.await;
+            let now = Instant::now();
+            self.hand_out(&mut ready, now);
+            self.sweep(now, slow_client);
+            if let Some(status) = end {
+                return status;
+            }
+        }
+    }
+
+    /// Gives each response to its request, and wakes those who wait.
+    fn hand_out(&self, ready: &mut Vec<ModelStreamInferResponse>, now: Instant) {
+        let mut wakers: Vec<Waker> = Vec::with_capacity(ready.len());
+        {
+            let mut requests = self.requests.lock();
+            for message in ready.drain(..) {
+                // What comes late for a request that was stopped finds nobody.
+                let handle = handle_of(&message);
+                let Some((handle, entry)) =
+                    handle.and_then(|handle| Some((handle, requests.open.get(handle)?)))
+                else {
+                    continue;
+                };
+                let is_final = is_final(&message);
+                match entry.mailbox.put(message, is_final, now) {
+                    Ok(waker) => wakers.extend(waker),
+                    Err(full) => {
+                        wakers.extend(entry.mailbox.fail(full.into()));
+                        self.stop(handle, entry);
+                        requests.open.remove(handle);
+                        continue;
+                    }
+                }
+                if is_final {
+                    requests.open.remove(handle);
+                }
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ends the requests whose client has read nothing for `patience`. Looks at most once a second: it looks at all.
+    fn sweep(&self, now: Instant, patience: Duration) {
+        let mut wakers = Vec::new();
+        {
+            let mut requests = self.requests.lock();
+            let since = |past: Instant| now.saturating_duration_since(past);
+            let last = requests.last_sweep;
+            if last.is_some_and(|last| since(last) < SWEEP_EVERY) {
+                return;
+            }
+            requests.last_sweep = Some(now);
+            requests.open.retain(|handle, entry| {
+                let unread = entry.mailbox.unread_since();
+                let keep = unread.is_none_or(|unread| since(unread) < patience);
+                if !keep {
+                    let status = Status::deadline_exceeded("the client stopped reading");
+                    wakers.extend(entry.mailbox.fail(status));
+                    self.stop(handle, entry);
+                }
+                keep
+            });
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ends every request with `why`, and takes no more.
+    fn end(&self, why: &Status) {
+        self.queue.close();
+        let open = {
+            let mut requests = self.requests.lock();
+            requests.ended = Some(why.clone());
+            std::mem::take(&mut requests.open)
+        };
+        let wakers = open
+            .into_iter()
+            .filter_map(|(_, entry)| entry.mailbox.fail(why.clone()));
+        wakers.for_each(Waker::wake);
+    }
+
+    /// Forgets a request, and stops it if more could have come.
+    fn leave(&self, handle: Handle) {
+        let entry = self.requests.lock().open.remove(handle);
+        if let Some(entry) = entry {
+            self.stop(handle, &entry);
+        }
+    }
+
+    fn stop(&self, handle: Handle, entry: &Entry) {
+        self.queue
+            .stop(handle, || stop_by_id(&entry.model, &entry.id));
+    }
+}
+
+/// Reads what is ready. Ready when nothing more is, or enough; with why, once the stream has ended.
+fn poll_ready(
+    stream: &mut Streaming<ModelStreamInferResponse>,
+    ready: &mut Vec<ModelStreamInferResponse>,
+    context: &mut Context<'_>,
+) -> Poll<Option<Status>> {
+    while ready.len() < READ_AT_ONCE {
+        match stream.poll_next_unpin(context) {
+            Poll::Ready(Some(Ok(message))) => ready.push(message),
+            Poll::Ready(Some(Err(status))) => return Poll::Ready(Some(status)),
+            Poll::Ready(None) => {
+                let text = "the worker ended the stream";
+                return Poll::Ready(Some(Status::unavailable(text)));
+            }
+            Poll::Pending if ready.is_empty() => return Poll::Pending,
+            Poll::Pending => break,
+        }
+    }
+    Poll::Ready(None)
+}
+
+/// Whose response it is, by the number at the end of its id.
+fn handle_of(message: &ModelStreamInferResponse) -> Option<Handle> {
+    let id = &message.infer_response.as_ref()?.id;
+    let (_, number) = id.rsplit_once(ID_SEPARATOR)?;
+    u64::from_str_radix(number, 16).ok().map(Handle::new)
+}
+
+/// Whether nothing follows for its request.
+pub(crate) fn is_final(message: &ModelStreamInferResponse) -> bool {
+    let response = message.infer_response.as_ref();
+    let flag = response.and_then(|response| response.parameters.get(FINAL_RESPONSE));
+    let choice = flag.and_then(|flag| flag.parameter_choice.as_ref());
+    matches!(choice, Some(ParameterChoice::BoolParam(true)))
+}
+
+/// The responses to one request, up to its last. Dropping them before that stops the request.
+#[derive(Debug)]
+pub(crate) struct SharedResponses {
+    stream: Arc<SharedStream>,
+    handle: Handle,
+    id: String,
+    mailbox: Arc<Mailbox>,
+    taken: mailbox::Taken,
+}
+
+impl SharedResponses {
+    /// The request's id at the worker.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Stream for SharedResponses {
+    type Item = Result<ModelStreamInferResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { mailbox, taken, .. } = &mut *self;
+        if let Some(message) = taken.next() {
+            return Poll::Ready(Some(message));
+        }
+        match mailbox.poll_take(context, taken) {
+            Poll::Ready(Ok(())) => Poll::Ready(taken.next()),
+            Poll::Ready(Err(status)) => Poll::Ready(Some(Err(status))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for SharedResponses {
+    fn drop(&mut self) {
+        self.stream.leave(self.handle);
+        self.mailbox.discard();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! Where the responses to one request of a shared stream wait for its client. Owns their bound: the first few wait
+//! as they are; of a client that is behind, encoded, which takes a tenth of the memory, and all such clients of a
+//! stream share one limit.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use inflight_kserve::inference::ModelStreamInferResponse;
+use parking_lot::Mutex;
+use prost::Message;
+use tonic::Status;
+
+/// Responses of a request that wait as they are.
+const FREE: usize = 64;
+/// Bytes of encoded responses that may wait, of all requests of a stream.
+const MAX_BACKLOG: usize = 64 << 20;
+
+/// Clients read too slowly for what waits for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the client reads too slowly; more than {MAX_BACKLOG} bytes wait for clients like it")]
+pub(super) struct Full;
+
+impl From<Full> for Status {
+    fn from(full: Full) -> Self {
+        Self::resource_exhausted(full.to_string())
+    }
+}
+
+#[derive(Debug)]
+enum Response {
+    Plain(Box<ModelStreamInferResponse>),
+    Encoded(Vec<u8>),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Response>,
+    /// Bytes of those that wait encoded.
+    encoded: usize,
+    waker: Option<Waker>,
+    /// When the oldest of them came.
+    unread_since: Option<Instant>,
+    /// Nothing more comes.
+    is_over: bool,
+    /// Why nothing more comes, told after what waits.
+    failure: Option<Status>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    state: Mutex<State>,
+    /// Bytes of encoded responses of all requests of the stream.
+    backlog: Arc<AtomicUsize>,
+}
+
+/// Responses on their way to the client.
+#[derive(Debug, Default)]
+pub(super) struct Taken(VecDeque<Response>);
+
+impl Taken {
+    /// The next response.
+    pub(super) fn next(&mut self) -> Option<Result<ModelStreamInferResponse, Status>> {
+        Some(match self.0.pop_front()? {
+            Response::Plain(message) => Ok(*message),
+            Response::Encoded(bytes) => ModelStreamInferResponse::decode(&*bytes)
+                .map_err(|error| Status::internal(format!("a response was damaged: {error}"))),
+        })
+    }
+}
+
+impl Mailbox {
+    /// An empty one, whose encoded responses count in `backlog`.
+    pub(super) fn new(backlog: Arc<AtomicUsize>) -> Self {
+        Self {
+            state: Mutex::default(),
+            backlog,
+        }
+    }
+
+    /// Adds a response. Returns the client's waker if it waits, to be woken once everything is handed out.
+    ///
+    /// # Errors
+    /// [`Full`]: the response is dropped.
+    pub(super) fn put(
+        &self,
+        message: ModelStreamInferResponse,
+        is_final: bool,
+        now: Instant,
+    ) -> Result<Option<Waker>, Full> {
+        let mut state = self.state.lock();
+        let response = if state.waiting.len() < FREE {
+            Response::Plain(Box::new(message))
+        } else {
+            let bytes = message.encode_to_vec();
+            if self.backlog.load(Ordering::Relaxed) + bytes.len() > MAX_BACKLOG {
+                return Err(Full);
+            }
+            self.backlog.fetch_add(bytes.len(), Ordering::Relaxed);
+            state.encoded += bytes.len();
+            Response::Encoded(bytes)
+        };
+        state.waiting.push_back(response);
+        state.is_over |= is_final;
+        state.unread_since.get_or_insert(now);
+        Ok(state.waker.take())
+    }
+
+    /// Ends the responses with an error, after those that wait. Returns the client's waker if it waits.
+    pub(super) fn fail(&self, status: Status) -> Option<Waker> {
+        let mut state = self.state.lock();
+        state.is_over = true;
+        state.failure = Some(status);
+        state.waker.take()
+    }
+
+    /// Moves everything that waits into `taken`, which must be empty, or registers the client to be woken. Ready
+    /// without any once the last response has been taken.
+    ///
+    /// # Errors
+    /// Why nothing more comes. Once.
+    pub(super) fn poll_take(
+        &self,
+        context: &mut Context<'_>,
+        taken: &mut Taken,
+    ) -> Poll<Result<(), Status>> {
+        let mut state = self.state.lock();
+        if state.waiting.is_empty() {
+            if let Some(status) = state.failure.take() {
+                return Poll::Ready(Err(status));
+            }
+            if state.is_over {
+                return Poll::Ready(Ok(()));
+            }
+            match &mut state.waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                empty => *empty = Some(context.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        std::mem::swap(&mut state.waiting, &mut taken.0);
+        self.free(&mut state);
+        Poll::Ready(Ok(()))
+    }
+
+    /// When the oldest response came that has not been taken; `None` when all are.
+    pub(super) fn unread_since(&self) -> Option<Instant> {
+        self.state.lock().unread_since
+    }
+
+    /// Drops what waits: nobody will take it.
+    pub(super) fn discard(&self) {
+        let mut state = self.state.lock();
+        state.waiting.clear();
+        self.free(&mut state);
+    }
+
+    /// Nothing waits any more.
+    fn free(&self, state: &mut State) {
+        state.unread_since = None;
+        let encoded = std::mem::take(&mut state.encoded);
+        if encoded > 0 {
+            self.backlog.fetch_sub(encoded, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inflight_kserve::inference::ModelInferResponse;
+
+    use super::*;
+
+    fn response(id: &str) -> ModelStreamInferResponse {
+        ModelStreamInferResponse {
+            infer_response: Some(ModelInferResponse {
+                id: id.to_owned(),
+                ..ModelInferResponse::default()
+            }),
+            ..ModelStreamInferResponse::default()
+        }
+    }
+
+    fn take(mailbox: &Mailbox) -> Poll<Result<Vec<String>, Status>> {
+        let mut taken = Taken::default();
+        let mut context = Context::from_waker(Waker::noop());
+        mailbox.poll_take(&mut context, &mut taken).map_ok(|()| {
+            let responses = std::iter::from_fn(|| taken.next());
+            let ids = responses.map(|it| it.unwrap().infer_response.unwrap().id);
+            ids.collect()
+        })
+    }
+
+    #[test]
+    fn a_client_that_is_behind_gets_every_response_in_order() {
+        let backlog = Arc::new(AtomicUsize::new(0));
+        let mailbox = Mailbox::new(Arc::clone(&backlog));
+        let sent: Vec<String> = (0..3 * FREE).map(|number| number.to_string()).collect();
+        for id in &sent {
+            mailbox.put(response(id), false, Instant::now()).unwrap();
+        }
+        assert!(backlog.load(Ordering::Relaxed) > 0);
+        assert!(mailbox.unread_since().is_some());
+        assert!(matches!(take(&mailbox), Poll::Ready(Ok(ids)) if ids == sent));
+        assert_eq!(backlog.load(Ordering::Relaxed), 0);
+        assert_eq!(mailbox.unread_since(), None);
+        assert!(take(&mailbox).is_pending());
+    }
+
+    #[test]
+    fn a_failure_comes_after_what_waits_and_once() {
+        let mailbox = Mailbox::new(Arc::default());
+        mailbox.put(response("1"), false, Instant::now()).unwrap();
+        mailbox.fail(Status::unavailable("gone"));
+        assert!(matches!(take(&mailbox), Poll::Ready(Ok(ids)) if ids == ["1"]));
+        assert!(matches!(take(&mailbox), Poll::Ready(Err(status)) if status.message() == "gone"));
+        assert!(matches!(take(&mailbox), Poll::Ready(Ok(ids)) if ids.is_empty()));
+    }
+
+    #[test]
+    fn slow_clients_share_one_limit_and_free_it() {
+        let backlog = Arc::new(AtomicUsize::new(MAX_BACKLOG));
+        let mailbox = Mailbox::new(Arc::clone(&backlog));
+        let now = Instant::now();
+        for _ in 0..FREE {
+            mailbox.put(response("1"), false, now).unwrap();
+        }
+        assert_eq!(mailbox.put(response("1"), false, now).err(), Some(Full));
+        backlog.store(0, Ordering::Relaxed);
+        mailbox.put(response("1"), false, now).unwrap();
+        assert!(backlog.load(Ordering::Relaxed) > 0);
+        mailbox.discard();
+        assert_eq!(backlog.load(Ordering::Relaxed), 0);
+    }
+}
