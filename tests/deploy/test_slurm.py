@@ -116,10 +116,13 @@ def ask(address: str) -> int:
 def test_a_job_serves_restarts_a_worker_and_is_cancelled_without_a_trace(slurm: Slurm) -> None:
     job, address = serve(slurm)
     assert ask(address) == 200
+    log = slurm.directory / f"inflight-{job}.log"
+    # The gateway is ready with the first; the other is to answer when that is killed.
+    both = "inflight_gateway::upstream::inflight: worker ready"
+    wait_until("both workers are ready", lambda: log.read_text().count(both) == 2)
     ours = processes(slurm.directory)
     worker = next(pid for pid, command in ours.items() if " worker " in command)
     os.kill(worker, signal.SIGKILL)
-    log = slurm.directory / f"inflight-{job}.log"
     wait_until("the worker is restarted", lambda: "restarting it in 1 s" in log.read_text())
     assert ask(address) == 200
     wait_until("both are there again", lambda: len(processes(slurm.directory)) == 3)
