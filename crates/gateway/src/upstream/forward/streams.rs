@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
@@ -79,6 +80,9 @@ impl Stream for Responses {
     }
 }
 
+/// Resolves when a request is to end, to why.
+pub(super) type Ended = Pin<Box<dyn Future<Output = Status> + Send>>;
+
 /// See the module.
 pub(crate) struct ForwardStream {
     first: Option<ModelStreamInferResponse>,
@@ -91,7 +95,8 @@ pub(crate) struct ForwardStream {
     /// Whether the last response has come.
     is_final: bool,
     open: Open,
-    ended: Pin<Box<dyn Future<Output = Status> + Send>>,
+    /// Why it is to end early; asked only once that has come, and not with every response.
+    ended: FuturesUnordered<Ended>,
     /// Holds the request's place.
     context: CallContext,
 }
@@ -102,7 +107,7 @@ impl ForwardStream {
         rest: Responses,
         (id, server_id): (String, String),
         open: Open,
-        ended: Pin<Box<dyn Future<Output = Status> + Send>>,
+        ended: Ended,
         context: CallContext,
     ) -> Self {
         Self {
@@ -112,7 +117,7 @@ impl ForwardStream {
             server_id,
             is_final: false,
             open,
-            ended,
+            ended: std::iter::once(ended).collect(),
             context,
         }
     }
@@ -167,7 +172,9 @@ impl Stream for ForwardStream {
                 Poll::Ready(None)
             }
             Poll::Pending => {
-                let status = std::task::ready!(self.ended.as_mut().poll(context));
+                let Poll::Ready(Some(status)) = self.ended.poll_next_unpin(context) else {
+                    return Poll::Pending;
+                };
                 self.rest = None;
                 self.context.trace.code(status.code());
                 Poll::Ready(Some(Err(status)))
