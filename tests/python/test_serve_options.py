@@ -76,6 +76,7 @@ EXAMPLES = {
     "URL": "http://localhost:4317",
     "RATIO": "0.5",
     "ADDRESS/BITS": "10.0.0.0/8",
+    "BOOL": "true",
     "[MODEL=]FILE|NAME": "plain",
 }
 
@@ -125,10 +126,15 @@ def test_each_option_reaches_its_owner(
         flag for one in worker.get_params(context_of(worker)) if one.type is click.BOOL for flag in one.opts
     }
     for flag in flags(worker).keys() - {f"--{name}" for name in told_otherwise | ports}:
-        model = f"second={DEMO_DIRECTORY}"
-        value = "True" if flag in switches else model if flag == "--add-model" else "7"
+        own = {"--add-model": f"second={DEMO_DIRECTORY}", "--adapter-dir": "."}
+        value = "True" if flag in switches else own.get(flag, "7")
         plan = started(monkeypatch, "--executor=simulated", f"{flag}={value}")
         assert any(one in (f"{flag}={value}", f"{flag}=7.0") for one in plan.processes[0].arguments), flag
+
+
+def test_a_switch_of_the_gateway_needs_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, gateway = started(monkeypatch, "--allow-lora-loading").processes
+    assert "--allow-lora-loading=true" in gateway.arguments
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ pub struct GatewayOptions {
 
     /// Lets clients load and unload LoRA adapters with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as far as
     /// the workers have an `--adapter-dir`. Off by default: it changes what every client gets
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = false)]
     pub allow_lora_loading: bool,
 

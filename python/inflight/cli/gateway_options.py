@@ -44,6 +44,9 @@ class GatewayOption(click.Option):
         super().__init__(
             ["--" + declared.flag],
             type=kind,
+            # A switch stands for true alone, as in the gateway.
+            flag_value="true" if declared.choices == ["true", "false"] else None,
+            is_flag=False,
             multiple=declared.is_multiple,
             metavar=None if declared.choices else declared.value_name,
             envvar=declared.environment,
