@@ -248,10 +248,12 @@ def worker(
         if executor != "simulated":
             loading = _native.LoadingWorker(options, "reading the tokenizer")
     models = [found, *further]
+    vocab_sizes = {}
     for model_of in models:
-        # Assets that no gateway can use would only make it retry.
-        problem = check_tokenizer(model_of.directory)
         with named(model_of, of=models):
+            vocab_sizes[model_of] = model_of.vocab_size()
+            # Assets that no gateway can use would only make it retry.
+            problem = check_tokenizer(model_of.directory)
             raise_problems([problem] if problem else [])
 
     if executor == "simulated":
@@ -259,7 +261,7 @@ def worker(
 
         def simulate(found: Model) -> SimulatedOptions:
             answer = None if path is None else _answer(path, _native.Tokenizer(found.assets()))
-            return _native.SimulatedOptions(vocab_size=found.vocab_size(), answer=answer, **chosen)
+            return _native.SimulatedOptions(vocab_size=vocab_sizes[found], answer=answer, **chosen)
 
         others = [(other.name_for_clients, simulate(other), other.assets()) for other in further]
         ctx.exit(_native.serve_simulated_worker(options, simulate(found), others))
@@ -282,7 +284,7 @@ def worker(
                         executors.ExecutorOptions(
                             model_dir=model_of.directory,
                             device=device,
-                            vocab_size=model_of.vocab_size(),
+                            vocab_size=vocab_sizes[model_of],
                             values=chosen,
                         ),
                     )
