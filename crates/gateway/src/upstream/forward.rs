@@ -26,7 +26,7 @@ pub(crate) use self::streams::ForwardStream;
 use self::streams::{Sent, may_share};
 use super::classify::classify;
 use super::dispatch::MOST_WORKERS;
-use super::pool::Link;
+use super::pool::{Link, Pool};
 use super::slot::WorkerSlot;
 use super::table::{NoPeer, Picked, Table};
 use crate::admission::Admitted;
@@ -115,6 +115,17 @@ struct Asked<'a> {
     begins: bool,
     /// Whether a model works on it, so that it is a part of its request's trace.
     works: bool,
+    /// Whether it may share a stream with others.
+    shares: bool,
+}
+
+impl Asked<'_> {
+    fn link(self, pool: &Pool) -> Arc<Link> {
+        match self.shares {
+            true => pool.sharing_link(),
+            false => pool.link(),
+        }
+    }
 }
 
 impl Forward {
@@ -161,6 +172,7 @@ impl Forward {
             context: &context,
             begins: true,
             works: true,
+            shares: may_share,
         };
         let ask = |link: Arc<Link>, model: String| {
             let mut message = message.clone();
@@ -245,7 +257,7 @@ impl Forward {
             }
             Target::Any => {
                 let picked = self.pick(asked, &[])?;
-                let link = picked.pool.link();
+                let link = asked.link(&picked.pool);
                 (picked, link, true)
             }
         };
@@ -293,7 +305,7 @@ impl Forward {
             };
             picked = next;
             tried.push(Arc::clone(&picked.slot.address));
-            open = Open::new(&picked, picked.pool.link());
+            open = Open::new(&picked, asked.link(&picked.pool));
         }
     }
 
@@ -337,6 +349,7 @@ impl Forward {
             context,
             begins: false,
             works: false,
+            shares: false,
         };
         Ok(self.pick(asked, &[])?.model)
     }

@@ -12,6 +12,9 @@ use super::shared_stream::{SharedStream, SharingLimits};
 /// HTTP/2 connections to one server. One would put all streams behind one flow-control window and one
 /// of the server's threads; a handful is enough for either.
 const CONNECTIONS: usize = 4;
+/// Requests that share one stream while the next has not as many. One task reads a stream: a worker's largest batch is
+/// within what it reads in a small part of an iteration.
+const STREAM_REQUESTS: usize = 256;
 /// Streams that were reset and whose late frames are ignored; a few bytes each.
 const REMEMBERED_RESETS: usize = 1 << 14;
 
@@ -28,6 +31,11 @@ impl Link {
     /// A client; cloning one costs a few counters.
     pub(crate) fn client(&self) -> InferenceClient {
         self.client.clone()
+    }
+
+    fn sharing_requests(&self) -> usize {
+        let stream = self.stream.lock();
+        stream.as_ref().map_or(0, |stream| stream.open_requests())
     }
 
     /// The stream that small requests share, where the server has such. Needs a tokio runtime.
@@ -88,6 +96,14 @@ impl Pool {
             links,
             next: AtomicUsize::new(0),
         })
+    }
+
+    /// The connection for a request that may share a stream: the first whose stream has room, because what arrives on
+    /// one stream is read at once, and on several each wakes the gateway.
+    pub(crate) fn sharing_link(&self) -> Arc<Link> {
+        let has_room = |link: &&Arc<Link>| link.sharing_requests() < STREAM_REQUESTS;
+        let first = self.links.iter().find(has_room);
+        first.map_or_else(|| self.link(), Arc::clone)
     }
 
     /// The next connection.

@@ -90,6 +90,11 @@ impl SharedStream {
         self.requests.lock().ended.is_some()
     }
 
+    /// Requests whose last response has not come.
+    pub(crate) fn open_requests(&self) -> usize {
+        self.requests.lock().open.len()
+    }
+
     /// Sends a request under an id that no other request of the connection has, which begins with its own.
     ///
     /// # Errors

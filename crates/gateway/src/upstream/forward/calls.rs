@@ -30,6 +30,7 @@ impl Forward {
             context,
             begins: false,
             works: false,
+            shares: false,
         };
         let ask = |link: Arc<Link>, name| ask(link.client(), name);
         let (answer, _open) = self.call(asked, Target::Any, ask).await?;

@@ -155,6 +155,7 @@ impl GrpcInferenceService for Forward {
             context: &context,
             begins: false,
             works: true,
+            shares: false,
         };
         let ask = |link: Arc<Link>, name| {
             let mut message = message.clone();
