@@ -9,6 +9,7 @@ use inflight_anthropic::request;
 use inflight_kserve::inference::model_metadata_response::TensorMetadata;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
 use inflight_kserve::step::StepBatch;
+use inflight_kserve::streamed;
 use inflight_kserve::tensor::{DataType, Tensors};
 use inflight_openai::{chat, completions};
 use inflight_parsers::{
@@ -24,7 +25,7 @@ use serde_json::{Map, json};
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("chat_body", chat_body),
     ("messages_body", messages_body),
     ("completion_body", completion_body),
@@ -36,6 +37,7 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("kserve_infer", kserve_infer),
     ("kserve_generate", kserve_generate),
     ("answer", answer),
+    ("streamed_response", streamed_response),
 ];
 
 /// The body of `POST /v1/chat/completions`.
@@ -97,6 +99,11 @@ pub fn step_message(data: &[u8]) {
         again.map(|message| message.encode_to_vec()),
         Ok(encoded.encode_to_vec())
     );
+}
+
+/// A response of a stream: read in place, it says what it says decoded.
+pub fn streamed_response(data: &[u8]) {
+    streamed::check_same(data);
 }
 
 /// A chat template and, behind a zero byte, the messages as JSON. A template that could take the stack or

@@ -45,6 +45,7 @@ mod error_chain;
 pub mod names;
 pub mod step;
 pub mod stop;
+pub mod streamed;
 pub mod tensor;
 
 pub use content_hash::content_hash;

@@ -32,6 +32,7 @@ pub use element::Element;
 pub(crate) use element::{element, sealed};
 pub use error::TensorError;
 pub use read::{BytesElements, Tensor, Tensors};
+pub(crate) use wire::{SHARED_MEMORY_REGION, WireTensor};
 pub use write::{RequestBuilder, ResponseBuilder};
 
 #[cfg(test)]

@@ -11,9 +11,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use http::StatusCode;
 use http_body::{Body, Frame};
-use inflight_kserve::inference::infer_parameter::ParameterChoice;
-use inflight_kserve::inference::{ModelInferResponse, ModelStreamInferResponse};
-use inflight_kserve::names;
+use inflight_kserve::streamed::{ResponseView, StreamedResponse};
 use tonic::{Code, Status};
 
 use crate::error::RestError;
@@ -22,12 +20,19 @@ use crate::generate;
 /// Bytes of events that are put into one frame; what is beyond waits for the client.
 const FRAME_BYTES: usize = 64 << 10;
 
-/// The responses to one request.
-pub(crate) type Item = Result<ModelStreamInferResponse, Status>;
+/// How a response is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As one object.
+    Object,
+    /// As a server-sent event.
+    Event,
+}
 
-/// What the next message of a stream is.
+/// What became of a call for the next response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    Response(ModelInferResponse),
+    Written,
     /// The stream has ended, with its last response.
     End,
 }
@@ -39,7 +44,7 @@ pub(crate) struct Responses<S> {
     is_final: bool,
 }
 
-impl<S: Stream<Item = Item>> Responses<S> {
+impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Responses<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self {
             stream: Box::pin(stream),
@@ -47,8 +52,13 @@ impl<S: Stream<Item = Item>> Responses<S> {
         }
     }
 
-    /// The next response that has outputs.
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Next, RestError>> {
+    /// Appends the next response that has outputs. Nothing is appended with an error.
+    pub(crate) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        form: Form,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<Next, RestError>> {
         loop {
             if self.is_final {
                 return Poll::Ready(Ok(Next::End));
@@ -63,34 +73,41 @@ impl<S: Stream<Item = Item>> Responses<S> {
                     return Poll::Ready(Err(error));
                 }
             };
-            let response = message.infer_response.unwrap_or_default();
-            if !message.error_message.is_empty() {
-                return Poll::Ready(Err(failure(message.error_message, &response)));
+            let response = match message.view() {
+                Ok(response) => response,
+                Err(status) => return Poll::Ready(Err(status.into())),
+            };
+            if !response.error_message.is_empty() {
+                return Poll::Ready(Err(failure(&response)));
             }
-            self.is_final = is_final(&response);
-            if !response.outputs.is_empty() {
-                return Poll::Ready(Ok(Next::Response(response)));
+            self.is_final = response.is_final();
+            if response.has_outputs() {
+                return Poll::Ready(write(&response, form, out).map(|()| Next::Written));
             }
         }
     }
 }
 
-fn is_final(response: &ModelInferResponse) -> bool {
-    let flag = response.parameters.get(names::FINAL_RESPONSE);
-    let choice = flag.and_then(|flag| flag.parameter_choice.as_ref());
-    matches!(choice, Some(ParameterChoice::BoolParam(true)))
+fn write(response: &ResponseView<'_>, form: Form, out: &mut Vec<u8>) -> Result<(), RestError> {
+    let start = out.len();
+    if form == Form::Event {
+        out.extend_from_slice(b"data: ");
+    }
+    if let Err(error) = generate::write(response, out) {
+        out.truncate(start);
+        return Err(error);
+    }
+    if form == Form::Event {
+        out.extend_from_slice(b"\n\n");
+    }
+    Ok(())
 }
 
 /// The error of a request in a stream. A plain Triton tells no code, and its own errors are mostly of the request's
 /// making or INTERNAL.
-fn failure(message: String, response: &ModelInferResponse) -> RestError {
-    let code = response.parameters.get(names::ERROR_CODE);
-    let code = code.and_then(|code| code.parameter_choice.as_ref());
-    let code = match code {
-        Some(ParameterChoice::Int64Param(code)) => i32::try_from(*code).map(Code::from).ok(),
-        _ => None,
-    };
-    Status::new(code.unwrap_or(Code::Internal), message).into()
+fn failure(response: &ResponseView<'_>) -> RestError {
+    let code = response.error_code().unwrap_or(Code::Internal);
+    Status::new(code, response.error_message).into()
 }
 
 /// See the module.
@@ -102,39 +119,16 @@ pub(crate) struct EventBody<S> {
     is_over: bool,
 }
 
-impl<S: Stream<Item = Item>> EventBody<S> {
-    /// A body whose first event is ready: the status of the response depends on it. `None`: the stream has ended
-    /// without any.
-    pub(crate) fn new(
-        first: Option<ModelInferResponse>,
-        responses: Responses<S>,
-    ) -> Result<Self, RestError> {
-        let mut body = Self {
+impl<S> EventBody<S> {
+    /// A body that begins with these events: the status of the response depends on the first. With none, the stream
+    /// has ended.
+    pub(crate) fn new(first: Vec<u8>, responses: Responses<S>) -> Self {
+        Self {
             responses,
-            buffer: Vec::new(),
+            is_over: first.is_empty(),
+            buffer: first,
             usual: 256,
-            is_over: first.is_none(),
-        };
-        if let Some(first) = first {
-            body.write(&first)?;
         }
-        Ok(body)
-    }
-
-    fn write(&mut self, response: &ModelInferResponse) -> Result<(), RestError> {
-        if self.buffer.capacity() == 0 {
-            self.buffer.reserve(self.usual);
-        }
-        let start = self.buffer.len();
-        self.buffer.extend_from_slice(b"data: ");
-        match generate::write(response, &mut self.buffer) {
-            Ok(true) => self.buffer.extend_from_slice(b"\n\n"),
-            other => {
-                self.buffer.truncate(start);
-                other?;
-            }
-        }
-        Ok(())
     }
 
     fn fail(&mut self, error: &RestError) {
@@ -145,7 +139,7 @@ impl<S: Stream<Item = Item>> EventBody<S> {
     }
 }
 
-impl<S: Stream<Item = Item>> Body for EventBody<S> {
+impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Body for EventBody<S> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -153,19 +147,20 @@ impl<S: Stream<Item = Item>> Body for EventBody<S> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.buffer.capacity() == 0 {
+            let usual = self.usual;
+            self.buffer.reserve(usual);
+        }
         while !self.is_over && self.buffer.len() < FRAME_BYTES {
-            let written = match self.responses.poll_next(context) {
-                Poll::Pending if self.buffer.is_empty() => return Poll::Pending,
+            let Self {
+                responses, buffer, ..
+            } = &mut *self;
+            match responses.poll_write(context, Form::Event, buffer) {
+                Poll::Pending if buffer.is_empty() => return Poll::Pending,
                 Poll::Pending => break,
-                Poll::Ready(Ok(Next::End)) => {
-                    self.is_over = true;
-                    break;
-                }
-                Poll::Ready(Ok(Next::Response(response))) => self.write(&response),
-                Poll::Ready(Err(error)) => Err(error),
-            };
-            if let Err(error) = written {
-                self.fail(&error);
+                Poll::Ready(Ok(Next::Written)) => {}
+                Poll::Ready(Ok(Next::End)) => self.is_over = true,
+                Poll::Ready(Err(error)) => self.fail(&error),
             }
         }
         if self.buffer.is_empty() {

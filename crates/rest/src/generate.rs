@@ -4,15 +4,15 @@
 use bytes::BytesMut;
 use inflight_kserve::inference::model_infer_request::InferInputTensor;
 use inflight_kserve::inference::model_metadata_response::TensorMetadata;
-use inflight_kserve::inference::{
-    InferParameter, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
-};
+use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
 use inflight_kserve::names::{self, FINAL_RESPONSE};
-use inflight_kserve::tensor::{DataType, Tensor, Tensors};
+use inflight_kserve::streamed::{Parameter, ResponseView};
+use inflight_kserve::tensor::{DataType, Tensor};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 
 use crate::error::RestError;
 use crate::infer::{malformed, not_json, parameter, write_parameter};
@@ -161,36 +161,31 @@ fn shape(wanted: &[i64], count: usize) -> Option<Vec<i64>> {
 }
 
 /// What a key of a response stands for.
+#[derive(Clone, Copy)]
 enum Entry<'a> {
     Text(&'a str),
-    Parameter(&'a InferParameter),
+    Parameter(Parameter<'a>),
     Tensor(&'a Tensor<'a>),
 }
 
-/// Appends a response as one object, its keys in order. False, and nothing appended, if it has no outputs: then it
-/// only marks the end.
+/// Appends a response as one object, its keys in order.
 ///
 /// # Errors
 /// 500: the model's response is malformed.
-pub fn write(response: &ModelInferResponse, out: &mut Vec<u8>) -> Result<bool, RestError> {
-    let outputs = Tensors::outputs(response).map_err(|error| malformed(&error))?;
-    if outputs.is_empty() {
-        return Ok(false);
-    }
-    let mut entries = Vec::with_capacity(outputs.len() + 4);
-    entries.extend(
-        outputs
-            .iter()
-            .map(|tensor| (tensor.name, Entry::Tensor(tensor))),
-    );
-    entries.push(("model_name", Entry::Text(&response.model_name)));
-    entries.push(("model_version", Entry::Text(&response.model_version)));
+pub fn write(response: &ResponseView<'_>, out: &mut Vec<u8>) -> Result<(), RestError> {
+    let outputs = response.outputs().map_err(|error| malformed(&error))?;
+    let mut entries: SmallVec<[(&str, Entry<'_>); 8]> = outputs
+        .iter()
+        .map(|tensor| (tensor.name, Entry::Tensor(tensor)))
+        .collect();
+    entries.push(("model_name", Entry::Text(response.model_name)));
+    entries.push(("model_version", Entry::Text(response.model_version)));
     if !response.id.is_empty() {
-        entries.push(("id", Entry::Text(&response.id)));
+        entries.push(("id", Entry::Text(response.id)));
     }
     let shown = response.parameters.iter();
     let shown = shown.filter(|(name, _)| *name != FINAL_RESPONSE);
-    entries.extend(shown.map(|(name, value)| (name.as_str(), Entry::Parameter(value))));
+    entries.extend(shown.map(|(name, value)| (*name, Entry::Parameter(*value))));
     // Stable: an output comes before a parameter of its name, which is then left out.
     entries.sort_by_key(|(name, _)| *name);
     entries.dedup_by(|later, first| later.0 == first.0);
@@ -208,7 +203,7 @@ pub fn write(response: &ModelInferResponse, out: &mut Vec<u8>) -> Result<bool, R
         }
     }
     out.push(b'}');
-    Ok(true)
+    Ok(())
 }
 
 /// One element as it is, any other number of them as a list.

@@ -14,6 +14,7 @@ use inflight_kserve::inference::model_infer_request::{
 };
 use inflight_kserve::inference::{InferParameter, ModelInferRequest, ModelInferResponse};
 use inflight_kserve::names::FINAL_RESPONSE;
+use inflight_kserve::streamed::Parameter;
 use inflight_kserve::tensor::{DataType, Tensors};
 use serde::Deserialize;
 use serde_json::Value;
@@ -264,14 +265,14 @@ pub(crate) fn parameter(name: &str, value: &Value) -> Result<InferParameter, Res
 }
 
 /// Appends a parameter's value as JSON.
-pub(crate) fn write_parameter(parameter: &InferParameter, out: &mut Vec<u8>) {
-    match &parameter.parameter_choice {
-        None => out.extend_from_slice(b"null"),
-        Some(ParameterChoice::BoolParam(flag)) => json(flag, out),
-        Some(ParameterChoice::Int64Param(number)) => json(number, out),
-        Some(ParameterChoice::Uint64Param(number)) => json(number, out),
-        Some(ParameterChoice::DoubleParam(number)) => json(number, out),
-        Some(ParameterChoice::StringParam(text)) => json(text, out),
+pub(crate) fn write_parameter(parameter: Parameter<'_>, out: &mut Vec<u8>) {
+    match parameter {
+        Parameter::Unset => out.extend_from_slice(b"null"),
+        Parameter::Bool(flag) => json(&flag, out),
+        Parameter::Int64(number) => json(&number, out),
+        Parameter::Uint64(number) => json(&number, out),
+        Parameter::Double(number) => json(&number, out),
+        Parameter::Text(text) => json(text, out),
     }
 }
 
@@ -309,7 +310,7 @@ pub fn write(response: &ModelInferResponse, form: &OutputForm) -> Result<Encoded
         separated(shown, *b"{}", &mut out, |(name, value), out| {
             json(name, out);
             out.push(b':');
-            write_parameter(value, out);
+            write_parameter(value.into(), out);
         });
     }
     out.extend_from_slice(b",\"outputs\":");

@@ -131,7 +131,7 @@ pub(crate) fn write_place(output: &InferOutputTensor, out: &mut Vec<u8>) {
     separated(place, *b"{}", out, |(name, value), out| {
         write_json(name, out);
         out.push(b':');
-        write_parameter(value, out);
+        write_parameter(value.into(), out);
     });
     out.push(b'}');
 }

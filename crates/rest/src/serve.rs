@@ -9,13 +9,14 @@ use futures_util::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
+use inflight_kserve::streamed::StreamedResponse;
 use serde::Deserialize;
 use serde_json::json;
 use tonic::{Extensions, Request, Status};
 
 use crate::coding::Coding;
 use crate::error::RestError;
-use crate::events::{EventBody, Item, Next, Responses};
+use crate::events::{EventBody, Form, Next, Responses};
 use crate::reflect::to_json;
 use crate::route::{ModelRef, Route};
 use crate::{generate, infer, memory, settings};
@@ -33,7 +34,8 @@ pub type Body = HttpBody;
 pub trait Upstream: Sync {
     type Service: GrpcInferenceService;
     /// The responses to one request. Dropping them stops the work on it.
-    type Responses: Stream<Item = Item> + Send + 'static;
+    type Responses: Stream<Item = Result<Self::Response, Status>> + Send + 'static;
+    type Response: StreamedResponse;
 
     /// Answers every call but streams.
     fn service(&self) -> &Self::Service;
@@ -356,12 +358,13 @@ async fn generate_one<U: Upstream>(
     let mut responses = start(upstream, call, model).await?;
     let mut body = Vec::new();
     let mut count = 0;
-    while let Next::Response(response) = poll_fn(|context| responses.poll_next(context)).await? {
+    while poll_fn(|context| responses.poll_write(context, Form::Object, &mut body)).await?
+        == Next::Written
+    {
         count += 1;
         if count > 1 {
             break;
         }
-        generate::write(&response, &mut body)?;
     }
     if count != 1 {
         return Err(RestError::invalid(
@@ -379,11 +382,9 @@ async fn generate_stream<U: Upstream>(
 ) -> Result<Response<Body>, RestError> {
     let mut responses = start(upstream, call, model).await?;
     // What fails before the first response has a status of its own.
-    let first = match poll_fn(|context| responses.poll_next(context)).await? {
-        Next::Response(response) => Some(response),
-        Next::End => None,
-    };
-    let body = EventBody::new(first, responses)?;
+    let mut first = Vec::new();
+    poll_fn(|context| responses.poll_write(context, Form::Event, &mut first)).await?;
+    let body = EventBody::new(first, responses);
     let mut response = with_type(EVENTS, Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

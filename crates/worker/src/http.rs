@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use inflight_kserve::accept::accept;
-use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use inflight_rest::{Call, Coding, Method, NoRoute, RestError, Route, Upstream};
 use inflight_tls::ServerTls;
 use tokio::net::TcpListener;
@@ -295,6 +295,7 @@ struct Own<'a> {
 impl Upstream for Own<'_> {
     type Service = Service;
     type Responses = ResponseStream;
+    type Response = ModelStreamInferResponse;
 
     fn service(&self) -> &Service {
         self.service

@@ -13,6 +13,7 @@ use inflight_kserve::inference::{
 };
 use inflight_kserve::names;
 use inflight_kserve::stop::asks_to_stop;
+use inflight_kserve::streamed::EncodedResponse;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -150,6 +151,7 @@ async fn answer(
         places.lock().insert(own, source);
     }
     while let Some(response) = responses.next().await {
+        let response = response.and_then(EncodedResponse::decode);
         let response = response.unwrap_or_else(|status| failed(id.clone(), model.clone(), &status));
         if sender.send(Ok(response)).await.is_err() {
             return;

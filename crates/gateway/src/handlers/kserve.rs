@@ -9,6 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::streamed::EncodedResponse;
 use inflight_openai::ApiError;
 use inflight_rest::{Call, Coding, Method, NoRoute, RestError, Route, Upstream};
 use tonic::{Extensions, Status};
@@ -164,6 +165,7 @@ struct Sender<'a> {
 impl Upstream for Sender<'_> {
     type Service = Forward;
     type Responses = ForwardStream;
+    type Response = EncodedResponse;
 
     fn service(&self) -> &Forward {
         &self.state.forward

@@ -14,10 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use inflight_kserve::inference::{
-    ModelInferRequest, ModelMetadataResponse, ModelStreamInferResponse,
-};
-use inflight_kserve::names::ERROR_CODE;
+use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
+use inflight_kserve::streamed::{ResponseView, StreamedResponse};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Code, Request, Status};
@@ -190,16 +188,16 @@ impl Forward {
                     }
                     let id = message.id.clone();
                     let request = context.request(tokio_stream::once(message));
-                    Ok(Sent::Alone(link.client(), Box::new(request), id))
+                    Ok(Sent::Alone(link.streams(), Box::new(request), id))
                 }
             };
             async move {
                 let (id, mut rest) = sent?.responses().await?;
                 let first = rest.next().await.transpose()?;
-                match first.as_ref().and_then(in_band) {
-                    Some(status) => Err(status),
-                    None => Ok((first, rest, id)),
+                if let Some(first) = &first {
+                    in_band(&first.view()?)?;
                 }
+                Ok((first, rest, id))
             }
         };
         let ((first, rest, id), open) = self.call(asked, target, ask).await?;
@@ -421,20 +419,14 @@ async fn reached(limit: Option<(Instant, Duration)>) -> Duration {
     }
 }
 
-/// The failure that a message of a stream tells.
-fn in_band(message: &ModelStreamInferResponse) -> Option<Status> {
-    use inflight_kserve::inference::infer_parameter::ParameterChoice;
-    if message.error_message.is_empty() {
-        return None;
+/// The failure that a response of a stream tells.
+fn in_band(response: &ResponseView<'_>) -> Result<(), Status> {
+    let message = response.error_message;
+    if message.is_empty() {
+        return Ok(());
     }
-    let parameters = message.infer_response.as_ref().map(|it| &it.parameters);
-    let code = parameters.and_then(|parameters| parameters.get(ERROR_CODE));
-    let code = match code.and_then(|code| code.parameter_choice.as_ref()) {
-        Some(ParameterChoice::Int64Param(code)) => i32::try_from(*code).map(Code::from).ok(),
-        _ => None,
-    };
-    let code = code.unwrap_or_else(|| classify(&message.error_message).0);
-    Some(Status::new(code, &message.error_message))
+    let code = response.error_code().unwrap_or_else(|| classify(message).0);
+    Err(Status::new(code, message))
 }
 
 /// A failed call, as the client is told: the transport says `unknown` when the connection is gone, and Triton's

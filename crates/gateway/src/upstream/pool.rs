@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use inflight_kserve::client::{self, ConnectError, InferenceClient, TransportOptions};
+use inflight_kserve::streamed::StreamClient;
 use parking_lot::Mutex;
 
 use super::shared_stream::{SharedStream, SharingLimits};
@@ -22,6 +23,7 @@ const REMEMBERED_RESETS: usize = 1 << 14;
 #[derive(Debug)]
 pub(crate) struct Link {
     client: InferenceClient,
+    streams: StreamClient,
     /// `None`: each request has a stream of its own, as at a plain Triton.
     sharing: Option<SharingLimits>,
     stream: Mutex<Option<Arc<SharedStream>>>,
@@ -31,6 +33,11 @@ impl Link {
     /// A client; cloning one costs a few counters.
     pub(crate) fn client(&self) -> InferenceClient {
         self.client.clone()
+    }
+
+    /// A client of streams; cloning one costs as much.
+    pub(crate) fn streams(&self) -> StreamClient {
+        self.streams.clone()
     }
 
     fn sharing_requests(&self) -> usize {
@@ -45,7 +52,7 @@ impl Link {
         if let Some(open) = stream.as_ref().filter(|stream| !stream.has_ended()) {
             return Some(Arc::clone(open));
         }
-        let opened = SharedStream::open(self.client(), limits);
+        let opened = SharedStream::open(self.streams(), limits);
         *stream = Some(Arc::clone(&opened));
         Some(opened)
     }
@@ -86,8 +93,10 @@ impl Pool {
                 .http2_max_local_error_reset_streams(None)
         });
         let links = std::array::from_fn(|_| {
+            let channel = target.connect_lazy();
             Arc::new(Link {
-                client: client::inference_client(target.connect_lazy(), options),
+                streams: StreamClient::new(channel.clone(), options),
+                client: client::inference_client(channel, options),
                 sharing,
                 stream: Mutex::default(),
             })

@@ -14,11 +14,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt};
-use inflight_kserve::client::InferenceClient;
-use inflight_kserve::inference::infer_parameter::ParameterChoice;
-use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
-use inflight_kserve::names::FINAL_RESPONSE;
+use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::stop::stop_by_id;
+use inflight_kserve::streamed::{EncodedResponse, StreamClient, StreamedResponse};
 use parking_lot::Mutex;
 use slotmap::SlotMap;
 use tonic::{Status, Streaming};
@@ -71,7 +69,7 @@ struct Entry {
 
 impl SharedStream {
     /// Opens a stream on the client's connection. Needs a tokio runtime.
-    pub(crate) fn open(client: InferenceClient, limits: SharingLimits) -> Arc<Self> {
+    pub(crate) fn open(client: StreamClient, limits: SharingLimits) -> Arc<Self> {
         let stream = Arc::new(Self::unopened(limits));
         tokio::spawn(Arc::clone(&stream).run(client, limits.slow_client));
         stream
@@ -138,7 +136,7 @@ impl SharedStream {
         self.queue.close();
     }
 
-    async fn run(self: Arc<Self>, mut client: InferenceClient, slow_client: Duration) {
+    async fn run(self: Arc<Self>, mut client: StreamClient, slow_client: Duration) {
         let why = match client.model_stream_infer(self.queue.stream()).await {
             Ok(answer) => self.read(answer.into_inner(), slow_client).await,
             Err(status) => status,
@@ -147,17 +145,15 @@ impl SharedStream {
     }
 
     /// Reads until the stream ends; returns why it did.
-    async fn read(
-        &self,
-        mut stream: Streaming<ModelStreamInferResponse>,
-        slow_client: Duration,
-    ) -> Status {
+    async fn read(&self, mut stream: Streaming<EncodedResponse>, slow_client: Duration) -> Status {
         let mut ready = Vec::new();
         loop {
             let end = std::future::poll_fn(|context| poll_ready(&mut stream, &mut ready, context));
             let end = end.await;
             let now = Instant::now();
-            self.hand_out(&mut ready, now);
+            if let Err(damaged) = self.hand_out(&mut ready, now) {
+                return damaged;
+            }
             self.sweep(now, slow_client);
             if let Some(status) = end {
                 return status;
@@ -166,19 +162,28 @@ impl SharedStream {
     }
 
     /// Gives each response to its request, and wakes those who wait.
-    fn hand_out(&self, ready: &mut Vec<ModelStreamInferResponse>, now: Instant) {
+    ///
+    /// # Errors
+    /// One is damaged, so that nobody knows whose it is. Those before it are handed out.
+    fn hand_out(&self, ready: &mut Vec<EncodedResponse>, now: Instant) -> Result<(), Status> {
         let mut wakers: Vec<Waker> = Vec::with_capacity(ready.len());
+        let mut damaged = None;
         {
             let mut requests = self.requests.lock();
             for message in ready.drain(..) {
+                let (handle, is_final) = match message.view() {
+                    Ok(view) => (handle_of(view.id), view.is_final()),
+                    Err(status) => {
+                        damaged = Some(status);
+                        break;
+                    }
+                };
                 // What comes late for a request that was stopped finds nobody.
-                let handle = handle_of(&message);
                 let Some((handle, entry)) =
                     handle.and_then(|handle| Some((handle, requests.open.get(handle)?)))
                 else {
                     continue;
                 };
-                let is_final = is_final(&message);
                 match entry.mailbox.put(message, is_final, now) {
                     Ok(waker) => wakers.extend(waker),
                     Err(full) => {
@@ -194,6 +199,7 @@ impl SharedStream {
             }
         }
         wakers.into_iter().for_each(Waker::wake);
+        damaged.map_or(Ok(()), Err)
     }
 
     /// Ends the requests whose client has read nothing for `patience`. Looks at most once a second: it looks at all.
@@ -251,8 +257,8 @@ impl SharedStream {
 
 /// Reads what is ready. Ready when nothing more is, or enough; with why, once the stream has ended.
 fn poll_ready(
-    stream: &mut Streaming<ModelStreamInferResponse>,
-    ready: &mut Vec<ModelStreamInferResponse>,
+    stream: &mut Streaming<EncodedResponse>,
+    ready: &mut Vec<EncodedResponse>,
     context: &mut Context<'_>,
 ) -> Poll<Option<Status>> {
     while ready.len() < READ_AT_ONCE {
@@ -271,18 +277,9 @@ fn poll_ready(
 }
 
 /// Whose response it is, by the number at the end of its id.
-fn handle_of(message: &ModelStreamInferResponse) -> Option<Handle> {
-    let id = &message.infer_response.as_ref()?.id;
+fn handle_of(id: &str) -> Option<Handle> {
     let (_, number) = id.rsplit_once(ID_SEPARATOR)?;
     u64::from_str_radix(number, 16).ok().map(Handle::new)
-}
-
-/// Whether nothing follows for its request.
-pub(crate) fn is_final(message: &ModelStreamInferResponse) -> bool {
-    let response = message.infer_response.as_ref();
-    let flag = response.and_then(|response| response.parameters.get(FINAL_RESPONSE));
-    let choice = flag.and_then(|flag| flag.parameter_choice.as_ref());
-    matches!(choice, Some(ParameterChoice::BoolParam(true)))
 }
 
 /// The responses to one request, up to its last. Dropping them before that stops the request.
@@ -303,15 +300,15 @@ impl SharedResponses {
 }
 
 impl Stream for SharedResponses {
-    type Item = Result<ModelStreamInferResponse, Status>;
+    type Item = Result<EncodedResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Self { mailbox, taken, .. } = &mut *self;
         if let Some(message) = taken.next() {
-            return Poll::Ready(Some(message));
+            return Poll::Ready(Some(Ok(message)));
         }
         match mailbox.poll_take(context, taken) {
-            Poll::Ready(Ok(())) => Poll::Ready(taken.next()),
+            Poll::Ready(Ok(())) => Poll::Ready(taken.next().map(Ok)),
             Poll::Ready(Err(status)) => Poll::Ready(Some(Err(status))),
             Poll::Pending => Poll::Pending,
         }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{DataType, Element, TensorError, wire};
+use super::{DataType, Element, TensorError, WireTensor, wire};
 use crate::inference::{ModelInferRequest, ModelInferResponse};
 
 /// One tensor, whose datatype, shape and data are known to agree.
@@ -35,6 +35,11 @@ impl<'a> Tensors<'a> {
     /// When any output is malformed: the response as a whole is then invalid.
     pub fn outputs(response: &'a ModelInferResponse) -> Result<Self, TensorError> {
         wire::read_all(&response.outputs, &response.raw_output_contents)
+    }
+
+    /// The tensors of a message in another form.
+    pub(crate) fn read(wire: &'a [impl WireTensor], raw: &[Bytes]) -> Result<Self, TensorError> {
+        wire::read_all(wire, raw)
     }
 
     /// The tensor with this name.

@@ -1,13 +1,11 @@
 //! From wire messages to tensors: raw contents stay slices of the message, typed contents are packed to
 //! the same form, and everything is checked before it is handed out.
 
-use std::collections::HashMap;
-
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{DataType, Element, Tensor, TensorError, Tensors};
 use crate::inference::{
-    InferParameter, InferTensorContents, model_infer_request::InferInputTensor,
+    InferTensorContents, model_infer_request::InferInputTensor,
     model_infer_response::InferOutputTensor,
 };
 
@@ -15,15 +13,16 @@ use crate::inference::{
 const MAX_TENSORS: usize = 256;
 
 /// Parameter by which a tensor's data is in a shared-memory region instead of the message.
-const SHARED_MEMORY_REGION: &str = "shared_memory_region";
+pub(crate) const SHARED_MEMORY_REGION: &str = "shared_memory_region";
 
 /// What inputs and outputs have in common on the wire.
-pub(super) trait WireTensor {
+pub(crate) trait WireTensor {
     fn name(&self) -> &str;
     fn datatype(&self) -> &str;
     fn shape(&self) -> &[i64];
     fn contents(&self) -> Option<&InferTensorContents>;
-    fn parameters(&self) -> &HashMap<String, InferParameter>;
+    /// Whether its data is in a shared-memory region.
+    fn in_shared_memory(&self) -> bool;
 }
 
 macro_rules! wire_tensor {
@@ -41,8 +40,8 @@ macro_rules! wire_tensor {
             fn contents(&self) -> Option<&InferTensorContents> {
                 self.contents.as_ref()
             }
-            fn parameters(&self) -> &HashMap<String, InferParameter> {
-                &self.parameters
+            fn in_shared_memory(&self) -> bool {
+                !self.parameters.is_empty() && self.parameters.contains_key(SHARED_MEMORY_REGION)
             }
         }
     )*};
@@ -61,8 +60,7 @@ pub(super) fn read_all<'a, W: WireTensor>(
     }
     for tensor in wire {
         // Before the counts are compared: such a tensor has no raw contents of its own.
-        if !tensor.parameters().is_empty() && tensor.parameters().contains_key(SHARED_MEMORY_REGION)
-        {
+        if tensor.in_shared_memory() {
             return Err(TensorError::SharedMemory {
                 tensor: tensor.name().to_owned(),
             });

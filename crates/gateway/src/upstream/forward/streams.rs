@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
-use inflight_kserve::client::InferenceClient;
-use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
+use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::streamed::{EncodedResponse, StreamClient, StreamedResponse};
 use prost::Message;
 use tokio_stream::Once;
 use tonic::{Request, Status, Streaming};
 
 use super::{CallContext, Open, Source, lost};
-use crate::upstream::shared_stream::{SharedResponses, is_final};
+use crate::upstream::shared_stream::SharedResponses;
 use crate::upstream::table::Picked;
 
 /// How long a server may take to close a stream after its last response.
@@ -41,11 +41,7 @@ pub(super) fn may_share(message: &ModelInferRequest) -> bool {
 pub(super) enum Sent {
     Shared(SharedResponses),
     /// With its id at the server.
-    Alone(
-        InferenceClient,
-        Box<Request<Once<ModelInferRequest>>>,
-        String,
-    ),
+    Alone(StreamClient, Box<Request<Once<ModelInferRequest>>>, String),
 }
 
 impl Sent {
@@ -66,11 +62,11 @@ impl Sent {
 /// The responses to one request.
 pub(super) enum Responses {
     Shared(SharedResponses),
-    Alone(Box<Streaming<ModelStreamInferResponse>>),
+    Alone(Box<Streaming<EncodedResponse>>),
 }
 
 impl Stream for Responses {
-    type Item = Result<ModelStreamInferResponse, Status>;
+    type Item = Result<EncodedResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match &mut *self {
@@ -85,14 +81,14 @@ pub(super) type Ended = Pin<Box<dyn Future<Output = Status> + Send>>;
 
 /// See the module.
 pub(crate) struct ForwardStream {
-    first: Option<ModelStreamInferResponse>,
+    first: Option<EncodedResponse>,
     /// `None`: it has ended.
     rest: Option<Responses>,
     /// The request's id as the client gave it.
-    id: String,
+    id: Arc<str>,
     /// Its id at the server.
     server_id: String,
-    /// Whether the last response has come.
+    /// Whether the last response of a stream of its own has come.
     is_final: bool,
     open: Open,
     /// Why it is to end early; asked only once that has come, and not with every response.
@@ -103,7 +99,7 @@ pub(crate) struct ForwardStream {
 
 impl ForwardStream {
     pub(super) fn new(
-        first: Option<ModelStreamInferResponse>,
+        first: Option<EncodedResponse>,
         rest: Responses,
         (id, server_id): (String, String),
         open: Open,
@@ -113,7 +109,7 @@ impl ForwardStream {
         Self {
             first,
             rest: Some(rest),
-            id,
+            id: id.into(),
             server_id,
             is_final: false,
             open,
@@ -137,17 +133,16 @@ impl ForwardStream {
         })
     }
 
-    fn pass_on(&mut self, mut message: ModelStreamInferResponse) -> ModelStreamInferResponse {
-        self.is_final = is_final(&message);
-        if let Some(response) = &mut message.infer_response {
-            response.id.clone_from(&self.id);
+    fn pass_on(&mut self, message: EncodedResponse) -> EncodedResponse {
+        if let Some(Responses::Alone(_)) = self.rest {
+            self.is_final = message.view().is_ok_and(|response| response.is_final());
         }
-        message
+        message.with_id(Arc::clone(&self.id))
     }
 }
 
 impl Stream for ForwardStream {
-    type Item = Result<ModelStreamInferResponse, Status>;
+    type Item = Result<EncodedResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(first) = self.first.take() {

@@ -1,6 +1,6 @@
 //! Where the responses to one request of a shared stream wait for its client. Owns their bound: the first few wait
-//! as they are; of a client that is behind, encoded, which takes a tenth of the memory, and all such clients of a
-//! stream share one limit.
+//! as they came, each a part of what was read together; of a client that is behind, in memory of their own, and all
+//! such clients of a stream share one limit.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use inflight_kserve::inference::ModelStreamInferResponse;
+use inflight_kserve::streamed::EncodedResponse;
 use parking_lot::Mutex;
-use prost::Message;
 use tonic::Status;
 
-/// Responses of a request that wait as they are.
+/// Responses of a request that wait as they came.
 const FREE: usize = 64;
-/// Bytes of encoded responses that may wait, of all requests of a stream.
+/// Bytes of the others that may wait, of all requests of a stream.
 const MAX_BACKLOG: usize = 64 << 20;
 
 /// Clients read too slowly for what waits for them.
@@ -29,17 +28,11 @@ impl From<Full> for Status {
     }
 }
 
-#[derive(Debug)]
-enum Response {
-    Plain(Box<ModelStreamInferResponse>),
-    Encoded(Vec<u8>),
-}
-
 #[derive(Debug, Default)]
 struct State {
-    waiting: VecDeque<Response>,
-    /// Bytes of those that wait encoded.
-    encoded: usize,
+    waiting: VecDeque<EncodedResponse>,
+    /// Bytes of those that have memory of their own.
+    detached: usize,
     waker: Option<Waker>,
     /// When the oldest of them came.
     unread_since: Option<Instant>,
@@ -53,27 +46,23 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Mailbox {
     state: Mutex<State>,
-    /// Bytes of encoded responses of all requests of the stream.
+    /// Bytes of responses in memory of their own, of all requests of the stream.
     backlog: Arc<AtomicUsize>,
 }
 
 /// Responses on their way to the client.
 #[derive(Debug, Default)]
-pub(super) struct Taken(VecDeque<Response>);
+pub(super) struct Taken(VecDeque<EncodedResponse>);
 
 impl Taken {
     /// The next response.
-    pub(super) fn next(&mut self) -> Option<Result<ModelStreamInferResponse, Status>> {
-        Some(match self.0.pop_front()? {
-            Response::Plain(message) => Ok(*message),
-            Response::Encoded(bytes) => ModelStreamInferResponse::decode(&*bytes)
-                .map_err(|error| Status::internal(format!("a response was damaged: {error}"))),
-        })
+    pub(super) fn next(&mut self) -> Option<EncodedResponse> {
+        self.0.pop_front()
     }
 }
 
 impl Mailbox {
-    /// An empty one, whose encoded responses count in `backlog`.
+    /// An empty one, whose responses in memory of their own count in `backlog`.
     pub(super) fn new(backlog: Arc<AtomicUsize>) -> Self {
         Self {
             state: Mutex::default(),
@@ -87,21 +76,21 @@ impl Mailbox {
     /// [`Full`]: the response is dropped.
     pub(super) fn put(
         &self,
-        message: ModelStreamInferResponse,
+        message: EncodedResponse,
         is_final: bool,
         now: Instant,
     ) -> Result<Option<Waker>, Full> {
         let mut state = self.state.lock();
         let response = if state.waiting.len() < FREE {
-            Response::Plain(Box::new(message))
+            message
         } else {
-            let bytes = message.encode_to_vec();
-            if self.backlog.load(Ordering::Relaxed) + bytes.len() > MAX_BACKLOG {
+            let size = message.size();
+            if self.backlog.load(Ordering::Relaxed) + size > MAX_BACKLOG {
                 return Err(Full);
             }
-            self.backlog.fetch_add(bytes.len(), Ordering::Relaxed);
-            state.encoded += bytes.len();
-            Response::Encoded(bytes)
+            self.backlog.fetch_add(size, Ordering::Relaxed);
+            state.detached += size;
+            message.detached()
         };
         state.waiting.push_back(response);
         state.is_over |= is_final;
@@ -161,27 +150,29 @@ impl Mailbox {
     /// Nothing waits any more.
     fn free(&self, state: &mut State) {
         state.unread_since = None;
-        let encoded = std::mem::take(&mut state.encoded);
-        if encoded > 0 {
-            self.backlog.fetch_sub(encoded, Ordering::Relaxed);
+        let detached = std::mem::take(&mut state.detached);
+        if detached > 0 {
+            self.backlog.fetch_sub(detached, Ordering::Relaxed);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use inflight_kserve::inference::ModelInferResponse;
+    use inflight_kserve::inference::{ModelInferResponse, ModelStreamInferResponse};
+    use inflight_kserve::streamed::StreamedResponse;
 
     use super::*;
 
-    fn response(id: &str) -> ModelStreamInferResponse {
-        ModelStreamInferResponse {
+    fn response(id: &str) -> EncodedResponse {
+        let message = ModelStreamInferResponse {
             infer_response: Some(ModelInferResponse {
                 id: id.to_owned(),
                 ..ModelInferResponse::default()
             }),
             ..ModelStreamInferResponse::default()
-        }
+        };
+        EncodedResponse::from(&message)
     }
 
     fn take(mailbox: &Mailbox) -> Poll<Result<Vec<String>, Status>> {
@@ -189,7 +180,7 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         mailbox.poll_take(&mut context, &mut taken).map_ok(|()| {
             let responses = std::iter::from_fn(|| taken.next());
-            let ids = responses.map(|it| it.unwrap().infer_response.unwrap().id);
+            let ids = responses.map(|it| it.view().unwrap().id.to_owned());
             ids.collect()
         })
     }

@@ -1,7 +1,10 @@
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
-use inflight_kserve::inference::{InferParameter, ModelInferResponse};
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::inference::{InferParameter, ModelInferResponse, ModelStreamInferResponse};
+use inflight_kserve::names::FINAL_RESPONSE;
 use inflight_kserve::stop::asks_to_stop;
 use tonic::Code;
 
@@ -24,11 +27,11 @@ fn request(id: &str) -> ModelInferRequest {
     }
 }
 
-fn response(id: &str, version: &str, is_final: bool) -> ModelStreamInferResponse {
+fn response(id: &str, version: &str, is_final: bool) -> EncodedResponse {
     let flag = InferParameter {
         parameter_choice: Some(ParameterChoice::BoolParam(is_final)),
     };
-    ModelStreamInferResponse {
+    EncodedResponse::from(&ModelStreamInferResponse {
         infer_response: Some(ModelInferResponse {
             id: id.to_owned(),
             model_version: version.to_owned(),
@@ -36,14 +39,14 @@ fn response(id: &str, version: &str, is_final: bool) -> ModelStreamInferResponse
             ..ModelInferResponse::default()
         }),
         ..ModelStreamInferResponse::default()
-    }
+    })
 }
 
 /// What is there for a request, without waiting.
 fn read(responses: &mut SharedResponses) -> Vec<Result<String, Code>> {
     let ready = std::iter::from_fn(|| responses.next().now_or_never().flatten());
     let versions = ready.map(|response| match response {
-        Ok(message) => Ok(message.infer_response.unwrap().model_version),
+        Ok(message) => Ok(message.view().unwrap().model_version.to_owned()),
         Err(status) => Err(status.code()),
     });
     versions.collect()
@@ -80,9 +83,9 @@ fn each_response_finds_its_request() {
         response("", "6", true),
         response("a.zz", "7", true),
         response("a.ffffffffffffffff", "8", true),
-        ModelStreamInferResponse::default(),
+        EncodedResponse::default(),
     ];
-    stream.hand_out(&mut ready, Instant::now());
+    stream.hand_out(&mut ready, Instant::now()).unwrap();
     assert!(ready.is_empty());
     let expected: [&[Result<&str, Code>]; 3] = [&[Ok("2")], &[Ok("1"), Ok("4")], &[Ok("3")]];
     for (responses, expected) in requests.iter_mut().zip(expected) {
@@ -96,6 +99,21 @@ fn each_response_finds_its_request() {
     drop(requests);
     // The others had ended.
     assert_eq!(sent(&stream), [format!("stop {}", ids[2])]);
+}
+
+#[test]
+fn a_damaged_response_is_told_after_those_before_it() {
+    let stream = stream(8);
+    let mut open = stream.send(request("a")).unwrap();
+    let mut ready = vec![
+        response(open.id(), "1", false),
+        EncodedResponse::new(Bytes::from_static(&[0x0a, 5])),
+        response(open.id(), "2", false),
+    ];
+    let damaged = stream.hand_out(&mut ready, Instant::now()).unwrap_err();
+    assert_eq!(damaged.code(), Code::Internal);
+    stream.end(&damaged);
+    assert_eq!(read(&mut open), [Ok("1".to_owned()), Err(Code::Internal)]);
 }
 
 #[test]
@@ -122,7 +140,7 @@ fn the_end_of_the_stream_ends_its_requests_after_what_came() {
         response(open.id(), "1", false),
         response(done.id(), "2", true),
     ];
-    stream.hand_out(&mut ready, Instant::now());
+    stream.hand_out(&mut ready, Instant::now()).unwrap();
     assert!(!stream.has_ended());
     stream.end(&Status::unavailable("the worker is gone"));
     assert!(stream.has_ended());
@@ -144,7 +162,7 @@ fn a_client_that_stops_reading_loses_its_request_and_no_other() {
     sent(&stream);
     let start = Instant::now();
     let mut ready = ids.iter().map(|id| response(id, "1", false)).collect();
-    stream.hand_out(&mut ready, start);
+    stream.hand_out(&mut ready, start).unwrap();
     stream.sweep(start, PATIENCE);
     assert_eq!(read(&mut reads), [Ok("1".to_owned())]);
     stream.sweep(start + PATIENCE - Duration::from_secs(1), PATIENCE);

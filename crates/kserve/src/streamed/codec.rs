@@ -1,0 +1,76 @@
+//! The client of streams whose responses stay as they came.
+
+use bytes::Buf;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{GrpcMethod, IntoStreamingRequest, Response, Status, Streaming};
+use tonic_prost::ProstEncoder;
+
+use super::EncodedResponse;
+use crate::client::TransportOptions;
+use crate::inference::ModelInferRequest;
+
+const SERVICE: &str = "inference.GRPCInferenceService";
+const METHOD: &str = "ModelStreamInfer";
+const PATH: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
+
+/// Opens streams on one connection. Cloning one costs a few counters.
+#[derive(Clone, Debug)]
+pub struct StreamClient(Grpc<Channel>);
+
+impl StreamClient {
+    /// With the options' message limit.
+    pub fn new(channel: Channel, options: &TransportOptions) -> Self {
+        let client = Grpc::new(channel)
+            .max_decoding_message_size(options.max_message_bytes)
+            .max_encoding_message_size(options.max_message_bytes);
+        Self(client)
+    }
+
+    /// `ModelStreamInfer`.
+    ///
+    /// # Errors
+    /// The server's, or UNKNOWN: there is no connection.
+    pub async fn model_stream_infer(
+        &mut self,
+        requests: impl IntoStreamingRequest<Message = ModelInferRequest>,
+    ) -> Result<Response<Streaming<EncodedResponse>>, Status> {
+        let ready = self.0.ready().await;
+        ready.map_err(|error| Status::unknown(format!("the connection failed: {error}")))?;
+        let mut requests = requests.into_streaming_request();
+        let method = GrpcMethod::new(SERVICE, METHOD);
+        requests.extensions_mut().insert(method);
+        let path = PathAndQuery::from_static(PATH);
+        self.0.streaming(requests, path, EncodedCodec).await
+    }
+}
+
+/// Requests as messages, responses as they come.
+struct EncodedCodec;
+
+impl Codec for EncodedCodec {
+    type Encode = ModelInferRequest;
+    type Decode = EncodedResponse;
+    type Encoder = ProstEncoder<ModelInferRequest>;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Decoder for EncodedCodec {
+    type Item = EncodedResponse;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<EncodedResponse>, Status> {
+        let bytes = buffer.copy_to_bytes(buffer.remaining());
+        Ok(Some(EncodedResponse::new(bytes)))
+    }
+}
