@@ -40,9 +40,11 @@ impl Link {
         self.streams.clone()
     }
 
-    fn sharing_requests(&self) -> usize {
+    /// Whether another request may share its stream.
+    fn has_room(&self) -> bool {
         let stream = self.stream.lock();
-        stream.as_ref().map_or(0, |stream| stream.open_requests())
+        let requests = stream.as_ref().map_or(0, |stream| stream.open_requests());
+        self.sharing.is_some() && requests < STREAM_REQUESTS
     }
 
     /// The stream that small requests share, where the server has such. Needs a tokio runtime.
@@ -108,10 +110,9 @@ impl Pool {
     }
 
     /// The connection for a request that may share a stream: the first whose stream has room, because what arrives on
-    /// one stream is read at once, and on several each wakes the gateway.
+    /// one stream is read at once, and on several each wakes the gateway. Where none shares, the next.
     pub(crate) fn sharing_link(&self) -> Arc<Link> {
-        let has_room = |link: &&Arc<Link>| link.sharing_requests() < STREAM_REQUESTS;
-        let first = self.links.iter().find(has_room);
+        let first = self.links.iter().find(|link| link.has_room());
         first.map_or_else(|| self.link(), Arc::clone)
     }
 
@@ -124,5 +125,54 @@ impl Pool {
     /// A client on the next connection.
     pub(crate) fn client(&self) -> InferenceClient {
         self.link().client()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use inflight_kserve::inference::ModelInferRequest;
+
+    use super::*;
+
+    const LIMITS: SharingLimits = SharingLimits {
+        send_queue: 2 * STREAM_REQUESTS,
+        slow_client: Duration::from_secs(60),
+    };
+
+    fn pool(sharing: Option<SharingLimits>) -> Pool {
+        Pool::new("localhost:1", &TransportOptions::default(), sharing).unwrap()
+    }
+
+    /// Which connection the next small request gets.
+    fn place(pool: &Pool) -> usize {
+        let link = pool.sharing_link();
+        let mut links = pool.links.iter();
+        links.position(|own| Arc::ptr_eq(own, &link)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_filled_before_the_next_is_used() {
+        let pool = pool(Some(LIMITS));
+        // Nothing is awaited, so that no stream finds out that nobody listens there.
+        let mut requests: Vec<_> = (0..STREAM_REQUESTS)
+            .map(|_| {
+                assert_eq!(place(&pool), 0);
+                let stream = pool.sharing_link().shared().unwrap();
+                stream.send(ModelInferRequest::default()).unwrap()
+            })
+            .collect();
+        assert_eq!(place(&pool), 1);
+        requests.pop();
+        assert_eq!(place(&pool), 0);
+    }
+
+    #[tokio::test]
+    async fn where_no_stream_is_shared_the_connections_take_turns() {
+        let pool = pool(None);
+        let places: Vec<usize> = (0..2 * CONNECTIONS).map(|_| place(&pool)).collect();
+        assert_eq!(places, [0, 1, 2, 3, 0, 1, 2, 3]);
+        assert!(pool.link().shared().is_none());
     }
 }
