@@ -1,8 +1,8 @@
 //! A response of a stream, read without a copy of it. Owns the form that those who only look at a response use, and
 //! that it says the same of an encoded response as of a decoded one; which outputs a model has is not known here.
 //!
-//! A decoded response has an allocation for each of its strings. At one response per token, making them costs a
-//! gateway more than all it does with them.
+//! A decoded response has an allocation for each of its strings, and a gateway that passes texts on gets one response
+//! per token.
 
 mod codec;
 mod wire;

@@ -1,4 +1,4 @@
-//! The client of streams whose responses stay as they came.
+//! The client of streams whose responses stay as they came: the generated client decodes whatever it gets.
 
 use bytes::Buf;
 use tonic::client::Grpc;
