@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inflight.errors import CheckpointError
+from inflight.executors.reference import create
 from inflight.launch.model import DEMO_DIRECTORY
 from inflight.model.tokenizer import read_assets
 
@@ -116,6 +117,19 @@ def test_a_worker_refuses_it_before_it_serves(case: str, executor: str, shell: S
     words = [line for line in told.errors.splitlines() if " INFO " not in line]
     assert words[0].startswith("error: "), told
     assert len(words) <= 2, told
+
+
+@pytest.mark.parametrize("token", [10**14, -1, 3072])
+def test_an_end_token_that_the_model_has_not_is_ignored(token: int, tmp_path: Path) -> None:
+    """It never comes, so that it cannot do harm; another one still ends a guided answer."""
+    pytest.importorskip("llguidance")
+    directory = demo_copy(tmp_path / "model")
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [token]}))
+    executor = create(directory, "cpu")
+    try:
+        assert "guided_decoding" in executor.info().capabilities
+    finally:
+        executor.shutdown()
 
 
 def _link(directory: Path, target: Path) -> Path:

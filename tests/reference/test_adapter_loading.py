@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from .support import FIXTURES, engine, run
 from .test_lora import PROMPTS, asked, matrices, merge, same, save_peft, sent, serving, task
 
 SIZE = sum(down.nbytes + up.nbytes for down, up in matrices("llama", 1).values())
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 @pytest.fixture
@@ -87,6 +90,42 @@ def test_a_loaded_adapter_answers_until_it_is_unloaded(tmp_path: Path, backend: 
     finally:
         subject.shutdown()
         merged.shutdown()
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def _fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda files: (files / CONFIG).write_text(f'{{"r": {DEEP}}}'), "nested too deeply"),
+        (lambda files: (files / CONFIG).write_text("[]"), "JSON object"),
+        (lambda files: (files / CONFIG).write_text('{"r": 1e999, "lora_alpha": 1}'), "`r`"),
+        (lambda files: (files / CONFIG).write_text(f'{{"r": 1, "lora_alpha": {10**400}}}'), "`lora_alpha`"),
+        (lambda files: (files / CONFIG).write_text(" " * 2_000_000), "larger than"),
+        (lambda files: _fifo(files / CONFIG), "not a regular file"),
+        (lambda files: _fifo(files / WEIGHTS), "not a regular file"),
+        (lambda files: (files / WEIGHTS).write_bytes(b"\x10" + b"\0" * 7 + b"["), "truncated"),
+        (lambda files: (files / WEIGHTS).unlink(), "cannot be read"),
+    ],
+)
+def test_hostile_files_are_refused_and_the_next_load_works(
+    executor: ReferenceExecutor, tmp_path: Path, spoil: Callable[[Path], object], words: str
+) -> None:
+    for name in ("good", "bad"):
+        save_peft(tmp_path / name, matrices("llama", 1))
+    spoil(tmp_path / "bad")
+    with pytest.raises(AdapterRefused, match=words) as refusal:
+        executor.load_adapter("bad", str(tmp_path / "bad"))
+    # Where the worker keeps its files is not for clients.
+    assert "`bad`" in refusal.value.text
+    assert str(tmp_path) not in refusal.value.text
+    executor.load_adapter("good", str(tmp_path / "good"))
 
 
 def test_requests_keep_the_adapter_they_started_with(tmp_path: Path) -> None:
@@ -191,14 +230,15 @@ def test_files_that_do_not_fit_are_refused_in_the_words_of_the_start(
             serving(directory=folder.parent)
         code, text = refused(executor, "bad", folder)
         assert code is StatusCode.INVALID_ARGUMENT
-        assert text == f"{mistake.value.what}; load one that fits the model"
+        told = mistake.value.what.replace(str(folder), "bad")  # clients learn no path
+        assert text == f"{told}; load one that fits the model"
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "adapter_config.json" in refused(executor, "bad", empty)[1]
     save_peft(tmp_path / "cut", matrices("llama", 1))
     weights = tmp_path / "cut" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert str(tmp_path / "cut") in refused(executor, "bad", tmp_path / "cut")[1]
+    assert "`adapter_model.safetensors` is truncated" in refused(executor, "bad", tmp_path / "cut")[1]
     # Nothing has changed.
     assert answers(executor, asked(1, PROMPTS[0]))[1][1] is None
 

@@ -6,13 +6,13 @@ no host name. The check reads metadata and sizes only, so that it is over in a s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.machine import INSTALL, find_gpus, package_version, release
+from inflight.model.files import load_json
 from inflight.model.runtimes import EXECUTORS, REFERENCE, TENSORRT
 from inflight.model.shards import fingerprint_file
 from inflight.model.tokenizer import TOKENIZER_FILES
@@ -35,7 +35,7 @@ def read(directory: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = load_json(path)
         if not isinstance(manifest, dict):
             raise ValueError("it is not an object")
         if isinstance(manifest["format"], int) and manifest["format"] > FORMAT:
@@ -57,7 +57,7 @@ def read(directory: Path) -> dict[str, Any] | None:
                 raise ValueError(f"its {field} is {shape[field]!r}")
     except OSError as error:
         raise UserMistake(f"`{path}` cannot be read: {error.strerror}", "check its permissions") from error
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserMistake(f"`{path}` is damaged: {error}", _BUILD_AGAIN) from error
     return manifest
 

@@ -6,13 +6,14 @@ Reads a few kilobytes of each file however large it is. Knows nothing of models 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inflight.errors import CheckpointError
+from inflight.model.files import load_json, open_regular, parse_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -68,13 +69,13 @@ def find_shards(directory: Path) -> tuple[Shard, ...]:
 
 def _indexed(index: Path) -> list[Path]:
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = load_json(index)["weight_map"]
         names = sorted({str(name) for name in weight_map.values()})
     except OSError as error:
         raise CheckpointError(
             f"`{index}` cannot be read: {error.strerror}", "check its permissions"
         ) from error
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"`{index}` is not an index of shards: {error!r}", FETCH_AGAIN) from error
     for name in names:
         if Path(name).name != name:
@@ -87,19 +88,19 @@ def _indexed(index: Path) -> list[Path]:
 def read_shard(path: Path) -> Shard:
     """The header of a safetensors file, every offset checked against the file's size."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
                 raise CheckpointError(
                     f"`{path}` is truncated: its header is longer than the file", FETCH_AGAIN
                 )
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
     except OSError as error:
         raise CheckpointError(
             f"`{path}` cannot be read: {error.strerror}", "check its permissions"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"`{path}` is damaged: its header is not JSON", FETCH_AGAIN) from error
     if not isinstance(header, dict):
         raise CheckpointError(f"`{path}` is damaged: its header is not an object", FETCH_AGAIN)

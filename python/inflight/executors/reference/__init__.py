@@ -265,8 +265,8 @@ def _memory(models: Sequence[Built], device: str) -> Memory:
 def _load_guides(model_dir: Path, vocab_size: int) -> Guides | None:
     """What guides decoding; None where llguidance is not installed or the tokenizer is not there."""
     import importlib.util
-    import json
 
+    from inflight.model.files import read_json
     from inflight.model.tokenizer import tokenizer_json
 
     tokenizer = tokenizer_json(model_dir)
@@ -277,8 +277,10 @@ def _load_guides(model_dir: Path, vocab_size: int) -> Guides | None:
     ends: list[int] = []
     for name in ("config.json", "generation_config.json"):
         if (model_dir / name).is_file():
-            value = json.loads((model_dir / name).read_text(encoding="utf-8")).get("eos_token_id")
-            ends += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int)]
+            value = read_json(model_dir / name).get("eos_token_id")
+            named = value if isinstance(value, list) else [value]
+            # One outside the vocabulary never comes, and llguidance does not take it.
+            ends += [one for one in named if isinstance(one, int) and 0 <= one < vocab_size]
     if not ends:
         return None
     return Guides(tokenizer.decode("utf-8"), vocab_size, sorted(set(ends)))

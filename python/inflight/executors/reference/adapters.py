@@ -93,9 +93,13 @@ class Adapters:
                 )
             self._named[named.task_id] = named
             # Read whole: what a request would stumble over is told at the start.
-            adapter = self._read(
-                named, "take it out of `lora_adapter_dir`, or put one there that fits the model"
-            )
+            try:
+                adapter = self._read(named)
+            except AdapterError as error:
+                raise UserMistake(
+                    f"the adapter `{path}` cannot be served: {error}",
+                    "take it out of `lora_adapter_dir`, or put one there that fits the model",
+                ) from error
             if adapter.nbytes + self._bytes <= max_bytes:
                 self._put(adapter)
 
@@ -143,9 +147,11 @@ class Adapters:
         `Refused`."""
         named = Named(name, task_id_of(name), path)
         try:
-            adapter = self._read(named, "load one that fits the model")
-        except UserMistake as error:
-            raise invalid(f"{error.what}; {error.remedy}") from error
+            adapter = self._read(named)
+        except AdapterError as error:
+            raise invalid(
+                f"the adapter `{name}` cannot be served: {error}; load one that fits the model"
+            ) from error
         return Loaded(adapter, named)
 
     def install(self, loaded: Loaded) -> int:
@@ -187,9 +193,13 @@ class Adapters:
         named = self._named.get(request.task_id)
         if named is not None:
             try:
-                return Loaded(self._read(named, "put one there that fits the model, or unload it"), named)
-            except UserMistake as error:
-                raise Refused(StatusCode.INTERNAL, f"{error.what}; {error.remedy}") from error
+                return Loaded(self._read(named), named)
+            except AdapterError as error:
+                raise Refused(
+                    StatusCode.INTERNAL,
+                    f"the adapter `{named.name}` can no longer be served: {error}; load one that fits the"
+                    " model, or unload it",
+                ) from error
         if request.weights is None or request.config is None:
             # TensorRT-LLM's own words, which clients look for.
             raise invalid(
@@ -231,11 +241,9 @@ class Adapters:
         else:
             self._bytes -= cached.adapter.nbytes
 
-    def _read(self, named: Named, remedy: str) -> Adapter:
-        try:
-            return read_peft(named.path, named.task_id, self._config, self._max_rank)
-        except AdapterError as error:
-            raise UserMistake(f"the adapter `{named.path}` cannot be served: {error}", remedy) from error
+    def _read(self, named: Named) -> Adapter:
+        """Errors: `AdapterError`, which clients may read: it names no directory."""
+        return read_peft(named.path, named.task_id, self._config, self._max_rank)
 
 
 def task_id_of(name: str) -> int:

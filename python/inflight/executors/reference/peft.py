@@ -5,13 +5,14 @@ Owns the format on disk and its check against a model. Knows nothing of names, t
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
+from inflight.model.files import load_json
 
 from .config import ModelConfig
 from .lora import Adapter, AdapterError, check_rank, named_slots, scaled_delta
@@ -19,6 +20,12 @@ from .weights import CheckpointWeights
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
+#: PEFT writes a few kilobytes.
+_MAX_CONFIG_BYTES = 1024 * 1024
+#: Of `r` and `lora_alpha`: what float32 arithmetic takes.
+_LARGEST = 2**31 - 1
+#: Of a value in an error.
+_SHOWN_CHARACTERS = 100
 
 #: Keys of PEFT's config that change the arithmetic in ways that are not implemented, with what is accepted.
 _REQUIRED: Mapping[str, tuple[Any, ...]] = {
@@ -45,37 +52,63 @@ _REQUIRED: Mapping[str, tuple[Any, ...]] = {
 
 def read_peft(path: Path, task_id: int, config: ModelConfig, max_rank: int) -> Adapter:
     """An adapter that PEFT saved. Errors: `AdapterError`."""
-    try:
-        values = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
-        rank, alpha = int(values["r"]), float(values["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise AdapterError(f"`{_CONFIG}` is not an adapter's config: {error!r}") from error
+    values = _config(path)
+    rank, alpha = _number(values, "r"), _number(values, "lora_alpha")
+    if not isinstance(rank, int):
+        raise AdapterError(f"`r` in `{_CONFIG}` must be an integer, got `{rank}`")
     for key, accepted in _REQUIRED.items():
         if values.get(key, accepted[0]) not in accepted:
-            raise AdapterError(f"`{key}` in `{_CONFIG}` is `{values[key]}`, which is not supported")
+            raise AdapterError(f"`{key}` in `{_CONFIG}` is `{_shown(values[key])}`, which is not supported")
     check_rank(rank, max_rank)
     scale = alpha / (math.sqrt(rank) if values.get("use_rslora") else rank)
     slots = named_slots(config)
     wanted: dict[str, tuple[int, ...]] = {}
     pairs = []
-    for layer, name in _adapted(path, config):
-        slot = slots[name]
-        prefix = f"base_model.model.{config.names.layer.format(layer)}.{name}"
-        down, up = f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight"
-        wanted |= {down: (rank, slot.inputs), up: (slot.outputs, rank)}
-        pairs.append((layer, slot, down, up))
     try:
-        weights = CheckpointWeights(_shards(path), wanted.items())
+        shards = _shards(path)
+        for layer, name in _adapted(shards, config):
+            slot = slots[name]
+            prefix = f"base_model.model.{config.names.layer.format(layer)}.{name}"
+            down, up = f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight"
+            wanted |= {down: (rank, slot.inputs), up: (slot.outputs, rank)}
+            pairs.append((layer, slot, down, up))
+        weights = CheckpointWeights(shards, wanted.items())
         deltas = [
             (layer, scaled_delta(slot, weights.tensor(down), weights.tensor(up), scale))
             for layer, slot, down, up in pairs
         ]
     except UserMistake as error:
-        raise AdapterError(error.what) from error
+        # Files are named within the adapter: clients read this, and need not know where it is.
+        raise AdapterError(error.what.replace(f"{path}{os.sep}", "")) from error
     return Adapter.of(task_id, config.num_layers, deltas)
 
 
-def _adapted(path: Path, config: ModelConfig) -> list[tuple[int, str]]:
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        values = load_json(path / _CONFIG, _MAX_CONFIG_BYTES)
+    except OSError as error:
+        raise AdapterError(f"`{_CONFIG}` cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise AdapterError(f"`{_CONFIG}` is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise AdapterError(f"`{_CONFIG}` does not contain a JSON object")
+    return values
+
+
+def _number(values: Mapping[str, Any], key: str) -> int | float:
+    value = values.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
+        raise AdapterError(f"`{key}` in `{_CONFIG}` must be a number, got `{_shown(value)}`")
+    return value
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (dict, list)):
+        return type(value).__name__
+    return str(value)[:_SHOWN_CHARACTERS]
+
+
+def _adapted(shards: Sequence[Any], config: ModelConfig) -> list[tuple[int, str]]:
     """The layers and modules that the file has weights for. Errors: `AdapterError` for any that the model
     has not, since it would be left out without a word."""
     places = {
@@ -84,7 +117,7 @@ def _adapted(path: Path, config: ModelConfig) -> list[tuple[int, str]]:
         for name in named_slots(config)
     }
     found: dict[tuple[int, str], None] = {}
-    for shard in _shards(path):
+    for shard in shards:
         for tensor in shard.tensors:
             module, _, kind = tensor.name.rpartition(".lora_")
             if module not in places or kind not in ("A.weight", "B.weight"):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from inflight.executors.progress import Progress
+from inflight.model.files import open_regular
 from inflight.model.shards import FETCH_AGAIN, INDEX, SINGLE, Shard, Tensor, find_shards
 
 from .config import ModelConfig
@@ -96,7 +97,7 @@ class CheckpointWeights:
         path, tensor = self._where[name]
         part = self._parts.get(name)
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 if part is None:
                     data = _read(file, tensor.begin, tensor.end - tensor.begin)
                 else:

@@ -14,12 +14,12 @@ loaded. Nothing here was run on the real package: see docs/STATUS.md.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inflight.errors import InflightError, UserMistake
 from inflight.executors.tensorrt_llm.health import EngineFailed
+from inflight.model.files import load_json
 
 if TYPE_CHECKING:
     from inflight.executors.base import Executor
@@ -52,7 +52,7 @@ def find_runtime(model_dir: Path) -> str:
     if not path.exists() and is_encoder_decoder(model_dir):
         return "engines"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = load_json(path)
     except (OSError, ValueError) as error:
         raise UserMistake(
             f"`{model_dir}` is neither an engine nor a checkpoint: `config.json` cannot be read ({error})",

@@ -6,11 +6,11 @@ TensorRT-LLM loads an adapter with the first request for it, and again after its
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.convert import Refused
+from inflight.model.files import load_json
 
 CONFIG = "adapter_config.json"
 #: LoraConfig's own default.
@@ -67,8 +67,8 @@ def _subdirectories(directory: Path) -> list[Path]:
 
 def _rank(path: Path) -> int:
     try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["r"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return int(load_json(path)["r"])
+    except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
         raise UserMistake(
             f"`{path}` is not an adapter's config: {error!r}", "fetch the adapter again, or take it away"
         ) from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
+from inflight.model.files import load_json
 
 #: Below the directory of an encoder-decoder, as `inflight build` and the walk-throughs write it.
 ENCODER, DECODER = "encoder", "decoder"
@@ -87,7 +87,7 @@ class EngineDirectory:
 def _decoder_start(directory: Path) -> int | None:
     for name in _START_FILES:
         try:
-            start = _token(json.loads((directory / name).read_text(encoding="utf-8")))
+            start = _token(load_json(directory / name))
         except (OSError, ValueError, AttributeError):
             continue
         if start is not None:
@@ -103,7 +103,7 @@ def _token(config: dict[str, Any]) -> int | None:
 def _read(directory: Path) -> EngineDirectory:
     path = directory / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = load_json(path)
         model, build = config["pretrained_config"], config["build_config"]
         max_input_len = build.get("max_input_len")
         # An encoder makes no tokens: its sequence is its input.

@@ -5,11 +5,11 @@ The PyTorch runtime loads the tokenizer by itself; engines get the vocabulary in
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
+from inflight.model.files import load_json, parse_json
 from inflight.model.tokenizer import tokenizer_json
 
 _KEYWORDS = ("encoded_vocab", "tokenizer_str", "stop_token_ids")
@@ -25,7 +25,7 @@ def read_tokenizer_info(directory: Path, path: str | None) -> dict[str, Any]:
     if path is None:
         return _from_tokenizer(directory)
     try:
-        info = json.loads(Path(path).read_text(encoding="utf-8"))
+        info = load_json(Path(path))
         return {name: info[name] for name in _KEYWORDS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserMistake(
@@ -39,7 +39,7 @@ def _from_tokenizer(directory: Path) -> dict[str, Any]:
     try:
         content = tokenizer_json(directory)
         text = path.read_text(encoding="utf-8") if content is None else content.decode("utf-8")
-        tokenizer = json.loads(text)
+        tokenizer = parse_json(text)
         vocab = _vocabulary(tokenizer)
         ends = _ends(directory, vocab)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -72,13 +72,13 @@ def _ends(directory: Path, vocab: dict[str, int]) -> list[int]:
         path = directory / name
         if not path.is_file():
             continue
-        held = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        held = load_json(path).get("eos_token_id")
         if held is not None:
             return [int(end) for end in (held if isinstance(held, list) else [held])]
     path = directory / "tokenizer_config.json"
     if not path.is_file():
         return []
-    token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
+    token = load_json(path).get("eos_token")
     # Older files keep the token as an object.
     content = token.get("content") if isinstance(token, dict) else token
     return [vocab[content]] if content in vocab else []

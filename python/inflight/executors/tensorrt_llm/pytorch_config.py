@@ -4,7 +4,6 @@ which argument and who wins; an argument that nothing was given for is not passe
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.adapters import Adapters, read_adapters
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.verify import parameters
-from inflight.model.files import ARGUMENTS_FILE
+from inflight.model.files import ARGUMENTS_FILE, load_json
 from inflight.model.speculation import CLASSES as SPECULATION_CLASSES
 from inflight.model.speculation import ONE_MODEL
 
@@ -121,7 +120,7 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
 def has_vision(model_dir: Path) -> bool:
     """Whether the checkpoint's `config.json` describes a vision encoder."""
     try:
-        config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+        config = load_json(model_dir / "config.json")
     except (OSError, ValueError):
         # `Sizes.read` says what is wrong with it.
         return False
@@ -139,7 +138,7 @@ def _written(model_dir: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        arguments = json.loads(path.read_text(encoding="utf-8"))
+        arguments = load_json(path)
         if not isinstance(arguments, dict):
             raise ValueError("it is no JSON object")
         for name in (*CLASSES, SPECULATION):
@@ -239,7 +238,7 @@ class Sizes:
     @classmethod
     def read(cls, model_dir: Path, arguments: dict[str, Any]) -> Sizes:
         """From the checkpoint's `config.json` and the arguments. Errors: `UserMistake`."""
-        config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+        config = load_json(model_dir / "config.json")
         # Multimodal checkpoints keep the language model's sizes one level down.
         text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
         vocab_size = text.get("vocab_size")
