@@ -117,6 +117,29 @@ def test_one_message_prints_the_answer_and_ends() -> None:
     assert server.keys == ["Bearer k"]
 
 
+@pytest.mark.parametrize(
+    ("is_terminal", "shown"), [(True, "a\tb\n\\x1b[2J\\u202ec\n"), (False, "a\tb\n\u202ec\n")]
+)
+def test_a_terminal_gets_no_control_characters_of_a_model(
+    is_terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file gets all but the colors that click takes out."""
+    monkeypatch.setattr("inflight.cli.chat.sys", Output(is_terminal))
+    with serving(chunk("a\tb\n\x1b[2J") + chunk("\u202ec") + "data: [DONE]\n\n") as server:
+        assert run(server, "-m", "hi") == (0, shown)
+
+
+class Output:
+    """`sys` of the command, whose standard output is a terminal or not."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        self._is_terminal = is_terminal
+        self.stdout = self
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
 def test_lines_of_a_pipe_are_the_turns_of_one_conversation() -> None:
     with serving(GOOD) as server:
         assert run(server, "--system", "be brief", stdin="one\n\ntwo\n") == (0, "Hello\nHello\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inflight.cli.terminal import printable
+from inflight.cli.terminal import printable, printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,8 +100,10 @@ def chat(
 
 
 def _print_plain(pieces: Iterator[str]) -> None:
+    # A file or another program gets the text as it is.
+    shown = printable_text if sys.stdout.isatty() else str
     for piece in pieces:
-        click.echo(piece, nl=False)
+        click.echo(shown(piece), nl=False)
     click.echo()
 
 

@@ -21,6 +21,11 @@ def printable(text: str) -> str:
     return "".join(_escaped(character) for character in text)
 
 
+def printable_text(text: str) -> str:
+    """The same for text with line breaks and tabs."""
+    return "".join(one if one in "\n\t" else _escaped(one) for one in text)
+
+
 def _escaped(character: str) -> str:
     if unicodedata.category(character) != "Cc" and character not in TURNING:
         return character
