@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,6 +97,7 @@ def test_slurm_fills_one_machine_after_another() -> None:
         (SPREAD + "\nmpi: {hostfile: h}", "systemd", "spans `2` machines"),
         (SPREAD, "kubernetes", "`models[0].nodes` is `2`"),
         ("models: [{path: /models/a}]", "kubernetes", "`deploy.model_volume` is not set"),
+        ('models: [{}]\ngateways: {api_key_file: "k\\\\"}', "systemd", "ends with a backslash"),
         ("models: [{path: a}]\ndeploy: {model_volume: m}", "kubernetes", "not below `deploy.model_mount`"),
     ],
 )
@@ -103,6 +105,45 @@ def test_what_a_plane_cannot_run_is_refused(text: str, plane: str, message: str)
     with pytest.raises(UserMistake) as raised:
         render(described(text), plane)
     assert message in raised.value.what
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('models: [{}]\ndeploy: {user: "a\\nExecStartPre=/bin/id"}', "deploy.user"),
+        ('models: [{}]\ndeploy: {partition: "a\\n#SBATCH --wrap=id"}', "deploy.partition"),
+        ('models: [{}]\ndeploy: {partition: "a --wrap=id"}', "deploy.partition"),
+        ('models: [{}]\ndeploy: {time_limit: "1:00 --uid=0"}', "deploy.time_limit"),
+        ('models: [{}]\ndeploy: {image: "a\\nb"}', "deploy.image"),
+        ('models: [{name: "a\\rb"}]', "models[0].name"),
+        ('models: [{}]\ngateways: {api_key_file: "k\\nb"}', "gateways.api_key_file"),
+        ('models: [{environment: {"A=x\\nB": y}}]', "models[0].environment"),
+    ],
+)
+def test_text_that_would_become_a_line_or_an_option_is_refused(text: str, key: str) -> None:
+    with pytest.raises(UserMistake, match=re.escape(f"`{key}`")):
+        described(text)
+
+
+def test_systemd_reads_a_name_and_a_value_as_they_are_written() -> None:
+    written = render(
+        described('models: [{name: "a\\\\", environment: {A: "x\\ny"}}]\ngateways: {api_key_file: "/a%b"}'),
+        "systemd",
+    )
+    worker = written["inflight-worker.service"].splitlines()
+    (description,) = [line for line in worker if line.startswith("Description=")]
+    # A line that ends with an odd number of backslashes continues on the next one.
+    assert description.endswith("a" + "\\" * 2)
+    assert 'Environment="A=x\\ny"' in worker
+    assert "LoadCredential=api-keys:/a%%b" in written["inflight-gateway.service"]
+
+
+def test_kubernetes_puts_no_variables_into_what_a_topology_says() -> None:
+    text = 'models: [{name: "$(HOME)$$", environment: {A: "$(B)"}}]\ngateways: {environment: {C: "$(D)"}}'
+    written = "".join(render(described(text), "kubernetes").values())
+    assert "--served-model-name=$$(HOME)$$$$" in written
+    assert "value: $$(B)" in written
+    assert "value: $$(D)" in written
 
 
 def test_no_key_is_in_any_file() -> None:

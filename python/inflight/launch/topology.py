@@ -8,7 +8,8 @@ nothing of processes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+import unicodedata
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -283,6 +284,7 @@ class Topology:
 
 def check(topology: Topology) -> None:
     """Raises `UserMistake` with the key's path where keys do not fit together."""
+    _check_words(topology)
     if not topology.models:
         raise UserMistake("the topology has no `models`", "add one; `- {}` serves the embedded model")
     names: dict[str, int] = {}
@@ -295,6 +297,46 @@ def check(topology: Topology) -> None:
                 "name one differently, or set `replicas` for several workers of one model",
             )
         names[model.served_name] = index
+
+
+#: Keys of `deploy` that are written into a unit or a batch script where nothing can be quoted.
+_WORDS = {"user": r"[\w.@-]+\$?", "partition": r"[\w.,@+:-]+", "time_limit": r"[\w:-]+"}
+
+
+def _check_words(topology: Topology) -> None:
+    """Refuses text that would become lines or options of its own in what `--render` writes."""
+    deploy = topology.deploy
+    for key, pattern in _WORDS.items():
+        value = getattr(deploy, key)
+        if value is not None and not re.fullmatch(pattern, value, re.ASCII):
+            raise UserMistake(
+                f"`{topology.key(f'deploy.{key}')}` must be one word of letters, digits and `.,@+:_-`, got"
+                f" {value!r}",
+                f"correct `deploy.{key}`",
+            )
+    texts = [
+        *(
+            (f"models[{at}].{key}", getattr(one, key))
+            for at, one in enumerate(topology.models)
+            for key in ("name", "path")
+        ),
+        *((f"gateways.{key}", getattr(topology.gateways, key)) for key in ("host", "api_key_file")),
+        ("mpi.hostfile", topology.mpi.hostfile),
+        *((f"deploy.{one.name}", getattr(deploy, one.name)) for one in fields(deploy)),
+    ]
+    for path, text in texts:
+        if isinstance(text, str) and any(unicodedata.category(one) == "Cc" for one in text):
+            raise UserMistake(
+                f"`{topology.key(path)}` contains a control character: {text!r}", f"take it out of `{path}`"
+            )
+    environments = [(f"models[{at}]", one.environment) for at, one in enumerate(topology.models)]
+    for where, pairs in (*environments, ("gateways", topology.gateways.environment)):
+        for name, _ in pairs:
+            if not re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII):
+                raise UserMistake(
+                    f"{name!r} in `{where}.environment` is not the name of an environment variable",
+                    "use letters, digits and underscores",
+                )
 
 
 def _check_model(model: Model, topology: Topology, index: int) -> None:

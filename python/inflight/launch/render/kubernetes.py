@@ -7,6 +7,7 @@ model, however many there are, by the name of its headless Service.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import Any
@@ -80,8 +81,8 @@ def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]
     container: dict[str, Any] = {
         "name": "worker",
         "image": deploy.image,
-        "command": [*launcher, "inflight"],
-        "args": list(worker_arguments(one, topology, host="0.0.0.0")),
+        "command": _literal([*launcher, "inflight"]),
+        "args": _literal(worker_arguments(one, topology, host="0.0.0.0")),
         "ports": [
             {"name": "grpc", "containerPort": GRPC_PORT},
             {"name": "metrics", "containerPort": METRICS_PORT},
@@ -142,7 +143,7 @@ def _gateway(topology: Topology, workers: list[str]) -> list[dict[str, Any]]:
         "name": "gateway",
         "image": deploy.gateway_image or deploy.image,
         "command": ["inflight"],
-        "args": list(arguments),
+        "args": _literal(arguments),
         "ports": [{"name": "http", "containerPort": HTTP_PORT}],
         "env": _variables(dict(gateways.environment)),
         "startupProbe": _http("/health/live", "http", failures=12),
@@ -222,7 +223,12 @@ def _pod(container: dict[str, Any], volumes: list[dict[str, Any]], grace_s: floa
 
 
 def _variables(environment: dict[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in environment.items()]
+    return [{"name": name, "value": value.replace("$", "$$")} for name, value in environment.items()]
+
+
+def _literal(words: Iterable[str]) -> list[str]:
+    """Kubernetes would put variables into `$(NAME)`; a `$$` is a `$`."""
+    return [word.replace("$", "$$") for word in words]
 
 
 def _leave(launcher: tuple[str, ...], grace_s: float) -> dict[str, Any]:

@@ -103,11 +103,21 @@ def _worker(one: Placed, topology: Topology) -> str:
 def _gateway(topology: Topology, port: int, workers: list[str], units: Iterable[str]) -> str:
     gateways = topology.gateways
     keys = None if gateways.api_key_file is None else "${CREDENTIALS_DIRECTORY}/api-keys"
+    if (gateways.api_key_file or "").endswith("\\"):
+        raise UserMistake(
+            f"`gateways.api_key_file` is `{gateways.api_key_file}`, and systemd joins a line that ends with a"
+            " backslash to the next one",
+            "rename the file",
+        )
     arguments = gateway_arguments(topology, workers, host=gateways.host, port=port, api_key_file=keys)
     command = _command([topology.deploy.executable, *arguments])
     lines = [
         *(f"Environment={_quoted(f'{name}={value}')}" for name, value in gateways.environment),
-        *([] if gateways.api_key_file is None else [f"LoadCredential=api-keys:{gateways.api_key_file}"]),
+        *(
+            []
+            if gateways.api_key_file is None
+            else [f"LoadCredential=api-keys:{_escaped(gateways.api_key_file)}"]
+        ),
         f"ExecStart={command}",
         f"TimeoutStopSec={gateway_grace_s(topology):g}",
         "KillMode=mixed",
@@ -130,7 +140,7 @@ def _unit(description: str, needs: list[str], service: list[str], topology: Topo
         else f"Restart=on-failure\nRestartSec={restart.first_wait_s:g}\nRestartPreventExitStatus=2"
     )
     return (
-        f"{HEADER}[Unit]\nDescription=Inflight {_escaped(description)}\nPartOf={TARGET}\n"
+        f"{HEADER}[Unit]\nDescription=Inflight {_shown(description)}\nPartOf={TARGET}\n"
         f"Wants=network-online.target\nAfter={after}\n"
         f"StartLimitIntervalSec={restart.forgiven_after_s:g}\nStartLimitBurst={restart.most + 1}\n\n"
         f"[Service]\nType=exec\nUser={topology.deploy.user}\n"
@@ -149,10 +159,15 @@ def _quoted(word: str, *, is_command: bool = False) -> str:
     word = _escaped(word)
     if is_command and "${CREDENTIALS_DIRECTORY}" not in word:
         word = word.replace("$", "$$")
-    if word and not any(character in word for character in " \t\"'\\;"):
+    if word and not any(character in word for character in " \t\n\"'\\;"):
         return word
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _shown(text: str) -> str:
+    """Text for people, on one line: a backslash at its end would join the next one to it."""
+    return " ".join(_escaped(text).replace("\\", "\\\\").split())
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%%").replace("\n", " ")
+    return text.replace("%", "%%")
