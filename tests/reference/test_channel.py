@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import socket
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from inflight.executors import ranks
 from inflight.executors.ranks import Job
-from inflight.executors.reference.parallel.channel import Door, FollowerChannel, LeaderChannel
+from inflight.executors.reference.parallel.channel import Address, Door, FollowerChannel, LeaderChannel
 from inflight.executors.reference.parallel.meeting import LOOPBACK, StoreMeeting
 
 HOST = "127.0.0.1"
@@ -155,3 +156,30 @@ def test_ranks_of_torchrun_find_rank_0(
     if master is not None:
         monkeypatch.setenv("MASTER_ADDR", master)
     assert Met().leader_host() == found
+
+
+class Store(dict[str, bytes]):
+    """As torch's: text goes in, bytes come out."""
+
+    def set(self, name: str, value: str | bytes) -> None:
+        self[name] = value.encode() if isinstance(value, str) else value
+
+
+def met_through(store: Store, rank: int) -> StoreMeeting:
+    meeting = StoreMeeting.__new__(StoreMeeting)
+    meeting.store, meeting._job, meeting._exchanged = store, Job(rank, 2, by_torchrun=True), 0
+    return meeting
+
+
+def test_ranks_exchange_values_through_a_store() -> None:
+    store = Store({"inflight/0/1": b"null"})
+    address = Address(7, b"\x00\xffsecret")
+    first = met_through(store, 0).exchange(address.to_json())
+    assert (Address.from_json(first[0]), first[1]) == (address, None)
+    assert met_through(store, 1).exchange(None) == first
+
+
+def test_nothing_from_a_store_is_unpickled() -> None:
+    store = Store({"inflight/0/1": pickle.dumps("host")})
+    with pytest.raises(ValueError, match=r"codec|Expecting"):
+        met_through(store, 0).exchange("host")

@@ -31,6 +31,16 @@ class Address:
     port: int
     secret: bytes
 
+    def to_json(self) -> list[Any]:
+        """As ranks exchange it."""
+        return [self.port, self.secret.hex()]
+
+    @classmethod
+    def from_json(cls, values: Any) -> Address:
+        """Errors: ValueError, TypeError for what `to_json` did not write."""
+        port, secret = values
+        return cls(int(port), bytes.fromhex(secret))
+
 
 class Door:
     """Where the other ranks join rank 0; open only until all have."""

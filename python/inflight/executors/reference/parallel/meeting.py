@@ -6,8 +6,8 @@ Owns the import of mpi4py, its errors in one sentence each, and the end of MPI. 
 from __future__ import annotations
 
 import atexit
+import json
 import os
-import pickle
 import socket
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Meeting(Protocol):
-    """What ranks tell each other before they compute."""
+    """What ranks exchange before they compute: values of JSON."""
 
     def exchange(self, value: Any) -> list[Any]:
         """Every rank's value, in order of rank."""
@@ -50,7 +50,10 @@ class MpiMeeting:
 
 
 class StoreMeeting:
-    """The ranks that torchrun started: they meet in its `torch.distributed.Store`."""
+    """The ranks that torchrun started: they meet in its `torch.distributed.Store`.
+
+    The store asks for no secret, so that nothing from it is unpickled.
+    """
 
     def __init__(self, job: Job) -> None:
         from torch import distributed
@@ -62,8 +65,8 @@ class StoreMeeting:
     def exchange(self, value: Any) -> list[Any]:
         name = f"inflight/{self._exchanged}"
         self._exchanged += 1
-        self.store.set(f"{name}/{self._job.rank}", pickle.dumps(value))
-        return [pickle.loads(self.store.get(f"{name}/{rank}")) for rank in range(self._job.size)]
+        self.store.set(f"{name}/{self._job.rank}", json.dumps(value))
+        return [json.loads(self.store.get(f"{name}/{rank}")) for rank in range(self._job.size)]
 
     def leader_host(self) -> str:
         # Not rank 0's own name: in a pod of Kubernetes, that means nothing to others.

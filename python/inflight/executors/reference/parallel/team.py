@@ -21,7 +21,7 @@ from inflight.executors.reference.config import ModelConfig
 from inflight.executors.reference.errors import OptionError
 
 from . import meeting
-from .channel import Door, FollowerChannel, LeaderChannel
+from .channel import Address, Door, FollowerChannel, LeaderChannel
 from .communicator import MpiCommunicator
 from .meeting import LOOPBACK, Meeting, MpiMeeting, StoreMeeting
 from .split import require_splittable
@@ -70,9 +70,9 @@ def _join(job: Job, met: Meeting) -> Team:
     host = met.leader_host()
     if job.rank == 0:
         door = Door(host if host == LOOPBACK else "")
-        met.exchange(door.address)
+        met.exchange(door.address.to_json())
         return Team(job, met, Leader(job, door.admit(job.size), isinstance(met, MpiMeeting)), None)
-    address = met.exchange(None)[0]
+    address = Address.from_json(met.exchange(None)[0])
     channel = FollowerChannel(host, address, job.rank)
     return Team(job, met, None, Follower(job, channel, isinstance(met, MpiMeeting)))
 
