@@ -137,6 +137,28 @@ def test_a_reload_fails_no_call_over_grpc(start: Start, tmp_path: Path) -> None:
     assert done.stdout == "worker.2 replaced worker\ngateway.2 replaced gateway\nall were replaced\n", done
 
 
+def test_a_reload_changes_the_number_of_workers_and_leaves_the_others(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    text = (
+        "models: [{executor: simulated, name: m, replicas: 1}]\ngateways: {port: 0}\ndrain: {worker_s: 3}\n"
+    )
+    path.write_text(text)
+    launched = start("launch", str(path))
+    launched.wait_until("all are ready", lambda: "Press Ctrl-C" in launched.log, START_S)
+    gateway = launched.address("http")
+    first = launched.descendants()
+    for replicas, said in (
+        (2, "worker-1 joined"),
+        (3, "worker-2 joined"),
+        (1, "worker-1 ended\nworker-2 ended"),
+    ):
+        path.write_text(text.replace("replicas: 1", f"replicas: {replicas}"))
+        done = command("launch", str(path), "--reload")
+        assert done.stdout.startswith(f"{said}\n"), done
+        assert total(gateway, "inflight_gateway_worker_up") == replicas
+        assert set(first) <= set(launched.descendants()), "what did not change was replaced"
+
+
 def test_a_reload_needs_a_launch_that_runs(tmp_path: Path) -> None:
     path = tmp_path / "topology.yaml"
     path.write_text(TWO_MODELS)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from inflight.launch.plan import LaunchPlan, ProcessSpec
-from inflight.launch.rollout import swaps
+from inflight.launch.plan import plan as make_plan
+from inflight.launch.rollout import Swap, swaps
 from inflight.launch.supervisor import Event, Exited, Line, ReloadRequested, StopRequested
 from inflight.launch.topology import Reload
+from inflight.launch.topology_file import parse
 from support.supervised import GATEWAY_UP, WORKER_UP, World
 
 FIRST = ProcessSpec(
@@ -184,6 +187,69 @@ def test_swaps_add_first_and_remove_last() -> None:
         ("worker-0.3", ("worker-0.4", "--grpc-port=0")),
         ("worker-1", None),
     ]
+
+
+def planned(text: str) -> LaunchPlan:
+    return make_plan(parse(text, Path("/srv")), worker_file="w")
+
+
+def made_of(pairs: Sequence[Swap]) -> list[tuple[str | None, str | None]]:
+    return [(pair.old.name if pair.old else None, pair.new.name if pair.new else None) for pair in pairs]
+
+
+ONE = "models: [{executor: simulated}]"
+TWO = "models: [{executor: simulated, replicas: 2}]"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (ONE, TWO, [(None, "worker-1")]),
+        (TWO, ONE, [("worker-1", None)]),
+        (TWO, TWO.replace("2", "3"), [(None, "worker-2")]),
+        (ONE, ONE, [("worker", "worker.2")]),
+        (ONE, f"{TWO}\nreload: {{workers: always}}", [(None, "worker-1"), ("worker", "worker-0.2")]),
+        (ONE, TWO.replace("}", ", device: cpu}"), [(None, "worker-1"), ("worker", "worker-0.2")]),
+        # One more model changes the names of all, and the free ports of those behind it.
+        (
+            ONE,
+            "models: [{name: a, replicas: 2}, {executor: simulated}]",
+            [(None, "worker-a-0"), (None, "worker-a-1")],
+        ),
+        # Another model under a name that the old one's worker has until it is gone.
+        (ONE, "models: [{name: a}]", [(None, "worker.2"), ("worker", None)]),
+        (
+            ONE,
+            f"{ONE}\ngateways: {{replicas: 2, port: 9000}}",
+            [("worker", "worker.2"), (None, "gateway-1"), ("gateway", "gateway-0.2")],
+        ),
+    ],
+)
+def test_a_worker_keeps_its_place_and_only_what_changed_is_replaced(
+    before: str, after: str, expected: list[tuple[str | None, str | None]]
+) -> None:
+    wanted = planned(after)
+    assert made_of(swaps(planned(before).processes, wanted, wanted.reload)) == expected
+
+
+def test_an_added_worker_takes_no_port_that_a_running_one_has() -> None:
+    """Neither over many reloads, in which numbers that are left open move."""
+    running = list(planned(ONE).processes)
+    for replicas in (2, 3, 1, 2, 1, 3):
+        more = f"models: [{{name: a, replicas: {replicas}}}, {{executor: simulated, replicas: {replicas}}}]"
+        wanted = planned(more)
+        for pair in swaps(running, wanted, wanted.reload):
+            if pair.new is not None:
+                running.append(pair.new)
+                ports = [
+                    one for spec in running for one in spec.arguments if "-port=" in one and "=0" not in one
+                ]
+                numbers = [port.partition("=")[2] for port in ports]
+                assert len(set(numbers)) == len(numbers), ports
+            if pair.old is not None:
+                running.remove(pair.old)
+            assert len({spec.name for spec in running}) == len(running)
+        assert len(running) == 2 * replicas + 1
 
 
 OTHER = replace(GATEWAY, arguments=(*GATEWAY.arguments, "--threads=2"))

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     "--reload",
     "is_reload",
     is_flag=True,
-    help="Replace the workers of the running `inflight launch` of this file, and gateways that have changed,"
-    " one after the other, by what the file says now; no request fails",
+    help="Replace what has changed in the running `inflight launch` of this file, one after the other, by"
+    " what the file says now; all workers where none has changed; no request fails",
 )
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Directory for `--render`")
 @click.pass_context

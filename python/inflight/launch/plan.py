@@ -62,6 +62,11 @@ class ProcessSpec:
     restart_port: str | None = None
     #: What starts it, such as mpirun and its arguments.
     launcher: tuple[str, ...] = ()
+    #: What it is in the topology, such as the second replica of a model. Its name may change with the number
+    #: of replicas and models; this does not.
+    place: str = ""
+    #: The arguments that the topology asks for: all but the ports that it leaves open.
+    asked: tuple[str, ...] = ()
 
     def resolve(self, addresses: Mapping[str, str]) -> tuple[str, ...]:
         """The arguments with every address put in."""
@@ -331,9 +336,13 @@ def _worker(one: Placed, topology: Topology, *, as_root: bool) -> ProcessSpec:
     if one.model.world_size > 1 and topology.mpi.implementation == "mpich":
         # mpi4py would load Open MPI, and every rank would be alone.
         environment = {"MPI4PY_MPIABI": "mpich"} | environment
+    arguments = worker_arguments(one, topology)
+    is_open = {"--grpc-port": one.model.grpc_port is None, "--metrics-port": one.model.metrics_port is None}
     return ProcessSpec(
         name=one.name,
-        arguments=worker_arguments(one, topology),
+        arguments=arguments,
+        place=f"{one.model.served_name}/{one.replica}",
+        asked=tuple(argument for argument in arguments if not is_open.get(argument.partition("=")[0])),
         environment=environment,
         stop_grace_s=worker_grace_s(topology),
         restart_port="--grpc-port",
@@ -347,6 +356,7 @@ def _gateway(
     gateways = topology.gateways
     return ProcessSpec(
         name="gateway" if gateways.replicas == 1 else f"gateway-{number}",
+        place=f"gateway/{number}",
         arguments=gateway_arguments(
             topology,
             ["{" + name + "}" for name in workers] if worker_file is None else [worker_file],

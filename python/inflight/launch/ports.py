@@ -60,7 +60,7 @@ def _wanted(spec: ProcessSpec) -> Iterator[tuple[str, int, str, tuple[str, str]]
     for option in PORT_OPTIONS:
         port = given.get(option, "")
         if port.isdigit():
-            name = spec.name.partition(".")[0]
+            name = spec.place or spec.name.partition(".")[0]
             yield host, int(port), option, (host, port if int(port) else f"{name} {option}")
 
 

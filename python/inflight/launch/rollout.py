@@ -29,6 +29,8 @@ JOIN_WITHIN_S = 120.0
 GATEWAY_WITHIN_S = 25.0
 #: Separates a worker's name from the number of its successor; part of no name in a plan.
 GENERATION = "."
+#: The options of a worker with its ports.
+PORTS = ("--grpc-port=", "--metrics-port=")
 
 
 class Crew(Protocol):
@@ -97,52 +99,94 @@ def base_name(name: str) -> str:
 
 def swaps(running: Sequence[ProcessSpec], plan: LaunchPlan, reload: Reload) -> tuple[Swap, ...]:
     """How the `running` processes become those of `plan`. First workers, then gateways; of each, what is new
-    first and what is no longer wanted last. A gateway that would be the same stays, unless `reload` wants all
-    replaced.
+    first and what is no longer wanted last. What would be the same stays, unless `reload` wants all replaced;
+    where no worker would change, all are replaced: that is what a reload is asked for then.
     """
     workers = _pairs(running, plan, is_gateway=False, has_old_ports=reload.order == "stop-first")
+    changed = workers if reload.workers == "always" else [pair for pair in workers if not _is_same(pair)]
     gateways = _pairs(running, plan, is_gateway=True, has_old_ports=True)
     replaces_all = reload.gateways == "always"
-    return (*workers, *(pair for pair in gateways if replaces_all or not _is_same(pair)))
+    return (*(changed or workers), *(pair for pair in gateways if replaces_all or not _is_same(pair)))
 
 
 def _pairs(
     running: Sequence[ProcessSpec], plan: LaunchPlan, *, is_gateway: bool, has_old_ports: bool
-) -> Iterator[Swap]:
-    old = {base_name(spec.name): spec for spec in running if _is_gateway(spec) == is_gateway}
-    new = {spec.name: spec for spec in plan.processes if _is_gateway(spec) == is_gateway}
-    yield from (Swap(None, spec) for name, spec in new.items() if name not in old)
-    for name, spec in new.items():
-        if name in old:
-            yield Swap(old[name], _successor(spec, old[name], has_old_ports=has_old_ports))
-    yield from (Swap(spec, None) for name, spec in old.items() if name not in new)
+) -> list[Swap]:
+    old = {_place(spec): spec for spec in running if _is_gateway(spec) == is_gateway}
+    new = {_place(spec): spec for spec in plan.processes if _is_gateway(spec) == is_gateway}
+    taken = {spec.name for spec in running}
+    added = []
+    for place, spec in new.items():
+        if place not in old:
+            name = _free_name(spec.name, 1, taken)
+            taken.add(name)
+            added.append(Swap(None, replace(_with_free_ports(spec, running), name=name)))
+    kept = [
+        Swap(old[place], _successor(spec, old[place], taken, has_old_ports=has_old_ports))
+        for place, spec in new.items()
+        if place in old
+    ]
+    return [*added, *kept, *(Swap(spec, None) for place, spec in old.items() if place not in new)]
+
+
+def _place(spec: ProcessSpec) -> str:
+    return spec.place or base_name(spec.name)
+
+
+def _free_name(name: str, generation: int, taken: set[str]) -> str:
+    """A name that no process has: one that runs may have got it when the topology had other models."""
+    while True:
+        found = name if generation == 1 else f"{name}{GENERATION}{generation}"
+        if found not in taken:
+            return found
+        generation += 1
+
+
+def _with_free_ports(spec: ProcessSpec, running: Sequence[ProcessSpec]) -> ProcessSpec:
+    """A number that the topology leaves open may be one that another worker was started with."""
+    used = {argument for one in running for argument in one.arguments if argument.startswith(PORTS)}
+    numbers = {argument.partition("=")[2] for argument in used}
+    return replace(
+        spec,
+        arguments=tuple(
+            f"{argument.partition('=')[0]}=0"
+            if argument.startswith(PORTS)
+            and argument not in (spec.asked or spec.arguments)
+            and argument.partition("=")[2] in numbers
+            else argument
+            for argument in spec.arguments
+        ),
+    )
 
 
 def _is_same(pair: Swap) -> bool:
-    return (
-        pair.old is not None
-        and pair.new is not None
-        and pair.old.arguments == pair.new.arguments
-        and dict(pair.old.environment) == dict(pair.new.environment)
-    )
+    old, new = pair.old, pair.new
+    if old is None or new is None or dict(old.environment) != dict(new.environment):
+        return False
+    if pair.is_gateway:
+        return old.arguments == new.arguments
+    return bool(new.asked) and old.asked == new.asked and old.launcher == new.launcher
 
 
 def _is_gateway(spec: ProcessSpec) -> bool:
     return spec.ready_path is not None
 
 
-def _successor(spec: ProcessSpec, old: ProcessSpec, *, has_old_ports: bool) -> ProcessSpec:
+def _successor(spec: ProcessSpec, old: ProcessSpec, taken: set[str], *, has_old_ports: bool) -> ProcessSpec:
     generation = int(old.name.partition(GENERATION)[2] or 1) + 1
-    arguments = spec.arguments
-    if not has_old_ports:
-        # The old one has the numbers of the plan.
-        arguments = tuple(
-            f"{argument.partition('=')[0]}=0"
-            if argument.startswith(("--grpc-port=", "--metrics-port="))
-            else argument
-            for argument in arguments
-        )
-    return replace(spec, name=f"{spec.name}{GENERATION}{generation}", arguments=arguments)
+    # Those that the topology leaves open stay as they are; the old one has the numbers of the plan.
+    had = {argument.partition("=")[0]: argument for argument in old.arguments if argument.startswith(PORTS)}
+    arguments = []
+    for argument in spec.arguments:
+        option = argument.partition("=")[0]
+        if not argument.startswith(PORTS) or _is_gateway(spec):
+            arguments.append(argument)
+        elif not has_old_ports:
+            arguments.append(f"{option}=0")
+        else:
+            is_open = argument not in (spec.asked or spec.arguments)
+            arguments.append(had.get(option, argument) if is_open else argument)
+    return replace(spec, name=_free_name(spec.name, generation, taken), arguments=tuple(arguments))
 
 
 class Rollout:

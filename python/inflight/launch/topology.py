@@ -202,6 +202,13 @@ class Reload:
         default=300.0,
         minimum=0,
     )
+    workers: str = option(
+        "choice",
+        "Which workers are replaced. `changed`: those with other arguments or environment; all of them if the"
+        " file changes none, for new weights or a new version of the package. `always`: all",
+        default="changed",
+        choices=("changed", "always"),
+    )
     gateways: str = option(
         "choice",
         "Which gateways are replaced. `changed`: those with other arguments or environment. `always`: all,"
