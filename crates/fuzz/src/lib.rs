@@ -222,6 +222,7 @@ pub fn answer(data: &[u8]) {
         tools: (options & 1 == 1).then(|| known.into()),
         is_reasoning_open: options & 2 == 2,
         max_calls: usize::from(options / 4 % 4),
+        holds_calls: options & 16 == 16,
     };
     let text = String::from_utf8_lossy(text);
     let whole = read_answer(format, &options, &text, usize::MAX);
@@ -282,6 +283,10 @@ fn read_answer(format: Format, options: &ParserOptions, text: &str, size: usize)
         }
     }
     assert_eq!(ended, answer.2.len(), "every call ends");
+    assert!(
+        !options.holds_calls || answer.2.iter().all(|call| call.2),
+        "a held call is whole"
+    );
     assert!(answer.2.len() <= options.max_calls);
     answer
 }

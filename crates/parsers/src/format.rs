@@ -126,13 +126,25 @@ impl ToolFormat {
         }
     }
 
-    /// The special tokens that start a call, and so end reasoning that was not closed.
+    /// The special tokens that start a call. No text holds them, so they end reasoning that was not closed, whatever
+    /// follows.
     pub(crate) const fn call_tokens(self) -> &'static [&'static str] {
         match self {
             Self::DeepseekV3 | Self::DeepseekV31 => formats::sections::DEEPSEEK_STARTS,
             Self::KimiK2 => formats::sections::KIMI_STARTS,
             Self::Mistral => formats::mistral::STARTS,
-            // Text that prose may hold, or no token at all.
+            _ => &[],
+        }
+    }
+
+    /// The marks that announce a call, but that text about calls may hold too: they end reasoning if a call follows.
+    pub(crate) const fn call_marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => formats::hermes::STARTS,
+            Self::Qwen3Coder => formats::qwen_coder::STARTS,
+            Self::Glm45 => formats::glm::STARTS,
+            Self::Llama3Json => formats::llama_json::STARTS,
+            Self::Pythonic => formats::pythonic::STARTS,
             _ => &[],
         }
     }

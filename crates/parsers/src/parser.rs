@@ -7,7 +7,7 @@ use crate::deltas::Deltas;
 use crate::format::Format;
 use crate::formats::Machine;
 use crate::reasoning::TagParser;
-use crate::sink::{Answer, Sink};
+use crate::sink::{Answer, Attempt, Sink};
 use crate::tools::Tools;
 
 /// What a parser needs to know about the request.
@@ -20,6 +20,9 @@ pub struct ParserOptions {
     pub is_reasoning_open: bool,
     /// Calls that one answer may hold; what comes after them is content.
     pub max_calls: usize,
+    /// Whether a call is held until it is whole. Then one that turns out malformed, or that the end of the answer
+    /// cuts, is content and was never a call. For answers in one piece: in a stream, arguments would come late.
+    pub holds_calls: bool,
 }
 
 impl Default for ParserOptions {
@@ -29,6 +32,7 @@ impl Default for ParserOptions {
             tools: None,
             is_reasoning_open: false,
             max_calls: 128,
+            holds_calls: false,
         }
     }
 }
@@ -39,6 +43,7 @@ impl Default for ParserOptions {
 /// markers passes through at the cost of one search per piece.
 #[derive(Clone, Debug)]
 pub struct AnswerParser {
+    format: Format,
     /// The reasoning, while the answer is in it or before it.
     reasoning: Option<TagParser>,
     machine: Machine,
@@ -52,9 +57,10 @@ impl AnswerParser {
     pub fn new(format: Format, options: ParserOptions) -> Self {
         let is_open = options.is_reasoning_open;
         Self {
+            format,
             reasoning: TagParser::new(format, is_open),
             machine: Machine::new(format, is_open),
-            answer: Answer::new(options.tools, options.max_calls),
+            answer: Answer::new(options.tools, options.max_calls, options.holds_calls),
             held: String::new(),
         }
     }
@@ -78,8 +84,11 @@ impl AnswerParser {
         let held = std::mem::take(&mut self.held);
         let mut sink = Sink::new(&mut self.answer, out);
         match &mut self.reasoning {
-            Some(reasoning) => reasoning.finish(&held, &mut sink),
-            None => self.machine.finish(&held, &mut sink),
+            Some(reasoning) if !reasoning.is_at_call() => reasoning.finish(&held, &mut sink),
+            _ => {
+                self.machine.finish(&held, &mut sink);
+                sink.settle(&held);
+            }
         }
         sink.finish();
     }
@@ -88,17 +97,51 @@ impl AnswerParser {
     fn take(&mut self, text: &str, out: &mut Deltas) -> usize {
         let mut sink = Sink::new(&mut self.answer, out);
         let mut position = 0;
+        // Where the reasoning's closing tag is, once that matters.
+        let mut close = None;
         loop {
             let rest = crate::split(text, position).1;
             let taken = match &mut self.reasoning {
+                None => {
+                    let taken = self.machine.take(rest, &mut sink);
+                    sink.settle(crate::split(rest, taken.unwrap_or(0)).0);
+                    taken
+                }
+                Some(reasoning) if reasoning.is_at_call() => {
+                    let (end, is_whole) = *close.get_or_insert_with(|| {
+                        let (length, is_whole) = reasoning.before_close(rest);
+                        (position + length, is_whole)
+                    });
+                    // No call that has not begun reaches beyond the closing tag.
+                    let shown = crate::split(rest, end.saturating_sub(position)).0;
+                    let mut taken = self.machine.take(shown, &mut sink);
+                    if taken.is_none() && is_whole {
+                        sink.give_up();
+                        sink.content(shown);
+                        taken = Some(shown.len());
+                    }
+                    sink.settle(crate::split(rest, taken.unwrap_or(0)).0);
+                    match sink.attempt() {
+                        Attempt::Open => {}
+                        Attempt::Failed => {
+                            sink.end_attempt();
+                            reasoning.resume();
+                            self.machine = Machine::new(self.format, false);
+                        }
+                        Attempt::None => self.reasoning = None,
+                    }
+                    taken
+                }
                 Some(reasoning) => {
                     let taken = reasoning.take(rest, &mut sink);
+                    if reasoning.is_at_call() {
+                        sink.begin_attempt();
+                    }
                     if reasoning.is_over() {
                         self.reasoning = None;
                     }
                     taken
                 }
-                None => self.machine.take(rest, &mut sink),
             };
             match taken {
                 Some(count) => position += count,

@@ -1,8 +1,8 @@
 //! Reasoning between tags. Owns where reasoning starts and ends; which tags there are is in `format`.
 //!
 //! An opening tag counts only at the start of the answer: text that mentions one later is text. Reasoning that the
-//! prompt opened may open again. It ends at its closing tag, or where a call starts with a special token, which no
-//! prose holds: some models forget the tag then.
+//! prompt opened may open again. It ends at its closing tag, or where a call starts: some models forget the tag then.
+//! A special token that starts calls is enough. Of any other mark, the tool format decides whether a call follows.
 
 use crate::format::Format;
 use crate::is_space;
@@ -20,8 +20,10 @@ pub(crate) struct Tags {
 #[derive(Clone, Debug)]
 pub(crate) struct TagParser {
     tags: Tags,
-    /// What ends the reasoning: its closing tags, then the markers that start a call.
+    /// What ends the reasoning: its closing tags, then the markers that start a call, then those that may.
     ends: Vec<&'static str>,
+    /// How many of them end it for certain.
+    certain: usize,
     state: State,
 }
 
@@ -32,6 +34,8 @@ enum State {
         is_open: bool,
     },
     Inside,
+    /// At a mark that may start a call.
+    AtCall,
     Over,
 }
 
@@ -40,9 +44,12 @@ impl TagParser {
     pub(crate) fn new(format: Format, is_open: bool) -> Option<Self> {
         let tags = format.reasoning?.tags().filter(|_| !format.is_harmony())?;
         let calls = format.tools.map_or(&[][..], |tools| tools.call_tokens());
+        let marks = format.tools.map_or(&[][..], |tools| tools.call_marks());
+        let ends = tags.close.iter().chain(calls).chain(marks);
         Some(Self {
             tags,
-            ends: tags.close.iter().chain(calls).copied().collect(),
+            ends: ends.copied().collect(),
+            certain: tags.close.len() + calls.len(),
             state: State::Start { is_open },
         })
     }
@@ -52,12 +59,31 @@ impl TagParser {
         self.state == State::Over
     }
 
+    /// Whether the tool format has to decide whether a call ends the reasoning here.
+    pub(crate) fn is_at_call(&self) -> bool {
+        self.state == State::AtCall
+    }
+
+    /// No call came: what was read for it was reasoning, which goes on.
+    pub(crate) fn resume(&mut self) {
+        self.state = State::Inside;
+    }
+
+    /// The length of the text before the closing tag, and whether the tag is whole.
+    pub(crate) fn before_close(&self, text: &str) -> (usize, bool) {
+        match find(text, self.tags.close) {
+            Found::Whole { at, .. } => (at, true),
+            Found::Partial { at } => (at, false),
+            Found::Nowhere => (text.len(), false),
+        }
+    }
+
     /// Takes what can be decided from the start of `text`: its length, or `None` if more text is needed.
     pub(crate) fn take(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         match self.state {
             State::Start { is_open } => self.start(text, is_open, sink),
             State::Inside => self.inside(text, sink),
-            State::Over => Some(0),
+            State::AtCall | State::Over => Some(0),
         }
     }
 
@@ -101,6 +127,10 @@ impl TagParser {
         let Some(marker) = marker else {
             return Some(before);
         };
+        if marker >= self.certain {
+            self.state = State::AtCall;
+            return Some(before);
+        }
         sink.end_reasoning();
         self.state = State::Over;
         // A marker that starts a call is left to the tool format.

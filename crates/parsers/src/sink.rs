@@ -1,5 +1,5 @@
 //! Where the state machines put what they found. Owns the rules that all formats share: which white space is
-//! formatting, what an undecided call becomes, the numbers of calls and the bound on them.
+//! formatting, what an undecided or broken call becomes, the numbers of calls and the bound on them.
 
 use std::sync::Arc;
 
@@ -17,8 +17,16 @@ pub(crate) struct Answer {
     space: String,
     /// What was read of a call that has not begun yet.
     undecided: String,
+    /// Whether reasoning goes on unless a call begins.
+    attempt: Attempt,
     calls: usize,
     is_call_open: bool,
+    /// Whether calls are held until they are whole.
+    holds_calls: bool,
+    /// The open call, where it is held.
+    held: Option<Box<HeldCall>>,
+    /// The text of a held call that turned out malformed; the present step's text is still missing.
+    broken: Option<String>,
     /// Whether what is held stands behind a whole call and belongs to it.
     is_behind_call: bool,
     has_content: bool,
@@ -43,16 +51,43 @@ enum Edge {
     Call,
 }
 
+/// What became of a mark within reasoning that may start a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// There is none, or a call has begun, which ended the reasoning.
+    None,
+    /// Not decided.
+    Open,
+    /// No call came.
+    Failed,
+}
+
+/// A call that is held until it is whole, and what there was before it.
+#[derive(Clone, Debug)]
+struct HeldCall {
+    id: Option<String>,
+    name: String,
+    arguments: String,
+    /// All of the call as the model wrote it.
+    text: String,
+    edge: Edge,
+    space: String,
+}
+
 impl Answer {
-    pub(crate) fn new(tools: Option<Arc<Tools>>, max_calls: usize) -> Self {
+    pub(crate) fn new(tools: Option<Arc<Tools>>, max_calls: usize, holds_calls: bool) -> Self {
         Self {
             tools,
             max_calls,
             edge: Edge::Start,
             space: String::new(),
             undecided: String::new(),
+            attempt: Attempt::None,
             calls: 0,
             is_call_open: false,
+            holds_calls,
+            held: None,
+            broken: None,
             is_behind_call: false,
             has_content: false,
             has_reasoning: false,
@@ -78,6 +113,9 @@ impl<'a> Sink<'a> {
 
     /// Adds content.
     pub(crate) fn content(&mut self, text: &str) {
+        if self.answer.attempt != Attempt::None {
+            return self.reasoning(text);
+        }
         let answer = &mut *self.answer;
         if answer.edge == Edge::Content {
             return self.out.content(text);
@@ -157,6 +195,20 @@ impl<'a> Sink<'a> {
         self.answer.edge = Edge::ReasoningEnd;
     }
 
+    /// From here on the text is read for a call, and is reasoning unless one begins.
+    pub(crate) fn begin_attempt(&mut self) {
+        self.answer.attempt = Attempt::Open;
+    }
+
+    pub(crate) fn attempt(&self) -> Attempt {
+        self.answer.attempt
+    }
+
+    /// The text is read for reasoning again.
+    pub(crate) fn end_attempt(&mut self) {
+        self.answer.attempt = Attempt::None;
+    }
+
     /// Keeps a marker, a name or a header of a call that has not begun; these are short.
     pub(crate) fn hold_token(&mut self, token: &str) {
         self.answer.undecided.push_str(token);
@@ -193,6 +245,19 @@ impl<'a> Sink<'a> {
         self.content(&held);
         self.answer.undecided = held;
         self.answer.undecided.clear();
+        if self.answer.attempt == Attempt::Open {
+            self.answer.attempt = Attempt::Failed;
+        }
+    }
+
+    /// Ends a step that read this text. It belongs to a held call if one is open, or if one broke within it.
+    pub(crate) fn settle(&mut self, step: &str) {
+        if let Some(mut text) = self.answer.broken.take() {
+            text.push_str(step);
+            self.content(&text);
+        } else if let Some(held) = &mut self.answer.held {
+            held.text.push_str(step);
+        }
     }
 
     /// Whether a call of this name may begin.
@@ -209,27 +274,65 @@ impl<'a> Sink<'a> {
     /// Begins a call; what was held was part of it. An open call ends first.
     pub(crate) fn begin(&mut self, id: Option<&str>, name: &str) {
         self.end(false);
-        self.answer.space.clear();
-        self.answer.undecided.clear();
-        self.answer.edge = Edge::Call;
-        self.answer.is_call_open = true;
-        self.out.begin(self.answer.calls, id, name);
-        self.answer.calls += 1;
+        if self.answer.attempt != Attempt::None {
+            self.answer.attempt = Attempt::None;
+            self.end_reasoning();
+        }
+        let answer = &mut *self.answer;
+        if answer.holds_calls {
+            answer.held = Some(Box::new(HeldCall {
+                id: id.map(str::to_owned),
+                name: name.to_owned(),
+                arguments: String::new(),
+                text: std::mem::take(&mut answer.undecided),
+                edge: answer.edge,
+                space: std::mem::take(&mut answer.space),
+            }));
+        } else {
+            self.out.begin(answer.calls, id, name);
+        }
+        answer.space.clear();
+        answer.undecided.clear();
+        answer.edge = Edge::Call;
+        answer.is_call_open = true;
+        answer.calls += 1;
     }
 
     /// Adds to the arguments of the open call.
     pub(crate) fn arguments(&mut self, json: &str) {
-        if self.answer.is_call_open {
+        if let Some(held) = &mut self.answer.held {
+            held.arguments.push_str(json);
+        } else if self.answer.is_call_open {
             self.out.arguments(self.answer.calls - 1, json);
         }
     }
 
     /// Ends the open call, if there is one.
     pub(crate) fn end(&mut self, is_complete: bool) {
-        if std::mem::take(&mut self.answer.is_call_open) {
-            self.out.end(self.answer.calls - 1, is_complete);
-            self.answer.is_behind_call = is_complete;
+        let answer = &mut *self.answer;
+        if !std::mem::take(&mut answer.is_call_open) {
+            return;
         }
+        answer.is_behind_call = is_complete;
+        match answer.held.take() {
+            Some(held) if !is_complete => {
+                // It was never a call.
+                answer.calls -= 1;
+                answer.space = held.space;
+                if answer.edge != Edge::ContentEnd {
+                    answer.edge = held.edge;
+                }
+                answer.broken = Some(held.text);
+                return;
+            }
+            Some(held) => {
+                let index = answer.calls - 1;
+                self.out.begin(index, held.id.as_deref(), &held.name);
+                self.out.arguments(index, &held.arguments);
+            }
+            None => {}
+        }
+        self.out.end(answer.calls - 1, is_complete);
     }
 
     /// Whether a whole call came last, and what may still belong to it has not all come.

@@ -16,6 +16,9 @@ const VALUE_END: &str = "</arg_value>";
 
 pub(crate) const SPECIAL: &[&str] = &[OPEN, CLOSE, KEY, KEY_END, VALUE, VALUE_END];
 
+/// What announces a call.
+pub(crate) const STARTS: &[&str] = &[OPEN];
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Glm {
     state: State,

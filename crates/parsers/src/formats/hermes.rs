@@ -12,6 +12,9 @@ const CLOSE: &str = "</tool_call>";
 
 pub(crate) const SPECIAL: &[&str] = &[OPEN, CLOSE];
 
+/// What announces a call.
+pub(crate) const STARTS: &[&str] = &[OPEN];
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hermes {
     state: State,

@@ -15,6 +15,9 @@ const TAG: &str = "<|python_tag|>";
 
 pub(crate) const SPECIAL: &[&str] = &[TAG];
 
+/// What announces a call; one without the tag is not looked for within reasoning.
+pub(crate) const STARTS: &[&str] = &[TAG];
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LlamaJson {
     state: State,

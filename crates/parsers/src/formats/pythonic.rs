@@ -17,6 +17,9 @@ const CLOSE: [&str; 2] = ["<|python_end|>", "<|tool_call_end|>"];
 
 pub(crate) const SPECIAL: &[&str] = &[OPEN[0], OPEN[1], CLOSE[0], CLOSE[1]];
 
+/// What announces a list of calls; one without the token is not looked for within reasoning.
+pub(crate) const STARTS: &[&str] = &OPEN;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pythonic {
     state: State,

@@ -19,6 +19,9 @@ const PARAMETER_ENDS: [&str; 2] = ["\n</parameter>", "</parameter>"];
 
 pub(crate) const SPECIAL: &[&str] = &[OPEN[0], OPEN[1], CLOSE[0], CLOSE[1]];
 
+/// What announces a call.
+pub(crate) const STARTS: &[&str] = &[OPEN[0], OPEN[1], FUNCTION];
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QwenCoder {
     state: State,
@@ -49,10 +52,9 @@ impl QwenCoder {
         }
         match std::mem::take(&mut self.state) {
             State::Text => {
-                let markers = [OPEN[0], OPEN[1], FUNCTION];
-                let (marker, taken) = text_until(text, &markers, sink)?;
+                let (marker, taken) = text_until(text, STARTS, sink)?;
                 if let Some(marker) = marker {
-                    sink.hold_token(markers.get(marker).copied().unwrap_or_default());
+                    sink.hold_token(STARTS.get(marker).copied().unwrap_or_default());
                     self.state = match OPEN.get(marker) {
                         Some(_) => State::Open { is_first: true },
                         None => State::Name,

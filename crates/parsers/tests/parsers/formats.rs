@@ -753,6 +753,180 @@ fn other_reasoning() {
 }
 
 #[test]
+fn a_call_ends_reasoning_that_was_not_closed() {
+    for (tools, call) in [
+        (
+            ToolFormat::Hermes,
+            "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>",
+        ),
+        (
+            ToolFormat::Qwen3Coder,
+            "<tool_call>\n<function=time>\n</function>\n</tool_call>",
+        ),
+        (ToolFormat::Qwen3Coder, "<function=time></function>"),
+        (ToolFormat::Glm45, "<tool_call>time</tool_call>"),
+        (
+            ToolFormat::Llama3Json,
+            "<|python_tag|>{\"name\": \"time\", \"parameters\": {}}",
+        ),
+        (
+            ToolFormat::Pythonic,
+            "<|tool_call_start|>[time()]<|tool_call_end|>",
+        ),
+    ] {
+        let format = Format {
+            tools: Some(tools),
+            reasoning: Some(ReasoningFormat::Think),
+        };
+        for is_reasoning_open in [false, true] {
+            for holds_calls in [false, true] {
+                let options = ParserOptions {
+                    is_reasoning_open,
+                    holds_calls,
+                    ..options()
+                };
+                let table = [
+                    (format!("<think>I look.\n{call}"), "I look.||time({})"),
+                    (format!("<think>{call} so"), "| so|time({})"),
+                    (format!("<think>a</think>b {call}"), "a|b |time({})"),
+                ];
+                for (text, expected) in &table {
+                    check(format, &options, &[(text, expected)]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mark_within_reasoning_that_no_call_follows_is_reasoning() {
+    let hermes = Format {
+        tools: Some(ToolFormat::Hermes),
+        reasoning: Some(ReasoningFormat::Think),
+    };
+    let coder = Format {
+        tools: Some(ToolFormat::Qwen3Coder),
+        ..hermes
+    };
+    let call = "<tool_call>{\"name\": \"time\"}</tool_call>";
+    let table = [
+        (
+            "<think>Write <tool_call> {\"name\": <name>} or <tool_call>.\n</think>b",
+            "Write <tool_call> {\"name\": <name>} or <tool_call>.|b|",
+        ),
+        (
+            "<think><tool_call>{\"name\": \"nobody\"}</think>b",
+            "<tool_call>{\"name\": \"nobody\"}|b|",
+        ),
+        // A call that has not begun does not hide the closing tag.
+        (
+            "<think><tool_call>{\"arguments\": {\"a\": \"</think>b\"}",
+            "<tool_call>{\"arguments\": {\"a\": \"|b\"}|",
+        ),
+        ("<think>a <tool_call>\n</think>\n\nb", "a <tool_call>|b|"),
+        ("<think>a <tool_call></thi", "a <tool_call></thi||"),
+        (
+            "<think>a <tool_call> {\"name\"",
+            "a <tool_call> {\"name\"||",
+        ),
+        ("<think>a <tool", "a <tool||"),
+    ];
+    check(hermes, &options(), &table);
+    let text = format!("<think><tool_call>{call}");
+    check(hermes, &options(), &[(&text, "<tool_call>||time({})")]);
+    let table = [(
+        "<think><tool_call> or <function=name>, a <function=time a></think><function=time></function>",
+        "<tool_call> or <function=name>, a <function=time a>||time({})",
+    )];
+    check(coder, &options(), &table);
+}
+
+#[test]
+fn a_held_call_that_breaks_is_content() {
+    let options = ParserOptions {
+        holds_calls: true,
+        ..options()
+    };
+    for (tools, texts) in [
+        (
+            ToolFormat::Hermes,
+            &[
+                "\n<tool_call>{\"name\": \"time\", \"arguments\": {\"a\": 1,}}</tool_call> so ",
+                "a <tool_call>{\"name\": \"time\", \"arguments\": {\"a\": \"\\u00",
+                "<tool_call>{\"name\": \"time\", \"arguments\": {",
+            ][..],
+        ),
+        (
+            ToolFormat::Qwen3Coder,
+            &[
+                "<tool_call><function=time><parameter=a>b</par",
+                "<tool_call>\n<function=time>\nwhat</function>",
+            ],
+        ),
+        (
+            ToolFormat::Glm45,
+            &["<tool_call>weather<arg_key>city</arg_key>x</tool_call>"],
+        ),
+        (
+            ToolFormat::Llama3Json,
+            &["{\"name\": \"time\", \"parameters\": {invalid json}"],
+        ),
+        (
+            ToolFormat::Pythonic,
+            &["[time(a=b)]", "[time(a=1, 2)]", "\n [ time( a = \"b"],
+        ),
+        (
+            ToolFormat::Mistral,
+            &[
+                "[TOOL_CALLS]time[ARGS]{]",
+                "[TOOL_CALLS] [{\"name\": \"time\", \"arguments\": {]",
+            ],
+        ),
+        (
+            ToolFormat::DeepseekV3,
+            &["<｜tool▁call▁begin｜>function<｜tool▁sep｜>time\n```json\n{\"a\":\n```"],
+        ),
+        (
+            ToolFormat::KimiK2,
+            &["<|tool_call_begin|>functions.time:0 <|tool_call_argument_begin|> {x}"],
+        ),
+    ] {
+        for text in texts {
+            let format = only_tools(tools);
+            check(format, &options, &[(text, &format!("|{text}|"))]);
+        }
+    }
+    // Whole calls before and behind it are calls, numbered without a gap.
+    let whole = "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\": 1}}</tool_call>";
+    let broken = "<tool_call>{\"name\": \"time\", \"arguments\": {1}}</tool_call>";
+    let expected = format!("|{broken}|time({{\"a\": 1}}) time({{\"a\": 1}})");
+    check(
+        only_tools(ToolFormat::Hermes),
+        &options,
+        &[(&format!("{whole}{broken}{whole}"), &expected)],
+    );
+    let format = Format {
+        tools: Some(ToolFormat::Hermes),
+        reasoning: Some(ReasoningFormat::Think),
+    };
+    let expected = format!("a|{broken}|");
+    check(
+        format,
+        &options,
+        &[(&format!("<think>a {broken}"), &expected)],
+    );
+    let harmony = Format {
+        tools: Some(ToolFormat::Harmony),
+        reasoning: Some(ReasoningFormat::Harmony),
+    };
+    let table = [(
+        "<|channel|>final<|message|>a<|end|><|start|>assistant to=functions.time<|message|>{1}",
+        "|a\n<|start|>assistant to=functions.time<|message|>{1}|",
+    )];
+    check(harmony, &options, &table);
+}
+
+#[test]
 fn a_call_that_starts_with_a_special_token_ends_reasoning() {
     let format = Format {
         tools: Some(ToolFormat::KimiK2),

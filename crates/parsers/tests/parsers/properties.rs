@@ -31,6 +31,7 @@ fn options(knows_tools: bool, is_reasoning_open: bool) -> ParserOptions {
         tools: knows_tools.then_some(known),
         is_reasoning_open,
         max_calls: 3,
+        holds_calls: false,
     }
 }
 
@@ -151,6 +152,8 @@ fn near_calls() -> impl Strategy<Value = String> {
             "<|tool_calls_section_begin|>$<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"s\": $}<|tool_call_end|>$",
             "<|channel|>analysis<|message|>$<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{\"s\": \"$\"}<|call|>$",
             "<think>$</think>$<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"$\"}}</tool_call>$",
+            "<think>$<tool_call>$</think>$<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": $}}$",
+            "<think>$<tool_call>$<function=f>$<parameter=s>$</parameter>$</function>$</think>$",
         ][..],
     );
     (shapes, prop::collection::vec(words(4), 8)).prop_map(|(shape, gaps)| {
@@ -196,6 +199,15 @@ fn check_cuts(text: &str, sizes: &[usize], options: &ParserOptions) {
             whole,
             "{format:?} {text:?} {sizes:?}"
         );
+        if options.holds_calls {
+            assert!(
+                whole
+                    .calls
+                    .iter()
+                    .all(|call| call.is_complete == Some(true)),
+                "{format:?} {text:?}"
+            );
+        }
         // With a format of no reasoning and no calls found, every character is content.
         if format.reasoning.is_none()
             && whole.calls.is_empty()
@@ -215,8 +227,10 @@ proptest! {
         sizes in prop::collection::vec(1usize..12, 1..6),
         knows_tools: bool,
         is_open: bool,
+        holds_calls: bool,
     ) {
-        check_cuts(&text, &sizes, &options(knows_tools, is_open));
+        let options = options(knows_tools, is_open);
+        check_cuts(&text, &sizes, &ParserOptions { holds_calls, ..options });
     }
 
     #[test]
@@ -224,8 +238,11 @@ proptest! {
         text in near_calls(),
         sizes in prop::collection::vec(1usize..12, 1..6),
         knows_tools: bool,
+        is_open: bool,
+        holds_calls: bool,
     ) {
-        check_cuts(&text, &sizes, &options(knows_tools, false));
+        let options = options(knows_tools, is_open);
+        check_cuts(&text, &sizes, &ParserOptions { holds_calls, ..options });
     }
 
     #[test]
