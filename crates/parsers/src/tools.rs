@@ -32,6 +32,12 @@ impl Tools {
         self.tools.contains_key(name)
     }
 
+    /// Whether a tool has this parameter; `None`: its schema does not say.
+    pub(crate) fn has_parameter(&self, tool: &str, parameter: &str) -> Option<bool> {
+        let types = self.tools.get(tool)?.types.as_ref()?;
+        Some(types.contains_key(parameter))
+    }
+
     /// The types of a tool's parameter.
     pub(crate) fn types(&self, tool: &str, parameter: &str) -> Types {
         self.tools

@@ -5,6 +5,8 @@
 //! ends: it is JSON if the text is JSON or a Python literal of a type that the schema allows, and otherwise a string.
 //! Where no schema is known every type is allowed, and what starts like no other value is a string at once.
 
+use std::collections::HashSet;
+
 use crate::formats::python;
 use crate::json::{escape_control, whole};
 use crate::sink::Sink;
@@ -17,7 +19,7 @@ const MAX_VALUE: usize = 1024 * 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectWriter {
     tool: String,
-    is_empty: bool,
+    keys: HashSet<String>,
 }
 
 impl ObjectWriter {
@@ -27,15 +29,16 @@ impl ObjectWriter {
         sink.arguments("{");
         Self {
             tool: name.to_owned(),
-            is_empty: true,
+            keys: HashSet::new(),
         }
     }
 
     /// Writes a key; its value comes next.
     pub(crate) fn key(&mut self, key: &str, sink: &mut Sink<'_>) -> ValueWriter {
-        if !std::mem::replace(&mut self.is_empty, false) {
+        if !self.keys.is_empty() {
             sink.arguments(", ");
         }
+        self.keys.insert(key.to_owned());
         sink.arguments("\"");
         escape(key, &mut |piece| sink.arguments(piece));
         sink.arguments("\": ");
@@ -43,6 +46,15 @@ impl ObjectWriter {
             .tools()
             .map_or(Types::ANY, |tools| tools.types(&self.tool, key));
         ValueWriter::new(types)
+    }
+
+    /// Whether a key that stands within a value starts another parameter: the tool has it, and it was not written
+    /// yet. Where the schema does not say, `is_likely` decides.
+    pub(crate) fn may_follow(&self, key: &str, is_likely: bool, sink: &Sink<'_>) -> bool {
+        let known = sink
+            .tools()
+            .and_then(|tools| tools.has_parameter(&self.tool, key));
+        !self.keys.contains(key) && known.unwrap_or(is_likely)
     }
 
     /// Ends the call.

@@ -1,6 +1,8 @@
 //! Qwen3-Coder: `<tool_call><function=name><parameter=key>\nvalue\n</parameter>…</function></tool_call>`.
 //!
-//! Seed-OSS writes the same within `<seed:tool_call>`. A value loses one line end at its start and one at its end, which are the format's. The outer tag may be missing.
+//! Seed-OSS writes the same within `<seed:tool_call>`. A value loses one line end at its start and one at its end,
+//! which are the format's. The outer tag may be missing. So may the tag that closes a parameter: the value then ends
+//! where another parameter of the tool starts, or where the function and its outer tag close.
 
 use crate::MAX_NAME;
 use crate::formats::{Header, before_marker, header_until, space, text_until};
@@ -16,6 +18,22 @@ const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
 /// What ends a value; the line end before it is the format's.
 const PARAMETER_ENDS: [&str; 2] = ["\n</parameter>", "</parameter>"];
+/// What ends a value where its closing tag is missing, if what follows fits.
+const MISSING_ENDS: [&str; 4] = [
+    "\n<parameter=",
+    "<parameter=",
+    "\n</function>",
+    "</function>",
+];
+/// All of them.
+const VALUE_ENDS: [&str; 6] = [
+    PARAMETER_ENDS[0],
+    PARAMETER_ENDS[1],
+    MISSING_ENDS[0],
+    MISSING_ENDS[1],
+    MISSING_ENDS[2],
+    MISSING_ENDS[3],
+];
 
 pub(crate) const SPECIAL: &[&str] = &[OPEN[0], OPEN[1], CLOSE[0], CLOSE[1]];
 
@@ -42,6 +60,8 @@ enum State {
     /// Before the value's first line end.
     ValueStart(ObjectWriter, ValueWriter),
     Value(ObjectWriter, ValueWriter),
+    /// Within a value, behind one of [`MISSING_ENDS`].
+    Doubt(ObjectWriter, ValueWriter, &'static str),
 }
 
 impl QwenCoder {
@@ -84,19 +104,59 @@ impl QwenCoder {
                 self.go(State::Value(object, value), length)
             }
             State::Value(object, mut value) => {
-                let Some((before, end)) = before_marker(text, &PARAMETER_ENDS) else {
+                let Some((before, end)) = before_marker(text, &VALUE_ENDS) else {
                     return self.wait(State::Value(object, value));
                 };
                 value.push(crate::split(text, before).0, sink);
-                match end.and_then(|end| PARAMETER_ENDS.get(end)) {
-                    Some(end) => {
+                match end.and_then(|end| VALUE_ENDS.get(end)) {
+                    Some(end) if PARAMETER_ENDS.contains(end) => {
                         value.end(sink);
                         self.go(State::Parameters(object), before + end.len())
                     }
+                    Some(end) => self.go(State::Doubt(object, value, end), before + end.len()),
                     None => self.go(State::Value(object, value), before),
                 }
             }
+            State::Doubt(object, value, end) => self.doubt(text, object, value, end, sink),
         }
+    }
+
+    /// Decides whether a value whose closing tag may be missing has ended.
+    fn doubt(
+        &mut self,
+        text: &str,
+        mut object: ObjectWriter,
+        mut value: ValueWriter,
+        end: &'static str,
+        sink: &mut Sink<'_>,
+    ) -> Option<usize> {
+        if end.ends_with(FUNCTION_END) {
+            let rest = crate::skip_space(text);
+            let space = text.len() - rest.len();
+            let look = look(rest.as_bytes(), &CLOSE);
+            if space <= MAX_NAME && look == Look::Partial {
+                return self.wait(State::Doubt(object, value, end));
+            }
+            if let (Look::Whole(_), true) = (look, space <= MAX_NAME) {
+                value.end(sink);
+                object.end(sink);
+                return self.go(State::Open { is_first: false }, 0);
+            }
+        } else {
+            match header_until(text, &[">"], MAX_NAME) {
+                Header::More => return self.wait(State::Doubt(object, value, end)),
+                Header::Whole(key, _, length)
+                    if object.may_follow(key, is_new_line(end) && is_key(key), sink) =>
+                {
+                    value.end(sink);
+                    let value = object.key(key, sink);
+                    return self.go(State::ValueStart(object, value), length);
+                }
+                _ => {}
+            }
+        }
+        value.push(end, sink);
+        self.go(State::Value(object, value), 0)
     }
 
     fn open(&mut self, text: &str, is_first: bool, sink: &mut Sink<'_>) -> Option<usize> {
@@ -166,6 +226,16 @@ impl QwenCoder {
         sink.give_up();
         self.go(State::Text, taken)
     }
+}
+
+/// Whether a marker starts with the line end that is the format's.
+fn is_new_line(marker: &str) -> bool {
+    marker.starts_with('\n')
+}
+
+/// Whether a text looks like the name of a parameter.
+fn is_key(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(crate::sink::is_name_character)
 }
 
 /// The length of an outer closing tag.

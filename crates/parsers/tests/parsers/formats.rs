@@ -313,6 +313,32 @@ fn qwen3_coder() {
             "<seed:tool_call>\n<function=time>\n</function>\n</seed:tool_call>",
             "||time({})",
         ),
+        // The tag that closes a parameter is missing.
+        (
+            "<tool_call>\n<function=weather>\n<parameter=city>\nDallas\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+            "||weather({\"city\": \"Dallas\", \"days\": 3})",
+        ),
+        (
+            "<tool_call><function=weather><parameter=city>Dallas<parameter=days>3</function></tool_call> so",
+            "| so|weather({\"city\": \"Dallas\", \"days\": 3})",
+        ),
+        (
+            "<tool_call>\n<function=weather>\n<parameter=city>\nDallas\n</function>\n</tool_call>\n<tool_call><function=time></function></tool_call>",
+            "||weather({\"city\": \"Dallas\"}) time({})",
+        ),
+        (
+            "<tool_call><function=time><parameter=a>b\n<parameter=c>d</parameter></function></tool_call>",
+            "||time({\"a\": \"b\", \"c\": \"d\"})",
+        ),
+        // A value may mention the tags: other parameters, its own, and a function that goes on.
+        (
+            "<tool_call><function=weather><parameter=city>\na\n<parameter=other>\n<parameter=city>b</function>c</parameter></function></tool_call>",
+            "||weather({\"city\": \"a\\n<parameter=other>\\n<parameter=city>b</function>c\"})",
+        ),
+        (
+            "<tool_call><function=time><parameter=a>b<parameter=c>d <parameter=</parameter></function></tool_call>",
+            "||time({\"a\": \"b<parameter=c>d <parameter=\"})",
+        ),
         // Outer or inner tags are missing.
         ("<function=time></function> so", "| so|time({})"),
         ("<tool_call><function=time></tool_call>so", "|so|time({})"),
