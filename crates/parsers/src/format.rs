@@ -1,6 +1,7 @@
 //! The names of the formats. Owns what a format is called and which markers must stay visible; how one is read is in
 //! `formats` and `reasoning`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -42,6 +43,65 @@ pub enum ToolFormat {
     /// Messages to functions: gpt-oss. This format reads reasoning too.
     Harmony,
 }
+
+/// What the id of a call has to look like, for the model's chat template to take it in a later turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallIdForm {
+    /// Any text.
+    Any,
+    /// Nine ASCII letters and digits: Mistral's templates refuse any other id.
+    NineAlphanumerics,
+}
+
+impl CallIdForm {
+    /// Whether an id has this form.
+    pub fn accepts(self, id: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::NineAlphanumerics => {
+                id.len() == NINE && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            }
+        }
+    }
+
+    /// The id in this form: as it is if it fits, and otherwise one that is the same for the same id, so that a call
+    /// and its result still go together.
+    pub fn fit(self, id: &str) -> Cow<'_, str> {
+        if self.accepts(id) {
+            return Cow::Borrowed(id);
+        }
+        // FNV-1a. Nine of 62 characters keep some 53 of its 64 bits.
+        let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Cow::Owned(Self::nine(hash))
+    }
+
+    /// A new id in this form from random bits; `None`: any id will do.
+    pub fn random(self, bits: u64) -> Option<String> {
+        match self {
+            Self::Any => None,
+            Self::NineAlphanumerics => Some(Self::nine(bits)),
+        }
+    }
+
+    fn nine(mut bits: u64) -> String {
+        let mut id = String::with_capacity(NINE);
+        for _ in 0..NINE {
+            let digit = u8::try_from(bits % 62).unwrap_or_default();
+            id.push(char::from(match digit {
+                0..=9 => b'0' + digit,
+                10..=35 => b'A' + (digit - 10),
+                _ => b'a' + (digit - 36),
+            }));
+            bits /= 62;
+        }
+        id
+    }
+}
+
+/// Characters of Mistral's ids.
+const NINE: usize = 9;
 
 /// How a model writes reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,6 +183,14 @@ impl ToolFormat {
             Self::Glm45 => formats::glm::SPECIAL,
             Self::KimiK2 => formats::sections::KIMI_SPECIAL,
             Self::Harmony => formats::harmony::SPECIAL,
+        }
+    }
+
+    /// What the ids of calls have to look like.
+    pub const fn call_id_form(self) -> CallIdForm {
+        match self {
+            Self::Mistral => CallIdForm::NineAlphanumerics,
+            _ => CallIdForm::Any,
         }
     }
 

@@ -74,7 +74,7 @@ mod values;
 
 pub use deltas::{Delta, Deltas};
 pub use detect::detect;
-pub use format::{Format, ReasoningFormat, ToolFormat, UnknownFormat};
+pub use format::{CallIdForm, Format, ReasoningFormat, ToolFormat, UnknownFormat};
 pub use parser::{AnswerParser, ParserOptions};
 pub use tools::Tools;
 

@@ -2,7 +2,7 @@
 
 use crate::support::{Answer, parse, parse_every_way, pieces, tools};
 use inflight_parsers::{
-    AnswerParser, Delta, Deltas, Format, ParserOptions, ReasoningFormat, ToolFormat,
+    AnswerParser, CallIdForm, Delta, Deltas, Format, ParserOptions, ReasoningFormat, ToolFormat,
 };
 use serde_json::json;
 
@@ -270,6 +270,35 @@ fn names_are_known_or_listed() {
     for format in ReasoningFormat::all() {
         assert_eq!(format.name().parse(), Ok(format));
     }
+}
+
+#[test]
+fn mistral_needs_ids_of_nine_characters() {
+    let form = ToolFormat::Mistral.call_id_form();
+    assert_eq!(form, CallIdForm::NineAlphanumerics);
+    for (id, fits) in [
+        ("abc123DEF", true),
+        ("call_U1yPJ2C9vp3DVCunLBXt", false),
+        ("toolu_01", false),
+        ("abc-12345", false),
+        ("日本日", false),
+        ("", false),
+    ] {
+        assert_eq!(form.accepts(id), fits, "{id}");
+        let fitting = form.fit(id);
+        assert!(form.accepts(&fitting), "{id} {fitting}");
+        assert_eq!(fitting == id, fits, "{id}");
+        assert_eq!(form.fit(id), fitting, "the same for the same id");
+    }
+    assert_ne!(form.fit("call_1"), form.fit("call_2"));
+    for bits in [0, 61, 62, u64::MAX] {
+        assert!(form.accepts(&form.random(bits).unwrap()), "{bits}");
+    }
+    let any = ToolFormat::Hermes.call_id_form();
+    assert_eq!(
+        (any.fit("call_1").as_ref(), any.random(1)),
+        ("call_1", None)
+    );
 }
 
 #[test]
