@@ -211,8 +211,8 @@ pub fn answer(data: &[u8]) {
     let tools: Vec<ToolFormat> = ToolFormat::all().collect();
     let reasoning: Vec<ReasoningFormat> = ReasoningFormat::all().collect();
     let format = Format {
-        tools: tools.get(usize::from(kind % 16)).copied(),
-        reasoning: reasoning.get(usize::from(kind / 16)).copied(),
+        tools: tools.get(usize::from(kind % 32)).copied(),
+        reasoning: reasoning.get(usize::from(kind / 32)).copied(),
     };
     let schema = json!({"properties": {
         "s": {"type": "string"}, "n": {"type": "integer"}, "o": {"type": "object"},

@@ -23,7 +23,11 @@ pub fn detect(template: &str, model_type: Option<&str>) -> Format {
 }
 
 fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFormat> {
-    let marks: [(&[&str], ToolFormat); 10] = [
+    let marks: [(&[&str], ToolFormat); 17] = [
+        (&["｜DSML｜", "invoke name="], ToolFormat::DeepseekV32),
+        (&["<minimax:tool_call>"], ToolFormat::MinimaxM2),
+        (&["<|tool_call>call:"], ToolFormat::Gemma4),
+        (&["<|action_start|>", "<|plugin|>"], ToolFormat::Internlm),
         (&["<|tool_calls_section_begin|>"], ToolFormat::KimiK2),
         (
             &["<｜tool▁calls▁begin｜>", "```json"],
@@ -33,6 +37,9 @@ fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFo
         (&["<arg_key>", "<arg_value>"], ToolFormat::Glm45),
         (&["<function=", "<parameter="], ToolFormat::Qwen3Coder),
         (&["[TOOL_CALLS]"], ToolFormat::Mistral),
+        (&["functools["], ToolFormat::Phi4MiniJson),
+        (&["<|tool|>", "<|/tool|>"], ToolFormat::Phi4MiniJson),
+        (&["<|tool_call|>"], ToolFormat::Granite),
         (&["<tool_call>", "\"name\""], ToolFormat::Hermes),
         (&["[func_name1("], ToolFormat::Pythonic),
         (&["<|tool_call_start|>"], ToolFormat::Pythonic),
@@ -54,6 +61,7 @@ fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFo
 fn reasoning(has: &impl Fn(&str) -> bool) -> Option<ReasoningFormat> {
     let marks = [
         ("</think>", ReasoningFormat::Think),
+        ("<|channel>thought", ReasoningFormat::Gemma4),
         ("[THINK]", ReasoningFormat::Mistral),
         ("</seed:think>", ReasoningFormat::SeedOss),
         ("<|START_THINKING|>", ReasoningFormat::Cohere),

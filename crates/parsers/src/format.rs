@@ -42,6 +42,22 @@ pub enum ToolFormat {
     KimiK2,
     /// Messages to functions: gpt-oss. This format reads reasoning too.
     Harmony,
+    /// `<｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">…`: DeepSeek V3.2 and V4.
+    DeepseekV32,
+    /// `<minimax:tool_call><invoke name="…"><parameter name="…">…`: MiniMax M2.
+    MinimaxM2,
+    /// `<|tool_call>call:name{key:<|"|>…<|"|>}<tool_call|>`: Gemma 4.
+    Gemma4,
+    /// `functools[{"name": …, "arguments": {…}}]`: Phi-4-mini.
+    Phi4MiniJson,
+    /// `<|tool_call|>[{"name": …, "arguments": {…}}]`: Granite 3.
+    Granite,
+    /// `<tool_calls>[{"name": …, "arguments": {…}}]</tool_calls>`: Jamba, Hunyuan A13B, Apriel, MiniMax M1.
+    Jamba,
+    /// `[{"name": …, "arguments": {…}}]`, bare or in a fence: xLAM.
+    Xlam,
+    /// `<|action_start|><|plugin|>{"name": …, "parameters": {…}}<|action_end|>`: InternLM 2.
+    Internlm,
 }
 
 /// What the id of a call has to look like, for the model's chat template to take it in a later turn.
@@ -116,6 +132,8 @@ pub enum ReasoningFormat {
     SeedOss,
     /// `<|START_THINKING|>…<|END_THINKING|>`: Command A Reasoning.
     Cohere,
+    /// `<|channel>thought…<channel|>`: Gemma 4.
+    Gemma4,
     /// The channel `analysis`: gpt-oss.
     Harmony,
 }
@@ -147,8 +165,8 @@ impl UnknownFormat {
 
 impl ToolFormat {
     /// Every format, each with its names; the first one is its own, the others are vLLM's aliases.
-    const NAMES: [(Self, &'static [&'static str]); 10] = [
-        (Self::Hermes, &["hermes"]),
+    const NAMES: [(Self, &'static [&'static str]); 18] = [
+        (Self::Hermes, &["hermes", "granite4", "ernie45"]),
         (Self::Qwen3Coder, &["qwen3_coder", "qwen3_xml", "seed_oss"]),
         (Self::Llama3Json, &["llama3_json", "llama4_json"]),
         (Self::Pythonic, &["pythonic", "llama4_pythonic", "lfm2"]),
@@ -158,6 +176,14 @@ impl ToolFormat {
         (Self::Glm45, &["glm45", "glm47"]),
         (Self::KimiK2, &["kimi_k2"]),
         (Self::Harmony, &["openai", "harmony"]),
+        (Self::DeepseekV32, &["deepseek_v32", "deepseek_v4"]),
+        (Self::MinimaxM2, &["minimax_m2"]),
+        (Self::Gemma4, &["gemma4"]),
+        (Self::Phi4MiniJson, &["phi4_mini_json"]),
+        (Self::Granite, &["granite"]),
+        (Self::Jamba, &["jamba", "hunyuan_a13b", "minimax"]),
+        (Self::Xlam, &["xlam"]),
+        (Self::Internlm, &["internlm"]),
     ];
 
     /// Every format.
@@ -183,6 +209,14 @@ impl ToolFormat {
             Self::Glm45 => formats::glm::SPECIAL,
             Self::KimiK2 => formats::sections::KIMI_SPECIAL,
             Self::Harmony => formats::harmony::SPECIAL,
+            Self::DeepseekV32 => formats::invoke::DEEPSEEK_SPECIAL,
+            Self::MinimaxM2 => formats::invoke::MINIMAX_SPECIAL,
+            Self::Gemma4 => formats::gemma::SPECIAL,
+            Self::Phi4MiniJson => formats::objects::PHI4_MINI_SPECIAL,
+            Self::Granite => formats::objects::GRANITE_SPECIAL,
+            Self::Jamba => formats::objects::JAMBA_SPECIAL,
+            Self::Xlam => formats::objects::XLAM_SPECIAL,
+            Self::Internlm => formats::objects::INTERNLM_SPECIAL,
         }
     }
 
@@ -213,6 +247,14 @@ impl ToolFormat {
             Self::Glm45 => formats::glm::STARTS,
             Self::Llama3Json => formats::llama_json::STARTS,
             Self::Pythonic => formats::pythonic::STARTS,
+            Self::DeepseekV32 => formats::invoke::DEEPSEEK_STARTS,
+            Self::MinimaxM2 => formats::invoke::MINIMAX_STARTS,
+            Self::Gemma4 => formats::gemma::STARTS,
+            Self::Phi4MiniJson => formats::objects::PHI4_MINI_STARTS,
+            Self::Granite => formats::objects::GRANITE_STARTS,
+            Self::Jamba => formats::objects::JAMBA_STARTS,
+            Self::Xlam => formats::objects::XLAM_STARTS,
+            Self::Internlm => formats::objects::INTERNLM_STARTS,
             _ => &[],
         }
     }
@@ -220,7 +262,7 @@ impl ToolFormat {
 
 impl ReasoningFormat {
     /// Every format, each with its names; the first one is its own, the others are vLLM's names of the same format.
-    const NAMES: [(Self, &'static [&'static str]); 6] = [
+    const NAMES: [(Self, &'static [&'static str]); 7] = [
         (
             Self::Think,
             &[
@@ -228,8 +270,11 @@ impl ReasoningFormat {
                 "deepseek_r1",
                 "deepseek_v3",
                 "qwen3",
+                "deepseek_v4",
                 "glm45",
+                "glm47",
                 "kimi_k2",
+                "mimo",
                 "ernie45",
                 "olmo3",
                 "nemotron_v3",
@@ -241,6 +286,7 @@ impl ReasoningFormat {
         (Self::Granite, &["granite"]),
         (Self::SeedOss, &["seed_oss"]),
         (Self::Cohere, &["cohere"]),
+        (Self::Gemma4, &["gemma4"]),
         (Self::Harmony, &["openai_gptoss", "harmony"]),
     ];
 
@@ -262,6 +308,7 @@ impl ReasoningFormat {
             Self::Granite => &[],
             Self::SeedOss => &["<seed:think>", "</seed:think>"],
             Self::Cohere => &["<|START_THINKING|>", "<|END_THINKING|>"],
+            Self::Gemma4 => &["<|channel>", "<channel|>"],
             Self::Harmony => formats::harmony::SPECIAL,
         }
     }
@@ -276,6 +323,7 @@ impl ReasoningFormat {
             ),
             Self::SeedOss => (&["<seed:think>"], &["</seed:think>"]),
             Self::Cohere => (&["<|START_THINKING|>"], &["<|END_THINKING|>"]),
+            Self::Gemma4 => (&["<|channel>thought"], &["<channel|>"]),
             Self::Harmony => return None,
         };
         Some(Tags { open, close })

@@ -1,11 +1,15 @@
 //! The tool formats: one state machine per file. Each takes what it can decide from the start of the text and is
 //! shown the rest again, so that no byte is looked at more often than a marker or a name is long.
 
+pub(crate) mod gemma;
+mod gemma_object;
 pub(crate) mod glm;
 pub(crate) mod harmony;
 pub(crate) mod hermes;
+pub(crate) mod invoke;
 pub(crate) mod llama_json;
 pub(crate) mod mistral;
+pub(crate) mod objects;
 pub(crate) mod python;
 pub(crate) mod pythonic;
 pub(crate) mod qwen_coder;
@@ -26,6 +30,9 @@ pub(crate) enum Machine {
     Mistral(mistral::Mistral),
     Sections(sections::Sections),
     Glm(glm::Glm),
+    Invoke(invoke::Invoke),
+    Objects(objects::Objects),
+    Gemma(gemma::Gemma),
     Harmony(harmony::Harmony),
 }
 
@@ -49,6 +56,16 @@ impl Machine {
             }
             Some(ToolFormat::KimiK2) => Self::Sections(sections::Sections::new(&sections::KIMI)),
             Some(ToolFormat::Glm45) => Self::Glm(glm::Glm::default()),
+            Some(ToolFormat::DeepseekV32) => Self::Invoke(invoke::Invoke::new(&invoke::DEEPSEEK)),
+            Some(ToolFormat::MinimaxM2) => Self::Invoke(invoke::Invoke::new(&invoke::MINIMAX)),
+            Some(ToolFormat::Gemma4) => Self::Gemma(gemma::Gemma::default()),
+            Some(ToolFormat::Phi4MiniJson) => {
+                Self::Objects(objects::Objects::new(&objects::PHI4_MINI))
+            }
+            Some(ToolFormat::Granite) => Self::Objects(objects::Objects::new(&objects::GRANITE)),
+            Some(ToolFormat::Jamba) => Self::Objects(objects::Objects::new(&objects::JAMBA)),
+            Some(ToolFormat::Xlam) => Self::Objects(objects::Objects::new(&objects::XLAM)),
+            Some(ToolFormat::Internlm) => Self::Objects(objects::Objects::new(&objects::INTERNLM)),
         }
     }
 
@@ -68,6 +85,9 @@ impl Machine {
             Self::Mistral(machine) => machine.take(text, sink),
             Self::Sections(machine) => machine.take(text, sink),
             Self::Glm(machine) => machine.take(text, sink),
+            Self::Invoke(machine) => machine.take(text, sink),
+            Self::Objects(machine) => machine.take(text, sink),
+            Self::Gemma(machine) => machine.take(text, sink),
             Self::Harmony(machine) => machine.take(text, sink),
         }
     }

@@ -271,7 +271,7 @@ impl<'a> Sink<'a> {
             }
     }
 
-    /// Begins a call; what was held was part of it. An open call ends first.
+    /// Begins a call; what was held was part of it, and so is what this step reads. An open call ends first.
     pub(crate) fn begin(&mut self, id: Option<&str>, name: &str) {
         self.end(false);
         if self.answer.attempt != Attempt::None {

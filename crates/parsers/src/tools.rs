@@ -84,6 +84,10 @@ impl Types {
         self.0 & other.0 != 0
     }
 
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// The type of a value.
     fn of_value(value: &Value) -> Self {
         match value {

@@ -80,6 +80,16 @@ impl ValueWriter {
         }
     }
 
+    /// Follows what the model says of the value, a string or not, as far as the schema allows it.
+    pub(crate) fn prefer_string(mut self, is_string: bool) -> Self {
+        if is_string && self.types.contains(Types::STRING) {
+            self.types = Types::STRING;
+        } else if !is_string && self.types != Types::STRING {
+            self.types = self.types.without(Types::STRING);
+        }
+        self
+    }
+
     /// Takes the next piece of the value's text.
     pub(crate) fn push(&mut self, text: &str, sink: &mut Sink<'_>) {
         let Some(held) = &mut self.held else {

@@ -84,8 +84,19 @@ fn shape(format: ToolFormat) -> Option<Shape> {
             end: "<|call|>",
             object: None,
         },
-        // Their arguments are no JSON.
-        ToolFormat::Qwen3Coder | ToolFormat::Pythonic | ToolFormat::Glm45 => return None,
+        // Their arguments are not JSON.
+        ToolFormat::Qwen3Coder
+        | ToolFormat::Pythonic
+        | ToolFormat::Glm45
+        | ToolFormat::DeepseekV32
+        | ToolFormat::MinimaxM2
+        | ToolFormat::Gemma4 => return None,
+        // Nothing is forced: such calls are checked when the answer is there.
+        ToolFormat::Phi4MiniJson
+        | ToolFormat::Granite
+        | ToolFormat::Jamba
+        | ToolFormat::Xlam
+        | ToolFormat::Internlm => return None,
     })
 }
 

@@ -83,6 +83,41 @@ fn a_template_shows_its_format() {
             None,
             Some(ReasoningFormat::Granite),
         ),
+        (
+            "{% set dsml = '｜DSML｜' %}{{ '<' + dsml + 'invoke name=\"' + name }}{{ '</think>' }}",
+            Some(Tools::DeepseekV32),
+            think,
+        ),
+        (
+            "{% set open = '<minimax:tool_call>' %}{{ '<invoke name=\"' + name + '\">' }}{{ '</think>' }}",
+            Some(Tools::MinimaxM2),
+            think,
+        ),
+        (
+            "{{ '<|channel>thought\n' + thought }}{{ '<|tool_call>call:' + name + '{' }}",
+            Some(Tools::Gemma4),
+            Some(ReasoningFormat::Gemma4),
+        ),
+        (
+            "{{ '<|system|>' + text + '<|tool|>' + tools + '<|/tool|>' }}",
+            Some(Tools::Phi4MiniJson),
+            None,
+        ),
+        (
+            "Respond with functools[{\"name\": \"f\", \"arguments\": {}}].",
+            Some(Tools::Phi4MiniJson),
+            None,
+        ),
+        (
+            "Respond with <|tool_call|> and a JSON list of the tools.",
+            Some(Tools::Granite),
+            None,
+        ),
+        (
+            "{{ '<|action_start|><|plugin|>' + call + '<|action_end|>' }}",
+            Some(Tools::Internlm),
+            None,
+        ),
         // Formats that are not known stay so.
         ("{{ '<tool_calls>' + calls + '</tool_calls>' }}", None, None),
         ("<function=name>{\"key\": 1}</function>", None, None),

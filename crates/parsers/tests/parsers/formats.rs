@@ -7,7 +7,7 @@ use inflight_parsers::{
 use serde_json::json;
 
 /// Known tools, as most requests have them.
-fn options() -> ParserOptions {
+pub(crate) fn options() -> ParserOptions {
     let schema = json!({"properties": {
         "city": {"type": "string"},
         "days": {"type": "integer"},
@@ -49,14 +49,14 @@ fn notation(answer: &Answer) -> String {
 }
 
 /// Checks a table: text, and what it is.
-fn check(format: Format, options: &ParserOptions, table: &[(&str, &str)]) {
+pub(crate) fn check(format: Format, options: &ParserOptions, table: &[(&str, &str)]) {
     for (text, expected) in table {
         let answer = parse_every_way(format, options, text);
         assert_eq!(notation(&answer), *expected, "{text:?}");
     }
 }
 
-fn only_tools(tools: ToolFormat) -> Format {
+pub(crate) fn only_tools(tools: ToolFormat) -> Format {
     Format {
         tools: Some(tools),
         reasoning: None,
@@ -828,6 +828,15 @@ fn a_call_ends_reasoning_that_was_not_closed() {
             ToolFormat::Pythonic,
             "<|tool_call_start|>[time()]<|tool_call_end|>",
         ),
+        (
+            ToolFormat::DeepseekV32,
+            "<｜DSML｜tool_calls><｜DSML｜invoke name=\"time\"></｜DSML｜invoke></｜DSML｜tool_calls>",
+        ),
+        (
+            ToolFormat::MinimaxM2,
+            "<minimax:tool_call><invoke name=\"time\"></invoke></minimax:tool_call>",
+        ),
+        (ToolFormat::Gemma4, "<|tool_call>call:time{}<tool_call|>"),
     ] {
         let format = Format {
             tools: Some(tools),

@@ -3,6 +3,8 @@
 
 mod detection;
 mod formats;
+mod page;
 mod properties;
 mod support;
+mod tagged_and_listed;
 mod written;

@@ -70,6 +70,43 @@ fn write(format: ToolFormat, calls: &[(&str, &Value)]) -> String {
             });
             format!("<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>")
         }
+        ToolFormat::DeepseekV32 => {
+            let calls = each("\n", &|name, arguments| {
+                let arguments = arguments.as_object().unwrap();
+                let parameters = arguments.iter().map(|(key, value)| {
+                    let is_string = value.is_string();
+                    let value = plain(value);
+                    format!("<｜DSML｜parameter name=\"{key}\" string=\"{is_string}\">{value}</｜DSML｜parameter>\n")
+                });
+                let parameters: String = parameters.collect();
+                format!("<｜DSML｜invoke name=\"{name}\">\n{parameters}</｜DSML｜invoke>")
+            });
+            format!("\n\n<｜DSML｜function_calls>\n{calls}\n</｜DSML｜function_calls>")
+        }
+        ToolFormat::MinimaxM2 => {
+            let calls = each("\n", &|name, arguments| {
+                let one = |key: &str, value: &str| {
+                    format!("<parameter name=\"{key}\">{value}</parameter>\n")
+                };
+                let parameters = parameters(arguments, "", one, plain);
+                format!("<invoke name=\"{name}\">\n{parameters}</invoke>")
+            });
+            format!("<minimax:tool_call>\n{calls}\n</minimax:tool_call>")
+        }
+        ToolFormat::Gemma4 => each("", &|name, arguments| {
+            let one = |key: &str, value: &str| format!("{key}:{value}");
+            let parameters = parameters(arguments, ",", one, gemma);
+            format!("<|tool_call>call:{name}{{{parameters}}}<tool_call|>")
+        }),
+        ToolFormat::Phi4MiniJson => format!("functools[{}]", each(", ", &object)),
+        ToolFormat::Granite => format!("<|tool_call|> [{}]", each(", ", &object)),
+        ToolFormat::Jamba => format!("<tool_calls>[\n{}\n]</tool_calls>", each(",\n", &object)),
+        ToolFormat::Xlam => format!("[{}]", each(", ", &object)),
+        ToolFormat::Internlm => each("", &|name, arguments| {
+            format!(
+                "<|action_start|><|plugin|>\n{{\"name\": \"{name}\", \"parameters\": {arguments}}}<|action_end|>\n"
+            )
+        }),
         ToolFormat::Harmony => each("<|start|>assistant", &|name, arguments| {
             format!(
                 "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>"
@@ -98,6 +135,28 @@ fn plain(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn object(name: &str, arguments: &Value) -> String {
+    format!("{{\"name\": \"{name}\", \"arguments\": {arguments}}}")
+}
+
+fn gemma(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("<|\"|>{text}<|\"|>"),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(gemma).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Object(items) => {
+            let items: Vec<String> = items
+                .iter()
+                .map(|(key, value)| format!("{key}:{}", gemma(value)))
+                .collect();
+            format!("{{{}}}", items.join(","))
+        }
+        other => other.to_string(),
+    }
 }
 
 fn python(value: &Value) -> String {

@@ -1,0 +1,271 @@
+//! The formats of tags with attributes, of Gemma, and of JSON objects behind a marker, with the texts that their models
+//! write, whole and cut at every place.
+
+use crate::formats::{check, only_tools, options};
+use inflight_parsers::{Format, ParserOptions, ReasoningFormat, ToolFormat};
+
+#[test]
+fn deepseek_v32() {
+    let table = [
+        (
+            "I look.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">杭州</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"time\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+            "|I look.\n\n|weather({\"city\": \"杭州\", \"days\": 5}) time({})",
+        ),
+        // V4, and what else it writes for the outer tag.
+        (
+            "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"time\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls> so",
+            "| so|time({})",
+        ),
+        // No outer tag; an object instead of parameters; inner closing tags are missing.
+        (
+            "<｜DSML｜invoke name=\"weather\">{\"city\": \"a</｜DSML｜invoke>\"}</｜DSML｜invoke>",
+            "||weather({\"city\": \"a</｜DSML｜invoke>\"})",
+        ),
+        (
+            "<｜DSML｜tool_calls><｜DSML｜invoke name=\"weather\">\n{\"city\": \"a\"}\n</｜DSML｜tool_calls>",
+            "||weather({\"city\": \"a\"})",
+        ),
+        (
+            "<｜DSML｜tool_calls><｜DSML｜invoke name=\"weather\"><｜DSML｜parameter name=\"city\" string=\"true\">a\n<｜DSML｜parameter name=\"days\" string=\"false\">1\n</｜DSML｜invoke></｜DSML｜tool_calls>",
+            "||weather({\"city\": \"a\", \"days\": 1})",
+        ),
+        // What the model says of a value counts as far as the schema allows it.
+        (
+            "<｜DSML｜invoke name=\"time\"><｜DSML｜parameter name=\"a\" string=\"true\">75</｜DSML｜parameter><｜DSML｜parameter name=\"b\" string=\"false\">\"75\"</｜DSML｜parameter><｜DSML｜parameter name=\"c\">75</｜DSML｜parameter></｜DSML｜invoke>",
+            "||time({\"a\": \"75\", \"b\": \"75\", \"c\": 75})",
+        ),
+        (
+            "<｜DSML｜invoke name=\"weather\"><｜DSML｜parameter name=\"city\" string=\"false\">75</｜DSML｜parameter><｜DSML｜parameter name=\"days\" string=\"true\">75</｜DSML｜parameter></｜DSML｜invoke>",
+            "||weather({\"city\": \"75\", \"days\": 75})",
+        ),
+        // Content.
+        (
+            "<｜DSML｜invoke name=\"nobody\"></｜DSML｜invoke>",
+            "|<｜DSML｜invoke name=\"nobody\"></｜DSML｜invoke>|",
+        ),
+        (
+            "<｜DSML｜tool_calls></｜DSML｜tool_calls> <｜DS",
+            "|<｜DSML｜tool_calls></｜DSML｜tool_calls> <｜DS|",
+        ),
+        (
+            "<｜DSML｜invoke name=\"time\">now",
+            "|<｜DSML｜invoke name=\"time\">now|",
+        ),
+        // Cut, or malformed after it began.
+        (
+            "<｜DSML｜invoke name=\"time\"><｜DSML｜parameter name=\"a\" string=\"true\">b</｜DS",
+            "||time({\"a\": \"b)!",
+        ),
+        (
+            "<｜DSML｜invoke name=\"time\"><｜DSML｜parameter name=\"a\" string=\"true\">b</｜DSML｜parameter>x",
+            "|x|time({\"a\": \"b\")!",
+        ),
+    ];
+    check(only_tools(ToolFormat::DeepseekV32), &options(), &table);
+}
+
+#[test]
+fn minimax_m2() {
+    let table = [
+        (
+            "So.\n<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">San Francisco</parameter>\n<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"time\">\n</invoke>\n</minimax:tool_call>",
+            "|So.\n|weather({\"city\": \"San Francisco\", \"days\": 3}) time({})",
+        ),
+        (
+            "<minimax:tool_call><invoke name='weather'><parameter name=city> a\n</parameter></invoke></minimax:tool_call>",
+            "||weather({\"city\": \" a\\n\"})",
+        ),
+        // A closing tag is missing, or the value mentions one.
+        (
+            "<minimax:tool_call><invoke name=\"weather\"><parameter name=\"city\">a\n<parameter name=\"days\">1</minimax:tool_call></parameter></invoke></minimax:tool_call>",
+            "||weather({\"city\": \"a\", \"days\": \"1</minimax:tool_call>\"})",
+        ),
+        (
+            "<minimax:tool_call><invoke name=\"search\"><parameter name=\"city\"></invoke> <parameter name=\"x\">\n</parameter></invoke></minimax:tool_call>",
+            "||search({\"city\": \"</invoke> <parameter name=\\\"x\\\">\\n\"})",
+        ),
+        (
+            "Use <invoke name=\"time\"> here",
+            "|Use <invoke name=\"time\"> here|",
+        ),
+    ];
+    check(only_tools(ToolFormat::MinimaxM2), &options(), &table);
+}
+
+#[test]
+fn gemma4() {
+    let table = [
+        (
+            "<|tool_call>call:weather{city:<|\"|>Paris, \"F\"\n<|\"|>,days:3}<tool_call|>",
+            "||weather({\"city\": \"Paris, \\\"F\\\"\\n\", \"days\": 3})",
+        ),
+        (
+            "I look.<|tool_call>call:time{}<tool_call|><|tool_call>call:search{where:{a:[<|\"|>}<|\"|>,true,null,-1.5],<|\"|>b c<|\"|>:{}}}<tool_call|> so",
+            "|I look. so|time({}) search({\"where\": {\"a\": [\"}\", true, null, -1.5], \"b c\": {}}})",
+        ),
+        // White space, JSON's own strings, and strings without delimiters.
+        (
+            "<|tool_call> call: weather { city : Paris , days: 07, x: \"a, \\\"b\\\"\",}<tool_call|>",
+            "||weather({\"city\": \"Paris\", \"days\": \"07\", \"x\": \"a, \\\"b\\\"\"})",
+        ),
+        ("<|tool_call>call:time{} so", "| so|time({})"),
+        // Content.
+        (
+            "<|tool_call>call:nobody{}<tool_call|>",
+            "|<|tool_call>call:nobody{}<tool_call|>|",
+        ),
+        ("<|tool_call>time{}", "|<|tool_call>time{}|"),
+        ("a <|tool", "|a <|tool|"),
+        // Cut, or malformed after it began.
+        (
+            "<|tool_call>call:weather{city:<|\"|>Pa<|",
+            "||weather({\"city\": \"Pa)!",
+        ),
+        ("<|tool_call>call:weather{days:1", "||weather({\"days\": )!"),
+        (
+            "<|tool_call>call:weather{days:}<tool_call|>",
+            "|}<tool_call|>|weather({\"days\": )!",
+        ),
+        (
+            "<|tool_call>call:weather{days:[1}<tool_call|>",
+            "|}<tool_call|>|weather({\"days\": [1)!",
+        ),
+    ];
+    check(only_tools(ToolFormat::Gemma4), &options(), &table);
+
+    let format = Format {
+        tools: Some(ToolFormat::Gemma4),
+        reasoning: Some(ReasoningFormat::Gemma4),
+    };
+    let table = [
+        (
+            "<|channel>thought\nI look.\n<channel|><|tool_call>call:time{}<tool_call|>",
+            "I look.||time({})",
+        ),
+        ("<|channel>thought\n<channel|>Hi.", "|Hi.|"),
+        (
+            "<|channel>thought\nI look.<|tool_call>call:time{}<tool_call|>",
+            "I look.||time({})",
+        ),
+    ];
+    check(format, &options(), &table);
+    assert!(format.opens_reasoning("<|turn>model\n<|channel>thought\n"));
+    assert!(!format.opens_reasoning("<|turn>model\n<|channel>thought\n<channel|>"));
+}
+
+#[test]
+fn objects_behind_a_marker() {
+    let call = "{\"name\": \"time\", \"arguments\": {\"a\": [\"]\"]}}";
+    let arguments = "time({\"a\": [\"]\"]})";
+    for (tools, start, end) in [
+        (ToolFormat::Phi4MiniJson, "functools", ""),
+        (ToolFormat::Phi4MiniJson, "<|tool_call|>", "<|/tool_call|>"),
+        (ToolFormat::Granite, "<|tool_call|>", ""),
+        (ToolFormat::Granite, "<tool_call> ", ""),
+        (ToolFormat::Jamba, "<tool_calls>", "</tool_calls>"),
+        (ToolFormat::Xlam, "```json\n", "\n```"),
+        (ToolFormat::Xlam, "[TOOL_CALLS]", ""),
+        (
+            ToolFormat::Internlm,
+            "<|action_start|><|plugin|>",
+            "<|action_end|>",
+        ),
+    ] {
+        let table = [
+            (format!("{start}[{call}]{end}"), format!("||{arguments}")),
+            (
+                format!("\n{start}[\n  {call},\n  {call}\n]{end}\n"),
+                format!("||{arguments} {arguments}"),
+            ),
+            (
+                format!("I look.\n{start}[{call}]{end}\nDone."),
+                format!("|I look.\n\nDone.|{arguments}"),
+            ),
+            // Objects without an array, and what closes is missing.
+            (
+                format!("{start}\n{call}\n{call}\n{end}"),
+                format!("||{arguments} {arguments}"),
+            ),
+            (format!("{start}[{call}] so"), format!("| so|{arguments}")),
+            // Content.
+            (format!("{start}[]"), format!("|{start}[]|")),
+            (format!("a {start}\nb"), format!("|a {start}\nb|")),
+            (
+                format!("{start}[{{\"name\": \"nobody\", \"arguments\": {{}}}}]"),
+                format!("|{start}[{{\"name\": \"nobody\", \"arguments\": {{}}}}]|"),
+            ),
+            (
+                format!("{start}[{{\"name\": \"time\", \"arguments\": \"x\"}}]"),
+                format!("|{start}[{{\"name\": \"time\", \"arguments\": \"x\"}}]|"),
+            ),
+            // Cut.
+            (
+                format!("{start}[{{\"name\": \"time\", \"arguments\": {{"),
+                "||time({)!".to_owned(),
+            ),
+        ];
+        for (text, expected) in &table {
+            check(only_tools(tools), &options(), &[(text, expected)]);
+        }
+        let format = Format {
+            tools: Some(tools),
+            reasoning: Some(ReasoningFormat::Think),
+        };
+        let text = format!("<think>a {start} b {start}[{call}]{end}");
+        let expected = format!("a {} b||{arguments}", start);
+        check(format, &options(), &[(&text, &expected)]);
+    }
+}
+
+#[test]
+fn xlam_without_a_marker() {
+    let table = [
+        (
+            "[{\"name\": \"time\", \"arguments\": {}}, {\"name\": \"time\", \"arguments\": {}}]",
+            "||time({}) time({})",
+        ),
+        // JSON that is the answer.
+        ("[1]", "|[1]|"),
+        ("[", "|[|"),
+        ("[TOOL", "|[TOOL|"),
+        (
+            "[{\"name\": \"Bob\", \"age\": 3}]",
+            "|[{\"name\": \"Bob\", \"age\": 3}]|",
+        ),
+        ("```json\n{\"a\": 1}\n```", "|```json\n{\"a\": 1}\n```|"),
+        ("```js\nx\n```", "|```js\nx\n```|"),
+        (
+            "a [{\"name\": \"time\", \"arguments\": {}}]",
+            "|a [{\"name\": \"time\", \"arguments\": {}}]|",
+        ),
+    ];
+    check(only_tools(ToolFormat::Xlam), &options(), &table);
+}
+
+#[test]
+fn held_calls_of_these_formats_are_content_where_they_break() {
+    let options = ParserOptions {
+        holds_calls: true,
+        ..options()
+    };
+    for (tools, text) in [
+        (
+            ToolFormat::DeepseekV32,
+            "a <｜DSML｜invoke name=\"time\">\n<｜DSML｜parameter name=\"a\">b</｜DSML｜parameter>x",
+        ),
+        (
+            ToolFormat::MinimaxM2,
+            "<minimax:tool_call> <invoke name=\"time\"><parameter name=a>b",
+        ),
+        (
+            ToolFormat::Gemma4,
+            "\n<|tool_call>call:weather{days:[1}<tool_call|>",
+        ),
+        (
+            ToolFormat::Granite,
+            "<|tool_call|> [{\"name\": \"time\", \"arguments\": {",
+        ),
+    ] {
+        check(only_tools(tools), &options, &[(text, &format!("|{text}|"))]);
+    }
+}
