@@ -23,7 +23,7 @@ pub fn detect(template: &str, model_type: Option<&str>) -> Format {
 }
 
 fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFormat> {
-    let marks: [(&[&str], ToolFormat); 17] = [
+    let marks: [(&[&str], ToolFormat); 19] = [
         (&["｜DSML｜", "invoke name="], ToolFormat::DeepseekV32),
         (&["<minimax:tool_call>"], ToolFormat::MinimaxM2),
         (&["<|tool_call>call:"], ToolFormat::Gemma4),
@@ -40,6 +40,11 @@ fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFo
         (&["functools["], ToolFormat::Phi4MiniJson),
         (&["<|tool|>", "<|/tool|>"], ToolFormat::Phi4MiniJson),
         (&["<|tool_call|>"], ToolFormat::Granite),
+        (
+            &["<tool_calls>", "</tool_calls>", "\"name\""],
+            ToolFormat::Jamba,
+        ),
+        (&["\"tool_call_name\""], ToolFormat::Xlam),
         (&["<tool_call>", "\"name\""], ToolFormat::Hermes),
         (&["[func_name1("], ToolFormat::Pythonic),
         (&["<|tool_call_start|>"], ToolFormat::Pythonic),

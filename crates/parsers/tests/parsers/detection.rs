@@ -118,6 +118,16 @@ fn a_template_shows_its_format() {
             Some(Tools::Internlm),
             None,
         ),
+        (
+            "Return calls as <tool_calls>[{\"name\": \"f\", \"arguments\": {}}]</tool_calls>, not <tool_call>.",
+            Some(Tools::Jamba),
+            None,
+        ),
+        (
+            "Answer with [{\"name\": \"tool_call_name\", \"arguments\": {}}].",
+            Some(Tools::Xlam),
+            None,
+        ),
         // Formats that are not known stay so.
         ("{{ '<tool_calls>' + calls + '</tool_calls>' }}", None, None),
         ("<function=name>{\"key\": 1}</function>", None, None),
