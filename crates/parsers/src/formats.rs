@@ -92,6 +92,14 @@ impl Machine {
         }
     }
 
+    /// No more text comes. Whether that may decide what was not taken, which then has to be shown again.
+    pub(crate) fn end_text(&mut self) -> bool {
+        match self {
+            Self::Pythonic(machine) => machine.end_text(),
+            _ => false,
+        }
+    }
+
     /// Ends the answer, with the text that was not taken.
     pub(crate) fn finish(&mut self, held: &str, sink: &mut Sink<'_>) {
         if let Self::Harmony(machine) = self

@@ -81,7 +81,11 @@ impl AnswerParser {
 
     /// Ends the answer: what was held back is content, or part of a call that ends incomplete.
     pub fn finish(&mut self, out: &mut Deltas) {
-        let held = std::mem::take(&mut self.held);
+        let mut held = std::mem::take(&mut self.held);
+        if self.machine.end_text() {
+            let taken = self.take(&held, out);
+            held.drain(..taken.min(held.len()));
+        }
         let mut sink = Sink::new(&mut self.answer, out);
         match &mut self.reasoning {
             Some(reasoning) if !reasoning.is_at_call() => reasoning.finish(&held, &mut sink),

@@ -1,9 +1,15 @@
 //! Python literals as JSON, incrementally. Owns Python's grammar of literals as far as models write them: strings with
 //! their escapes, numbers, `True`, `False`, `None`, lists and dictionaries with string keys. No tuples, sets, prefixes
 //! of strings or expressions: they are not literals of JSON.
+//!
+//! In an argument of a call two mistakes of models are mended, because no literal can be meant otherwise: quotes within
+//! a string of the same quotes (`'sed -n '1,5p' file'`), and zeros in front of a number (`07`). Such a quote ends the
+//! string only if what follows goes on with the call.
 
-use crate::MAX_DEPTH;
 use crate::json::{Escape, REPLACEMENT, Scan, escape, escape_control};
+
+use crate::marker::{Look, look};
+use crate::{MAX_DEPTH, MAX_NAME, skip_space};
 
 /// The longest number or word.
 const MAX_WORD: usize = 400;
@@ -15,6 +21,10 @@ pub(crate) struct Literal {
     containers: u128,
     depth: u32,
     state: State,
+    /// Whether the literal is an argument of a call, whose mistakes are mended.
+    is_argument: bool,
+    /// Whether no more text comes.
+    is_last: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +47,19 @@ enum State {
 }
 
 impl Literal {
+    /// An argument of a call.
+    pub(crate) fn argument() -> Self {
+        Self {
+            is_argument: true,
+            ..Self::default()
+        }
+    }
+
+    /// No more text comes than what was shown.
+    pub(crate) fn end_text(&mut self) {
+        self.is_last = true;
+    }
+
     /// Reads on. Bytes that were not read must come again at the start of the next text: those of an escape, a
     /// number, a word or quotes. A number at the end is read only when something else follows.
     pub(crate) fn scan(&mut self, text: &str, emit: &mut impl FnMut(&str)) -> Scan {
@@ -125,7 +148,9 @@ impl Literal {
                 if word.is_none() {
                     return Read::Cut;
                 }
-                let Some(json) = word_to_json(crate::split(text, length).0) else {
+                let word = crate::split(text, length).0;
+                let padded = || self.is_argument.then(|| without_zeros(word)).flatten();
+                let Some(json) = word_to_json(word).or_else(padded) else {
                     return Read::Bad;
                 };
                 emit(comma);
@@ -178,9 +203,21 @@ impl Literal {
                     .take(closing)
                     .take_while(|byte| *byte == quote)
                     .count();
-                if quotes == closing {
+                let is_key = matches!(self.state, State::String { is_key: true, .. });
+                let behind = crate::split(text, 1).1;
+                let ends = if self.is_argument && !is_triple {
+                    match ends_here(behind, self.depth > 0, is_key) {
+                        None if self.is_last => Some(true),
+                        ends => ends,
+                    }
+                } else {
+                    Some(true)
+                };
+                if quotes == closing && ends.is_none() {
+                    return Read::Cut;
+                }
+                if quotes == closing && ends == Some(true) {
                     emit("\"");
-                    let is_key = matches!(self.state, State::String { is_key: true, .. });
                     self.state = if is_key {
                         State::Colon
                     } else {
@@ -188,7 +225,7 @@ impl Literal {
                     };
                     return Read::Took(closing);
                 }
-                if quotes == text.len() {
+                if quotes < closing && quotes == text.len() {
                     return Read::Cut;
                 }
                 emit(if quote == b'"' { "\\\"" } else { "'" });
@@ -204,6 +241,65 @@ impl Literal {
             }
         }
     }
+}
+
+/// Whether a string of an argument ends with the quote that this text follows. `None`: more text is needed.
+fn ends_here(text: &str, is_nested: bool, is_key: bool) -> Option<bool> {
+    let rest = skip_space(text);
+    let space = text.len() - rest.len();
+    if space > MAX_NAME {
+        return Some(true);
+    }
+    let mut characters = rest.chars();
+    let first = characters.next()?;
+    let behind = skip_space(characters.as_str());
+    let is_far = characters.as_str().len() - behind.len() > MAX_NAME;
+    match first {
+        // Two strings in a row are not mended: Python would join them.
+        '"' | '\'' => Some(space > 0),
+        _ if is_key => Some(first == ':'),
+        ',' | ']' | '}' if is_nested => Some(true),
+        _ if is_nested => Some(false),
+        ')' if is_far => Some(true),
+        ')' => {
+            let next = behind.chars().next()?;
+            Some(!matches!(next, ')' | '"' | '\''))
+        }
+        ',' if is_far => Some(false),
+        ',' if behind.starts_with(')') => Some(true),
+        ',' => {
+            let equals = skip_space(behind.trim_start_matches(is_key_character));
+            let length = behind.len() - equals.len();
+            match look(equals.as_bytes(), &["=="]) {
+                _ if length > MAX_NAME => Some(false),
+                Look::Whole(_) => Some(false),
+                Look::Partial => None,
+                Look::Other => Some(equals.starts_with('=') && length > 0),
+            }
+        }
+        _ => Some(false),
+    }
+}
+
+/// Whether a character may be part of an argument's name.
+pub(crate) fn is_key_character(character: char) -> bool {
+    character.is_alphanumeric() || character == '_'
+}
+
+/// The JSON of a number without the zeros in front of it.
+fn without_zeros(word: &str) -> Option<String> {
+    let (sign, digits) = match word.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", word),
+    };
+    if !digits.starts_with('0') || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let digits = digits.trim_start_matches('0');
+    Some(format!(
+        "{sign}{}",
+        if digits.is_empty() { "0" } else { digits }
+    ))
 }
 
 /// What became of the start of a text.

@@ -5,7 +5,7 @@
 //! request's tools are known, at the start of any line. A list that does not start with a call is content.
 
 use crate::MAX_NAME;
-use crate::formats::python::Literal;
+use crate::formats::python::{Literal, is_key_character};
 use crate::formats::{Header, header_until, space, text_until};
 use crate::json::Scan;
 use crate::marker::{Look, look};
@@ -100,6 +100,17 @@ impl Pythonic {
         }
     }
 
+    /// No more text comes. Whether that may decide what was not taken.
+    pub(crate) fn end_text(&mut self) -> bool {
+        match &mut self.state {
+            State::Value(literal) => {
+                literal.end_text();
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Reads what stands around values.
     fn structure(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         let first = text.bytes().next()?;
@@ -178,8 +189,7 @@ impl Pythonic {
 
     /// Reads a key; the first one of a call begins it.
     fn key(&mut self, name: Option<String>, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
-        let behind = text
-            .trim_start_matches(|character: char| character.is_alphanumeric() || character == '_');
+        let behind = text.trim_start_matches(is_key_character);
         let length = text.len() - behind.len();
         let behind_space = crate::skip_space(behind);
         let space = behind.len() - behind_space.len();
@@ -201,7 +211,7 @@ impl Pythonic {
         sink.arguments(crate::split(text, length).0);
         sink.arguments("\": ");
         let read = text.len() - behind_space.len() + 1;
-        self.go(State::Value(Literal::default()), read)
+        self.go(State::Value(Literal::argument()), read)
     }
 
     fn end_call(&mut self, sink: &mut Sink<'_>) -> Option<usize> {

@@ -554,6 +554,29 @@ fn pythonic() {
             "<|tool_call_start|>[time()]<|tool_call_end|>I look.",
             "|I look.|time({})",
         ),
+        // Quotes within a string of the same quotes, as far as that cannot be anything else; zeros before a number.
+        (
+            "<|tool_call_start|>[search(query='sed -n '360,450p' /a/b.py', days=07)]<|tool_call_end|>",
+            "||search({\"query\": \"sed -n '360,450p' /a/b.py\", \"days\": 7})",
+        ),
+        (
+            "[search(query='python3 -c \"f(x, s='\\,'))\"')]",
+            "||search({\"query\": \"python3 -c \\\"f(x, s='\\\\,'))\\\"\"})",
+        ),
+        (
+            "[search(query=\"say \"hi, x\" now\", where={'a': 'b 'c' d', 'e': ['f 'g'', 'h']})]",
+            "||search({\"query\": \"say \\\"hi, x\\\" now\", \"where\": {\"a\": \"b 'c' d\", \"e\": [\"f 'g'\", \"h\"]}})",
+        ),
+        (
+            "[search(query='a', days=-00, x='') , time(a='b' ) ]",
+            "||search({\"query\": \"a\", \"days\": -0, \"x\": \"\"}) time({\"a\": \"b\"})",
+        ),
+        // The end of the answer decides.
+        ("[time(a='b')", "||time({\"a\": \"b\"})"),
+        ("[time(a='b'", "||time({\"a\": \"b\")!"),
+        ("[time(a='b', c", "||time({\"a\": \"b\")!"),
+        ("[time(a='b') so", "| so|time({\"a\": \"b\"})"),
+        ("[time(a='b' 'c')]", "|'c')]|time({\"a\": \"b\")!"),
         // Lists that are the answer.
         ("[1]", "|[1]|"),
         ("[x]", "|[x]|"),
@@ -1046,6 +1069,20 @@ fn nothing_that_repeats_is_held_for_long() {
         ("<|channel|>", "analysis"),
         ("", "{\"name\": \"time\", \"type\": \"x\", "),
         ("", "`"),
+        ("[time(a='b'", " "),
+        ("[time(a='b')", " "),
+        ("[time(a='b',", " "),
+        ("[time(a='b',", "c"),
+        ("", "<｜DSML｜tool_calls>"),
+        ("<｜DSML｜invoke name=\"time\">", " "),
+        ("", "<minimax:tool_call>"),
+        ("", "<invoke name=\"time\">"),
+        ("", "<|tool_call>call:time"),
+        ("", "functools["),
+        ("<|tool_call|>[", " "),
+        ("<tool_calls>", "["),
+        ("[", "{\"name\": \"time\", "),
+        ("", "<|action_start|><|plugin|>"),
     ] {
         let text = start.to_owned() + &unit.repeat(200_000 / unit.len());
         for tools in ToolFormat::all() {

@@ -179,6 +179,8 @@ fn near_calls() -> impl Strategy<Value = String> {
             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"s\": \"$\"}$<｜tool▁call▁end｜>$<｜tool▁calls▁end｜>",
             "<|tool_calls_section_begin|>$<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"s\": $}<|tool_call_end|>$",
             "<|channel|>analysis<|message|>$<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{\"s\": \"$\"}<|call|>$",
+            "[f(s='$', n=1), f(s='$')]$",
+            "[f(s='a $ b'$), f(o={'a': '$'$}$)$]$",
             "<｜DSML｜function_calls>$<｜DSML｜invoke name=\"f\">$<｜DSML｜parameter name=\"s\" string=\"true\">$</｜DSML｜parameter>$</｜DSML｜invoke>$</｜DSML｜function_calls>$",
             "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\">${\"s\": $}$</｜DSML｜invoke>$",
             "<minimax:tool_call>$<invoke name=\"f\">$<parameter name=\"s\">$\n<parameter name=\"n\">$</invoke>$</minimax:tool_call>$",
