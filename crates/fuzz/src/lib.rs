@@ -212,7 +212,10 @@ pub fn answer(data: &[u8]) {
     let reasoning: Vec<ReasoningFormat> = ReasoningFormat::all().collect();
     let format = Format {
         tools: tools.get(usize::from(kind % 32)).copied(),
-        reasoning: reasoning.get(usize::from(kind / 32)).copied(),
+        reasoning: reasoning
+            .get(usize::from(kind / 32))
+            .copied()
+            .filter(|_| options & 32 == 0),
     };
     let schema = json!({"properties": {
         "s": {"type": "string"}, "n": {"type": "integer"}, "o": {"type": "object"},

@@ -64,6 +64,9 @@ fn tools(has: &impl Fn(&str) -> bool, model_type: Option<&str>) -> Option<ToolFo
 }
 
 fn reasoning(has: &impl Fn(&str) -> bool) -> Option<ReasoningFormat> {
+    if has("</think>") && (has("</answer>") || has("</response>")) {
+        return Some(ReasoningFormat::ThinkAnswer);
+    }
     let marks = [
         ("</think>", ReasoningFormat::Think),
         ("<|channel>thought", ReasoningFormat::Gemma4),

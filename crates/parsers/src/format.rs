@@ -8,7 +8,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::formats;
-use crate::reasoning::Tags;
+use crate::reasoning::{Tags, Wrapper};
 
 /// How a model writes reasoning and tool calls; each is optional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,6 +134,8 @@ pub enum ReasoningFormat {
     Cohere,
     /// `<|channel>thought…<channel|>`: Gemma 4.
     Gemma4,
+    /// `<think>…</think><answer>…</answer>`: Hunyuan A13B; with `<response>`: ERNIE 4.5.
+    ThinkAnswer,
     /// The channel `analysis`: gpt-oss.
     Harmony,
 }
@@ -262,7 +264,7 @@ impl ToolFormat {
 
 impl ReasoningFormat {
     /// Every format, each with its names; the first one is its own, the others are vLLM's names of the same format.
-    const NAMES: [(Self, &'static [&'static str]); 7] = [
+    const NAMES: [(Self, &'static [&'static str]); 8] = [
         (
             Self::Think,
             &[
@@ -275,7 +277,6 @@ impl ReasoningFormat {
                 "glm47",
                 "kimi_k2",
                 "mimo",
-                "ernie45",
                 "olmo3",
                 "nemotron_v3",
                 "step3",
@@ -287,6 +288,7 @@ impl ReasoningFormat {
         (Self::SeedOss, &["seed_oss"]),
         (Self::Cohere, &["cohere"]),
         (Self::Gemma4, &["gemma4"]),
+        (Self::ThinkAnswer, &["hunyuan_a13b", "ernie45"]),
         (Self::Harmony, &["openai_gptoss", "harmony"]),
     ];
 
@@ -304,6 +306,14 @@ impl ReasoningFormat {
     pub const fn special_markers(self) -> &'static [&'static str] {
         match self {
             Self::Think => &["<think>", "</think>"],
+            Self::ThinkAnswer => &[
+                "<think>",
+                "</think>",
+                "<answer>",
+                "</answer>",
+                "<response>",
+                "</response>",
+            ],
             Self::Mistral => &["[THINK]", "[/THINK]"],
             Self::Granite => &[],
             Self::SeedOss => &["<seed:think>", "</seed:think>"],
@@ -315,7 +325,7 @@ impl ReasoningFormat {
 
     pub(crate) fn tags(self) -> Option<Tags> {
         let (open, close): (&[&str], &[&str]) = match self {
-            Self::Think => (&["<think>"], &["</think>"]),
+            Self::Think | Self::ThinkAnswer => (&["<think>"], &["</think>"]),
             Self::Mistral => (&["[THINK]"], &["[/THINK]"]),
             Self::Granite => (
                 &["Here is my thought process:", "Here's my thought process:"],
@@ -326,7 +336,18 @@ impl ReasoningFormat {
             Self::Gemma4 => (&["<|channel>thought"], &["<channel|>"]),
             Self::Harmony => return None,
         };
-        Some(Tags { open, close })
+        let answer: &[Wrapper] = match self {
+            Self::ThinkAnswer => &[
+                ("<answer>", &["\n</answer>", "</answer>"]),
+                ("<response>", &["\n</response>", "</response>"]),
+            ],
+            _ => &[],
+        };
+        Some(Tags {
+            open,
+            close,
+            answer,
+        })
     }
 }
 

@@ -14,7 +14,12 @@ use crate::sink::Sink;
 pub(crate) struct Tags {
     pub(crate) open: &'static [&'static str],
     pub(crate) close: &'static [&'static str],
+    /// What may stand around the answer behind the reasoning, and is not part of it.
+    pub(crate) answer: &'static [Wrapper],
 }
+
+/// A tag that opens the answer, and what closes it.
+pub(crate) type Wrapper = (&'static str, &'static [&'static str]);
 
 /// The part of an answer up to the end of its reasoning.
 #[derive(Clone, Debug)]
@@ -36,6 +41,8 @@ enum State {
     Inside,
     /// At a mark that may start a call.
     AtCall,
+    /// Behind the closing tag, where a tag may open the answer.
+    Closed,
     Over,
 }
 
@@ -83,6 +90,7 @@ impl TagParser {
         match self.state {
             State::Start { is_open } => self.start(text, is_open, sink),
             State::Inside => self.inside(text, sink),
+            State::Closed => self.closed(text, sink),
             State::AtCall | State::Over => Some(0),
         }
     }
@@ -133,9 +141,36 @@ impl TagParser {
         }
         sink.end_reasoning();
         self.state = State::Over;
+        if marker < self.tags.close.len() && !self.tags.answer.is_empty() {
+            self.state = State::Closed;
+        }
         // A marker that starts a call is left to the tool format.
         let close = self.tags.close.get(marker).map_or(0, |close| close.len());
         Some(before + close)
+    }
+
+    fn closed(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
+        let space = text.len() - text.trim_start_matches(is_space).len();
+        if space > 0 {
+            return Some(space);
+        }
+        let mut is_partial = false;
+        for (open, close) in self.tags.answer {
+            match look(text.as_bytes(), &[open]) {
+                Look::Whole(_) => {
+                    sink.wrap_answer(close);
+                    self.state = State::Over;
+                    return Some(open.len());
+                }
+                Look::Partial => is_partial = true,
+                Look::Other => {}
+            }
+        }
+        if is_partial {
+            return None;
+        }
+        self.state = State::Over;
+        Some(0)
     }
 
     /// Ends the answer here.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::deltas::Deltas;
+use crate::marker::{Found, find};
 use crate::tools::Tools;
 use crate::{MAX_SPACE, MAX_UNDECIDED, is_space, skip_space};
 
@@ -31,6 +32,10 @@ pub(crate) struct Answer {
     is_behind_call: bool,
     has_content: bool,
     has_reasoning: bool,
+    /// What closes the answer, if a tag opened it.
+    wrapper: Option<&'static [&'static str]>,
+    /// Content that may be the start of what closes the answer.
+    closing: String,
 }
 
 /// What was written last, which decides what white space means.
@@ -91,6 +96,8 @@ impl Answer {
             is_behind_call: false,
             has_content: false,
             has_reasoning: false,
+            wrapper: None,
+            closing: String::new(),
         }
     }
 }
@@ -116,6 +123,39 @@ impl<'a> Sink<'a> {
         if self.answer.attempt != Attempt::None {
             return self.reasoning(text);
         }
+        let Some(close) = self.answer.wrapper else {
+            return self.write_content(text);
+        };
+        let mut held = std::mem::take(&mut self.answer.closing);
+        held.push_str(text);
+        match find(&held, close) {
+            Found::Nowhere => self.write_content(&held),
+            Found::Partial { at } => {
+                self.write_content(crate::split(&held, at).0);
+                held.drain(..at);
+                self.answer.closing = held;
+            }
+            Found::Whole { at, marker } => {
+                let length = close.get(marker).map_or(0, |close| close.len());
+                self.answer.wrapper = None;
+                self.write_content(crate::split(&held, at).0);
+                self.write_content(crate::split(&held, at + length).1);
+            }
+        }
+    }
+
+    /// What follows stands between tags: the closing one of these is not content.
+    pub(crate) fn wrap_answer(&mut self, close: &'static [&'static str]) {
+        self.answer.wrapper = Some(close);
+    }
+
+    /// Writes what could have been the start of what closes the answer.
+    fn flush(&mut self) {
+        let held = std::mem::take(&mut self.answer.closing);
+        self.write_content(&held);
+    }
+
+    fn write_content(&mut self, text: &str) {
         let answer = &mut *self.answer;
         if answer.edge == Edge::Content {
             return self.out.content(text);
@@ -274,6 +314,7 @@ impl<'a> Sink<'a> {
     /// Begins a call; what was held was part of it, and so is what this step reads. An open call ends first.
     pub(crate) fn begin(&mut self, id: Option<&str>, name: &str) {
         self.end(false);
+        self.flush();
         if self.answer.attempt != Attempt::None {
             self.answer.attempt = Attempt::None;
             self.end_reasoning();
@@ -346,6 +387,7 @@ impl<'a> Sink<'a> {
 
     /// Ends the answer: white space that waits is formatting only behind a call.
     pub(crate) fn finish(&mut self) {
+        self.flush();
         let space = std::mem::take(&mut self.answer.space);
         match self.answer.edge {
             Edge::Start | Edge::Content => self.out.content(&space),

@@ -128,6 +128,11 @@ fn a_template_shows_its_format() {
             Some(Tools::Xlam),
             None,
         ),
+        (
+            "Write your thoughts in <think></think> and your response in <response></response>.",
+            None,
+            Some(ReasoningFormat::ThinkAnswer),
+        ),
         // Formats that are not known stay so.
         ("{{ '<tool_calls>' + calls + '</tool_calls>' }}", None, None),
         ("<function=name>{\"key\": 1}</function>", None, None),

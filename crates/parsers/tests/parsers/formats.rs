@@ -794,6 +794,39 @@ fn harmony() {
 }
 
 #[test]
+fn an_answer_between_tags() {
+    let format = Format {
+        tools: Some(ToolFormat::Hermes),
+        reasoning: Some(ReasoningFormat::ThinkAnswer),
+    };
+    let table = [
+        ("<think>\na\n</think>\n<answer>\nb\n</answer>", "a|b|"),
+        ("<think>a</think>\n\n<response>\nb</response>\n", "a|b\n|"),
+        (
+            "<think>\n\n</think>\n<answer>\nb < c </ans",
+            "|b < c </ans|",
+        ),
+        ("<think>a</think>\n<ans", "a|<ans|"),
+        // Only what was opened is closed, and once.
+        ("<think>a</think>b</answer>", "a|b</answer>|"),
+        (
+            "<think>a</think><answer>b</response></answer></answer>",
+            "a|b</response></answer>|",
+        ),
+        ("no <answer>tags</answer>", "|no <answer>tags</answer>|"),
+        (
+            "<think>a</think><answer>b\n<tool_call>{\"name\": \"time\"}</tool_call>\n</answer>",
+            "a|b\n|time({})",
+        ),
+        (
+            "<think>a</think><answer>b </<tool_call>{\"name\": \"time\", \"arguments\": {\"s\": \"</answer>\"}}</tool_call></answer>",
+            "a|b </|time({\"s\": \"</answer>\"})",
+        ),
+    ];
+    check(format, &options(), &table);
+}
+
+#[test]
 fn other_reasoning() {
     for (reasoning, table) in [
         (

@@ -12,6 +12,7 @@ fn formats() -> Vec<Format> {
         Some(ReasoningFormat::Think),
         Some(ReasoningFormat::Mistral),
         Some(ReasoningFormat::Gemma4),
+        Some(ReasoningFormat::ThinkAnswer),
         Some(ReasoningFormat::Harmony),
     ];
     let tools = ToolFormat::all().map(Some).chain([None]);
@@ -109,6 +110,8 @@ const WORDS: &[&str] = &[
     "<|end|>",
     "<|return|>",
     "<|call|>",
+    "<answer>",
+    "</answer>",
     "<think>",
     "</think>",
     "[THINK]",
@@ -192,6 +195,7 @@ fn near_calls() -> impl Strategy<Value = String> {
             "```json$[{\"name\": \"f\", \"arguments\": {}}$]$```$",
             "<|action_start|><|plugin|>${\"name\": \"f\", \"parameters\": {\"s\": $}}$<|action_end|>$",
             "<think>$</think>$<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"$\"}}</tool_call>$",
+            "<think>$</think>\n<answer>$<tool_call>{\"name\": \"f\"}</tool_call>$</answer>$",
             "<think>$<tool_call>$</think>$<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": $}}$",
             "<think>$<tool_call>$<function=f>$<parameter=s>$</parameter>$</function>$</think>$",
         ][..],
