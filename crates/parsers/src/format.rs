@@ -28,7 +28,7 @@ pub enum ToolFormat {
     Qwen3Coder,
     /// `{"name": …, "parameters": {…}}`, with or without `<|python_tag|>`: Llama 3.1 to 3.3.
     Llama3Json,
-    /// `[name(key=value)]`: Llama 3.2 and 4, LFM2.
+    /// `[name(key=value)]`: Llama 3.2 and 4, LFM2, Olmo 3.
     Pythonic,
     /// `[TOOL_CALLS]`: Mistral, in both of its forms.
     Mistral,
@@ -171,7 +171,10 @@ impl ToolFormat {
         (Self::Hermes, &["hermes", "granite4", "ernie45"]),
         (Self::Qwen3Coder, &["qwen3_coder", "qwen3_xml", "seed_oss"]),
         (Self::Llama3Json, &["llama3_json", "llama4_json"]),
-        (Self::Pythonic, &["pythonic", "llama4_pythonic", "lfm2"]),
+        (
+            Self::Pythonic,
+            &["pythonic", "llama4_pythonic", "lfm2", "olmo3"],
+        ),
         (Self::Mistral, &["mistral"]),
         (Self::DeepseekV3, &["deepseek_v3"]),
         (Self::DeepseekV31, &["deepseek_v31"]),

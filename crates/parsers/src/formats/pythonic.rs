@@ -1,5 +1,6 @@
 //! Llama 3.2 and 4 "pythonic": the answer is `[name(key="value", …), …]`, in Llama 4 between `<|python_start|>` and
-//! `<|python_end|>`. LFM2 writes the same between `<|tool_call_start|>` and `<|tool_call_end|>`.
+//! `<|python_end|>`. LFM2 writes the same between `<|tool_call_start|>` and `<|tool_call_end|>`. Olmo 3
+//! writes one call a line, without brackets, between `<function_calls>` and `</function_calls>`.
 //!
 //! Nothing else marks such calls, so they count at the start of the answer and behind the token, and, where the
 //! request's tools are known, at the start of any line. A list that does not start with a call is content.
@@ -11,11 +12,14 @@ use crate::json::Scan;
 use crate::marker::{Look, look};
 use crate::sink::{Sink, is_name_character};
 
-/// What may stand in front of a list: the tokens of Llama 4 and of LFM2.
-const OPEN: [&str; 2] = ["<|python_start|>", "<|tool_call_start|>"];
-const CLOSE: [&str; 2] = ["<|python_end|>", "<|tool_call_end|>"];
+/// What may stand in front of a list: the tokens of Llama 4, of LFM2 and of Olmo 3.
+const OPEN: [&str; 3] = ["<|python_start|>", "<|tool_call_start|>", LINES];
+const CLOSE: [&str; 3] = ["<|python_end|>", "<|tool_call_end|>", LINES_END];
+/// What stands around calls in lines.
+const LINES: &str = "<function_calls>";
+const LINES_END: &str = "</function_calls>";
 
-pub(crate) const SPECIAL: &[&str] = &[OPEN[0], OPEN[1], CLOSE[0], CLOSE[1]];
+pub(crate) const SPECIAL: &[&str] = &[OPEN[0], OPEN[1], OPEN[2], CLOSE[0], CLOSE[1], CLOSE[2]];
 
 /// What announces a list of calls; one without the token is not looked for within reasoning.
 pub(crate) const STARTS: &[&str] = &OPEN;
@@ -23,6 +27,8 @@ pub(crate) const STARTS: &[&str] = &OPEN;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pythonic {
     state: State,
+    /// Whether the calls stand in lines, without brackets.
+    is_lined: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -59,13 +65,14 @@ impl Pythonic {
         match &mut self.state {
             State::Text => {
                 // A line matters only where names tell calls from other lists.
-                let markers = [OPEN[0], OPEN[1], "\n"];
-                let count = if sink.tools().is_some() { 3 } else { 2 };
+                let markers = [OPEN[0], OPEN[1], OPEN[2], "\n"];
+                let count = if sink.tools().is_some() { 4 } else { 3 };
                 let markers = markers.get(..count).unwrap_or_default();
                 let (marker, taken) = text_until(text, markers, sink)?;
                 match marker.map(|marker| OPEN.get(marker)) {
                     Some(Some(open)) => {
                         sink.hold_token(open);
+                        self.is_lined = *open == LINES;
                         self.state = State::Start { is_held: true };
                     }
                     Some(None) => {
@@ -116,14 +123,19 @@ impl Pythonic {
         let first = text.bytes().next()?;
         match (&mut self.state, first) {
             (State::Start { .. }, b'[') => {
+                self.is_lined = false;
                 sink.hold_token("[");
                 self.go(State::Name { is_first: true }, 1)
+            }
+            (State::Start { .. }, first) if self.is_lined && first != b'<' => {
+                self.go(State::Name { is_first: true }, 0)
             }
             (State::Start { .. }, _) => match look(text.as_bytes(), &OPEN) {
                 Look::Partial => None,
                 Look::Other => self.leave(0, sink),
                 Look::Whole(open) => {
                     let open = OPEN.get(open).copied().unwrap_or_default();
+                    self.is_lined = open == LINES;
                     match sink.hold(open) {
                         Ok(()) => self.go(State::Start { is_held: true }, open.len()),
                         Err(kept) => self.leave(kept, sink),
@@ -155,6 +167,19 @@ impl Pythonic {
                     Err(kept) => self.leave(kept, sink),
                 }
             }
+            (State::AfterCall, _) if self.is_lined => match look(text.as_bytes(), &[LINES_END]) {
+                Look::Partial => None,
+                Look::Whole(_) => {
+                    sink.forget();
+                    self.is_lined = false;
+                    self.go(State::Text, LINES_END.len())
+                }
+                Look::Other => {
+                    // From here on what is held is not the last call's.
+                    sink.hold_token("");
+                    self.go(State::Name { is_first: false }, 0)
+                }
+            },
             (State::Close, _) => match look(text.as_bytes(), &CLOSE) {
                 Look::Partial => None,
                 Look::Whole(close) => {
@@ -228,6 +253,7 @@ impl Pythonic {
     /// What comes is text.
     fn leave(&mut self, taken: usize, sink: &mut Sink<'_>) -> Option<usize> {
         sink.give_up();
+        self.is_lined = false;
         self.go(State::Text, taken)
     }
 }

@@ -571,6 +571,24 @@ fn pythonic() {
             "[search(query='a', days=-00, x='') , time(a='b' ) ]",
             "||search({\"query\": \"a\", \"days\": -0, \"x\": \"\"}) time({\"a\": \"b\"})",
         ),
+        // Calls in lines.
+        (
+            "<function_calls>weather(city='Paris', days=3)\ntime()\n\nsearch(where={'a': null})</function_calls> so\n[time()]",
+            "| so\n|weather({\"city\": \"Paris\", \"days\": 3}) time({}) search({\"where\": {\"a\": null}}) time({})",
+        ),
+        (
+            "I look.\n<function_calls>\ntime()\n</function_calls>",
+            "|I look.\n|time({})",
+        ),
+        (
+            "<function_calls>nobody()</function_calls>",
+            "|<function_calls>nobody()</function_calls>|",
+        ),
+        (
+            "Use <function_calls> tags: time()",
+            "|Use <function_calls> tags: time()|",
+        ),
+        ("<function_calls>time() so", "| so|time({})"),
         // The end of the answer decides.
         ("[time(a='b')", "||time({\"a\": \"b\"})"),
         ("[time(a='b'", "||time({\"a\": \"b\")!"),
