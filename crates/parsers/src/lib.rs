@@ -52,8 +52,9 @@
 //! - A call that turns out malformed **before** its [`Delta::CallBegin`] is content, every character of it. That
 //!   includes a name that is not among the request's tools, a call past [`ParserOptions::max_calls`], and a call that
 //!   the end of the answer cut. A call that turns out malformed **after** its `CallBegin` ends there with
-//!   `is_complete: false`, and what follows is content. With [`ParserOptions::holds_calls`] neither happens: a call
-//!   goes out only when it is whole, and any other is content, every character of it.
+//!   `is_complete: false`, and what follows is content.
+//! - With [`ParserOptions::holds_calls`] a call goes out only when it is whole, and any other is content, every
+//!   character of it. Only [`AnswerParser::cut`] lets out a part of one.
 //! - Calls are numbered from 0 without gaps. Calls do not overlap: each ends before anything else comes.
 //! - White space is formatting, and dropped: around reasoning; before the first call where no content came; between
 //!   calls; and behind the last one. Every other character outside reasoning and calls is content.

@@ -20,8 +20,8 @@ pub struct ParserOptions {
     pub is_reasoning_open: bool,
     /// Calls that one answer may hold; what comes after them is content.
     pub max_calls: usize,
-    /// Whether a call is held until it is whole. Then one that turns out malformed, or that the end of the answer
-    /// cuts, is content and was never a call. For answers in one piece: in a stream, arguments would come late.
+    /// Whether a call is held until it is whole. Then one that turns out malformed, or that the model does not finish,
+    /// is content and was never a call. For answers in one piece: in a stream, arguments would come late.
     pub holds_calls: bool,
 }
 
@@ -77,6 +77,14 @@ impl AnswerParser {
         let taken = self.take(&held, out);
         held.drain(..taken.min(held.len()));
         self.held = held;
+    }
+
+    /// Ends an answer that did not end by itself: at its last token, or at a stop string. This is
+    /// [`finish`](Self::finish), but for a call that was [held](ParserOptions::holds_calls): it goes out as far as it
+    /// came, incomplete.
+    pub fn cut(&mut self, out: &mut Deltas) {
+        self.answer.cut();
+        self.finish(out);
     }
 
     /// Ends the answer: what was held back is content, or part of a call that ends incomplete.

@@ -24,6 +24,8 @@ pub(crate) struct Answer {
     is_call_open: bool,
     /// Whether calls are held until they are whole.
     holds_calls: bool,
+    /// Whether an open call goes out as far as it came.
+    is_cut: bool,
     /// The open call, where it is held.
     held: Option<Box<HeldCall>>,
     /// The text of a held call that turned out malformed; the present step's text is still missing.
@@ -91,6 +93,7 @@ impl Answer {
             calls: 0,
             is_call_open: false,
             holds_calls,
+            is_cut: false,
             held: None,
             broken: None,
             is_behind_call: false,
@@ -99,6 +102,13 @@ impl Answer {
             wrapper: None,
             closing: String::new(),
         }
+    }
+}
+
+impl Answer {
+    /// The answer is cut: an open call goes out as far as it came, even if it is held.
+    pub(crate) fn cut(&mut self) {
+        self.is_cut = true;
     }
 }
 
@@ -356,7 +366,7 @@ impl<'a> Sink<'a> {
         }
         answer.is_behind_call = is_complete;
         match answer.held.take() {
-            Some(held) if !is_complete => {
+            Some(held) if !is_complete && !answer.is_cut => {
                 // It was never a call.
                 answer.calls -= 1;
                 answer.space = held.space;

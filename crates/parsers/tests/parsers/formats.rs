@@ -1065,6 +1065,51 @@ fn a_held_call_that_breaks_is_content() {
 }
 
 #[test]
+fn a_held_call_that_is_cut_goes_out_as_far_as_it_came() {
+    for (tools, text, expected) in [
+        (
+            ToolFormat::Hermes,
+            "a <tool_call>{\"name\": \"time\", \"arguments\": {\"a\": \"b\\u00",
+            "|a |time({\"a\": \"b)!",
+        ),
+        (
+            ToolFormat::Pythonic,
+            "[time(), time(a='b",
+            "||time({}) time({\"a\": \"b)!",
+        ),
+        // Nothing of a call has begun, or it is whole, or it was malformed.
+        (ToolFormat::Hermes, "<tool_call>{\"na", "|<tool_call>{\"na|"),
+        (
+            ToolFormat::Hermes,
+            "<tool_call>{\"name\": \"time\", \"arguments\": {}}\n</tool",
+            "||time({})",
+        ),
+        (
+            ToolFormat::Hermes,
+            "<tool_call>{\"name\": \"time\", \"arguments\": {,",
+            "|<tool_call>{\"name\": \"time\", \"arguments\": {,|",
+        ),
+    ] {
+        for size in 1..text.len() {
+            let options = ParserOptions {
+                holds_calls: true,
+                ..options()
+            };
+            let mut parser = AnswerParser::new(only_tools(tools), options);
+            let mut deltas = Deltas::default();
+            for piece in pieces(text, size) {
+                parser.push(piece, &mut deltas);
+            }
+            parser.cut(&mut deltas);
+            let mut answer = Answer::default();
+            answer.add(&deltas);
+            answer.check();
+            assert_eq!(notation(&answer), expected, "{text:?} by {size}");
+        }
+    }
+}
+
+#[test]
 fn a_call_that_starts_with_a_special_token_ends_reasoning() {
     let format = Format {
         tools: Some(ToolFormat::KimiK2),
