@@ -138,6 +138,16 @@ def test_a_switch_of_the_gateway_needs_no_value(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
+    "flag",
+    ["--exclude-input-in-output", "--fill-outputs", "--wrap-token-ids", "--accumulate-tokens"],
+)
+def test_a_switch_of_the_worker_needs_no_value(monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
+    for given, value in (([flag], "True"), ([flag, "false"], "False"), ([f"{flag}=true"], "True")):
+        worker_process, _ = started(monkeypatch, *given).processes
+        assert f"{flag}={value}" in worker_process.arguments
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--max-connections=x"], "invalid value 'x' for '--max-connections <N>'"),

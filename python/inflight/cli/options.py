@@ -65,14 +65,15 @@ def native_options(
     owner: str, described: dict[str, tuple[Any, str]], note: str = ""
 ) -> Callable[[Command], Command]:
     """Adds one option per entry of `described` (field of `inflight._native.<owner>` -> type, help);
-    `note` is put behind each default.
+    `note` is put behind each default. A switch without a value is true, as the gateway's are.
     """
 
     def add(command: Command) -> Command:
         for name, (kind, text) in reversed(described.items()):
             flag = "--" + name.replace("_", "-")
+            switch = {"is_flag": False, "flag_value": "true"} if kind is bool else {}
             command = click.option(
-                flag, name, cls=NativeDefault, owner=owner, note=note, type=kind, help=text
+                flag, name, cls=NativeDefault, owner=owner, note=note, type=kind, help=text, **switch
             )(command)
         return command
 
