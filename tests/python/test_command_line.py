@@ -156,6 +156,31 @@ def test_a_directory_without_a_checkpoint_says_what_it_lacks(command: str, tmp_p
     assert "has no `tokenizer.json` and no `config.json` and no `*.safetensors`" in output
 
 
+@pytest.mark.parametrize(
+    ("weights", "model", "sentence", "hint"),
+    [
+        ("m.gguf", "m.gguf", "m.gguf` is a GGUF file, which is not supported", "safetensors"),
+        ("m.gguf", ".", "has its weights as GGUF, which is not supported", "Hugging Face checkpoint"),
+        ("pytorch_model.bin", ".", "only safetensors are supported", "`AutoModelForCausalLM."),
+        ("pytorch_model-00001-of-00002.bin", ".", "has its weights as `pytorch_model.bin`", "save_pretrained"),
+    ],
+)
+def test_weights_of_another_format_are_named(
+    weights: str, model: str, sentence: str, hint: str, checkpoint: Path
+) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    (checkpoint / weights).write_bytes(b"")
+    for command in ("serve", "worker"):
+        code, output = run(command, str(checkpoint / model))
+        assert code == 2
+        error, remedy = output.splitlines()
+        assert sentence in error
+        assert hint in remedy
+    # What can be read wins over what lies next to it.
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    assert "not supported" not in run("worker", str(checkpoint), "--grpc-port=0", "--metrics-port=0")[1]
+
+
 def test_the_simulated_executor_needs_a_tokenizer_only(tmp_path: Path) -> None:
     code, output = run("worker", str(tmp_path), "--executor", "simulated")
     assert code == 2

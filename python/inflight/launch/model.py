@@ -19,6 +19,8 @@ from inflight.model.tokenizer import NO_TOKENIZER, has_tokenizer, read_assets
 DEMO_NAME = "inflight-demo"
 DEMO_DIRECTORY = Path(__file__).resolve().parent.parent / "demo"
 
+_ORIGINAL = "pass the directory of the Hugging Face checkpoint with safetensors weights that it was made from"
+
 
 @dataclass(frozen=True)
 class Model:
@@ -72,6 +74,8 @@ def find_model(
             " `inflight build`, or leave MODEL out for the embedded model",
         )
     if not directory.is_dir():
+        if directory.suffix.lower() == ".gguf":
+            raise UserMistake(f"`{directory}` is a GGUF file, which is not supported", _ORIGINAL)
         raise UserMistake(
             f"`{directory}` is not a directory", "pass the checkpoint's directory, not a file in it"
         )
@@ -90,6 +94,7 @@ def find_model(
         and not any(any(directory.glob(pattern)) for pattern in patterns)
     ):
         missing.append("`*.safetensors`")
+        _refuse_other_weights(directory)
     if missing == ["`tokenizer.json`"]:
         raise UserMistake(
             f"`{directory}` has no `tokenizer.json`, and nothing can be tokenized without it",
@@ -103,3 +108,16 @@ def find_model(
             " `inflight build`",
         )
     return Model(directory, served_name or default_name or directory.resolve().name)
+
+
+def _refuse_other_weights(directory: Path) -> None:
+    """Raises `UserMistake` where the weights are there in a format that is not read."""
+    if any(directory.glob("*.gguf")):
+        raise UserMistake(f"`{directory}` has its weights as GGUF, which is not supported", _ORIGINAL)
+    if any(directory.glob("pytorch_model*.bin")):
+        path = str(directory)
+        raise UserMistake(
+            f"`{directory}` has its weights as `pytorch_model.bin`, and only safetensors are supported",
+            "convert them with transformers, in Python:"
+            f" `AutoModelForCausalLM.from_pretrained({path!r}).save_pretrained({path!r})`",
+        )
