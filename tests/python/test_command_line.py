@@ -156,13 +156,27 @@ def test_a_directory_without_a_checkpoint_says_what_it_lacks(command: str, tmp_p
     assert "has no `tokenizer.json` and no `config.json` and no `*.safetensors`" in output
 
 
+def test_ranks_without_what_starts_them_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, output = run("serve", "--tp-size=2", "--port=0", "--grpc-port=0", "--metrics-port=0")
+    assert code == 2
+    error, hint = output.splitlines()
+    assert error == "error: `worker` has several ranks, and `mpirun`, which starts them, is not installed"
+    assert hint == "hint: install Open MPI: `apt-get install openmpi-bin`"
+
+
 @pytest.mark.parametrize(
     ("weights", "model", "sentence", "hint"),
     [
         ("m.gguf", "m.gguf", "m.gguf` is a GGUF file, which is not supported", "safetensors"),
         ("m.gguf", ".", "has its weights as GGUF, which is not supported", "Hugging Face checkpoint"),
         ("pytorch_model.bin", ".", "only safetensors are supported", "`AutoModelForCausalLM."),
-        ("pytorch_model-00001-of-00002.bin", ".", "has its weights as `pytorch_model.bin`", "save_pretrained"),
+        (
+            "pytorch_model-00001-of-00002.bin",
+            ".",
+            "has its weights as `pytorch_model.bin`",
+            "save_pretrained",
+        ),
     ],
 )
 def test_weights_of_another_format_are_named(

@@ -92,12 +92,13 @@ def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
     from inflight.launch.control import path_of
     from inflight.launch.plan import gateway_ports, place, plan
     from inflight.launch.ports import require_free
-    from inflight.launch.run import supervise
+    from inflight.launch.run import require_launchers, supervise
 
     as_root = os.geteuid() == 0
     control = None if file is None else path_of(file, "sock")
     worker_file = None if file is None else str(path_of(file, "workers"))
     processes = plan(topology, as_root=as_root, worker_file=worker_file)
+    require_launchers(processes)
 
     def again() -> LaunchPlan:
         assert file is not None

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import queue
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,11 @@ MOST_WAITING_LINES = 10_000
 LARGEST_ANSWER = 1 << 20
 #: A signal that comes just before a wait begins does not end it; its handler runs after the wait.
 LONGEST_WAIT_S = 0.5
+#: What starts the ranks of a worker -> what to install for it.
+PACKAGES = {
+    "mpirun": "Open MPI: `apt-get install openmpi-bin`",
+    "mpiexec.hydra": "MPICH: `apt-get install mpich`",
+}
 #: Ctrl-C, a polite kill, and a terminal that was closed.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -62,6 +68,17 @@ class EventQueue:
             return None
 
 
+def require_launchers(plan: LaunchPlan) -> None:
+    """Raises `UserMistake` where this machine lacks a program that starts the ranks of a worker."""
+    for spec in plan.processes:
+        if spec.launcher and shutil.which(spec.launcher[0]) is None:
+            program = spec.launcher[0]
+            raise UserMistake(
+                f"`{spec.name}` has several ranks, and `{program}`, which starts them, is not installed",
+                f"install {PACKAGES[program]}" if program in PACKAGES else None,
+            )
+
+
 def supervise(
     plan: LaunchPlan,
     report: Report,
@@ -82,6 +99,7 @@ def supervise(
         assert again is not None
         try:
             wanted = again()
+            require_launchers(wanted)
             for spec in wanted.processes:
                 listeners.check(spec)
             events.put(ReloadRequested(wanted, tell, done))
