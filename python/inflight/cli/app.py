@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from inflight.cli.familiar import unknown_command, unknown_option
 from inflight.cli.layers import with_layers
 from inflight.cli.terminal import printable
 from inflight.errors import InflightError, UserMistake
@@ -51,12 +52,22 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), cmd_name)
         return with_layers(command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's; names near an unknown command are those of all commands, imported or not."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise unknown_command(args[0], COMMANDS, ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Prints an `InflightError` in two lines, and what the file system refuses as one; anything else is
         click's or a defect.
         """
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise unknown_option(error) from None
         except InflightError as error:
             _tell(ctx, error)
         except OSError as error:

@@ -1,0 +1,117 @@
+"""What people type who know other servers, and what it is here. Owns the names of vLLM, SGLang, trtllm-serve
+and Ollama; knows no option's meaning, and accepts none of these names: two names for one option confuse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+import click
+
+#: Commands whose options this is about.
+SERVERS = ("serve", "worker")
+
+#: Of the command itself; those of others are behind its name.
+_FLAG = re.compile(r"`(--[a-z-]+)")
+_MODEL = "pass MODEL without an option: `inflight serve MODEL`"
+_CACHE_SHARE = (
+    "use `--executor tensorrt_llm --executor-option kv_cache_free_gpu_mem_fraction=SHARE`, a share of the GPU"
+    " memory that is free once the model is loaded"
+)
+
+
+def _limit(flag: str, name: str) -> str:
+    return f"use `{flag}`, or with `--executor tensorrt_llm` `--executor-option {name}=NUMBER`"
+
+
+def _executor_option(name: str, value: str = "VALUE") -> str:
+    return f"use `--executor-option {name}={value}`"
+
+
+_LENGTH = _limit("--max-seq-len", "max_seq_len")
+#: Option, with dashes for underscores -> what to do instead.
+OPTIONS = {
+    "--model": _MODEL,
+    "--model-path": _MODEL,
+    "--tensor-parallel-size": "use `--tp-size`",
+    "--pipeline-parallel-size": "use `--pp-size`",
+    "--data-parallel-size": "use `--replicas`",
+    "--dp-size": "use `--replicas`",
+    "--ep-size": _executor_option("moe_expert_parallel_size", "NUMBER"),
+    "--max-model-len": _LENGTH,
+    "--context-length": _LENGTH,
+    "--max-num-seqs": _limit("--max-batch-size", "max_batch_size"),
+    "--max-running-requests": _limit("--max-batch-size", "max_batch_size"),
+    "--max-num-batched-tokens": _limit("--max-num-tokens", "max_num_tokens"),
+    "--max-beam-width": _executor_option("max_beam_width", "NUMBER"),
+    "--dtype": _executor_option("dtype"),
+    "--quantization": "quantize with `inflight build --quantization`; a quantized checkpoint needs no option",
+    "--kv-cache-dtype": _executor_option("kv_cache_dtype"),
+    "--gpu-memory-utilization": _CACHE_SHARE,
+    "--mem-fraction-static": _CACHE_SHARE,
+    "--kv-cache-free-gpu-memory-fraction": _CACHE_SHARE,
+    "--free-gpu-memory-fraction": _CACHE_SHARE,
+    "--block-size": "use `--tokens-per-block`; of an engine, `inflight build` sets it",
+    "--enable-prefix-caching": _executor_option("enable_kv_cache_reuse", "true"),
+    "--enable-chunked-prefill": _executor_option("enable_chunked_context", "true"),
+    "--trust-remote-code": "use `--executor tensorrt_llm --executor-option trust_remote_code=true`",
+    "--extra-llm-api-options": "use `--executor-option NAME=VALUE` for each of its settings",
+    "--backend": "use `--executor`",
+    "--tokenizer": "leave it out: the tokenizer is the one in the model's directory",
+    "--revision": "pass MODEL as `ORG/NAME@REVISION`",
+    "--seed": "leave it out: each request has its `seed`",
+    "--enable-auto-tool-choice": "leave it out: tool calls are recognized by default",
+    "--tool-call-parser": "use `--tool-parser`",
+    "--enable-lora": "use `--adapter-dir` with `--allow-lora-loading`",
+    "--lora-modules": "use `--executor-option lora_adapter_dir=DIR`",
+    "--ssl-certfile": "use `--tls-certificate`",
+    "--ssl-keyfile": "use `--tls-key`",
+    "--allowed-origins": "use `--allowed-origin`, once for each",
+    "--log-level": "use `--log`",
+    "--uvicorn-log-level": "use `--log`",
+}
+_LISTED = "`/v1/models` lists those that are served, and `inflight top` shows their workers"
+#: Command -> what to do instead.
+COMMANDS = {
+    "run": "use `inflight serve MODEL`, and `inflight chat` in another terminal",
+    "start": "use `inflight serve MODEL`",
+    "server": "use `inflight serve MODEL`",
+    "pull": "`inflight serve ORG/NAME` downloads the model",
+    "download": "`inflight serve ORG/NAME` downloads the model",
+    "models": _LISTED,
+    "list": _LISTED,
+    "ls": _LISTED,
+    "ps": _LISTED,
+    "show": "use `inflight inspect MODEL`",
+    "benchmark": "use `inflight bench`",
+    "convert": "use `inflight build`",
+    "quantize": "use `inflight build MODEL --quantization FORMAT`",
+}
+
+
+def unknown_option(error: click.NoSuchOption) -> click.NoSuchOption:
+    """The error with what the option is here; the same error for an option that no other server has."""
+    known = OPTIONS.get(error.option_name.lower().replace("_", "-"))
+    if known is None or error.ctx is None or error.ctx.command.name not in SERVERS:
+        return error
+    taken = {flag for option in error.ctx.command.get_params(error.ctx) for flag in option.opts}
+    if error.ctx.command.name == "worker" and not set(_FLAG.findall(known)) <= taken:
+        known = f"with `inflight serve`, {known}"
+    return click.NoSuchOption(
+        error.option_name, f"No such option '{error.option_name}': {known}.", ctx=error.ctx
+    )
+
+
+def unknown_command(name: str, commands: Iterable[str], ctx: click.Context) -> click.UsageError:
+    """What to say to a command that does not exist."""
+    known = COMMANDS.get(name.lower())
+    near = get_close_matches(name, list(commands))
+    if known is not None:
+        hint = f": {known}."
+    elif near:
+        hint = ". Did you mean " + " or ".join(f"'{one}'" for one in near) + "?"
+    else:
+        hint = "."
+    return click.UsageError(f"No such command '{name}'{hint}", ctx)
