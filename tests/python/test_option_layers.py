@@ -105,3 +105,51 @@ def test_processes_get_no_variables_of_the_command_that_starts_them(monkeypatch:
     left = {name for name in os.environ if name.startswith("INFLIGHT_")}
     assert {"INFLIGHT_LOG", "INFLIGHT_OTHER"} <= left
     assert not {"INFLIGHT_GRPC_PORT", "INFLIGHT_CONFIG"} & left
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"INFLIGHT_PORT": "abc"}, "Invalid value for '--port' (from `INFLIGHT_PORT`): 'abc'"),
+        ({"INFLIGHT_REPLICAS": "0"}, "'--replicas' (from `INFLIGHT_REPLICAS`): 0 is not in the range"),
+        ({"INFLIGHT_MAX_CONNECTIONS": "abc"}, "for '--max-connections <N>'"),
+        ({"INFLIGHT_MAX_CONNECTIONS": "abc"}, "(from `INFLIGHT_MAX_CONNECTIONS`)"),
+    ],
+)
+def test_a_mistake_in_a_variable_names_it(variables: dict[str, str], said: str) -> None:
+    result = CliRunner(env=variables).invoke(inflight, ["serve"])
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_a_mistake_in_a_file_names_it_and_one_of_a_flag_does_not(tmp_path: Path) -> None:
+    file = tmp_path / "options.toml"
+    file.write_text("port = 99999")
+    result = CliRunner().invoke(inflight, ["serve", f"--config={file}"])
+    assert f"Invalid value for '--port' (from `{file}`)" in result.output
+    result = CliRunner(env={"INFLIGHT_PORT": "abc"}).invoke(inflight, ["serve", "--port=many"])
+    assert "Invalid value for '--port': 'many'" in result.output
+
+
+def test_a_variable_with_a_slip_in_its_name_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "INFLIGHT_MAX_CONNECTONS": "1",
+        "INFLIGHT_PROT": "1",
+        # Of other commands, of Kubernetes, and of nobody that is known.
+        "INFLIGHT_WORKER": "127.0.0.1:1",
+        "INFLIGHT_HTTP_PORT": "1",
+        "INFLIGHT_PORT_8000_TCP_PORT": "8000",
+        "INFLIGHT_GRPC_SERVICE_PORT": "8001",
+        "INFLIGHT_GRPCPORT": "tcp://10.0.0.1:80",
+        "INFLIGHT_SOMETHING": "1",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(inflight, ["serve", "--replicas=0"])
+    warnings = [line for line in result.output.splitlines() if line.startswith("warning:")]
+    assert [line.partition("; ")[2] for line in warnings] == [
+        "did you mean `INFLIGHT_MAX_CONNECTIONS`?",
+        "did you mean `INFLIGHT_PORT`?",
+    ]
+    assert "`INFLIGHT_MAX_CONNECTONS`" in warnings[0]
+    assert "warning" not in CliRunner().invoke(inflight, ["serve", "--replicas=0"]).output

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from inflight.cli.familiar import unknown_command, unknown_option
-from inflight.cli.layers import with_layers
+from inflight.cli.layers import name_origin, with_layers
 from inflight.cli.terminal import printable
 from inflight.errors import InflightError, UserMistake
 
@@ -68,6 +68,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except click.NoSuchOption as error:
             raise unknown_option(error) from None
+        except click.BadParameter as error:
+            raise name_origin(error) from None
         except InflightError as error:
             _tell(ctx, error)
         except OSError as error:

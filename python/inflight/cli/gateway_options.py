@@ -6,11 +6,13 @@ where they can, because arguments are public on a machine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
+from inflight.cli.layers import origin_of
 from inflight.cli.options import PORT
 from inflight.cli.otel import TracedCommand
 
@@ -120,5 +122,19 @@ def pass_on(
             environment[option.declared.environment] = str(given[-1])
     problem = _native.check_gateway_arguments(everything)
     if problem is not None:
-        raise click.UsageError(problem)
+        raise click.UsageError(problem + _origins(options, problem))
     return arguments, environment
+
+
+def _origins(options: list[GatewayOption], problem: str) -> str:
+    """Where the options that the problem names have their values from, where that is not the command line."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        return ""
+    named = [
+        one
+        for one in options
+        if re.search(rf"--{re.escape(one.declared.flag)}(?![\w-])", problem) is not None
+    ]
+    found = {origin for one in named if (origin := origin_of(ctx, str(one.name))) is not None}
+    return f" (from {', '.join(f'`{one}`' for one in sorted(found))})" if found else ""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 #: Before an option's name in capitals.
 PREFIX = "INFLIGHT_"
@@ -21,6 +23,10 @@ SERVICE = ("tcp://", "udp://")
 RUST = ("gateway", "bench")
 #: Variables that processes inherit from the command that starts them.
 INHERITED = frozenset({"INFLIGHT_LOG", "INFLIGHT_LOG_FORMAT", "INFLIGHT_API_KEY"})
+#: Of `click.Context.meta`: the variable or file that a parameter's value is from, by the parameter's name.
+ORIGINS = "inflight.origins"
+#: How alike a variable's name and an option's are where the one is a slip of the other: `PROT` and `PORT`.
+ALIKE = 0.75
 HELP = (
     "File of options in TOML, such as `max-connections = 100`. Flags win over it, and so do environment"
     " variables: `INFLIGHT_` and an option's name, such as `INFLIGHT_MAX_CONNECTIONS`, with commas between"
@@ -63,6 +69,24 @@ def forget_variables(names: Iterable[str]) -> None:
     os.environ.pop(f"{PREFIX}CONFIG", None)
 
 
+def name_origin(error: click.BadParameter) -> click.BadParameter:
+    """The error with the variable or file that has the value, where the command line has not."""
+    if error.ctx is None or error.param is None or error.param_hint is not None:
+        return error
+    origin = origin_of(error.ctx, str(error.param.name))
+    if origin is not None:
+        error.param_hint = f"{error.param.get_error_hint(error.ctx)} (from `{origin}`)"
+    return error
+
+
+def origin_of(ctx: click.Context, name: str) -> str | None:
+    """The variable or file that the parameter's value is from; `None` for the command line and defaults."""
+    if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT_MAP:
+        return None
+    origin: str | None = ctx.meta.get(ORIGINS, {}).get(name)
+    return origin
+
+
 def option_names(parameters: Iterable[click.Parameter]) -> list[str]:
     """As people type them, without the dashes."""
     return list(_by_name(parameters))
@@ -92,8 +116,10 @@ def _apply(ctx: click.Context, _parameter: click.Parameter, given: str | None) -
     known = _by_name(ctx.command.get_params(ctx))
     file = given or os.environ.get(f"{PREFIX}CONFIG")
     values: dict[str, Any] = {}
+    origins: dict[str, str] = ctx.meta.setdefault(ORIGINS, {})
     for name, texts in (_read(file, known) if file else {}).items():
         one = known[name]
+        origins[str(one.name)] = str(file)
         if _is_list(one):
             values[str(one.name)] = texts
         elif len(texts) == 1:
@@ -104,7 +130,42 @@ def _apply(ctx: click.Context, _parameter: click.Parameter, given: str | None) -
         text = os.environ.get(_variable(name), "")
         if text and not text.startswith(SERVICE):
             values[str(one.name)] = [part.strip() for part in text.split(",")] if _is_list(one) else text
+            origins[str(one.name)] = _variable(name)
+    _warn_of_slips(known, ctx.find_root().command)
     ctx.default_map = {**(ctx.default_map or {}), **values}
+
+
+def _warn_of_slips(known: Iterable[str], root: click.Command) -> None:
+    """Warns of variables whose names are nearly those of options, and forgets them: the processes that a
+    command starts need not warn again. Others may be of another program, such as Kubernetes.
+    """
+    variables = {_variable(name): name for name in (*known, "config")}
+    for given, text in sorted(os.environ.items()):
+        is_other = not given.startswith(PREFIX) or given in variables or given in INHERITED
+        if is_other or "_SERVICE_" in given or text.startswith(SERVICE):
+            continue
+        bare = {name.removeprefix(PREFIX): name for name in variables}
+        near = get_close_matches(given.removeprefix(PREFIX), list(bare), n=1, cutoff=ALIKE)
+        if near and given not in _variables_of_all(root):
+            warning = f"no option has the environment variable `{given}`; did you mean `{bare[near[0]]}`?"
+            click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
+            del os.environ[given]
+
+
+def _variables_of_all(root: click.Command) -> set[str]:
+    """Of every command's options: one environment may serve several commands."""
+    from inflight import _native
+
+    names = {one.flag for one in _native.gateway_options()}
+    commands = [root]
+    while commands:
+        command = commands.pop()
+        names |= _by_name(command.params).keys()
+        if isinstance(command, click.Group):
+            ctx = click.Context(command)
+            found = (command.get_command(ctx, name) for name in command.list_commands(ctx))
+            commands += [one for one in found if one is not None]
+    return {_variable(name) for name in names}
 
 
 def _is_list(parameter: click.Parameter) -> bool:
