@@ -156,6 +156,15 @@ def test_a_directory_without_a_checkpoint_says_what_it_lacks(command: str, tmp_p
     assert "has no `tokenizer.json` and no `config.json` and no `*.safetensors`" in output
 
 
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_an_unknown_executor_is_answered_with_those_of_the_help(command: str) -> None:
+    code, output = run(command, "--executor", "vllm")
+    assert code == 2
+    assert "'vllm' is not one of 'reference', 'simulated', 'tensorrt_llm'." in output
+    assert "--num-blocks` has no effect" in run(command, "--executor=scripted", "--num-blocks=4")[1]
+    assert "needs TensorRT-LLM" in run(command, "--executor=tensorrt-llm")[1]
+
+
 def test_ranks_without_what_starts_them_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, output = run("serve", "--tp-size=2", "--port=0", "--grpc-port=0", "--metrics-port=0")

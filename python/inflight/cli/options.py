@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -15,11 +15,17 @@ PORT = click.IntRange(0, 65535)
 
 
 class Choice(click.Choice[str]):
-    """One of TensorRT-LLM's words, which have underscores; dashes are accepted as well."""
+    """One of TensorRT-LLM's words, which have underscores; dashes are accepted as well. The words of `hidden`
+    are accepted and shown to nobody.
+    """
+
+    def __init__(self, choices: Sequence[str], hidden: Sequence[str] = ()) -> None:
+        super().__init__(choices)
+        self._hidden = tuple(hidden)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The word as it is declared."""
-        spelled = {choice.replace("_", "-"): choice for choice in self.choices}
+        spelled = {choice.replace("_", "-"): choice for choice in (*self.choices, *self._hidden)}
         found = spelled.get(str(value).replace("_", "-"))
         if found is None:
             self.fail(f"{value!r} is not one of {', '.join(map(repr, self.choices))}.", param, ctx)

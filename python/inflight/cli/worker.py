@@ -11,6 +11,7 @@ import click
 
 from inflight.cli.options import (
     PORT,
+    Choice,
     Command,
     Finite,
     NativeDefault,
@@ -118,10 +119,10 @@ def worker_options(command: Command) -> Command:
         ),
         click.option(
             "--executor",
-            type=click.Choice(["reference", "simulated", "tensorrt_llm", "scripted"]),
+            # `scripted` has nothing behind it: it is for measurements of the step interface.
+            type=Choice(["reference", "simulated", "tensorrt_llm"], hidden=["scripted"]),
             default="reference",
             show_default=True,
-            metavar="[reference|simulated|tensorrt_llm]",
             help="What generates the tokens",
         ),
         native_options("WorkerOptions", MODELS),
