@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -133,3 +135,26 @@ def test_a_search_without_a_check_is_a_mistake() -> None:
     outcome = CliRunner().invoke(inflight, ["conformance", "--only=no such check"])
     assert outcome.exit_code == 2
     assert "no check's name holds `no such check`" in outcome.output
+
+
+@pytest.mark.parametrize("package", ["openai", "anthropic"])
+def test_a_package_that_is_missing_is_one_error(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    result = CliRunner().invoke(inflight, ["conformance"])
+    assert result.exit_code == 2
+    assert result.output.splitlines() == [
+        f"error: the package `{package}` is not installed",
+        "hint: install it: `pip install 'inflight-llm[conformance]'`",
+    ]
+
+
+def test_a_server_that_does_not_answer_is_one_error() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        # Bound and not listening: nobody else gets the port, and connections are refused.
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        result = CliRunner().invoke(inflight, ["conformance", url, "--json"])
+    assert result.exit_code == 2
+    error, hint = result.output.splitlines()
+    assert error.startswith(f"error: `{url}` does not answer: ")
+    assert hint == "hint: start a server there, or pass the URL of one"

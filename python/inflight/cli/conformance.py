@@ -37,7 +37,8 @@ def conformance(
     """Check a server against the OpenAI and Anthropic APIs.
 
     Asks the server at URL through the SDKs that people use, and says of each behavior whether it is there,
-    absent with a word that says so, or wrong. Works with any server. Exit status 1 if something is wrong.
+    absent with a word that says so, or wrong. Works with any server. Exit status 1 if something is wrong,
+    2 if nothing could be asked.
     """
     import json
 
@@ -52,6 +53,7 @@ def conformance(
     if not chosen:
         raise UserMistake(f"no check's name holds `{only}`", "leave out `--only` to see all of them")
     target = Target(url, model, api_key)
+    target.require()
     results = []
     # Progress goes to the error stream where standard output is for a program or a page.
     is_quiet = as_json or as_markdown

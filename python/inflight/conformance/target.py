@@ -49,6 +49,18 @@ class Target:
         self.api_key = api_key
         self._model = model
 
+    def require(self) -> None:
+        """Raises `UserMistake` where every check would fail alike: without an SDK, or without a server."""
+        for name in ("openai", "anthropic"):
+            _sdk(name)
+        try:
+            self.request("GET", "/v1/models")
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise UserMistake(
+                f"`{self.root}` does not answer: {reason}", "start a server there, or pass the URL of one"
+            ) from error
+
     @cached_property
     def model(self) -> str:
         """The model that was named, or the server's first."""
@@ -123,5 +135,5 @@ def _sdk(name: str) -> ModuleType:
         return import_module(name)
     except ImportError:
         raise UserMistake(
-            f"the package `{name}` is not installed", "pip install 'inflight-llm[conformance]'"
+            f"the package `{name}` is not installed", "install it: `pip install 'inflight-llm[conformance]'`"
         ) from None
