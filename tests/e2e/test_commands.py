@@ -74,7 +74,9 @@ def test_top_shows_the_worker_and_what_it_does(server: Server) -> None:
     assert shown.returncode == 0, shown
     assert server.grpc in shown.stdout
     assert "ready" in shown.stdout
-    reading = json.loads(run(*asked, "--interval-s=0.1", "--json").stdout)
+    [*_, last] = run(*asked, "--interval-s=0.1", "--count=3", "--json").stdout.splitlines()
+    reading = json.loads(last)
+    assert reading["requests_per_s"] == 0  # its own readings are none
     assert [(row["address"], row["is_ready"]) for row in reading["workers"]] == [(server.grpc, True)]
     assert 0 <= reading["kv_cache"][server.metrics] <= 1
     gone = run("top", "http://127.0.0.1:1", "--count=1")

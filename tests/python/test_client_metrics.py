@@ -66,6 +66,20 @@ def test_the_figures_of_a_gateway() -> None:
     assert (found.tokens_out_per_s, found.first_token_s) == (50, (None, None))
 
 
+def test_polls_are_no_requests_of_clients() -> None:
+    name = "inflight_gateway_requests_total"
+    polled = ("/metrics", "/health/ready", "/health/live", "/health", "/ping", "/v2/health/ready")
+    now = "".join(
+        f'{name}{{route="{route}",status="{status}"}} 4\n' for route in polled for status in (200, 503)
+    )
+    found = figures(parse("", 0), parse(now, 1))
+    assert (found.requests_per_s, found.failed_per_s) == (0, 0)
+    now += f'{name}{{route="/v1/models",status="200"}} 2\n'
+    now += f'{name}{{route="/v2/models/{{model}}/infer",status="500"}} 1\n'
+    found = figures(parse("", 0), parse(now, 1))
+    assert (found.requests_per_s, found.failed_per_s) == (3, 1)
+
+
 def test_the_cache_of_a_worker() -> None:
     name = "nv_trt_llm_kv_cache_block_metrics"
     page = parse(f'{name}{{kv_cache_block_type="used"}} 5\n{name}{{kv_cache_block_type="fraction"}} 0.25', 0)

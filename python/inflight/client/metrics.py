@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 GATEWAY = "inflight_gateway_"
+#: How the routes begin that orchestrators, Prometheus and `inflight top` itself poll.
+POLLED = ("/metrics", "/health", "/v2/health", "/ping")
 
 Labels = frozenset[tuple[str, str]]
 
@@ -109,13 +111,14 @@ class Figures:
 
 
 def figures(before: Page, now: Page) -> Figures:
-    """Of a gateway's pages."""
+    """Of a gateway's pages. Requests are those of clients, without probes and scrapes."""
 
     def both(name: str) -> tuple[float | None, float | None]:
         return quantile(before, now, GATEWAY + name, 0.5), quantile(before, now, GATEWAY + name, 0.99)
 
     seconds = max(now.at_s - before.at_s, 1e-9)
     requests = GATEWAY + "requests_total"
+    before, now = _without_polls(before, requests), _without_polls(now, requests)
     new, old = (page.by(requests, "status") for page in (now, before))
     failed = sum(max(count - old.get(status, 0.0), 0.0) for status, count in new.items() if status[:1] == "5")
     return Figures(
@@ -127,6 +130,16 @@ def figures(before: Page, now: Page) -> Figures:
         first_token_s=both("time_to_first_token_seconds"),
         between_tokens_s=both("inter_token_time_seconds"),
     )
+
+
+def _without_polls(page: Page, name: str) -> Page:
+    """The page without the samples of `name` for routes that are polled."""
+    kept = {
+        labels: value
+        for labels, value in page.samples.get(name, {}).items()
+        if not dict(labels).get("route", "").startswith(POLLED)
+    }
+    return replace(page, samples={**page.samples, name: kept})
 
 
 def cache_use(worker: Page) -> float | None:
