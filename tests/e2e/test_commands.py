@@ -10,7 +10,7 @@ import pytest
 
 from support.http import get
 from support.processes import INFLIGHT, PATIENCE_S
-from support.servers import Server
+from support.servers import Server, Start, wait_ready
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -81,6 +81,21 @@ def test_top_shows_the_worker_and_what_it_does(server: Server) -> None:
     assert 0 <= reading["kv_cache"][server.metrics] <= 1
     gone = run("top", "http://127.0.0.1:1", "--count=1")
     assert (gone.returncode, "does not answer" in gone.stderr) == (1, True), gone.stderr
+
+
+def test_top_says_that_a_gateway_shows_workers_to_a_key_only(server: Server, start: Start) -> None:
+    gateway = start("gateway", "--port=0", f"--worker={server.grpc}", "--api-key=secret")
+    asked = ("top", f"http://{wait_ready(gateway)}", "--count=1", "--interval-s=0.1")
+    shown = run(*asked)
+    assert (shown.returncode, server.grpc in shown.stdout) == (0, False), shown
+    assert "shows its workers to clients with a key only; pass `--api-key`" in shown.stderr
+    assert "pass `--api-key`" in " ".join(shown.stdout.split())
+    shown = run(*asked, "--api-key=other")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr.splitlines()[1] == "hint: pass a valid `--api-key`"
+    shown = run(*asked, "--api-key=secret")
+    assert server.grpc in shown.stdout
+    assert shown.stderr == ""
 
 
 @pytest.mark.parametrize("wire", ["openai", "kserve", "kserve-step"])

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.errors import InflightError
+
 if TYPE_CHECKING:
     from inflight.client.metrics import Figures, Page, WorkerRow
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
 LARGEST_PAGE = 16 << 20
+NO_ACCESS = "shows its workers to clients with a key only; pass `--api-key`"
 
 
 @click.command()
@@ -59,6 +62,9 @@ def top(
 
     from inflight.client.metrics import cache_use, figures
 
+    has_access = _has_access(url, api_key)
+    if not has_access:
+        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} `{url}` {NO_ACCESS}", err=True)
     console = Console()
     is_live = count is None and not as_json and sys.stdout.isatty()
     before = _page(url, api_key)
@@ -74,9 +80,9 @@ def top(
                 reading = {**asdict(found), "workers": [asdict(row) for row in rows], "kv_cache": caches}
                 click.echo(json.dumps(reading))
             elif live is not None:
-                live.update(_screen(url, found, rows, caches), refresh=True)
+                live.update(_screen(url, found, rows, caches, has_access=has_access), refresh=True)
             else:
-                console.print(_screen(url, found, rows, caches))
+                console.print(_screen(url, found, rows, caches, has_access=has_access))
 
 
 def _page(url: str, api_key: str | None) -> Page:
@@ -85,6 +91,23 @@ def _page(url: str, api_key: str | None) -> Page:
     from inflight.client.metrics import parse
 
     return parse(_get(url, "/metrics", api_key).decode("utf-8", "replace"), time.monotonic())
+
+
+class _KeyRefused(InflightError):
+    """The gateway asks for a key, and this is not one."""
+
+
+def _has_access(url: str, api_key: str | None) -> bool:
+    """Whether the gateway shows its workers: to those without a key, it does so only if it asks for none.
+    Its metrics are open. Raises `InflightError` for a wrong key.
+    """
+    try:
+        _get(url, "/v1/models", api_key)
+    except _KeyRefused:
+        if api_key is not None:
+            raise
+        return False
+    return True
 
 
 def _workers(url: str, api_key: str | None, page: Page) -> list[WorkerRow]:
@@ -110,7 +133,7 @@ def _get(url: str, path: str, api_key: str | None) -> bytes:
     import urllib.error
     import urllib.request
 
-    from inflight.errors import InflightError, UserMistake
+    from inflight.errors import UserMistake
 
     if not url.startswith(("http://", "https://")):
         raise UserMistake(f"`{url}` is not a URL of a server", "write it like `http://127.0.0.1:8000`")
@@ -122,6 +145,8 @@ def _get(url: str, path: str, api_key: str | None) -> bytes:
     except urllib.error.HTTPError as error:
         if error.code == 503:
             return error.read(LARGEST_PAGE)
+        if error.code == 401:
+            raise _KeyRefused(f"`{url}` refuses the key", "pass a valid `--api-key`") from error
         raise InflightError(f"`{url}{path}` answered `{error.code}`", "is it an Inflight gateway?") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
@@ -130,7 +155,9 @@ def _get(url: str, path: str, api_key: str | None) -> bytes:
         ) from error
 
 
-def _screen(url: str, found: Figures, rows: list[WorkerRow], caches: dict[str, float | None]) -> Any:
+def _screen(
+    url: str, found: Figures, rows: list[WorkerRow], caches: dict[str, float | None], *, has_access: bool
+) -> Any:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -155,7 +182,8 @@ def _screen(url: str, found: Figures, rows: list[WorkerRow], caches: dict[str, f
         if not row.is_ready:
             state = Text(printable(row.reason) or "not ready", style="yellow")
         table.add_row(printable(row.address), state, f"{row.active:,}")
-    return Group(Text(url, style="bold"), head, Text(""), table if rows else Text("no workers are shown"))
+    missing = "the gateway has no workers" if has_access else f"the gateway {NO_ACCESS}"
+    return Group(Text(url, style="bold"), head, Text(""), table if rows else Text(missing))
 
 
 def _latency(both: tuple[float | None, float | None]) -> str:
