@@ -114,3 +114,24 @@ def test_text_is_read_as_a_command_line_has_it() -> None:
     )
     assert (options.max_batch_size, options.enable_chunked_context) == (8, False)
     assert options.batch_scheduler_policy == "max_utilization"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_seq_len": 257}, "`max_seq_len` is `257`, more than the 256 positions of the model"),
+        (
+            {"max_seq_len": 200, "max_tokens_in_paged_kv_cache": 96},
+            "`max_seq_len` is `200`, more than the 96 tokens of the KV cache",
+        ),
+        ({"max_seq_len": 256}, None),
+        ({"max_tokens_in_paged_kv_cache": 96}, None),
+    ],
+)
+def test_a_length_that_cannot_be_had_is_warned_of(
+    options: dict[str, int], said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan_sizes(parse_options(options), CONFIG)
+    assert [said is not None and said in one.getMessage() for one in caplog.records] == [True] * (
+        said is not None
+    )

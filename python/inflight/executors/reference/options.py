@@ -1,12 +1,14 @@
 """The reference executor's options and the sizes that follow from them and a model.
 
-Owns every option's name (TensorRT-LLM's), default and reason. Pure; knows nothing of files or arrays.
+Owns every option's name (TensorRT-LLM's), default and reason. Knows nothing of files or arrays.
+Pure, but for a line in the log.
 """
 
 # ruff: noqa: RUF009 -- options are fields
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +18,8 @@ from inflight.options import declared, option, parse_values
 from .config import ModelConfig
 from .errors import OptionError
 from .window import CacheWindow
+
+_LOG = logging.getLogger("inflight.reference")
 
 #: Memory that the default number of cache blocks may take on a CPU.
 _DEFAULT_CACHE_BYTES = 2 * 1024**3
@@ -287,6 +291,15 @@ def plan_sizes(
         )
     if window is None or window.most_blocks(size) > num_blocks:
         max_seq_len = min(max_seq_len, num_blocks * size)
+    if max_seq_len < (options.max_seq_len or 0):
+        reason = "positions of the model" if max_seq_len == longest else "tokens of the KV cache"
+        _LOG.warning(
+            "option `max_seq_len` is `%d`, more than the %d %s: %d counts",
+            options.max_seq_len,
+            max_seq_len,
+            reason,
+            max_seq_len,
+        )
     host_bytes = options.kv_cache_host_memory_bytes
     if host_bytes and not options.enable_kv_cache_reuse:
         raise OptionError(
