@@ -89,6 +89,7 @@ def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
     """
     from inflight.cli.output import Output
     from inflight.cli.report import TerminalReport
+    from inflight.launch.cautions import cautions
     from inflight.launch.control import path_of
     from inflight.launch.plan import gateway_ports, place, plan
     from inflight.launch.ports import require_free
@@ -117,6 +118,8 @@ def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
     gateways = topology.gateways
     environment = {**os.environ, **dict(gateways.environment)}
     options = {name.replace("_", "-"): value for name, value in gateways.options}
+    for caution in cautions(topology, environment):
+        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {caution}", err=True)
     key = bool({"api-key", "api-key-file"} & options.keys()) or gateways.api_key_file is not None
     log_format = options.get("log-format", environment.get("INFLIGHT_LOG_FORMAT"))
     names = [spec.name for spec in processes.processes]

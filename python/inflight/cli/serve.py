@@ -18,6 +18,8 @@ from inflight.cli.worker import BOUNDS, EXECUTOR_OPTIONS, MODELS, refuse_foreign
 #: Keys of the topology by the options that stand for them, for messages.
 SPELLED = (
     ("gateways.port", "--port"),
+    ("gateways.host", "--host"),
+    ("gateways.api_key_file", "--api-key-file"),
     *(
         (f"models[0].{name}", f"--{name.replace('_', '-')}")
         for name in ("grpc_port", "metrics_port", "gpus", "tp_size", "pp_size", "replicas", "executor")
