@@ -7,7 +7,6 @@ Owns how text becomes a value: a command line, a YAML file and a config.pbtxt al
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -140,9 +139,15 @@ def _texts(value: Any) -> list[str]:
 
 
 def _token_paths(value: Any) -> list[list[int]]:
-    """Triton's brace lists (`{{0}, {0, 1}}`), JSON, or lists."""
+    """Triton's brace lists, also without the outer braces (`{0}, {0, 1}`), JSON, or lists."""
     if isinstance(value, str):
-        value = json.loads(re.sub(r"\}", "]", re.sub(r"\{", "[", value)))
+        text = value.replace("{", "[").replace("}", "]")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            if not text.lstrip().startswith("["):
+                raise
+            value = json.loads(f"[{text}]")
         if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
             value = [value]
     return [[int(node) for node in path] for path in value]

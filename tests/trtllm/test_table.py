@@ -371,3 +371,23 @@ def test_the_documentation_is_what_the_table_says() -> None:
     assert document.insert(text) == text, (
         "run `python -m inflight.executors.tensorrt_llm.document docs/reference/tensorrt-llm.md`"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("{{0}, {0, 1}}", [[0], [0, 1]]),
+        # As the examples of Triton's backend have it.
+        ("{0, 0, 0}, {0, 1}", [[0, 0, 0], [0, 1]]),
+        ("{0, 1}", [[0, 1]]),
+        ("[[0], [0, 1]]", [[0], [0, 1]]),
+    ],
+)
+def test_a_tree_is_read_with_and_without_its_outer_braces(text: str, tree: list[list[int]]) -> None:
+    assert options.parse({"medusa_choices": text}, "engines", {}).medusa_choices == tree
+
+
+@pytest.mark.parametrize("text", ["{0}, {0", "{0}}, {{1}", "0, 1", "{0}, 1", "{0}, {a}", ""])
+def test_half_a_tree_is_refused(text: str) -> None:
+    with pytest.raises(UserMistake, match="paths like"):
+        options.parse({"medusa_choices": text}, "engines", {})
