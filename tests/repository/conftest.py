@@ -26,7 +26,7 @@ VARIANTS = {
     # See `full_executor`.
     "full": ("tensorrt_llm", ["--executor", "scripted", "--logits-datatype", "TYPE_FP16"]),
     "ignored": ("tensorrt_llm", []),
-    "drafting": ("tensorrt_llm_bls", ["--set", "tensorrt_llm_draft_model_name=narrow"]),
+    "drafting": ("tensorrt_llm_bls", []),
 }
 #: Never ready: tests try to load them.
 UNREADY = {"ignored", "drafting"}
@@ -49,9 +49,14 @@ def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
         config.write_text(text.replace('model_name: "tensorrt_llm"', 'model_name: "single"'))
         shutil.move(other / model, repository / name)
     shutil.copy(Path(__file__).with_name("full_executor.py"), repository / "full" / "1" / "model.py")
-    ignored = repository / "ignored" / "config.pbtxt"
-    with ignored.open("a") as file:
-        for key, value in (("recv_poll_period_ms", "4"), ("normalize_log_probs", "false"), ("unknown", "1")):
+    # What `create` refuses to write.
+    for model, key, value in (
+        ("ignored", "recv_poll_period_ms", "4"),
+        ("ignored", "normalize_log_probs", "false"),
+        ("ignored", "unknown", "1"),
+        ("drafting", "tensorrt_llm_draft_model_name", "narrow"),
+    ):
+        with (repository / model / "config.pbtxt").open("a") as file:
             file.write(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
     server = real_triton.start(repository, scratch, [*MODELS, *(VARIANTS.keys() - UNREADY)])
     try:

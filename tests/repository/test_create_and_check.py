@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from inflight.cli.app import inflight
 from inflight.triton.repository.create import NEEDED_EMPTY, tensors
-from inflight.triton.repository.parameters import FORMER
+from inflight.triton.repository.parameters import FORMER, REFUSED
 from inflight.triton.repository.pbtxt import PbtxtError, parse
 from inflight.triton.repository.tables import MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
@@ -175,6 +175,31 @@ def test_what_cannot_be_created_is_refused_whole(
     assert answer.exit_code == 2, answer.output
     assert said in answer.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+@pytest.mark.parametrize(("model", "key"), [(model, key) for model, keys in REFUSED.items() for key in keys])
+def test_what_our_models_refuse_at_load_is_refused_before(
+    model: str, key: str, tmp_path: Path, model_directory: Path
+) -> None:
+    output = tmp_path / "out"
+    # A whole number and a text.
+    answer = run("create", model_directory, "--output", output, "--set", f"{key}=4")
+    assert answer.exit_code == 2
+    assert f"Inflight's model `{model}` does not support `{key}`; leave it out" in answer.output
+    assert not output.exists()
+    assert run("create", model_directory, "--output", output).exit_code == 0
+    config = output / model / "config.pbtxt"
+    written = config.read_text()
+    for value, code in (("4", 2), ("", 0), (f"${{{key}}}", 0)):
+        line = f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+        config.write_text(written + line)
+        answer = run("check", output)
+        assert answer.exit_code == code, answer.output
+        assert (f"does not support the parameter `{key}`" in answer.output) == (code == 2)
+    # NVIDIA's code reads it.
+    config.write_text(written + f'parameters {{ key: "{key}" value {{ string_value: "4" }} }}\n')
+    (output / model / "1" / "model.py").write_text("class TritonPythonModel: ...\n")
+    assert "does not support the parameter" not in run("check", output).output
 
 
 def test_a_repository_takes_no_place_in_the_model(tmp_path: Path, model_directory: Path) -> None:

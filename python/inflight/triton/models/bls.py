@@ -20,6 +20,7 @@ from inflight._native import Generation, Refusal
 from inflight.triton.models import text
 from inflight.triton.models.python_backend import BadRequest, Config, Inputs, Reply, error, pb_utils, tensor
 from inflight.triton.models.tensors import pack, unpack_all
+from inflight.triton.repository.parameters import REFUSED
 
 #: Outputs of the core model that text is made from, or that it changes.
 READ = ("output_ids", "sequence_length", "batch_index", "sequence_index", "num_output_tokens")
@@ -44,7 +45,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
-        self._config.refuse("tensorrt_llm_draft_model_name", "multimodal_encoders_name")
+        self._config.refuse(*REFUSED["tensorrt_llm_bls"])
         self._core = self._config.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._models = text.load(
             self._config,

@@ -7,6 +7,7 @@ from typing import Any
 
 from inflight.triton.models import text
 from inflight.triton.models.python_backend import Config
+from inflight.triton.repository.parameters import REFUSED
 
 
 class TritonPythonModel:
@@ -14,7 +15,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
-        self._config.refuse("multimodal_model_path", "max_num_images", "hf_model_path")
+        self._config.refuse(*REFUSED["preprocessing"])
         self._models = text.load(
             self._config, add_special_tokens=self._config.flag("add_special_tokens", True)
         )

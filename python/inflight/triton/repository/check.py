@@ -13,7 +13,7 @@ from inflight.triton.repository import executor_options
 from inflight.triton.repository.create import NEEDED_EMPTY, tensors
 from inflight.triton.repository.fill import PLACEHOLDER, is_optional
 from inflight.triton.repository.options import parameters, validated
-from inflight.triton.repository.parameters import FORMER
+from inflight.triton.repository.parameters import FORMER, REFUSED
 from inflight.triton.repository.pbtxt import Message, PbtxtError, parse
 from inflight.triton.repository.tables import DATA_TYPES, MODELS, REPEATED_FIELDS, SINGLE_FIELDS
 
@@ -216,6 +216,12 @@ def _values(role: str, config: Message, folder: Path) -> list[str]:
     ours = role == "tensorrt_llm" and _is_inflights(folder)
     if ours:
         wrong += _executor(given)
+    if _is_inflights(folder):
+        wrong += [
+            f"Inflight's model does not support the parameter `{key}`; leave it out"
+            for key in REFUSED.get(role, ())
+            if given.get(key, UNFILLED) not in ("", UNFILLED)
+        ]
     for key, value in given.items():
         if key not in known:
             if not ours and key not in FORMER.get(role, {}):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from inflight.errors import UserMistake
 from inflight.options import instance_lists
 from inflight.triton.repository import executor_options
-from inflight.triton.repository.parameters import PARAMETERS, SHAPE, Parameter
+from inflight.triton.repository.parameters import PARAMETERS, REFUSED, SHAPE, Parameter
 
 #: Parameters of the core model that only Inflight's class for it reads.
 INFLIGHTS = frozenset({"executor", "device"})
@@ -86,6 +86,12 @@ def settings(given: Mapping[str, str], backend: str) -> dict[str, str | None]:
     known = options()
     core = {parameter.option: parameter.key for parameter in parameters("tensorrt_llm", backend)}
     problems = [f"unknown option `{name}`" for name in given if name not in known]
+    problems += [
+        f"Inflight's model `{model}` does not support `{key}`; leave it out"
+        for model, keys in REFUSED.items()
+        for key in keys
+        if given.get(key)
+    ]
     values: dict[str, str | None] = {}
     for name, parameter in known.items():
         values[name] = parameter.default

@@ -57,15 +57,21 @@ FORMER: dict[str, dict[str, str]] = {
     },
 }
 
+#: Parameters of NVIDIA's models that Inflight's classes refuse when they load: model -> keys.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "preprocessing": ("multimodal_model_path", "max_num_images", "hf_model_path"),
+    "tensorrt_llm_bls": ("tensorrt_llm_draft_model_name", "multimodal_encoders_name"),
+}
+
 PARAMETERS: dict[str, tuple[Parameter, ...]] = {
     "ensemble": (),
     "preprocessing": _parameters("""
 tokenizer_dir; path; -; directory of tokenizer.json
 add_special_tokens; bool; true; passed to the tokenizer
-multimodal_model_path; path; -; visual encoder engine
+multimodal_model_path; path; -; visual encoder engine (NVIDIA's model only)
 gpt_model_path=engine_dir; path; -; sizes of the vocabulary and the prompt table
-max_num_images; int; -; splits the prompt table by image
-hf_model_path; path; -; source of the image processor
+max_num_images; int; -; splits the prompt table by image (NVIDIA's model only)
+hf_model_path; path; -; source of the image processor (NVIDIA's model only)
 """),
     "postprocessing": _parameters("""
 tokenizer_dir; path; -; directory of tokenizer.json
@@ -76,8 +82,8 @@ accumulate_tokens; bool; false; all text so far in each streamed response
 exclude_input_in_output; bool; false; answers without their prompt (Inflight's own: as the core model's)
 skip_special_tokens; bool; true; passed to the tokenizer (Inflight's own)
 tensorrt_llm_model_name; text; tensorrt_llm; the core model
-tensorrt_llm_draft_model_name; text; -; the draft model
-multimodal_encoders_name; text; -; the vision encoder
+tensorrt_llm_draft_model_name; text; -; the draft model (NVIDIA's model only)
+multimodal_encoders_name; text; -; the vision encoder (NVIDIA's model only)
 tokenizer_dir; path; -; directory of tokenizer.json (Inflight's own: text is made in this model)
 """),
     "tensorrt_llm": _parameters("""
