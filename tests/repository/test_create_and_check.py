@@ -10,7 +10,10 @@ from click.testing import CliRunner, Result
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from inflight._native import Generation, TextModels
 from inflight.cli.app import inflight
+from inflight.launch.model import DEMO_DIRECTORY
+from inflight.model.tokenizer import read_assets
 from inflight.triton.repository.create import NEEDED_EMPTY, tensors
 from inflight.triton.repository.parameters import FORMER, REFUSED
 from inflight.triton.repository.pbtxt import PbtxtError, parse
@@ -34,6 +37,39 @@ def test_triton_reads_what_is_written(tmp_path: Path, model_directory: Path, bac
         assert [one.name for one in config.output] == [one.name for one in made]
         assert len(parse(text)["input"]) == len(config.input)
     assert run("check", output).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("older", "data_type", "value", "core"),
+    [
+        ("random_seed", "UINT64", (7).to_bytes(8, "little"), "seed"),
+        ("min_length", "INT32", (2).to_bytes(4, "little"), "min_tokens"),
+    ],
+)
+def test_bls_takes_the_names_of_earlier_releases(
+    older: str, data_type: str, value: bytes, core: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "repository"
+    assert run("create", DEMO_DIRECTORY, "--output", output).exit_code == 0
+    config = text_format.Parse(
+        (output / "tensorrt_llm_bls" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
+    )
+    # Triton refuses inputs that the config does not declare.
+    [declared] = [one for one in config.input if one.name == older]
+    assert declared == model_config_pb2.ModelInput(
+        name=older, data_type=f"TYPE_{data_type}", dims=[1], optional=True
+    )
+    models = TextModels(read_assets(DEMO_DIRECTORY))
+    asked = models.generation(
+        [
+            ("text_input", "BYTES", (1, 1), (2).to_bytes(4, "little") + b"Hi"),
+            ("max_tokens", "INT32", (1, 1), (4).to_bytes(4, "little")),
+            (older, data_type, (1, 1), value),
+        ],
+        ["text_output"],
+    )
+    assert isinstance(asked, Generation)
+    assert (core, data_type, (1, 1), value) in asked.inputs
 
 
 def test_check_names_every_problem_at_once(tmp_path: Path, model_directory: Path) -> None:

@@ -115,9 +115,15 @@ def _declared(rows: Iterable[CoreInput] | Iterable[CoreOutput]) -> tuple[Tensor,
     return tuple(_core_tensor(row) for row in rows if row.declared)
 
 
+#: Inputs of earlier releases that NVIDIA's BLS has to this day. An ensemble joins tensors one to one, so that
+#: it has no place for a second name.
+OLDER_INPUTS = ("min_length", "random_seed")
 INPUTS: dict[str, tuple[Tensor, ...]] = {
     model: _declared(CORE.inputs if model == CORE.name else _TEXT[model].inputs) for model in MODELS
 }
+INPUTS["tensorrt_llm_bls"] += tuple(
+    _core_tensor(row) for row in _TEXT["tensorrt_llm_bls"].inputs if row.name in OLDER_INPUTS
+)
 OUTPUTS: dict[str, tuple[Tensor, ...]] = {
     model: _declared(CORE.outputs if model == CORE.name else _TEXT[model].outputs) for model in MODELS
 }
