@@ -145,13 +145,13 @@ def test_an_engine_that_cannot_run_here_is_one_sentence(
     assert said in verdict
 
 
-def test_an_engine_without_a_manifest_is_read_from_its_own_config(shell: Shell) -> None:
-    engine = shell.folder / "engine"
-    engine.mkdir()
+def write_engine(directory: Path, architecture: str) -> None:
+    """An engine of `trtllm-build` for two GPUs, with its tokenizer."""
+    directory.mkdir()
     for rank in range(2):
-        (engine / f"rank{rank}.engine").write_bytes(b"engine")
+        (directory / f"rank{rank}.engine").write_bytes(b"engine")
     pretrained = {
-        "architecture": "LlamaForCausalLM",
+        "architecture": architecture,
         "dtype": "float16",
         "hidden_size": 64,
         "num_hidden_layers": 2,
@@ -160,11 +160,25 @@ def test_an_engine_without_a_manifest_is_read_from_its_own_config(shell: Shell) 
         "mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1},
     }
     config = {"version": "1.2.1", "pretrained_config": pretrained, "build_config": {"max_seq_len": 512}}
-    (engine / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEMO_DIRECTORY / name, directory)
+
+
+def test_an_engine_without_a_manifest_is_read_from_its_own_config(shell: Shell) -> None:
+    write_engine(shell.folder / "engine", "LlamaForCausalLM")
     found = shell("inspect", "engine", "--json").json()
     assert found["kind"] == "a TensorRT engine of TensorRT-LLM 1.2.1, without a manifest"
     assert found["needs"]["tp_size"] == 2
     assert found["fits"][0]["length"] == 512
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "GPTForCausalLM", "QWenForCausalLM"])
+def test_an_engine_that_exists_needs_no_build_of_ours(architecture: str, double: Shell) -> None:
+    write_engine(double.folder / "engine", architecture)
+    machine = Shell(double.folder, write_double(double.folder / "two", gpus=2))
+    runtimes = machine("inspect", "engine", "--json").json()["runtimes"]
+    assert runtimes == [{"runtime": "tensorrt", "can_serve": True, "verdict": "yes"}]
 
 
 def test_weights_that_do_not_fit_are_a_reason_against_serving(double: Shell) -> None:

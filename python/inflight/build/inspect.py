@@ -67,6 +67,7 @@ def inspect(
     tokenizer = check_tokenizer(directory)
     longest = settings.get("max_seq_len") or facts.max_position_embeddings or USUAL_LENGTH
     needed = _needs(facts, settings)
+    only = TENSORRT if engine is not None else None if manifest is None else manifest["runtime"]
     ranks = settings.get("tp_size", 1) * settings.get("pp_size", 1) * settings.get("cp_size", 1)
     return {
         "directory": str(directory),
@@ -91,7 +92,7 @@ def inspect(
                 ),
             }
             for runtime in RUNTIMES
-            if manifest is None or runtime == manifest["runtime"]
+            if only in (None, runtime)
         ],
         "machine": {
             "inflight": installed.inflight,
@@ -184,7 +185,9 @@ def _reason_against(asked: _Asked) -> str | None:
             manifests.check(directory, EXECUTORS[runtime])
         except UserMistake as error:
             return error.what
-    if runtime not in runtimes_of(facts.architecture):
+    # An engine that exists was built, whether or not `inflight build` could.
+    is_built = runtime == TENSORRT and foreign_engine(directory) is not None
+    if not is_built and runtime not in runtimes_of(facts.architecture):
         return f"it does not support `{facts.architecture}`"
     if runtime == REFERENCE:
         reason = _reason_of_reference(asked)
