@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from inflight.cli.app import inflight
 from inflight.model.runtimes import RUNTIMES
 from inflight.model.speculation import CLASSES, DECODING_TYPES, ENGINE_DRAFTERS, PYTORCH_DRAFTERS
 from support.double.classes import RECORD
+
+from .checkpoints import checkpoint_of
+from .shell import Shell
 
 #: What the planner itself decides.
 PLANNED = {"checkpoint_dir", "output_dir", "dry_run"}
@@ -183,3 +187,36 @@ def test_both_spellings_are_taken_and_unknown_ones_are_not(tmp_path: Any) -> Non
     result = runner.invoke(inflight, ["build", missing, "--output", "x", "--no-such-size", "2"])
     assert result.exit_code == 2
     assert "No such option" in result.output
+
+
+@pytest.mark.parametrize("runtime", ["tensorrt", "pytorch"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        # As the documentation of Triton's backend has it.
+        "llama --output l --lora_target_modules attn_q attn_k attn_v --max_lora_rank 8",
+        "--lora_target_modules attn_q attn_k attn_v llama --output l",
+        "llama --output l --lora-target-modules attn_q,attn_k,attn_v",
+        "llama --output l --lora-target-modules=attn_q,attn-k attn_v",
+        "llama --output l --lora-target-modules attn_q --lora-target-modules attn_k attn_v",
+    ],
+)
+def test_a_list_of_modules_is_read_as_people_write_it(shell: Shell, runtime: str, arguments: str) -> None:
+    checkpoint_of("llama-2-70b", shell.folder / "llama")
+    told = shell("build", *arguments.split(), "--runtime", runtime, "--dry-run", "--json")
+    assert told.code == 0, told
+    plan = json.dumps(told.json())
+    if runtime == "tensorrt":
+        assert '"--lora_target_modules", "attn_q", "attn_k", "attn_v"' in plan
+    else:
+        assert '"lora_target_modules": ["attn_q", "attn_k", "attn_v"]' in plan
+
+
+@pytest.mark.parametrize("given", ["attn_x", "attn_q,attn_x", "attn_q, ", "--max-lora-rank"])
+def test_an_unknown_module_is_refused(shell: Shell, given: str) -> None:
+    checkpoint_of("llama-2-70b", shell.folder / "llama")
+    told = shell(
+        "build", "llama", "--output=l", "--runtime=tensorrt", "--dry-run", "--lora-target-modules", given
+    )
+    assert told.code == 2
+    assert "is not one of 'attn_qkv', 'attn_q'" in " ".join(told.errors.split())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json as json_module
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,17 +38,52 @@ def _click_option(option: BuildOption) -> click.Option:
     optional: dict[str, Any] = {} if option.bare is None else {"is_flag": False, "flag_value": option.bare}
     return click.Option(
         names,
-        type=kinds[option.kind],
+        type=Choice(option.items) if option.items else kinds[option.kind],
         **optional,
         multiple=option.kind == "texts",
         required=option.name == "output",
         help=text,
-        metavar={"texts": "TEXT, repeated"}.get(option.kind),
+        metavar="NAME..." if option.items else {"texts": "TEXT, repeated"}.get(option.kind),
     )
+
+
+#: The words that may follow an option together, by its names.
+_LISTS = {
+    name: frozenset(option.items)
+    for option in OPTIONS
+    if option.items
+    for name in (option.flag, *("--" + alias.replace("_", "-") for alias in option.aliases))
+}
+
+
+def _repeated(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `--list a b` and `--list a,b`, as TensorRT-LLM and our executors have it, made
+    `--list a --list b`. Only words of the list are taken with it: the next one may be MODEL_DIR.
+    """
+    made: list[str] = []
+    rest = list(arguments)
+    while rest:
+        one = rest.pop(0)
+        if one == "--":
+            return [*made, one, *rest]
+        name, equals, value = one.partition("=")
+        flag = name.replace("_", "-")
+        if flag not in _LISTS or (not equals and not rest):
+            made.append(one)
+            continue
+        given = [value if equals else rest.pop(0)]
+        while rest and all(word.replace("-", "_") in _LISTS[flag] for word in rest[0].split(",")):
+            given.append(rest.pop(0))
+        made += [f"{flag}={word.strip()}" for text in given for word in text.split(",")]
+    return made
 
 
 class BuildCommand(click.Command):
     """Shows its options by group, as they are declared."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; an option for a list may have all of it behind it."""
+        return super().parse_args(ctx, _repeated(args))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records = {

@@ -33,6 +33,8 @@ class BuildOption(Option):
     llm_args: str | None = None
     #: Names files whose content shapes the result, so that the manifest keeps their fingerprints.
     reads: bool = False
+    #: What each of several `texts` may be: more than one may follow the flag, and commas may separate them.
+    items: tuple[str, ...] = ()
     #: What the flag means without a value; None: it needs one.
     bare: str | None = None
     #: Names of earlier releases, still accepted.

@@ -14,6 +14,7 @@ from inflight.build.options.declaration import (
     BuildOption,
     built,
 )
+from inflight.model.lora import MODULES
 from inflight.model.runtimes import PYTORCH, RUNTIMES, TENSORRT
 from inflight.model.speculation import ENGINE_DRAFTERS, PYTORCH_DRAFTERS
 
@@ -293,9 +294,10 @@ MODEL_OPTIONS: tuple[BuildOption, ...] = (
     BuildOption(
         "lora_target_modules",
         "texts",
-        "Modules that adapters change",
+        "Modules that adapters change, such as `attn_q`: several behind one flag, with commas, or repeated",
         group=LORA,
         runtimes=(TENSORRT, PYTORCH),
+        items=MODULES,
         build_flag="--lora_target_modules",
         llm_args="lora_config.lora_target_modules",
     ),

@@ -13,34 +13,13 @@ from typing import Literal
 
 import numpy as np
 
+from inflight.model.lora import MODULES
+
 from .arrays import Array, Float32
 from .config import ModelConfig
 
 #: The products of a layer that an adapter may add to.
 Part = Literal["qkv", "output", "gate_up", "down", "router"]
-
-#: ``tensorrt_llm.lora_helper``'s and ``LoraModule``'s names, in order of their ids.
-MODULES = (
-    "attn_qkv",
-    "attn_q",
-    "attn_k",
-    "attn_v",
-    "attn_dense",
-    "mlp_h_to_4h",
-    "mlp_4h_to_h",
-    "mlp_gate",
-    "cross_attn_qkv",
-    "cross_attn_q",
-    "cross_attn_k",
-    "cross_attn_v",
-    "cross_attn_dense",
-    "moe_h_to_4h",
-    "moe_4h_to_h",
-    "moe_gate",
-    "moe_router",
-    "mlp_router",
-    "mlp_gate_up",
-)
 
 
 class AdapterError(Exception):
