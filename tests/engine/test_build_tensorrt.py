@@ -266,6 +266,35 @@ def test_a_gateway_gets_the_checkpoints_config_and_not_the_engines(
     assert "needs TensorRT-LLM `1.2.1`, which is not installed" in refusal.value.what
 
 
+def test_a_model_with_images_is_built_for_the_pytorch_runtime(double: Shell) -> None:
+    source = checkpoint_of("llama-2-70b", double.folder / "seeing")
+    # The facts of Qwen2.5-VL-7B-Instruct.
+    config = {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "model_type": "qwen2_5_vl",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 128000,
+        "vocab_size": 152064,
+        "torch_dtype": "bfloat16",
+        "vision_config": {"depth": 32, "hidden_size": 1280},
+    }
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "preprocessor_config.json").write_text('{"min_pixels": 3136}')
+    plan = double("build", "seeing", "--output", "served", "--runtime", "pytorch", "--dry-run")
+    assert plan.code == 0, plan
+    assert "blocked by" not in plan.output
+    told = double("build", "seeing", "--output", "served", "--runtime", "pytorch")
+    assert told.code == 0, told
+    # Without it, nobody makes tokens of an image.
+    assert (double.folder / "served" / "preprocessor_config.json").read_text() == '{"min_pixels": 3136}'
+    refused = double("build", "seeing", "--output", "engine", "--runtime", "tensorrt", "--dry-run")
+    assert "Qwen2_5_VLForConditionalGeneration" in refused.errors
+
+
 def test_the_pytorch_runtime_gets_links_and_checked_arguments(double: Shell) -> None:
     checkpoint_of("llama-2-70b", double.folder / "llama")
     told = double(

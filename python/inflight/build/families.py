@@ -84,6 +84,9 @@ PYTORCH_ARCHITECTURES = (
     "GptOssForCausalLM",
     "NemotronForCausalLM",
     "Exaone4ForCausalLM",
+    # With images.
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
 )
 
 

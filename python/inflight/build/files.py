@@ -15,6 +15,9 @@ from inflight.model.files import ARGUMENTS_FILE, CHECKPOINT_CONFIG, check_inside
 from inflight.model.shards import INDEX, find_shards
 from inflight.model.tokenizer import TOKENIZER_FILES, tokenizer_json
 
+#: What a model's processor of images and videos reads.
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+
 
 def _copy_tokenizer(source: Path, result: Path) -> None:
     result.mkdir(parents=True, exist_ok=True)
@@ -52,11 +55,12 @@ def link_checkpoint(source: str, result: str, arguments: Mapping[str, Any]) -> N
         link = target / shard.path.name
         link.unlink(missing_ok=True)
         link.symlink_to(shard.path.resolve())
-    names = ["config.json", INDEX, "hf_quant_config.json"]
+    names = ["config.json", INDEX, "hf_quant_config.json", *PROCESSOR_FILES]
     if arguments.get("trust_remote_code"):
         names += sorted(path.name for path in origin.glob("*.py"))
     for name in names:
         if (origin / name).is_file():
+            check_inside(origin, origin / name)
             shutil.copyfile(origin / name, target / name)
     written = dict(arguments)
     draft = written.get("speculative_config", {}).get("speculative_model")
