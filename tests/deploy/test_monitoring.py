@@ -23,6 +23,23 @@ needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="`promtool` is not installed: apt-get install prometheus"
 )
 
+
+def request(status: int, route: str = "/v1/completions") -> str:
+    return f"inflight_gateway_requests_total{{route='{route}',status='{status}'}}"
+
+
+def answer(end: str) -> str:
+    return f"inflight_gateway_generations_total{{end='{end}',model='m'}}"
+
+
+class _Rates(dict[int, str]):
+    """Samples of a counter that grows by so many a minute."""
+
+    def __missing__(self, rate: int) -> str:
+        return f"0+{rate}x40"
+
+
+RATE = _Rates()
 #: Series, and the alerts that they fire after 20 minutes.
 FIRING = [
     ({"inflight_gateway_worker_up{worker='w'}": "0x40"}, {"InflightNoWorker", "InflightWorkerDown"}),
@@ -33,21 +50,44 @@ FIRING = [
         },
         {"InflightWorkerDown"},
     ),
+    # 2 % of many requests.
+    ({request(200): RATE[100], request(503): RATE[2]}, {"InflightServerErrors"}),
+    # Half of the completions of a quiet gateway, which is probed, scraped and asked for its models.
     (
         {
-            "inflight_gateway_requests_total{status='200'}": "0+100x40",
-            "inflight_gateway_requests_total{status='503'}": "0+2x40",
+            request(
+                200, "/v1/chat/completions"
+            ): "0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7 8 8 9 9 10 10 11 11 12 12 13 13 14 14 15 15",
+            request(
+                500, "/v1/chat/completions"
+            ): "0 1 1 2 2 3 3 4 4 5 5 6 6 7 7 8 8 9 9 10 10 11 11 12 12 13 13 14 14 15 15 16",
+            request(200, "/health/ready"): RATE[24],
+            request(200, "/metrics"): RATE[4],
+            request(200, "/v1/models"): RATE[60],
         },
         {"InflightServerErrors"},
     ),
+    # Probes of a model that loads, and nobody asks it anything.
+    ({request(503, "/health/ready"): RATE[24], request(503, "/v2/health"): RATE[12]}, set()),
+    ({request(503, "/health/ready"): RATE[24], request(200): RATE[1]}, set()),
+    # One failure in a night.
+    ({request(200): RATE[1], request(500): "0x25 1x15"}, set()),
+    ({request(200): RATE[100], request(429): RATE[10]}, {"InflightOverloaded"}),
+    # Few refusals among requests for models; many other requests do not hide them.
     (
-        {
-            "inflight_gateway_requests_total{status='200'}": "0+100x40",
-            "inflight_gateway_requests_total{status='429'}": "0+10x40",
-        },
+        {request(200): RATE[9], request(429): RATE[1], request(200, "/metrics"): RATE[500]},
         {"InflightOverloaded"},
     ),
-    ({"inflight_gateway_generations_total{end='error',model='m'}": "0+5x40"}, {"InflightStreamsCut"}),
+    ({answer("stop"): RATE[5], answer("error"): RATE[5]}, {"InflightStreamsCut"}),
+    (
+        {
+            answer("stop"): "0 0 0 1x3 2x3 3x3 4x3 5x3 6x3 7x3",
+            answer("error"): "0 0 1x3 2x3 3x3 4x3 5x3 6x3 7x3 8x3",
+        },
+        {"InflightStreamsCut"},
+    ),
+    ({answer("stop"): RATE[100], answer("error"): RATE[1]}, set()),
+    ({answer("cancelled"): RATE[5]}, set()),
     (
         {
             "inflight_gateway_time_to_first_token_seconds_bucket{le='16.384'}": "0+1x40",
@@ -95,6 +135,32 @@ def test_panels_ask_for_metrics_and_labels_that_exist() -> None:
         known = set.intersection(*map(labels_of, metrics))
         grouped = [label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")]
         assert {*grouped, *re.findall(r"(\w+)=~?\"", query)} <= known, query
+
+
+def test_failures_are_counted_on_the_routes_for_which_models_work() -> None:
+    labels: set[str] = set()
+    for path in ("gateway/src/middleware/access_log.rs", "rest/src/route.rs"):
+        code = (ROOT / "crates" / path).read_text(encoding="utf-8").partition("#[cfg(test)]")[0]
+        labels |= set(re.findall(r'=> "(/[\w/{}]+)"', code))
+    assert {"/health/ready", "/v2/health", "/metrics", "/v1/models"} <= labels
+    chosen = {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/messages",
+        "/v1/responses",
+        "/v2/models/{model}/infer",
+        "/v2/models/{model}/generate",
+        "/v2/models/{model}/generate_stream",
+    }
+    selectors = {
+        pattern
+        for query in [*queries(), *(rule["expr"] for rule in rules())]
+        for pattern in re.findall(r'route=~"([^"]*)"', query)
+    }
+    assert len(selectors) == 1
+    for selector in selectors:
+        assert {label for label in labels if re.fullmatch(selector, label)} == chosen
 
 
 @needs_promtool
