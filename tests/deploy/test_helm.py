@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -31,7 +32,10 @@ CASES = {"defaults": "{}", **SHOWN}
 SCHEMAS = Path(__file__).parent / "schemas"
 #: What upstream calls the files of the custom resources that the chart writes; see `ORIGIN.md` of `SCHEMAS`.
 CUSTOM = {
+    "HTTPRoute": "gateway.networking.k8s.io_httproutes.yaml",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+    "PrometheusRule": "monitoring.coreos.com_prometheusrules.yaml",
+    "ScaledObject": "keda.sh_scaledobjects.yaml",
     "ServiceMonitor": "monitoring.coreos.com_servicemonitors.yaml",
 }
 UPSTREAM = os.environ.get("INFLIGHT_TEST_CRDS")
@@ -49,7 +53,9 @@ def upstream_schema(kind: str) -> Any:
     # A megabyte takes a minute without the parser in C.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     document = yaml.load((Path(str(UPSTREAM)) / CUSTOM[kind]).read_text(), loader)
-    return closed(document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    served = {one["name"]: one for one in document["spec"]["versions"]}
+    version = "v1alpha1" if kind == "ScaledObject" else "v1"
+    return closed(served[version]["schema"]["openAPIV3Schema"]["properties"]["spec"])
 
 
 def closed(schema: Any) -> Any:
@@ -58,6 +64,9 @@ def closed(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     made = {key: closed(value) for key, value in schema.items()}
+    if isinstance(made.get("pattern"), str):
+        # Go takes flags anywhere.
+        made["pattern"] = made["pattern"].replace("^(?i)", "(?i)^")
     if "properties" in schema and not isinstance(schema["properties"].get("type"), str):
         made.setdefault("additionalProperties", False)
     return made
@@ -65,7 +74,7 @@ def closed(schema: Any) -> Any:
 
 def pods(one: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The pod templates of a workload, by their role."""
-    spec = one["spec"]
+    spec = one.get("spec", {})
     if one["kind"] in ("StatefulSet", "Deployment"):
         return {"single": spec["template"]}
     if one["kind"] == "LeaderWorkerSet":
@@ -138,7 +147,7 @@ def test_own_schemas_allow_nothing_that_upstream_refuses(kind: str) -> None:
 
 
 def selects(policy: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Whether a NetworkPolicy's selector takes these labels."""
+    """Whether the selector of a policy or a budget takes these labels."""
     expressions = policy.get("matchExpressions", [])
     assert all(one["operator"] == "In" for one in expressions)
     return policy["matchLabels"].items() <= labels.items() and all(
@@ -149,7 +158,7 @@ def selects(policy: dict[str, Any], labels: dict[str, str]) -> bool:
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
 def test_objects_refer_to_each_other(values: str) -> None:
     objects = rendered(values)
-    made = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in objects}
+    made = {(one["kind"], one["metadata"]["name"]): one.get("spec", {}) for one in objects}
     services = {one["metadata"]["name"]: one for one in objects if one["kind"] == "Service"}
     gateway = made["Deployment", "demo-gateway"]["template"]
     arguments = gateway["spec"]["containers"][0]["args"]
@@ -158,14 +167,23 @@ def test_objects_refer_to_each_other(values: str) -> None:
     for one in objects:
         for role, template in pods(one).items():
             labels, spec = template["metadata"]["labels"], template["spec"]
+            if "serviceAccountName" in spec:
+                assert ("ServiceAccount", spec["serviceAccountName"]) in made
             if "selector" in one["spec"]:
                 assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
             # Clients find workers and gateways, and never a rank that serves nothing.
             found = [it for it in services.values() if it["spec"]["selector"].items() <= labels.items()]
             assert len(found) == (role != "follower")
             container = spec["containers"][0]
-            mounted = {one["name"] for one in container["volumeMounts"]}
-            assert mounted == {one["name"] for one in spec["volumes"]}
+            mounts = [
+                it
+                for one in (container, *spec.get("initContainers", ()))
+                for it in one.get("volumeMounts", ())
+            ]
+            claims = one["spec"].get("volumeClaimTemplates", ())
+            volumes = [*(it["name"] for it in spec["volumes"]), *(it["metadata"]["name"] for it in claims)]
+            assert {it["name"] for it in mounts} == set(volumes)
+            assert len(set(volumes)) == len(volumes)
             ports = {one["name"] for one in container.get("ports", ())}
             probes = [container[name] for name in container if name.endswith("Probe")]
             assert all(probe["httpGet"]["port"] in ports for probe in probes)
@@ -173,6 +191,26 @@ def test_objects_refer_to_each_other(values: str) -> None:
             longest = LONGEST_NAME if role == "single" else LONGEST_NAME - 2
             assert len(one["metadata"]["name"]) <= longest
     for one in objects:
+        if one["kind"] in ("ScaledObject", "HorizontalPodAutoscaler"):
+            target = one["spec"]["scaleTargetRef"]
+            assert "replicas" not in made[target["kind"], target["name"]]
+        if one["kind"] == "PodDisruptionBudget":
+            guarded = [
+                template
+                for it in objects
+                for template in pods(it).values()
+                if selects(one["spec"]["selector"], template["metadata"]["labels"])
+            ]
+            name = one["metadata"]["name"]
+            assert {
+                it["metadata"]["labels"]["app.kubernetes.io/name"].removesuffix("-rank") for it in guarded
+            } == {"inflight-gateway" if name == "demo-gateway" else name}
+        if one["kind"] == "Ingress":
+            backends = [it["backend"] for rule in one["spec"]["rules"] for it in rule["http"]["paths"]]
+            assert {it["service"]["name"] for it in backends} <= services.keys()
+        if one["kind"] == "HTTPRoute":
+            for backend in (it for rule in one["spec"]["rules"] for it in rule["backendRefs"]):
+                assert backend["port"] in {it["port"] for it in services[backend["name"]]["spec"]["ports"]}
         if one["kind"] == "ServiceMonitor":
             selector = one["spec"]["selector"]["matchLabels"].items()
             chosen = [it for it in services.values() if selector <= it["metadata"]["labels"].items()]
@@ -185,13 +223,15 @@ def test_only_gateways_and_ranks_of_a_group_reach_workers(values: str) -> None:
     objects = rendered(values)
     policies = [one["spec"] for one in objects if one["kind"] == "NetworkPolicy"]
     labels = {
-        "gateway" if one["kind"] == "Deployment" else role: template["metadata"]["labels"]
+        ("gateway", "") if one["kind"] == "Deployment" else (one["metadata"]["name"], role): template[
+            "metadata"
+        ]["labels"]
         for one in objects
         for role, template in pods(one).items()
     }
     # By whom each kind of pod may be asked, and on which port; `None` is everybody or every port.
     reached = {
-        role: {
+        pod: {
             (peer, port.get("port"))
             for policy in policies
             if selects(policy["podSelector"], its)
@@ -208,12 +248,20 @@ def test_only_gateways_and_ranks_of_a_group_reach_workers(values: str) -> None:
                 else [None]
             )
         }
-        for role, its in labels.items()
+        for pod, its in labels.items()
     }
-    asked = {("gateway", 8001), (None, 8002)}
-    group = {(role, None) for role in labels if role != "gateway"} if "follower" in labels else set()
-    wanted = {"single": asked, "leader": asked | group, "follower": group, "gateway": set()}
-    assert reached == {role: wanted[role] if policies else set() for role in labels}
+    asked = {(("gateway", ""), 8001), (None, 8002)}
+    wanted: dict[tuple[str, str], set[Any]] = {}
+    for name, role in labels:
+        group = {((name, other), None) for other in ("leader", "follower")}
+        by_role: dict[str, set[Any]] = {
+            "single": asked,
+            "leader": asked | group,
+            "follower": group,
+            "": set(),
+        }
+        wanted[name, role] = by_role[role]
+    assert reached == (wanted if policies else {pod: set() for pod in labels})
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
@@ -241,6 +289,35 @@ def test_every_argument_is_an_option(values: str) -> None:
             "mpirun reaches the other machines by ssh: set `sshSecret`",
         ),
         ("models: [{name: a, tpSize: 2}]", "tpSize"),
+        (
+            "models: [{name: Qwen/Qwen3-0.6B}, {name: qwen/qwen3_0.6b}]",
+            "`Qwen/Qwen3-0.6B` and `qwen/qwen3_0.6b` would both be named `demo-worker-qwen-qwen3-0-6b`",
+        ),
+        (
+            f"models: [{{name: {'a' * 60}b}}, {{name: {'a' * 60}c}}]",
+            "give one of them a `resourceName`",
+        ),
+        ("models: [{name: a, path: a}]", "neither absolute nor a name on the Hub"),
+        ("models: [{name: a, path: ../a/b}]", "neither absolute nor a name on the Hub"),
+        (
+            "modelVolume: {claimName: m}\nmodels: [{name: a, path: /other/a}]",
+            "not below `modelVolume.mountPath` (`/models`)",
+        ),
+        ("modelVolume: {claimName: m}\nmodels: [{name: a, path: /models2/a}]", "not below"),
+        ("models: [{name: a, adapters: {path: x}}]", "`adapters.claimName` of `a` is not set"),
+        ("models: [{name: a, autoscaling: {enabled: true}}]", "set its `autoscaling.prometheus`"),
+        (
+            "models: [{name: a, autoscaling: {enabled: true, provider: hpa, minReplicas: 5}}]",
+            "`autoscaling.maxReplicas` of `a` is below its `minReplicas`",
+        ),
+        ("models: [{name: a, autoscaling: {minReplicas: 0}}]", "minReplicas"),
+        (
+            "modelCache: {size: 1Gi}\nmodels: [{name: a, path: a/b, tensorParallelSize: 2, nodes: 2}]",
+            "set `modelCache.claimName`",
+        ),
+        ("models: [{name: a, env: {A: {value: b}}}]", "env"),
+        ("gateway: {ingress: {enabled: true}}", "gateway.ingress.hosts is empty"),
+        ("gateway: {httpRoute: {enabled: true}}", "gateway.httpRoute.parentRefs is empty"),
         ("models: []", "models"),
         ("gateway: {replicas: 0}", "replicas"),
     ],
@@ -249,6 +326,129 @@ def test_mistakes_are_refused(values: str, message: str) -> None:
     done = helm("template", "demo", "--kube-version", "1.30.0", values=values)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+def values_of(document: Any, path: str = "") -> set[str]:
+    """The paths of a document's values; a list counts as its items."""
+    if isinstance(document, list):
+        items = [values_of(item, path) for item in document if isinstance(item, dict)]
+        return set().union({path}, *items)
+    if not isinstance(document, dict) or path.rpartition(".")[2] in OF_KUBERNETES:
+        return {path}
+    return set().union(*(values_of(value, f"{path}.{key}".lstrip(".")) for key, value in document.items()))
+
+
+#: Maps and lists whose content is Kubernetes' or the user's.
+OF_KUBERNETES = {
+    *("affinity", "annotations", "env", "envFrom", "extraVolumes", "extraVolumeMounts", "initContainers"),
+    *("labels", "nodeSelector", "options", "podAnnotations", "podLabels", "resources", "tolerations", "tls"),
+    *("topologySpreadConstraints", "parentRefs", "podSecurityContext", "securityContext", "imagePullSecrets"),
+    "timeouts",
+}
+
+
+def test_every_value_is_on_the_page_and_in_the_schema() -> None:
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    defaults = yaml.safe_load((CHART / "inflight" / "values.yaml").read_text())
+    schema = json.loads((CHART / "inflight" / "values.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.validate(defaults, schema)
+
+    def named(schema: Any, path: str = "") -> set[str]:
+        if schema.get("type") == "array" and "properties" in schema.get("items", {}):
+            return named(schema["items"], path)
+        if "properties" not in schema or path.rpartition(".")[2] in OF_KUBERNETES:
+            return {path}
+        return set().union(
+            *(named(one, f"{path}.{key}".lstrip(".")) for key, one in schema["properties"].items())
+        )
+
+    # `global` is Helm's own.
+    listed = values_of(defaults) - {"models"}
+    assert listed == named(schema) - {"global"}
+    shown = set().union(*(values_of(yaml.safe_load(values)) for values in SHOWN.values()))
+    usual = {"image.tag", "image.pullPolicy", "modelVolume.mountPath", "modelCache.mountPath"}
+    rest = {
+        "gateway.replicas",
+        "serviceMonitor.interval",
+        "models.loadSeconds",
+        "models.sharedMemory",
+        "models.resources",
+    }
+    assert listed - shown == usual | rest
+
+
+def container_of(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = (one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name))
+    (pod,) = pods(found).values()
+    found_container: dict[str, Any] = pod["spec"]["containers"][0]
+    return found_container
+
+
+def test_a_model_of_the_hub_has_a_token_and_a_cache() -> None:
+    objects = rendered(next(values for title, values in SHOWN.items() if "Hugging Face Hub" in title))
+    container = container_of(objects, "StatefulSet", "demo-worker-llama")
+    environment = {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
+    assert environment == {
+        "HF_ENDPOINT": "https://mirror.example.com",
+        "HF_HOME": "/cache/huggingface",
+        "HF_TOKEN": {"secretKeyRef": {"name": "hugging-face", "key": "token"}},
+        "HOME": "/tmp",
+        "LICENSE": {"secretKeyRef": {"name": "license", "key": "text"}},
+    }
+    assert "meta-llama/Llama-3.1-8B-Instruct@main" in container["args"]
+    assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
+
+
+def test_the_users_environment_wins_and_a_given_path_needs_no_token() -> None:
+    values = "{hubTokenSecret: {name: s}, models: [{name: a, env: {HOME: /data, BIG: 1048576}}]}"
+    container = container_of(rendered(values), "StatefulSet", "demo-worker-a")
+    assert container["env"] == [{"name": "BIG", "value": "1048576"}, {"name": "HOME", "value": "/data"}]
+
+
+def test_large_numbers_and_lists_are_written_as_options_take_them() -> None:
+    values = "{gateway: {options: {max-body-bytes: 104857600, allowed-origin: [https://a, https://b]}}}"
+    arguments = container_of(rendered(values), "Deployment", "demo-gateway")["args"]
+    assert arguments[-3:] == [
+        "--allowed-origin=https://a",
+        "--allowed-origin=https://b",
+        "--max-body-bytes=104857600",
+    ]
+
+
+def test_adapters_are_served_and_may_be_loaded() -> None:
+    objects = rendered(next(values for title, values in SHOWN.items() if "LoRA" in title))
+    arguments = container_of(objects, "StatefulSet", "demo-worker-qwen")["args"]
+    assert {"--executor-option=lora_adapter_dir=/adapters/qwen", "--adapter-dir=/adapters/qwen"} <= set(
+        arguments
+    )
+
+
+def test_openshift_accepts_every_pod() -> None:
+    """What `restricted-v2` asks for: no fixed account or group, and no privilege."""
+    values = next(values for title, values in SHOWN.items() if "OpenShift" in title)
+    templates = [template for one in rendered(values) for template in pods(one).values()]
+    assert len(templates) == 2
+    for template in templates:
+        spec = template["spec"]
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+                "runAsNonRoot": True,
+            }
+        assert not any("hostPath" in volume for volume in spec["volumes"])
+
+
+@pytest.mark.parametrize(
+    ("file", "source"), [("alerts.yaml", "alerts.yaml"), ("dashboard.json", "dashboards/inflight.json")]
+)
+def test_the_chart_has_the_alerts_and_the_dashboard_of_monitoring(file: str, source: str) -> None:
+    # Helm reads no file outside the chart.
+    ours, theirs = CHART / "inflight" / "files" / file, CHART.parent / "monitoring" / source
+    assert ours.read_text() == theirs.read_text(), f"run `cp {theirs} {ours}`"
 
 
 def test_the_version_is_the_packages() -> None:

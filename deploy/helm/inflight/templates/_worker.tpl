@@ -34,7 +34,7 @@ command:
     done
     export OMPI_MCA_plm_rsh_agent=ssh OMPI_MCA_plm_rsh_args="$ssh"
     exec "$(command -v mpirun)" -n {{ $ranks }} --hostfile /tmp/hosts --map-by ppr:{{ $each }}:node --bind-to none \
-      -x PATH -x LD_LIBRARY_PATH {{- range $variable, $_ := $model.env }} -x {{ $variable }}{{ end }} "$(command -v inflight)" "$@"
+      -x PATH -x LD_LIBRARY_PATH {{- range $variable, $_ := include "inflight.workerEnv" . | fromYaml }} -x {{ $variable }}{{ end }} "$(command -v inflight)" "$@"
   {{- else }}
   - |
     ssh-keygen -q -t ed25519 -N "" -f /tmp/host_key
@@ -60,23 +60,32 @@ command:
 sleep 5; rank=$(grep -lzxsE '(OMPI_COMM_WORLD_RANK|RANK)=0' /proc/[0-9]*/environ | sort -t/ -n -k3 | head -n1 | cut -d/ -f3); kill -TERM "$rank"; sleep {{ add .Values.drain.workerSeconds 5 }}
 {{- end }}
 
+{{- /* The root file system is read-only: compiled kernels go to /tmp, what the Hub sends into the cache's volume. */ -}}
+{{- define "inflight.workerEnv" -}}
+{{- $root := .root }}
+{{- $defaults := dict "HOME" "/tmp" }}
+{{- if eq .model.source "hub" }}
+{{- $_ := set $defaults "HF_HOME" (printf "%s/huggingface" (trimSuffix "/" $root.Values.modelCache.mountPath)) }}
+{{- with $root.Values.hubTokenSecret.name }}
+{{- $_ := set $defaults "HF_TOKEN" (dict "valueFrom" (dict "secretKeyRef" (dict "name" . "key" $root.Values.hubTokenSecret.key))) }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := .model.env }}{{ $_ := set $defaults $name $value }}{{ end }}
+{{- toYaml $defaults }}
+{{- end }}
+
 {{- define "inflight.workerPod" -}}
 {{- $root := .root }}
 {{- $model := .model }}
 {{- $role := .role }}
 {{- $nodes := int $model.nodes }}
+{{- $adapters := clean (printf "/adapters/%s" $model.adapters.path) }}
 {{- $ranks := mul $model.tensorParallelSize $model.pipelineParallelSize | int -}}
-{{ include "inflight.pod" $root }}
+{{ include "inflight.pod" (dict "root" $root "its" $model) }}
 terminationGracePeriodSeconds: {{ add $root.Values.drain.workerSeconds 15 }}
-{{- with $model.nodeSelector }}
-nodeSelector: {{ toYaml . | nindent 2 }}
-{{- end }}
-{{- with $model.tolerations }}
-tolerations: {{ toYaml . | nindent 2 }}
-{{- end }}
 containers:
   - name: worker
-    image: {{ include "inflight.image" $root }}
+    image: {{ default (include "inflight.image" $root) $model.image }}
     imagePullPolicy: {{ $root.Values.image.pullPolicy }}
     {{- include "inflight.command" . | nindent 4 }}
     args:
@@ -90,11 +99,16 @@ containers:
       - --grpc-port=8001
       - --metrics-port=8002
       - --drain-timeout-s={{ $root.Values.drain.workerSeconds }}
-      {{- range $option, $value := $model.options }}
-      - {{ printf "--%s=%v" $option $value | quote }}
+      {{- if $model.adapters.claimName }}
+      - --executor-option=lora_adapter_dir={{ $adapters }}
+      {{- if $model.adapters.loading }}
+      - --adapter-dir={{ $adapters }}
       {{- end }}
-    {{- with $model.env }}
-    env: {{- include "inflight.env" . | nindent 6 }}
+      {{- end }}
+      {{- include "inflight.options" $model.options | nindent 6 }}
+    env: {{- include "inflight.env" (include "inflight.workerEnv" . | fromYaml) | nindent 6 }}
+    {{- with $model.envFrom }}
+    envFrom: {{ toYaml . | nindent 6 }}
     {{- end }}
     {{- if eq $role "follower" }}
     # Its rank 0 is drained first; then all ranks end.
@@ -143,8 +157,16 @@ containers:
       {{- if and $model.sshSecret (gt $nodes 1) }}
       - {name: ssh, mountPath: /etc/inflight-ssh, readOnly: true}
       {{- end }}
-      {{- if $model.path }}
+      {{- if eq $model.source "mounted" }}
       - {name: models, mountPath: {{ $root.Values.modelVolume.mountPath }}, readOnly: true}
+      {{- else if eq $model.source "hub" }}
+      - {name: cache, mountPath: {{ $root.Values.modelCache.mountPath }}}
+      {{- end }}
+      {{- if $model.adapters.claimName }}
+      - {name: adapters, mountPath: /adapters, readOnly: true}
+      {{- end }}
+      {{- with $model.extraVolumeMounts }}
+      {{- toYaml . | nindent 6 }}
       {{- end }}
 volumes:
   - name: tmp
@@ -155,8 +177,24 @@ volumes:
   - name: ssh
     secret: {secretName: {{ $model.sshSecret }}, defaultMode: 0400}
   {{- end }}
-  {{- if $model.path }}
+  {{- if eq $model.source "mounted" }}
   - name: models
     persistentVolumeClaim: {claimName: {{ $root.Values.modelVolume.claimName }}, readOnly: true}
+  {{- else if eq $model.source "hub" }}
+  {{- if $root.Values.modelCache.claimName }}
+  - name: cache
+    persistentVolumeClaim: {claimName: {{ $root.Values.modelCache.claimName }}}
+  {{- else if not $root.Values.modelCache.size }}
+  # Each pod downloads the model when it starts.
+  - name: cache
+    emptyDir: {}
+  {{- end }}
+  {{- end }}
+  {{- if $model.adapters.claimName }}
+  - name: adapters
+    persistentVolumeClaim: {claimName: {{ $model.adapters.claimName }}, readOnly: true}
+  {{- end }}
+  {{- with $model.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
