@@ -147,7 +147,7 @@ check-wheel: install ## Build a wheel with the daily profile, install it in a cl
 check-containers: install ## Build the images with buildah, run them with podman (root; minutes; the gateway's if gateway-static was built)
 	rm -rf $(CARGO_TARGET_DIR)/container-wheels
 	$(BIN)/maturin build --quiet --locked --out $(CARGO_TARGET_DIR)/container-wheels
-	$(BIN)/pip download --quiet --only-binary :all: --dest $(CARGO_TARGET_DIR)/container-wheels $(CARGO_TARGET_DIR)/container-wheels/*.whl
+	$(BIN)/pip download --quiet --only-binary :all: --dest $(CARGO_TARGET_DIR)/container-wheels "$$(echo $(CARGO_TARGET_DIR)/container-wheels/inflight_llm-*.whl)[guided]"
 	INFLIGHT_TEST_CONTAINERS=1 INFLIGHT_TEST_WHEELS=$(CARGO_TARGET_DIR)/container-wheels \
 	INFLIGHT_TEST_GATEWAY=$(wildcard $(CURDIR)/dist/inflight-gateway) $(BIN)/pytest tests/deploy/test_containers.py
 
