@@ -87,7 +87,8 @@ def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]
             {"name": "grpc", "containerPort": GRPC_PORT},
             {"name": "metrics", "containerPort": METRICS_PORT},
         ],
-        "env": _variables(dict(model.environment)),
+        # The root file system is read-only, and compiled kernels are kept below `HOME`.
+        "env": _variables({"HOME": "/tmp"} | dict(model.environment)),
         # Ready once a token went through the engine; a stuck engine ends the worker by itself.
         "startupProbe": _http("/health/ready", "metrics", failures=LOADING_S // PROBE_EVERY_S),
         "readinessProbe": _http("/health/ready", "metrics", failures=2),

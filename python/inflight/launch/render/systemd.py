@@ -81,7 +81,9 @@ def render(topology: Topology) -> dict[str, str]:
 def _worker(one: Placed, topology: Topology) -> str:
     environment = worker_environment(one)
     launcher = mpirun(one.model, topology, environment, as_root=False)
-    command = [*launcher, topology.deploy.executable, *worker_arguments(one, topology)]
+    # systemd knows only the system's directories, and MPI is often in /opt: `env` looks in the unit's PATH.
+    found = ["/usr/bin/env", *launcher] if launcher else []
+    command = [*found, topology.deploy.executable, *worker_arguments(one, topology)]
     lines = [
         *(f"Environment={_quoted(f'{name}={value}')}" for name, value in environment.items()),
         "Environment=HOME=%C/inflight",
