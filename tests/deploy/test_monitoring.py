@@ -14,10 +14,16 @@ from typing import Any
 
 import pytest
 
+from inflight import _native
+from inflight.cli.serve import serve
+from inflight.launch.render import render
+from inflight.launch.topology_file import parse
+
 yaml: Any = import_module("yaml")
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
+COMPOSE = ROOT / "deploy" / "compose"
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="`promtool` is not installed: apt-get install prometheus"
@@ -193,14 +199,84 @@ def test_compose_mounts_what_there_is_where_each_program_looks() -> None:
     services = yaml.safe_load((MONITORING / "compose.yaml").read_text())["services"]
     mounted = {}
     for service in services.values():
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", ()):
             source, target, *_ = volume.split(":")
             if source.startswith("."):
                 assert (MONITORING / source).exists(), source
                 mounted[target] = source
     provider = yaml.safe_load((MONITORING / "dashboards.yaml").read_text())["providers"][0]
     assert mounted[provider["options"]["path"]] == "./dashboards"
-    assert set(services) == {"prometheus", "grafana", "collector"}
+    assert set(services) == {"prometheus", "grafana", "jaeger", "collector"}
+
+
+def scraped() -> dict[str, tuple[str, int]]:
+    """By job: the name in the network, and the port."""
+    jobs = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())["scrape_configs"]
+    found = {job["job_name"]: job["dns_sd_configs"][0] for job in jobs}
+    return {name: (one["names"][0], one["port"]) for name, one in found.items()}
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        "models: [{}]",
+        "models: [{replicas: 3}]\ngateways: {replicas: 2, port: 9000}",
+        "models: [{name: a, replicas: 2}, {name: b, grpc_port: 7000, metrics_port: 7100}]",
+    ],
+)
+def test_prometheus_finds_every_worker_and_gateway_of_a_rendering(topology: str) -> None:
+    written = render(parse(topology, Path("/srv")), "compose")
+    services = yaml.safe_load(written["compose.yaml"])["services"]
+    jobs = scraped()
+    for name, service in services.items():
+        job = "inflight-gateway" if name.startswith("gateway") else "inflight-worker"
+        alias, port = jobs[job]
+        option = "--port" if job == "inflight-gateway" else "--metrics-port"
+        assert service["networks"] == {"default": {"aliases": [alias]}}
+        assert f"{option}={port}" in service["command"]
+        assert "--host=0.0.0.0" in service["command"]
+
+
+def test_prometheus_finds_what_the_other_compose_files_start() -> None:
+    jobs = scraped()
+    networks = yaml.safe_load((MONITORING / "compose.yaml").read_text())["networks"]
+    assert networks["inflight"]["name"] == "${NETWORK:-inflight_default}"
+    for file, service, job in (
+        ("triton.yaml", "gateway", "inflight-gateway"),
+        ("triton.yaml", "triton", "inflight-worker"),
+        ("hub.yaml", "inflight", "inflight-gateway"),
+        ("all-in-one.yaml", "inflight", "inflight-gateway"),
+    ):
+        one = yaml.safe_load((COMPOSE / file).read_text())["services"][service]
+        assert one["networks"] == {"default": {"aliases": [jobs[job][0]]}}, file
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in COMPOSE.glob("*.yaml")))
+def test_the_commands_of_compose_files_are_understood(file: str) -> None:
+    for service in yaml.safe_load((COMPOSE / file).read_text())["services"].values():
+        command = [
+            re.sub(r"\$\{\w+(?::-([^}]*)|:\?[^}]*)\}", r"\1", word) or "x" for word in service["command"]
+        ]
+        if command[0] == "tritonserver":
+            continue
+        gateway = {f"--{option.flag}" for option in _native.gateway_options()}
+        known = gateway | (
+            {option for one in serve.params for option in one.opts} if command[0] == "serve" else set()
+        )
+        given = {word.partition("=")[0] for word in command if word.startswith("--")}
+        assert given <= known, given - known
+
+
+def test_traces_go_where_the_page_says() -> None:
+    page = (MONITORING / "README.md").read_text()
+    services = yaml.safe_load((MONITORING / "compose.yaml").read_text())["services"]
+    endpoints = re.findall(r"otlp_endpoint: http://([\w-]+):4317", page)
+    assert set(endpoints) == {"jaeger"}
+    assert {"jaeger", "collector"} <= services.keys()
+    (topology,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    services = yaml.safe_load(render(parse(topology, Path("/srv")), "compose")["compose.yaml"])["services"]
+    for service in services.values():
+        assert "--otlp-endpoint=http://jaeger:4317" in service["command"]
 
 
 def test_the_collector_uses_what_it_declares_and_scrapes_what_prometheus_does() -> None:

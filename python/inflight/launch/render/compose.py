@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -21,15 +22,17 @@ from inflight.launch.plan import (
 from inflight.launch.topology import Topology
 
 HEADER = "# Written by `inflight launch --render compose`; change the topology and render it again.\n"
-#: Inside a container every gateway has its own network, and the same port.
-GATEWAY_PORT = 8000
+#: Every container has an address of its own, so that all can have the same ports.
+GATEWAY_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
+#: Names under which Prometheus finds all gateways and all workers, whatever their services are called.
+GATEWAY_ALIAS, WORKER_ALIAS = "inflight-gateway", "inflight-worker"
 PROBE = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)"
 
 
 def render(topology: Topology) -> dict[str, str]:
     """`compose.yaml`. Raises `UserMistake` for a replica on several machines."""
     yaml: Any = import_module("yaml")
-    placed = place(topology)
+    placed = [replace(one, grpc_port=GRPC_PORT, metrics_port=METRICS_PORT) for one in place(topology)]
     services: dict[str, Any] = {}
     for one in placed:
         if one.model.nodes > 1:
@@ -57,8 +60,9 @@ def _worker(one: Placed, topology: Topology) -> dict[str, Any]:
     launcher = mpirun(model, topology, environment, as_root=False)
     arguments = [*launcher, "inflight", *worker_arguments(one, topology, host="0.0.0.0")]
     service = _service(topology.deploy.image, arguments, worker_grace_s(topology), topology)
-    if environment:
-        service["environment"] = _variables(environment)
+    # The root file system is read-only, and compiled kernels are kept below `HOME`.
+    service["environment"] = _variables({"HOME": "/tmp"} | environment)
+    service["networks"] = {"default": {"aliases": [WORKER_ALIAS]}}
     if model.path is not None:
         service["volumes"] = [f"{_escaped(model.path)}:{_escaped(model.path)}:ro"]
     if model.gpus_per_node:
@@ -79,6 +83,7 @@ def _gateway(topology: Topology, port: int, workers: list[str], names: list[str]
     service = _service(image, ["inflight", *arguments], gateway_grace_s(topology), topology)
     if gateways.environment:
         service["environment"] = _variables(dict(gateways.environment))
+    service["networks"] = {"default": {"aliases": [GATEWAY_ALIAS]}}
     service["ports"] = [f"{gateways.host}:{port}:{GATEWAY_PORT}"]
     if keys is not None:
         service["secrets"] = ["api-keys"]
