@@ -367,7 +367,7 @@ def test_names_of_older_releases_are_known(client: triton.InferenceServerClient,
 @pytest.mark.migrates(
     "tensorrtllm_backend",
     "python3 tools/fill_template.py -i tensorrt_llm/config.pbtxt exclude_input_in_output:True",
-    "inflight worker MODEL --exclude-input-in-output",
+    "inflight worker MODEL --exclude-input-in-output true",
 )
 def test_a_setting_of_the_server_leaves_prompts_out(
     settings: triton.InferenceServerClient, expected: str
@@ -386,7 +386,7 @@ def test_a_setting_of_the_server_leaves_prompts_out(
 @pytest.mark.migrates(
     "tensorrtllm_backend",
     "answers with zeros as log probabilities and logits, which clients of releases up to `0.11` read",
-    "inflight worker MODEL --fill-outputs",
+    "inflight worker MODEL --fill-outputs true",
 )
 @pytest.mark.parametrize("model", ["target", *TEXT_MODELS])
 def test_a_setting_fills_outputs_as_older_releases_did(
@@ -441,7 +441,7 @@ def test_the_core_model_may_have_another_name(settings: triton.InferenceServerCl
 @pytest.mark.migrates(
     "tensorrtllm_backend",
     "python3 tools/fill_template.py -i tensorrt_llm_bls/config.pbtxt accumulate_tokens:True",
-    "inflight worker MODEL --accumulate-tokens",
+    "inflight worker MODEL --accumulate-tokens true",
 )
 def test_accumulated_responses_hold_all_text_so_far(settings_address: str, expected: str) -> None:
     found: list[str] = []

@@ -51,7 +51,7 @@ EXAMPLES = {
 @pytest.mark.migrates(
     "tensorrtllm_backend",
     "python3 convert_checkpoint.py …; trtllm-build …",
-    "inflight build DIR …",
+    "inflight build DIR --output OUT …",
 )
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -91,7 +91,7 @@ EARLIER = {
 @pytest.mark.migrates(
     "tensorrtllm_backend",
     "python3 build.py --model_dir DIR --dtype float16 --use_gpt_attention_plugin float16 …",
-    "inflight build DIR --dtype float16 --use_gpt_attention_plugin float16 …",
+    "inflight build DIR --output OUT --dtype float16 --use_gpt_attention_plugin float16 …",
 )
 @pytest.mark.parametrize("example", EARLIER)
 def test_the_flags_of_earlier_builders_make_the_same_plan(example: str, shell: Shell) -> None:
