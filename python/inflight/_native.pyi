@@ -481,6 +481,10 @@ def template_helper_main() -> None:
 def bench_main(argv: Sequence[str]) -> int:
     """Runs `inflight bench`; `argv` starts with the program's name. Returns the exit code."""
 
+def check_guide_bounds(kind: str, text: str) -> None:
+    """Checks the bounds of a JSON schema or a Lark grammar (``kind``: ``json_schema`` or ``lark``), which the
+    one who compiles it cannot keep. Errors: ValueError."""
+
 def check_response_batch(batch: ResponseBatch) -> None:
     """Checks a batch as the worker does before it uses one.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -410,3 +411,56 @@ def test_a_grammar_that_explodes_in_mid_answer_is_an_error_and_no_cut(guides: Gu
     # This is what would have cut the answer.
     assert np.flatnonzero(guide.mask()).tolist() in ([], [2, 4])
     assert "max is 1" in (guide.problem() or "")
+
+
+def intersecting(kind: str, count: int) -> GuideRequest:
+    patterns = [f"^(b.*[a-z]{{{index}}}.*)?$" for index in range(1, count)]
+    if kind == "json_schema":
+        return GuideRequest(kind, json.dumps({"allOf": [{"type": "string", "pattern": p} for p in patterns]}))
+    return GuideRequest(kind, "start: A\nA: " + " & ".join(f"/{p}/" for p in patterns))
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "ebnf_grammar"])
+def test_patterns_that_no_compiler_finishes_are_refused_at_once(guides: Guides, kind: str) -> None:
+    with pytest.raises(Refused, match="at most 8 may"):
+        guides.compile(intersecting(kind, 40))
+
+
+def test_a_guide_that_compiles_for_long_delays_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests with guides wait for each other; the rest passes them. A cancelled one is never compiled."""
+    subject = create(DEMO, "cpu")
+    begun, go_on = threading.Event(), threading.Event()
+    compiled: list[str] = []
+    compile_guide = Guides.compile
+
+    def slow(self: Guides, asked: GuideRequest) -> Guide:
+        compiled.append(asked.guide)
+        begun.set()
+        assert go_on.wait(30)
+        return compile_guide(self, asked)
+
+    monkeypatch.setattr(Guides, "compile", slow)
+    try:
+        subject.enqueue([guided(1, "[ab]"), guided(2, "[cd]")])
+        assert begun.wait(30)
+        subject.enqueue([request(3, PROMPT, 1)])
+        assert ended(subject, 1) == {3}
+        subject.cancel([2])
+        go_on.set()
+        assert ended(subject, 2) == {1, 2}
+        assert compiled == ["[ab]"]
+    finally:
+        go_on.set()
+        subject.shutdown()
+
+
+def guided(client_id: int, pattern: str) -> Any:
+    return request(client_id, PROMPT, 4, tensors=tensors("regex", pattern), end_id=4)
+
+
+def ended(subject: Executor, count: int) -> set[int]:
+    """The next requests to end."""
+    found: set[int] = set()
+    while len(found) < count:
+        found |= {row.client_id for row in unpack(subject.await_responses(30.0)) if row.final}
+    return found

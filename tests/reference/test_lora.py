@@ -353,7 +353,7 @@ def test_an_adapter_of_a_directory_is_read_again_after_its_eviction(tmp_path: Pa
 
 
 def test_no_stream_waits_for_an_adapter_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever hands requests in loads what they bring; the next of the same call may count on it."""
+    """The preparing thread loads what requests bring, in their order; the next one may count on it."""
     save_peft(tmp_path / "adapters" / "9", matrices("llama", 2))
     size = sum(down.nbytes + up.nbytes for down, up in matrices("llama", 1).values())
     subject = create(
@@ -388,7 +388,7 @@ def test_no_stream_waits_for_an_adapter_to_load(tmp_path: Path, monkeypatch: pyt
     finally:
         subject.shutdown()
     assert len(threads) == 2
-    assert set(threads) == {threading.current_thread().name}
+    assert set(threads) == {"reference-preparation"}
 
 
 def test_names_are_told_with_their_task_ids(tmp_path: Path) -> None:

@@ -65,6 +65,30 @@ mod _native {
         Ok(())
     }
 
+    /// Checks the bounds of a JSON schema or a Lark grammar, which the one who compiles it cannot keep.
+    ///
+    /// # Errors
+    /// `ValueError` with the problem in words.
+    #[pyfunction]
+    fn check_guide_bounds(kind: &str, text: &str) -> PyResult<()> {
+        let checked = match kind {
+            "json_schema" => {
+                let schema = serde_json::from_str(text);
+                let schema = schema.map_err(|error| {
+                    PyValueError::new_err(format!("it cannot be read: {error}"))
+                })?;
+                inflight_guides::check_schema(&schema)
+            }
+            "lark" => inflight_guides::check_lark(text),
+            kind => {
+                return Err(PyValueError::new_err(format!(
+                    "unknown kind of guide `{kind}`"
+                )));
+            }
+        };
+        checked.map_err(|problem| PyValueError::new_err(problem.to_string()))
+    }
+
     /// Checks a `ResponseBatch` as the worker does before it uses one; for executors' own tests.
     ///
     /// # Errors

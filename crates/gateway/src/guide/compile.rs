@@ -1,7 +1,6 @@
 //! Compiles schemas and regular expressions as the reference executor does, with llguidance and under the same
 //! limits. What the compiler calls an error, or panics at, is a problem in words.
 
-use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
@@ -13,9 +12,6 @@ use serde_json::Value;
 /// Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
 /// The reference executor has the same limit.
 const MAX_GRAMMAR_SIZE: usize = 8_000;
-/// Levels of JSON, references followed: the compiler follows them on its stack, and a worker's overflows at a
-/// few thousand.
-const MAX_DEPTH: usize = 200;
 /// Of a grammar that texts are matched with: 1 to 2 kB each, made as texts need them.
 const MAX_LEXER_STATES: usize = 20_000;
 /// Ways in which what was read of a text may go on, at each byte. Grammars for people need some ten; ambiguous ones
@@ -29,9 +25,7 @@ const MAX_WORDS: usize = 300;
 /// # Errors
 /// Why the schema cannot be followed, in one line without a final period.
 pub(super) fn schema(schema: &Value) -> Result<(), String> {
-    if !is_shallow(schema) {
-        return Err(format!("it is more than {MAX_DEPTH} levels deep"));
-    }
+    inflight_guides::check_schema(schema).map_err(|problem| problem.to_string())?;
     compile(TopLevelGrammar::from_json_schema(schema.clone()))
 }
 
@@ -44,7 +38,16 @@ pub(super) fn regex(text: &str) -> Result<(), String> {
     compile(grammar.map_err(|error| words(&error.to_string()))?)
 }
 
-/// Compiles a grammar that a text is held to, byte by byte.
+/// Compiles a Lark grammar that a text is held to, byte by byte.
+///
+/// # Errors
+/// As for [`schema`].
+pub(super) fn lark_matcher(grammar: &str) -> Result<Matcher, String> {
+    inflight_guides::check_lark(grammar).map_err(|problem| problem.to_string())?;
+    matcher(|| TopLevelGrammar::from_lark(grammar.to_owned()))
+}
+
+/// Compiles a grammar that a text is held to, byte by byte; one of Lark is [`lark_matcher`]'s.
 ///
 /// # Errors
 /// As for [`schema`].
@@ -78,65 +81,6 @@ fn compile(grammar: TopLevelGrammar) -> Result<(), String> {
     match compiled {
         Ok(_) => Ok(()),
         Err(error) => Err(words(&error.to_string())),
-    }
-}
-
-/// Whether the compiler's stack holds the schema: what is nested in it, references followed.
-fn is_shallow(schema: &Value) -> bool {
-    let mut walk = Walk {
-        root: schema,
-        seen: HashMap::new(),
-    };
-    walk.depth(schema, 0).is_some()
-}
-
-struct Walk<'a> {
-    root: &'a Value,
-    /// How deep what a reference names is; 0 while it is being looked at.
-    seen: HashMap<&'a str, usize>,
-}
-
-impl<'a> Walk<'a> {
-    /// How deep `value` is, which itself is `level` deep; `None`: too deep.
-    fn depth(&mut self, value: &'a Value, level: usize) -> Option<usize> {
-        if level > MAX_DEPTH {
-            return None;
-        }
-        let mut deepest = 0;
-        match value {
-            Value::Array(items) => {
-                for item in items {
-                    deepest = deepest.max(self.depth(item, level + 1)?);
-                }
-            }
-            Value::Object(items) => {
-                for (key, item) in items {
-                    let depth = match item {
-                        Value::String(name) if key == "$ref" => self.reference(name, level + 1)?,
-                        item => self.depth(item, level + 1)?,
-                    };
-                    deepest = deepest.max(depth);
-                }
-            }
-            _ => return Some(0),
-        }
-        Some(deepest + 1)
-    }
-
-    fn reference(&mut self, name: &'a str, level: usize) -> Option<usize> {
-        if let Some(depth) = self.seen.get(name) {
-            return (level + depth <= MAX_DEPTH).then_some(*depth);
-        }
-        let target = name
-            .strip_prefix('#')
-            .and_then(|path| self.root.pointer(path));
-        let Some(target) = target else {
-            return Some(0);
-        };
-        self.seen.insert(name, 0);
-        let depth = self.depth(target, level)?;
-        self.seen.insert(name, depth);
-        Some(depth)
     }
 }
 

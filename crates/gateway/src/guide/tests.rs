@@ -174,3 +174,16 @@ async fn a_verdict_is_remembered() {
     let memory = guides.memory.lock();
     assert!(memory.recent.len() <= REMEMBERED && memory.older.len() <= REMEMBERED);
 }
+
+#[test]
+fn intersections_that_no_compiler_ends_are_refused_at_once() {
+    let part = |index| json!({"type": "string", "pattern": format!("^(b.*[a-z]{{{index}}}.*)?$")});
+    let schema = json!({"properties": {"a": {"allOf": (1..40).map(part).collect::<Vec<_>>()}}});
+    assert!(refusal(&schema).contains("at most 8 may"));
+    let patterns: Vec<_> = (1..40)
+        .map(|index| format!("/.*[a-z]{{{index}}}.*/"))
+        .collect();
+    let grammar = format!("start: A\nA: {}", patterns.join(" & "));
+    let problem = compile::lark_matcher(&grammar).err().unwrap();
+    assert!(problem.contains("39 patterns"), "{problem}");
+}

@@ -43,10 +43,12 @@ impl TextGrammar {
         let InputGrammar {
             syntax, definition, ..
         } = &self.grammar;
-        let compiled = compile::matcher(|| match syntax {
-            GrammarSyntax::Lark => TopLevelGrammar::from_lark(definition.clone()),
-            GrammarSyntax::Regex => TopLevelGrammar::from_regex(self.grammar.unanchored()),
-        });
+        let compiled = match syntax {
+            GrammarSyntax::Lark => compile::lark_matcher(definition),
+            GrammarSyntax::Regex => {
+                compile::matcher(|| TopLevelGrammar::from_regex(self.grammar.unanchored()))
+            }
+        };
         let compiled =
             compiled.map_err(|problem| self.refused(&format!("cannot be followed: {problem}")))?;
         self.compiled.get_or_init(|| Mutex::new(compiled));

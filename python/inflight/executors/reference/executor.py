@@ -28,6 +28,7 @@ from .engine import Engine, Iteration
 from .extras import read_extras
 from .guides import Guide, Guides
 from .parallel.team import Leader, RanksLost
+from .preparation import Preparation, Prepared
 from .refusal import Refused
 from .rows import Row, pack
 from .statistics import Memory, Statistics
@@ -72,6 +73,7 @@ class ReferenceExecutor:
         self._rows: list[Row] = []
         self._failure: BaseException | None = None
         self._ended = False
+        self._preparation = Preparation(self._prepare, self._hand_over, self._fail)
         self._thread = threading.Thread(target=self._run, name="reference-engine", daemon=True)
         self._thread.start()
         if leader is not None:
@@ -80,31 +82,26 @@ class ReferenceExecutor:
     def enqueue(self, requests: Sequence[Request]) -> None:
         """Takes requests; a refusal of one is its errored, final row."""
         now_s = time.perf_counter()
-        guides: dict[int, Guide | Refused] = {}
-        loaded: dict[int, Loaded] = {}
+        ready: list[Request] = []
+        waiting: list[Request] = []
         for one in requests:
-            if one.tensors:
-                self._prepare(one, guides, loaded)
+            (waiting if self._needs_preparation(one) else ready).append(one)
         with self._work:
             stopping = self._stopping
             if not stopping:
-                self._incoming.extend(requests)
+                self._incoming.extend(ready)
                 self._arrivals.update((one.client_id, now_s) for one in requests)
-                self._guides_of_incoming.update(guides)
-                self._loaded.update(loaded)
+                self._preparation.put(waiting)
                 self._work.notify()
         self._raise_failure()
         if stopping:
-            error = (
-                StatusCode.UNAVAILABLE,
-                "the executor is shutting down; send the request to another worker",
-            )
-            self._publish([Row(one.client_id, final=True, error=error) for one in requests])
+            self._refuse(requests)
 
     def cancel(self, client_ids: Sequence[int]) -> None:
         """Cancels before the next iteration starts; unknown or finished ids are ignored."""
         with self._work:
-            self._cancelled.extend(client_ids)
+            # What is still being prepared follows its request into the engine.
+            self._cancelled.extend(self._preparation.cancel(client_ids))
             self._work.notify()
 
     def await_responses(self, timeout_s: float) -> ResponseBatch:
@@ -155,6 +152,7 @@ class ReferenceExecutor:
         with self._work:
             self._stopping = True
             self._work.notify()
+        self._preparation.stop()
         if self._leader is None:
             self._thread.join(_SHUTDOWN_TIMEOUT_S)
         elif self._failure is None:
@@ -164,25 +162,55 @@ class ReferenceExecutor:
             else:
                 self._leader.dismiss()
 
-    def _prepare(
-        self, request: Request, guides: dict[int, Guide | Refused], loaded: dict[int, Loaded]
-    ) -> None:
-        """Compiles what a request is to be held to and loads its adapter: here, where no stream waits."""
+    def _needs_preparation(self, request: Request) -> bool:
+        if not request.tensors:
+            return False
         try:
             extras = read_extras(request)
         except Refused:
-            return  # the engine refuses it in the same words
+            return False  # the engine refuses it in the same words
+        guided = self._guides is not None and extras.guide is not None
+        return guided or (self._adapters is not None and extras.lora is not None)
+
+    def _prepare(self, request: Request) -> Prepared:
+        """Compiles what a request is to be held to and loads its adapter."""
+        extras = read_extras(request)
+        guide: Guide | Refused | None = None
         if self._guides is not None and extras.guide is not None:
             try:
-                guides[request.client_id] = self._guides.compile(extras.guide)
+                guide = self._guides.compile(extras.guide)
             except Refused as refusal:
-                guides[request.client_id] = refusal
+                guide = refusal
+        adapter: Loaded | None = None
         if self._adapters is not None and extras.lora is not None:
             # What cannot be loaded now may be in the cache when the engine looks: it is for that to refuse.
             with suppress(Refused):
                 adapter = self._adapters.load(extras.lora)
-                if adapter is not None:
-                    loaded[request.client_id] = adapter
+        return Prepared(guide, adapter)
+
+    def _hand_over(self, request: Request, prepared: Prepared | None) -> None:
+        """Gives the engine a request that was prepared; None: it was cancelled before."""
+        with self._work:
+            stopping = self._stopping
+            if not stopping:
+                self._incoming.append(request)
+                stays = self._preparation.leave(request)
+                if prepared is None or not stays:
+                    self._cancelled.append(request.client_id)
+                if prepared is not None and prepared.guide is not None:
+                    self._guides_of_incoming[request.client_id] = prepared.guide
+                if prepared is not None and prepared.adapter is not None:
+                    self._loaded[request.client_id] = prepared.adapter
+                self._work.notify()
+        if stopping:
+            self._refuse([request])
+
+    def _refuse(self, requests: Sequence[Request]) -> None:
+        error = (
+            StatusCode.UNAVAILABLE,
+            "the executor is shutting down; send the request to another worker",
+        )
+        self._publish([Row(one.client_id, final=True, error=error) for one in requests])
 
     def _require_adapters(self) -> Adapters:
         if self._adapters is None:

@@ -18,6 +18,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
+from inflight._native import check_guide_bounds
 from inflight.executors.base import StatusCode
 
 from . import structural_tags
@@ -138,6 +139,9 @@ class Guides:
             )
         try:
             grammar = self._grammar(request)
+            if request.guide_type == "json_schema":
+                check_guide_bounds("json_schema", request.guide)
+            check_guide_bounds("lark", _lark(grammar))
         except (ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
             raise invalid(
                 f"guided_decoding_guide is no `{request.guide_type}`: {error or type(error).__name__}"
@@ -182,6 +186,14 @@ def unavailable() -> Refused:
         "`guided_decoding_guide_type` needs llguidance and a tokenizer.json beside the model; install "
         "`inflight-llm[guided]` on the server, or send the request without it",
     )
+
+
+def _lark(grammar: str) -> str:
+    """The grammar in Lark; empty where llguidance's JSON holds a schema or a regular expression."""
+    if not grammar.startswith("{"):
+        return grammar
+    parts = json.loads(grammar).get("grammars", ())
+    return "\n".join(part.get("lark_grammar") or "" for part in parts)
 
 
 def _place(request: GuideRequest, text: str) -> str:
