@@ -7,7 +7,7 @@ use std::time::Duration;
 use inflight_traces::Tracer;
 
 use crate::access::Access;
-use crate::admission::Admission;
+use crate::admission::{Admission, Work};
 use crate::guide::Guides;
 use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
@@ -47,6 +47,14 @@ pub(crate) struct AppState {
 }
 
 impl AppState {
+    /// What preparing a conversation is: the model is known only once its body has been read.
+    pub(crate) fn rendering(&self) -> Work {
+        match self.table.renders_at_once() {
+            true => Work::Computes,
+            false => Work::Renders,
+        }
+    }
+
     /// The state for these options, before any worker is connected.
     pub(crate) fn new(
         options: &GatewayOptions,

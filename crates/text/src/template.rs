@@ -4,9 +4,10 @@
 //! A template comes with a model, from a worker or a model directory, so it is untrusted code to a gateway
 //! that serves other models as well. The template engine itself can be made to exhaust the stack or the
 //! memory of its process, and no check in the same process covers every way. So a server calls
-//! [`use_template_helper`] once: from then on templates are parsed and rendered in helper processes, one
-//! template each, under the operating system's limits. Without it, e.g. in a test, they run in this
-//! process, under the engine's limits alone.
+//! [`use_template_helper`] once: from then on templates are rendered in helper processes, one template each, under the
+//! operating system's limits. Templates whose syntax tree proves that they cannot do such things, most of those that
+//! loop over messages, render small conversations in this process (`plain`, `inline`). Without a helper, e.g. in a
+//! test, all run in this process, under the engine's limits alone.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,8 +22,10 @@ mod engine;
 mod given;
 mod helper;
 mod history;
+mod inline;
 mod json;
 mod output;
+mod plain;
 mod pool;
 mod python;
 mod source;
@@ -37,8 +40,11 @@ pub use helper::{HelperCommand, use_template_helper};
 
 use engine::Engine;
 use history::History;
+use inline::Inline;
 use pool::Pool;
 
+/// Conversations of up to this many bytes are rendered in this process by templates that are proven plain.
+const INLINE_BYTES: usize = 16 << 10;
 /// Bytes of an error's text that came from the template.
 const MESSAGE_LIMIT: usize = 1000;
 
@@ -66,8 +72,8 @@ pub struct ChatTemplate {
 enum Renderer {
     /// In this process.
     Engine(Box<Engine>),
-    /// In helper processes.
-    Pool(Box<Pool>),
+    /// In helper processes, but for small conversations where the template is proven plain.
+    Pool(Box<Pool>, Option<Box<Inline>>),
     /// In this process: the operator's own.
     History(Box<History>),
 }
@@ -222,7 +228,14 @@ impl ChatTemplate {
             limits,
         };
         let renderer = match helper::configured() {
-            Some(command) => Renderer::Pool(Box::new(Pool::new(command, sources))),
+            Some(command) => {
+                let inline = Inline::new(&sources).map(Box::new);
+                let pool = Pool::new(command, sources);
+                if inline.is_none() {
+                    pool.start_first();
+                }
+                Renderer::Pool(Box::new(pool), inline)
+            }
             None => Renderer::Engine(Box::new(Engine::new(sources))),
         };
         Self {
@@ -279,25 +292,36 @@ impl ChatTemplate {
     pub fn render(&self, input: &TemplateInput) -> Result<String, TemplateError> {
         match &self.renderer {
             Renderer::Engine(engine) => engine.render(input),
-            Renderer::Pool(pool) => pool.render(input),
+            Renderer::Pool(pool, inline) => {
+                let here = inline.as_ref().and_then(|inline| inline.render(input));
+                here.unwrap_or_else(|| pool.render(input))
+            }
             Renderer::History(history) => history.render(input),
         }
     }
 }
 
 impl ChatTemplate {
+    /// Whether a small conversation is rendered at once, so that nothing needs to wait for another process.
+    pub fn renders_at_once(&self) -> bool {
+        match &self.renderer {
+            Renderer::Engine(_) | Renderer::History(_) => true,
+            Renderer::Pool(_, inline) => inline.as_ref().is_some_and(|inline| inline.is_used()),
+        }
+    }
+
     /// Its templates by name, in Jinja; `None` for a history template, which is none.
     pub fn jinja(&self) -> Option<&[(String, String)]> {
         match &self.renderer {
             Renderer::History(_) => None,
-            Renderer::Engine(_) | Renderer::Pool(_) => Some(&self.sources().templates),
+            Renderer::Engine(_) | Renderer::Pool(..) => Some(&self.sources().templates),
         }
     }
 
     fn sources(&self) -> &Sources {
         match &self.renderer {
             Renderer::Engine(engine) => engine.sources(),
-            Renderer::Pool(pool) => pool.sources(),
+            Renderer::Pool(pool, _) => pool.sources(),
             Renderer::History(history) => history.sources(),
         }
     }

@@ -33,7 +33,7 @@ pub(crate) async fn tokenize(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let (answer, arrival) = received.work(&state, Work::Renders, tokens_of).await?;
+    let (answer, arrival) = received.work(&state, state.rendering(), tokens_of).await?;
     drop(arrival);
     Ok(answered(&state, answer))
 }
@@ -77,7 +77,8 @@ fn answered<T: serde::Serialize>(
 fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, IgnoredFields), ApiError> {
     let parsed = parse_tokenize(body)?;
     let (request, mut ignored) = (parsed.request, parsed.ignored);
-    let Located { served, .. } = locate_or_only(state, request.model.as_deref(), SEND_A_NAME)?;
+    let Located { served, entry, .. } =
+        locate_or_only(state, request.model.as_deref(), SEND_A_NAME)?;
     let (field, adds) = match request.input {
         TokenizeInput::Text(_) => ("prompt", true),
         TokenizeInput::Chat(..) => (
@@ -89,7 +90,8 @@ fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, Ignored
     let text = match request.input {
         TokenizeInput::Text(text) => text,
         TokenizeInput::Chat(messages, options) => {
-            chat::render(&served, messages, &options, &mut ignored)?
+            let ids = chat::call_ids(state.formats.of(&entry.name, served.text.as_deref()));
+            chat::render(&served, messages, ids, &options, &mut ignored)?
         }
     };
     let adds = request.add_special_tokens.unwrap_or(adds);

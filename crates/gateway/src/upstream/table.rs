@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use inflight_kserve::assets;
+use inflight_text::ChatTemplate;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -38,6 +39,17 @@ impl ModelEntry {
     pub(crate) fn next_served(&self) -> Option<Arc<ServedModel>> {
         let (connection, _) = self.least_loaded(|_| true)?;
         Some(Arc::clone(&connection.served))
+    }
+
+    /// Whether small conversations with it wait for no other process, as its first ready worker has it: workers of one
+    /// model have the same files but for moments.
+    fn renders_at_once(&self) -> bool {
+        let mut workers = self.workers.iter();
+        let connection = workers.find_map(|slot| slot.connection(&self.name));
+        let template = connection
+            .as_ref()
+            .and_then(|one| one.served.chat_template());
+        template.is_none_or(ChatTemplate::renders_at_once)
     }
 
     /// [`ModelEntry::next_served`] of the workers that have this LoRA adapter, which it also looks up.
@@ -196,6 +208,11 @@ impl Table {
     /// Every known model, by name.
     pub(crate) fn models(&self) -> Arc<BTreeMap<String, Arc<ModelEntry>>> {
         self.models.load_full()
+    }
+
+    /// Whether small conversations with any model wait for no other process.
+    pub(crate) fn renders_at_once(&self) -> bool {
+        self.models().values().all(|entry| entry.renders_at_once())
     }
 
     /// The model of this name.

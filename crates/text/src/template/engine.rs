@@ -177,13 +177,7 @@ fn failure(error: &minijinja::Error, limits: TemplateLimits) -> TemplateError {
 fn environment(limits: TemplateLimits) -> Environment<'static> {
     let mut environment = Environment::new();
     // Only fails for delimiters, and those are the defaults.
-    if let Ok(syntax) = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()
-    {
-        environment.set_syntax(syntax);
-    }
+    environment.set_syntax(syntax());
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_fuel(Some(limits.fuel));
     environment.set_recursion_limit(limits.recursion);
@@ -194,6 +188,15 @@ fn environment(limits: TemplateLimits) -> Environment<'static> {
 }
 
 /// Adds one template, or says why it cannot be used.
+/// How transformers reads templates.
+pub(super) fn syntax() -> SyntaxConfig {
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build();
+    syntax.unwrap_or_default()
+}
+
 fn compile(environment: &mut Environment<'static>, name: &str, source: &str) -> Result<(), String> {
     if source.len() > SOURCE_LIMIT {
         return Err(format!(

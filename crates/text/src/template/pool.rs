@@ -42,27 +42,30 @@ struct State {
 }
 
 impl Pool {
-    /// Starts the first helper, so that the first conversation need not wait for it.
+    /// A pool without helpers yet.
     pub(super) fn new(command: Arc<HelperCommand>, sources: Sources) -> Self {
         let init = serde_json::to_value(&sources)
             .map_err(|error| error.to_string())
             .and_then(|value| wire::frame(&value).map_err(|error| error.to_string()));
         let size = available_parallelism().map_or(1, |cores| cores.get().min(HELPERS_LIMIT));
-        let pool = Self {
+        Self {
             command,
             sources,
             init,
             state: Mutex::default(),
             freed: Condvar::new(),
             size,
-        };
-        // Where it cannot be started, the first conversation is told.
-        if let Ok(helper) = pool.start() {
-            let mut state = pool.lock();
-            state.alive = 1;
+        }
+    }
+
+    /// Starts the first helper, so that the first conversation need not wait for it. Where it cannot be started, the
+    /// first conversation reports why.
+    pub(super) fn start_first(&self) {
+        if let Ok(helper) = self.start() {
+            let mut state = self.lock();
+            state.alive += 1;
             state.idle.push(helper);
         }
-        pool
     }
 
     pub(super) fn sources(&self) -> &Sources {

@@ -1,0 +1,162 @@
+//! Rendering in the server's own process, of small conversations by templates that are proven [`plain`](super::plain). Owns
+//! the bounds of one rendering and when a template is no longer rendered here.
+//!
+//! A helper costs a conversation two hand-overs and a thread that waits; a plain template takes some tens of
+//! microseconds. A rendering here ends after [`FUEL`] steps over values that the proof bounds, so in less than a
+//! second whatever the template, and one that takes [`SLOW`] is its last.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::engine::Engine;
+use super::{INLINE_BYTES, Sources, TemplateError, TemplateInput, TemplateLimits, plain, source};
+
+/// Steps: those of a hundred messages. More are left to a helper.
+const FUEL: u64 = 20_000;
+/// Bytes of a rendered text: eight times the input, and as much of the template's own.
+const OUTPUT_BYTES: usize = 16 * INLINE_BYTES;
+/// Many times what an honest template takes on a busy machine.
+const SLOW: Duration = Duration::from_millis(50);
+/// A stack for compiling what a syntax tree of 32 KiB may be.
+const STACK_BYTES: usize = 64 << 20;
+
+pub(super) struct Inline {
+    engine: Engine,
+    is_slow: AtomicBool,
+}
+
+impl Inline {
+    /// `None`: some template is not proven plain.
+    pub(super) fn new(sources: &Sources) -> Option<Self> {
+        let mut sources = sources.clone();
+        let adapted = sources
+            .templates
+            .iter()
+            .map(|(_, text)| source::adapt(text));
+        let mut adapted = adapted.map(|text| plain::is_plain(&text));
+        if sources.templates.is_empty() || !adapted.all(|is_plain| is_plain) {
+            return None;
+        }
+        sources.limits = TemplateLimits {
+            fuel: sources.limits.fuel.min(FUEL),
+            output_bytes: sources.limits.output_bytes.min(OUTPUT_BYTES),
+            ..sources.limits
+        };
+        let engine = Engine::new(sources);
+        let compiled = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let compiling = thread.spawn_scoped(scope, || engine.compile());
+            compiling.is_ok_and(|compiling| compiling.join().is_ok())
+        });
+        compiled.then(|| Self {
+            engine,
+            is_slow: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether small conversations are rendered here.
+    pub(super) fn is_used(&self) -> bool {
+        !self.is_slow.load(Ordering::Relaxed)
+    }
+
+    /// Renders a small conversation; `None`: it is a helper's.
+    pub(super) fn render(&self, input: &TemplateInput) -> Option<Result<String, TemplateError>> {
+        if !self.is_used() || !is_small(input) {
+            return None;
+        }
+        let started = Instant::now();
+        let rendered = self.engine.render(input);
+        if started.elapsed() >= SLOW.min(self.engine.sources().limits.cpu_time) {
+            self.is_slow.store(true, Ordering::Relaxed);
+        }
+        match rendered {
+            Err(error) if error.is_limit() => None,
+            rendered => Some(rendered),
+        }
+    }
+}
+
+fn is_small(input: &TemplateInput) -> bool {
+    let mut left = INLINE_BYTES;
+    let mut fits = |value: &Value| take(value, &mut left, 0);
+    fits(&input.messages)
+        && input.tools.as_ref().is_none_or(&mut fits)
+        && input.extra.values().all(fits)
+}
+
+/// Takes the bytes of a value from what is left; false: it has more, or nests deeply.
+fn take(value: &Value, left: &mut usize, depth: usize) -> bool {
+    const DEPTH: usize = 32;
+    /// Of a number, a bracket or a comma.
+    const ROUGHLY: usize = 8;
+    let own = match value {
+        Value::String(text) => text.len(),
+        Value::Object(fields) => fields.keys().map(String::len).sum(),
+        _ => 0,
+    };
+    let Some(rest) = left.checked_sub(own + ROUGHLY) else {
+        return false;
+    };
+    *left = rest;
+    depth < DEPTH
+        && match value {
+            Value::Array(items) => items.iter().all(|item| take(item, left, depth + 1)),
+            Value::Object(fields) => fields.values().all(|field| take(field, left, depth + 1)),
+            _ => true,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    fn inline(source: &str) -> Inline {
+        let sources = Sources {
+            templates: vec![("default".to_owned(), source.to_owned())],
+            special_tokens: Map::new(),
+            limits: TemplateLimits::default(),
+        };
+        Inline::new(&sources).unwrap()
+    }
+
+    fn input(messages: Value) -> TemplateInput {
+        TemplateInput {
+            messages,
+            ..TemplateInput::default()
+        }
+    }
+
+    #[test]
+    fn what_is_large_or_long_is_left_to_a_helper() {
+        let template = inline("{% for m in messages %}{{ m.content }};{% endfor %}");
+        let text = template.render(&input(json!([{"content": "a"}, {"content": "b"}])));
+        assert_eq!(text.unwrap().unwrap(), "a;b;");
+        let large = json!([{"content": "x".repeat(INLINE_BYTES)}]);
+        assert!(template.render(&input(large)).is_none());
+        let deep = (0..64).fold(json!("a"), |inner, _| json!([inner]));
+        assert!(
+            template
+                .render(&input(json!([{"content": deep}])))
+                .is_none()
+        );
+        let pairs = inline(
+            "{% for a in messages %}{% for b in messages %}{{ a.content in b.content }}{% endfor %}{% endfor %}",
+        );
+        let many = vec![json!({"content": "x"}); 400];
+        assert!(pairs.render(&input(Value::Array(many))).is_none());
+        assert!(pairs.is_used(), "a short one may come next");
+    }
+
+    #[test]
+    fn errors_of_the_conversation_are_the_same_as_a_helper_s() {
+        let template = inline("{{ raise_exception('only ' + messages[0].role) }}");
+        let refused = template.render(&input(json!([{"role": "user"}]))).unwrap();
+        assert!(
+            matches!(refused, Err(TemplateError::Raised { message }) if message == "only user")
+        );
+    }
+}
