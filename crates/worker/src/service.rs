@@ -109,6 +109,17 @@ impl Shared {
     }
 }
 
+/// The names of regions are what keeps clients of one machine apart; others have no use for them.
+fn require_loopback<T>(request: &Request<T>) -> Result<(), Status> {
+    let here = |peer: std::net::SocketAddr| peer.ip().to_canonical().is_loopback();
+    if request.remote_addr().is_some_and(here) {
+        return Ok(());
+    }
+    Err(Status::permission_denied(
+        "only clients on the worker's own machine, by its loopback address, may use shared memory",
+    ))
+}
+
 fn unsupported<T>(call: &str) -> Result<Response<T>, Status> {
     Err(Status::unimplemented(format!(
         "`{call}` is not supported by this worker"
@@ -272,6 +283,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::SystemSharedMemoryStatusRequest>,
     ) -> Result<Response<wire::SystemSharedMemoryStatusResponse>, Status> {
+        require_loopback(&request)?;
         let regions = self
             .models
             .common()
@@ -289,12 +301,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::SystemSharedMemoryRegisterRequest>,
     ) -> Result<Response<wire::SystemSharedMemoryRegisterResponse>, Status> {
-        let here = |peer: std::net::SocketAddr| peer.ip().to_canonical().is_loopback();
-        if !request.remote_addr().is_some_and(here) {
-            return Err(Status::permission_denied(
-                "only clients on the worker's own machine, by its loopback address, may register shared memory",
-            ));
-        }
+        require_loopback(&request)?;
         let wire::SystemSharedMemoryRegisterRequest {
             name,
             key,
@@ -312,6 +319,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::SystemSharedMemoryUnregisterRequest>,
     ) -> Result<Response<wire::SystemSharedMemoryUnregisterResponse>, Status> {
+        require_loopback(&request)?;
         let regions = &self.models.common().regions;
         regions.unregister(&request.get_ref().name);
         Ok(Response::new(wire::SystemSharedMemoryUnregisterResponse {}))

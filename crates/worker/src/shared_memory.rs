@@ -13,6 +13,8 @@ use bytes::Bytes;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::inference::system_shared_memory_status_response::RegionStatus;
 use inflight_kserve::inference::{InferParameter, ModelInferRequest, ModelInferResponse};
+use inflight_kserve::names::SHARED_MEMORY_REGION as REGION;
+use inflight_kserve::tensor::DataType;
 use parking_lot::Mutex;
 use tonic::{Code, Status};
 
@@ -20,10 +22,11 @@ use tonic::{Code, Status};
 const DIRECTORY: &str = "/dev/shm";
 /// Regions at once; each holds a file open.
 const MAX_REGIONS: usize = 1024;
+/// Bytes of strings in one input: those of the longest prompts, many times over.
+const MAX_TEXT_BYTES: u64 = 32 << 20;
 /// Of the name of a region and of its key.
 const MAX_NAME_BYTES: usize = 255;
 
-const REGION: &str = "shared_memory_region";
 const BYTE_SIZE: &str = "shared_memory_byte_size";
 const OFFSET: &str = "shared_memory_offset";
 
@@ -153,6 +156,7 @@ impl Regions {
         for input in &mut message.inputs {
             let raw = match self.place(&input.name, &input.parameters)? {
                 Some(place) => {
+                    place.check_size(&input.datatype, &input.shape)?;
                     for name in [REGION, BYTE_SIZE, OFFSET] {
                         input.parameters.remove(name);
                     }
@@ -224,6 +228,25 @@ impl Regions {
 }
 
 impl Placement {
+    /// Refuses more bytes than an input of this type and shape has, before there is memory for them.
+    fn check_size(&self, datatype: &str, shape: &[i64]) -> Result<(), Status> {
+        let most = match DataType::from_name(datatype).and_then(DataType::size) {
+            Some(size) => shape.iter().try_fold(size as u64, |bytes, length| {
+                bytes.checked_mul(u64::try_from(*length).ok()?)
+            }),
+            None => Some(MAX_TEXT_BYTES),
+        };
+        match most {
+            Some(most) if self.byte_size <= most => Ok(()),
+            most => Err(Status::invalid_argument(format!(
+                "input `{}` has `{}` bytes in shared memory; its type and shape allow `{}`",
+                self.output,
+                self.byte_size,
+                most.unwrap_or(0)
+            ))),
+        }
+    }
+
     fn read(&self) -> Result<Bytes, Status> {
         let length = usize::try_from(self.byte_size).unwrap_or(usize::MAX);
         let mut bytes = vec![0; length];

@@ -13,7 +13,7 @@ use crate::inference::{
 const MAX_TENSORS: usize = 256;
 
 /// Parameter by which a tensor's data is in a shared-memory region instead of the message.
-pub(crate) const SHARED_MEMORY_REGION: &str = "shared_memory_region";
+pub(crate) use crate::names::SHARED_MEMORY_REGION;
 
 /// What inputs and outputs have in common on the wire.
 pub(crate) trait WireTensor {
