@@ -45,6 +45,7 @@ impl Access {
             options.api_key.as_ref(),
             options.api_key_file.as_ref(),
             options.key_limits,
+            options.share_prompt_cache,
         );
         Self {
             keys: keys.map(Arc::new),

@@ -72,18 +72,60 @@ impl Drop for BodyMemory {
 /// A request's place among the open ones, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    _place: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
     /// Where its key has limits.
     of_key: Option<OpenUse>,
 }
 
 impl Admitted {
+    /// Takes places for `sequences` in all: each is generated as if it were a request.
+    ///
+    /// # Errors
+    /// 400 for more than the server or the key may ever have open; 429 when too few are left now.
+    pub(crate) fn widen(
+        &mut self,
+        admission: &Admission,
+        sequences: usize,
+    ) -> Result<(), ApiError> {
+        let more = sequences.saturating_sub(self.place.num_permits());
+        if more == 0 {
+            return Ok(());
+        }
+        if sequences > admission.max_requests {
+            return Err(too_many_sequences(sequences, admission.max_requests as u64));
+        }
+        let few = || {
+            ApiError::rate_limited(
+                "The server has too few places left for all sequences of the request. Retry later.",
+            )
+        };
+        let more = u32::try_from(more).map_err(|_| few())?;
+        let places = Arc::clone(&admission.requests).try_acquire_many_owned(more);
+        let places = places.map_err(|_| few())?;
+        if let Some(of_key) = &mut self.of_key {
+            of_key.widen(sequences as u64)?;
+        }
+        self.place.merge(places);
+        Ok(())
+    }
+
     /// Counts tokens for the client's key.
     pub(crate) fn used(&self, tokens: u64) {
         if let Some(of_key) = &self.of_key {
             of_key.tokens(tokens);
         }
     }
+}
+
+/// 400: `sequences` of one request are more than may ever be open.
+pub(crate) fn too_many_sequences(sequences: usize, limit: u64) -> ApiError {
+    ApiError::invalid_request(
+        "n",
+        format!(
+            "The request asks for `{sequences}` sequences (prompts times `n`); at most `{limit}` may be open at once. \
+             Send fewer prompts or a smaller `n`."
+        ),
+    )
 }
 
 /// What the work on an input is.
@@ -159,10 +201,7 @@ impl Admission {
             ApiError::rate_limited("The server has too many open requests. Retry later.")
         })?;
         let of_key = quota.map(Quota::admit).transpose()?;
-        Ok(Admitted {
-            _place: place,
-            of_key,
-        })
+        Ok(Admitted { place, of_key })
     }
 
     /// Memory for `bytes` of a body in all; joined to what the body holds already.

@@ -3,10 +3,12 @@
 
 mod file;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use sha2::{Digest, Sha256};
 
 pub(crate) use self::file::KeyFile;
 use crate::client::Held;
@@ -28,6 +30,20 @@ impl ApiKey {
     /// Whether `given` is the key, in time that does not depend on where they differ.
     pub fn matches(&self, given: &[u8]) -> bool {
         subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given).into()
+    }
+
+    /// What divides the KV cache between keys. The same in every gateway that has the key; nobody finds the key from it.
+    fn cache_salt(&self) -> String {
+        let digest = Sha256::new()
+            .chain_update("inflight cache salt\0")
+            .chain_update(&self.0);
+        let digest = digest.finalize();
+        let mut salt = String::with_capacity(33);
+        for byte in digest.iter().take(16) {
+            let _ = write!(salt, "{byte:02x}");
+        }
+        salt.push(':');
+        salt
     }
 }
 
@@ -62,6 +78,8 @@ pub(crate) struct ApiKeys {
     file: Option<KeyFile>,
     /// Of each key without limits of its own.
     limits: Limits,
+    /// Whether prompts of all keys share the KV cache.
+    shares_cache: bool,
 }
 
 impl ApiKeys {
@@ -71,6 +89,7 @@ impl ApiKeys {
         fixed: Option<&ApiKey>,
         file: Option<&KeyFile>,
         limits: Option<Limits>,
+        shares_cache: bool,
     ) -> Option<Self> {
         if fixed.is_none() && file.is_none() {
             return None;
@@ -80,6 +99,7 @@ impl ApiKeys {
             fixed: fixed.cloned(),
             file: file.cloned(),
             limits: limits.unwrap_or_default(),
+            shares_cache,
         };
         keys.set(file.map(|file| file.keys.as_slice()).unwrap_or_default());
         Some(keys)
@@ -124,6 +144,13 @@ impl ApiKeys {
         }
     }
 
+    fn held(&self, secret: &ApiKey) -> Held {
+        match self.shares_cache {
+            true => Held::default(),
+            false => Held::with_cache_salt(&secret.cache_salt()),
+        }
+    }
+
     fn set(&self, of_file: &[DeclaredKey]) {
         let before = self.keys.load();
         let fixed = self.fixed.iter().map(|secret| (secret, None));
@@ -134,7 +161,7 @@ impl ApiKeys {
             let limits = limits.unwrap_or(self.limits);
             Key {
                 secret: secret.clone(),
-                held: same.map_or_else(Arc::default, |key| Arc::clone(&key.held)),
+                held: same.map_or_else(|| Arc::new(self.held(secret)), |key| Arc::clone(&key.held)),
                 quota: limits.is_any().then(|| limited(quota, limits)),
             }
         });
@@ -159,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_key_keeps_its_counts_when_others_change() {
-        let keys = ApiKeys::new(Some(&ApiKey::new("fixed".to_owned())), None, None).unwrap();
+        let keys = ApiKeys::new(Some(&ApiKey::new("fixed".to_owned())), None, None, false).unwrap();
         let new = |key: &str| DeclaredKey {
             secret: ApiKey::new(key.to_owned()),
             limits: None,
@@ -179,7 +206,7 @@ mod tests {
     fn a_key_has_its_own_limits_or_those_of_all() {
         let fixed = ApiKey::new("fixed".to_owned());
         let all = "requests=2".parse().unwrap();
-        let keys = ApiKeys::new(Some(&fixed), None, Some(all)).unwrap();
+        let keys = ApiKeys::new(Some(&fixed), None, Some(all), false).unwrap();
         let new = |limits: &str| DeclaredKey {
             secret: ApiKey::new("one".to_owned()),
             limits: limits.parse().ok(),

@@ -19,6 +19,9 @@ use crate::options::GatewayOptions;
 use crate::run::{self, ServeError};
 use crate::server::listeners::Listeners;
 
+/// Files beside the clients' connections: those to workers, logs, and what the runtime opens.
+const OTHER_FILES: u64 = 256;
+
 /// Runs the gateway with the process's own arguments. The word `gateway` may come first, as the Python
 /// package's command has it, so that container files may name either.
 pub fn main() -> ExitCode {
@@ -75,6 +78,7 @@ where
             "everyone on this machine can read the key of `--api-key`; use `INFLIGHT_API_KEY` or `--api-key-file`"
         );
     }
+    raise_open_files(options.max_connections);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if options.threads > 0 {
         builder.worker_threads(options.threads);
@@ -92,6 +96,20 @@ where
     runtime.shutdown_background();
     flush_log();
     code
+}
+
+/// Allows this process as many open files as the system lets it have: the usual soft limit of 1,024 is fewer than the
+/// connections that it may accept.
+fn raise_open_files(max_connections: usize) {
+    match rlimit::increase_nofile_limit(rlimit::INFINITY) {
+        Ok(limit) if limit >= (max_connections as u64).saturating_add(OTHER_FILES) => {}
+        Ok(limit) => tracing::warn!(
+            limit,
+            max_connections,
+            "too few open files for `--max-connections`; raise the hard limit (`ulimit -Hn`, `LimitNOFILE=`)"
+        ),
+        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
+    }
 }
 
 async fn run(options: &GatewayOptions) -> i32 {

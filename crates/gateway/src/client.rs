@@ -25,6 +25,18 @@ pub(crate) struct Held {
     body_units: AtomicUsize,
     /// Of [`MAX_FETCHES`].
     fetches: Semaphore,
+    /// Of a key that shares no cached prompts with others.
+    cache_salt: Option<Arc<str>>,
+}
+
+impl Held {
+    /// What a key has open whose cached prompts are its own.
+    pub(crate) fn with_cache_salt(salt: &str) -> Self {
+        Self {
+            cache_salt: Some(salt.into()),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Held {
@@ -33,6 +45,7 @@ impl Default for Held {
             requests: AtomicUsize::new(0),
             body_units: AtomicUsize::new(0),
             fetches: Semaphore::new(MAX_FETCHES),
+            cache_salt: None,
         }
     }
 }
@@ -210,6 +223,11 @@ impl Client {
         if self.key.set(KeyUse { held, quota }).is_ok() {
             key.requests.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    /// What divides the KV cache between keys; `None` without a key.
+    pub(crate) fn cache_salt(&self) -> Option<Arc<str>> {
+        self.key.get()?.held.cache_salt.clone()
     }
 
     /// What its key may use, where that is limited.

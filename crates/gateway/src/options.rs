@@ -139,6 +139,12 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "LIMITS", requires = "keys")]
     pub key_limits: Option<Limits>,
 
+    /// Whether prompts of different keys share the KV cache. Off by default: how much of a prompt was cached, and how
+    /// soon its answer begins, shows one key what another has sent
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(default_value_t = false)]
+    pub share_prompt_cache: bool,
+
     /// Origin whose web pages may use the API, such as `https://chat.example.com`, or `*`; repeat for
     /// several. By default, none
     #[arg(long = "allowed-origin", value_name = "ORIGIN", value_parser = origin)]

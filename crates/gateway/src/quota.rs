@@ -14,6 +14,7 @@ use inflight_openai::{ApiError, RateUnit};
 use parking_lot::Mutex;
 
 pub(crate) use self::limits::Limits;
+use crate::admission::too_many_sequences;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// When a request may come back that found too many others open: nobody knows when one of them ends.
@@ -140,7 +141,10 @@ impl Quota {
             counts.requests.take(1, limit, now);
         }
         counts.open += 1;
-        Ok(OpenUse(Arc::clone(self)))
+        Ok(OpenUse {
+            quota: Arc::clone(self),
+            sequences: 1,
+        })
     }
 
     /// What is left now.
@@ -165,22 +169,47 @@ impl Quota {
     }
 }
 
-/// A request that counts as open.
+/// A request that counts as open, once for each of its sequences.
 #[derive(Debug)]
-pub(crate) struct OpenUse(Arc<Quota>);
+pub(crate) struct OpenUse {
+    quota: Arc<Quota>,
+    sequences: u64,
+}
 
 impl OpenUse {
+    /// Counts the request as `sequences` in all.
+    ///
+    /// # Errors
+    /// 400 for more than the key may ever have open; 429 when others of its requests have too many.
+    pub(crate) fn widen(&mut self, sequences: u64) -> Result<(), ApiError> {
+        let more = sequences.saturating_sub(self.sequences);
+        let mut counts = self.quota.0.lock();
+        if let Some(limit) = counts.limits.concurrent {
+            if sequences > limit {
+                let sequences = usize::try_from(sequences).unwrap_or(usize::MAX);
+                return Err(too_many_sequences(sequences, limit));
+            }
+            if more > 0 && counts.open + more > limit {
+                let unit = RateUnit::OpenRequests;
+                return Err(ApiError::rate_limit_reached(unit, limit, BUSY));
+            }
+        }
+        counts.open += more;
+        self.sequences += more;
+        Ok(())
+    }
+
     /// Counts tokens that the request has used.
     pub(crate) fn tokens(&self, tokens: u64) {
         if tokens > 0 {
-            self.0.use_tokens(tokens, Instant::now());
+            self.quota.use_tokens(tokens, Instant::now());
         }
     }
 }
 
 impl Drop for OpenUse {
     fn drop(&mut self) {
-        self.0.0.lock().open -= 1;
+        self.quota.0.lock().open -= self.sequences;
     }
 }
 
@@ -219,11 +248,11 @@ mod tests {
         let quota = quota("tokens=600");
         let now = Instant::now();
         let open = quota.admit_at(now).unwrap();
-        open.0.use_tokens(599, now);
+        open.quota.use_tokens(599, now);
         let left = quota.left_at(now).tokens.unwrap();
         assert_eq!((left.limit, left.remaining), (600, 1));
         assert!(quota.admit_at(now).is_ok(), "one is left");
-        open.0.use_tokens(601, now);
+        open.quota.use_tokens(601, now);
         assert_eq!(quota.left_at(now).tokens.unwrap().remaining, 0);
         let refused = quota.admit_at(now).unwrap_err();
         assert_eq!(

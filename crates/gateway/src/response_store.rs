@@ -88,7 +88,8 @@ impl Conversation {
         self.0.last()?.items().find(|item| item.id() == id)
     }
 
-    fn weight(&self) -> usize {
+    /// The bytes of all its items.
+    pub(crate) fn weight(&self) -> usize {
         self.0.iter().map(|turn| turn.weight.bytes).sum()
     }
 }

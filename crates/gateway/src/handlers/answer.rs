@@ -79,6 +79,8 @@ pub(super) fn options(
         parser: ParserOptions {
             tools: tools.map(|tools| Arc::new(known(tools))),
             is_reasoning_open,
+            // What is whole when it is sent can show a malformed call as the text that it is.
+            holds_calls: !request.generation.stream,
             ..ParserOptions::default()
         },
         markers: markers.collect(),

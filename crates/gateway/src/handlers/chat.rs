@@ -1,5 +1,6 @@
 //! Chat completions: messages become a prompt by the model's own template.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
 use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
+use inflight_parsers::{CallIdForm, Format, ToolFormat};
 use inflight_text::TemplateInput;
 use serde_json::Value;
 
@@ -16,7 +18,6 @@ use super::image_prompt;
 use super::locate::locate;
 use super::prompt::{self, SpecialTokens};
 use super::response;
-use crate::admission::Work;
 use crate::error::HttpError;
 use crate::images::Wanted;
 use crate::model::served::ServedModel;
@@ -30,7 +31,7 @@ pub(crate) async fn create_chat_completion(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let (prepared, arrival) = received.prepare(&state, Work::Renders, prepare).await?;
+    let (prepared, arrival) = received.prepare(&state, state.rendering(), prepare).await?;
     let active = generate::start(&state, &prepared, arrival)?;
     Ok(response::answer(active, &prepared, Shape::Chat).await?)
 }
@@ -59,7 +60,14 @@ pub(super) fn prepare_parsed(
     check_truncation(&request.generation, &images)?;
     let files = model.served.text.as_deref();
     let format = state.formats.of(&model.entry.name, files);
-    let mut text = render(&model.served, messages, &request.template, &mut ignored)?;
+    let ids = call_ids(format);
+    let mut text = render(
+        &model.served,
+        messages,
+        ids,
+        &request.template,
+        &mut ignored,
+    )?;
     let answer = answer::options(&mut request, format, files, &model.served, &mut text)?;
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
     let requested = Requested::chat(&request).with_lora(lora);
@@ -83,6 +91,13 @@ pub(super) fn prepare_parsed(
     })
 }
 
+/// The form of calls' ids that a model's template expects. Clients bring ids of other servers along.
+pub(super) fn call_ids(format: Format) -> CallIdForm {
+    format
+        .tools
+        .map_or(CallIdForm::Any, ToolFormat::call_id_form)
+}
+
 /// Refuses to cut a prompt with images: a placeholder might be cut, and its image stay.
 fn check_truncation(generation: &Generation, images: &[Wanted]) -> Result<(), ApiError> {
     let extensions = generation.extensions.as_deref();
@@ -100,6 +115,7 @@ fn check_truncation(generation: &Generation, images: &[Wanted]) -> Result<(), Ap
 pub(super) fn render(
     served: &ServedModel,
     mut messages: Vec<Message>,
+    ids: CallIdForm,
     options: &TemplateOptions,
     ignored: &mut IgnoredFields,
 ) -> Result<String, ApiError> {
@@ -114,6 +130,15 @@ pub(super) fn render(
         // OpenAI's newer name for the same; templates know the older one.
         if message.role == Role::Developer {
             message.role = Role::System;
+        }
+        let made = message
+            .tool_calls
+            .iter_mut()
+            .filter_map(|call| call.id.as_mut());
+        for id in made.chain(message.tool_call_id.as_mut()) {
+            if let Cow::Owned(fitting) = ids.fit(id) {
+                *id = fitting;
+            }
         }
     }
     let tools = options.tools.as_ref().map(|tools| tools.for_template());

@@ -17,6 +17,7 @@ use crate::client::Client;
 use crate::images::{Files, Wanted};
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
+use crate::model::capability::{Capability, lacks};
 use crate::model::sampling_params::ImageFiles;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
@@ -36,6 +37,8 @@ use crate::upstream::table::ModelEntry;
 pub(super) struct Received {
     arrival: Arrival,
     body: RequestBody,
+    /// Bytes of the body and of what it names.
+    size: usize,
 }
 
 /// Where a request came from, and its place among the admitted ones.
@@ -108,6 +111,21 @@ impl Prepared {
         }
     }
 
+    /// Keeps the parts of the KV cache that its key's prompts fill from the prompts of other keys.
+    fn salt_cache(&mut self, of_key: &str) {
+        if lacks(&self.model.served, Capability::CacheSalt).is_some() {
+            return;
+        }
+        for prompt in &mut self.prompts {
+            let salt = &mut prompt.params.extras.get_or_insert_default().cache_salt;
+            // A client's own salt divides its key's part further, and reaches no other.
+            *salt = Some(match salt {
+                Some(own) => format!("{of_key}{own}"),
+                None => of_key.to_owned(),
+            });
+        }
+    }
+
     /// Leaves the answer to the model; it is checked when it is there.
     fn drop_guide(&mut self) {
         if let Some(extensions) = &mut self.generation.extensions {
@@ -148,10 +166,57 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
         admitted,
         client: client.cloned(),
     };
-    Ok(Received { arrival, body })
+    let size = body.bytes.len();
+    Ok(Received {
+        arrival,
+        body,
+        size,
+    })
 }
 
 impl Received {
+    /// Reads the body where a body of its size may be worked on, and keeps it.
+    ///
+    /// # Errors
+    /// What `read` returns; 503 when too many large bodies wait already.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        state: &Arc<AppState>,
+        read: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let bytes = self.body.bytes.clone();
+        let shared = Arc::clone(state);
+        let work = move || read(&shared, &bytes);
+        state.admission.work(self.size, Work::Computes, work).await
+    }
+
+    /// Counts `more` bytes that the body names but does not contain, before they are copied.
+    ///
+    /// # Errors
+    /// 400 for `param` when a body of so many bytes would be refused; 503 when others hold the memory.
+    pub(super) fn enlarge(
+        &mut self,
+        state: &AppState,
+        more: usize,
+        param: &'static str,
+    ) -> Result<(), ApiError> {
+        if more == 0 {
+            return Ok(());
+        }
+        self.size = self.size.saturating_add(more);
+        if self.size > state.max_body_bytes {
+            return Err(ApiError::invalid_request(
+                param,
+                format!(
+                    "The request has `{}` bytes together with the items and responses that it names by id; at most \
+                     `{}` are allowed. Name fewer of them, or send a shorter conversation.",
+                    self.size, state.max_body_bytes
+                ),
+            ));
+        }
+        state.admission.hold(&mut self.body.held, self.size)
+    }
+
     /// Prepares the request where a body of its size may be worked on; `kind` is what `prepare` does.
     ///
     /// # Errors
@@ -177,11 +242,20 @@ impl Received {
         kind: Work,
         prepare: impl FnOnce(&AppState, &[u8]) -> Result<(Prepared, T), ApiError> + Send + 'static,
     ) -> Result<(Prepared, T, Arrival), ApiError> {
-        let ((mut prepared, more), arrival) = self.work(state, kind, prepare).await?;
+        let ((mut prepared, more), mut arrival) = self.work(state, kind, prepare).await?;
         let check = prepared.answer.as_ref();
         let check = check.and_then(|answer| answer.check.clone());
         for grammar in check.iter().flat_map(|check| check.grammars()) {
             state.guides.compile(grammar).await?;
+        }
+        let sequences = prepared.prompts.len() * prepared.generation.n as usize;
+        arrival.admitted.widen(&state.admission, sequences)?;
+        if let Some(salt) = arrival
+            .client
+            .as_ref()
+            .and_then(|client| client.cache_salt())
+        {
+            prepared.salt_cache(&salt);
         }
         let extensions = prepared.generation.extensions.as_ref();
         if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
@@ -219,8 +293,11 @@ impl Received {
         kind: Work,
         work: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<(T, Arrival), ApiError> {
-        let Self { arrival, body } = self;
-        let length = body.bytes.len();
+        let Self {
+            arrival,
+            body,
+            size,
+        } = self;
         let shared = Arc::clone(state);
         let work = move || {
             let RequestBody { bytes, held } = body;
@@ -229,7 +306,7 @@ impl Received {
             drop((bytes, held));
             done
         };
-        let done = state.admission.work(length, kind, work).await?;
+        let done = state.admission.work(size, kind, work).await?;
         Ok((done, arrival))
     }
 }

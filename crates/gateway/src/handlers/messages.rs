@@ -12,7 +12,6 @@ use super::generate::{self, Prepared};
 use super::locate::{Located, locate};
 use super::prompt::SpecialTokens;
 use super::{chat, prompt, response};
-use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::body::EventBody;
@@ -24,7 +23,7 @@ pub(crate) async fn create_message(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let (prepared, arrival) = received.prepare(&state, Work::Renders, prepare).await?;
+    let (prepared, arrival) = received.prepare(&state, state.rendering(), prepare).await?;
     let unanswered = generate::start(&state, &prepared, arrival)?;
     let request = response::begin(unanswered, &prepared).await?;
     let timing = response::timing(&request, &prepared);
@@ -44,7 +43,7 @@ pub(crate) async fn count_tokens(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let (counted, arrival) = received.work(&state, Work::Renders, count).await?;
+    let (counted, arrival) = received.work(&state, state.rendering(), count).await?;
     drop(arrival);
     let (count, ignored) = counted;
     generate::count_ignored(&state, &ignored);
@@ -62,14 +61,21 @@ fn count(state: &AppState, body: &[u8]) -> Result<(TokenCount, IgnoredFields), A
         request,
         mut ignored,
     } = request::parse_count(body)?;
-    let Located { served, .. } = locate(state, &request.generation.model)?;
+    let Located { served, entry, .. } = locate(state, &request.generation.model)?;
     let model = served.text.as_deref().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",
             "The gateway has no tokenizer for this model. Start the gateway with `--tokenizer`.",
         )
     })?;
-    let text = chat::render(&served, request.messages, &request.template, &mut ignored);
+    let ids = chat::call_ids(state.formats.of(&entry.name, Some(model)));
+    let text = chat::render(
+        &served,
+        request.messages,
+        ids,
+        &request.template,
+        &mut ignored,
+    );
     let text = text.map_err(named)?;
     let adds = SpecialTokens::after_template(&served) == SpecialTokens::Added;
     let tokens = prompt::tokenize(&served, model, "messages", &text, adds)?;

@@ -18,7 +18,6 @@ use inflight_openai::{ApiError, Parsed};
 use super::chat;
 use super::generate::{self, Prepared};
 use super::response;
-use crate::admission::Work;
 use crate::client::{Client, Owner};
 use crate::error::HttpError;
 use crate::query;
@@ -49,8 +48,15 @@ pub(crate) async fn create_response(
 async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, ApiError> {
     let owner = owner(&request);
     let received = generate::receive(state, request).await?;
-    let prepare = move |state: &AppState, body: &[u8]| prepare(state, owner, body);
-    let prepared = received.prepare_with(state, Work::Renders, prepare).await?;
+    let mut received = received;
+    let reader = owner.clone();
+    let read = move |state: &AppState, body: &[u8]| read(state, &reader, body);
+    let named = received.read(state, read).await?;
+    received.enlarge(state, named.weight(), "input")?;
+    let prepare = move |state: &AppState, _: &[u8]| prepare(state, owner, named);
+    let prepared = received
+        .prepare_with(state, state.rendering(), prepare)
+        .await?;
     let (prepared, Asked { head, keeping }, arrival) = prepared;
     let unanswered = generate::start(state, &prepared, arrival)?;
     let mut active = response::begin(unanswered, &prepared).await?;
@@ -66,16 +72,64 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     Ok(response::finish(answer, &prepared, timing))
 }
 
-fn prepare(state: &AppState, owner: Owner, body: &[u8]) -> Result<(Prepared, Asked), ApiError> {
-    let Parsed {
-        mut request,
-        ignored,
-    } = responses::parse(body)?;
+/// A request and the kept responses that it names, nothing of which is copied yet.
+struct Named {
+    parsed: Parsed<ResponseRequest>,
+    earlier: Conversation,
+    input: Vec<NamedItem>,
+}
+
+enum NamedItem {
+    Given(Item),
+    /// The item of this id, which the conversation has.
+    Kept(Conversation, String),
+}
+
+impl NamedItem {
+    fn kept(&self) -> Option<&Item> {
+        match self {
+            Self::Given(_) => None,
+            Self::Kept(conversation, id) => conversation.item(id),
+        }
+    }
+}
+
+impl Named {
+    /// The bytes that it holds beyond its body once everything that it names is in its place.
+    fn weight(&self) -> usize {
+        let named = self.input.iter().filter_map(NamedItem::kept);
+        let weights = named.map(Item::weight);
+        weights.fold(self.earlier.weight(), usize::saturating_add)
+    }
+}
+
+fn read(state: &AppState, owner: &Owner, body: &[u8]) -> Result<Named, ApiError> {
+    let mut parsed = responses::parse(body)?;
+    let request = &mut parsed.request;
     request.settings.store &= state.responses.keeps();
-    let id = ResponseId(rand::random());
-    let earlier = earlier(state, &owner, &request)?;
+    let earlier = earlier(state, owner, request)?;
     let given = std::mem::take(&mut request.input);
-    let mut input = resolve(state, &owner, given)?;
+    let input = given.into_iter().map(|item| find_item(state, owner, item));
+    let input = input.collect::<Result<_, _>>()?;
+    Ok(Named {
+        parsed,
+        earlier,
+        input,
+    })
+}
+
+fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, Asked), ApiError> {
+    let Named {
+        parsed: Parsed { request, ignored },
+        earlier,
+        input,
+    } = named;
+    let id = ResponseId(rand::random());
+    let items = input.into_iter().filter_map(|item| match item {
+        NamedItem::Given(item) => Some(item),
+        kept @ NamedItem::Kept(..) => kept.kept().cloned(),
+    });
+    let mut input: Vec<Item> = items.collect();
     for (place, item) in input.iter_mut().enumerate() {
         item.name_with(|prefix| id.item(prefix, place));
     }
@@ -136,19 +190,20 @@ fn earlier(
     Ok(kept.conversation)
 }
 
-/// The items of a request, with those that it names by id.
-fn resolve(state: &AppState, owner: &Owner, given: Vec<InputItem>) -> Result<Vec<Item>, ApiError> {
-    let resolved = given.into_iter().map(|item| match item {
-        InputItem::Item(item) => Ok(item),
+/// An item of a request, which may only name it.
+fn find_item(state: &AppState, owner: &Owner, item: InputItem) -> Result<NamedItem, ApiError> {
+    match item {
+        InputItem::Item(item) => Ok(NamedItem::Given(item)),
         InputItem::Reference { place, id } => {
             let of = ResponseId::of_item(&id);
             let kept = of.and_then(|of| state.responses.find(of, owner));
-            let item = kept.as_ref().and_then(|kept| kept.conversation.item(&id));
-            item.cloned()
-                .ok_or_else(|| ApiError::item_not_found(&id, place))
+            let conversation = kept.map(|kept| kept.conversation);
+            match conversation.filter(|conversation| conversation.item(&id).is_some()) {
+                Some(conversation) => Ok(NamedItem::Kept(conversation, id)),
+                None => Err(ApiError::item_not_found(&id, place)),
+            }
         }
-    });
-    resolved.collect()
+    }
 }
 
 /// `GET /v1/responses/{id}`.

@@ -9,9 +9,12 @@ mod custom;
 use std::sync::Arc;
 
 use inflight_openai::{ApiError, FinishReason};
-use inflight_parsers::{AnswerParser, Delta, Deltas, Format, ParserOptions};
+use inflight_parsers::{
+    AnswerParser, CallIdForm, Delta, Deltas, Format, ParserOptions, ToolFormat,
+};
 
 pub(crate) use check::CallCheck;
+use check::malformed_call;
 use custom::CustomInput;
 
 use super::choice::MAX_PIECES;
@@ -79,6 +82,7 @@ pub(crate) struct Answer {
     suffix: Option<&'static str>,
     check: Option<Checked>,
     failure: Option<ApiError>,
+    id_form: CallIdForm,
 }
 
 /// The call that is to be checked.
@@ -156,6 +160,10 @@ impl Answer {
                 content: String::new(),
             }),
             failure: None,
+            id_form: options
+                .format
+                .tools
+                .map_or(CallIdForm::Any, ToolFormat::call_id_form),
         };
         if let Some(call) = &options.call {
             answer.read(&call.prefix, 0, 0);
@@ -173,7 +181,7 @@ impl Answer {
     pub(super) fn read(&mut self, text: &str, log_probs_end: usize, tokens_end: usize) -> bool {
         let was_reasoning = self.is_reasoning;
         self.parser.push(text, &mut self.fresh);
-        self.record(log_probs_end, tokens_end);
+        self.record(log_probs_end, tokens_end, true);
         if was_reasoning || self.is_reasoning {
             self.reasoning_tokens += tokens_end.saturating_sub(self.tokens) as u64;
         }
@@ -196,8 +204,12 @@ impl Answer {
         if let Some(suffix) = self.suffix.filter(|_| has_ended) {
             self.parser.push(suffix, &mut self.fresh);
         }
-        self.parser.finish(&mut self.fresh);
-        self.record(log_probs_end, tokens_end);
+        match has_ended {
+            true => self.parser.finish(&mut self.fresh),
+            // The model would have gone on: a call goes out as far as it came.
+            false => self.parser.cut(&mut self.fresh),
+        }
+        self.record(log_probs_end, tokens_end, has_ended);
         let told = self.entries.last().map_or(0, |entry| entry.log_probs_end);
         if told < log_probs_end {
             // Log probabilities of what brought no event.
@@ -258,8 +270,8 @@ impl Answer {
         self.entries.clear();
     }
 
-    /// Makes events of what a push told.
-    fn record(&mut self, log_probs_end: usize, tokens_end: usize) {
+    /// Makes events of what a push found. `by_model`: the model itself ended what ends here.
+    fn record(&mut self, log_probs_end: usize, tokens_end: usize, by_model: bool) {
         let fresh = std::mem::take(&mut self.fresh);
         for delta in fresh.iter() {
             let kind = match delta {
@@ -286,7 +298,10 @@ impl Answer {
                     let before = self.text.len();
                     match id {
                         Some(id) => self.text.push_str(id),
-                        None => self.text.push_str(&call_id()),
+                        None => {
+                            let id = self.id_form.random(rand::random());
+                            self.text.push_str(&id.unwrap_or_else(call_id));
+                        }
                     }
                     let id_length = self.text.len() - before;
                     let mut is_custom = false;
@@ -339,7 +354,12 @@ impl Answer {
                             self.complete_calls += 1;
                             self.check_call();
                         }
-                        false => self.incomplete_calls += 1,
+                        false => {
+                            self.incomplete_calls += 1;
+                            if by_model {
+                                self.failure.get_or_insert_with(malformed_call);
+                            }
+                        }
                     }
                     Kind::End { index, is_complete }
                 }

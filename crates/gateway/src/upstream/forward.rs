@@ -126,6 +126,25 @@ impl Asked<'_> {
     }
 }
 
+/// Shared memory is a worker's own and for clients on its machine: a gateway may have clients anywhere.
+fn refuse_shared_memory(message: &ModelInferRequest) -> Result<(), Status> {
+    let inputs = message
+        .inputs
+        .iter()
+        .map(|input| (&input.name, &input.parameters));
+    let outputs = message.outputs.iter();
+    let outputs = outputs.map(|output| (&output.name, &output.parameters));
+    let mut tensors = inputs.chain(outputs);
+    let region = inflight_kserve::names::SHARED_MEMORY_REGION;
+    match tensors.find(|(_, parameters)| parameters.contains_key(region)) {
+        None => Ok(()),
+        Some((name, _)) => Err(Status::invalid_argument(format!(
+            "tensor `{name}` lies in shared memory, which a gateway does not have; send its data, or ask the \
+             worker's own port"
+        ))),
+    }
+}
+
 impl Forward {
     /// Calls go to the servers of `table`.
     pub(crate) fn new(table: Arc<Table>, metrics: Arc<Metrics>) -> Self {
@@ -159,6 +178,7 @@ impl Forward {
         context: CallContext,
         target: Target,
     ) -> Result<ForwardStream, Status> {
+        refuse_shared_memory(&message)?;
         let about = match &target {
             Target::Any => None,
             Target::Same(source) => Some(source.id.clone()),

@@ -603,3 +603,26 @@ async fn nothing_of_a_burst_is_lost() {
         assert!(events[200].contains("\"text_output\":\"last\""));
     }
 }
+
+#[tokio::test]
+async fn shared_memory_is_not_passed_on() {
+    let (_triton, gateway) = front([adder()], &[]).await;
+    let region = json!({"shared_memory_region": "r", "shared_memory_byte_size": 4});
+    let input = json!({"name": "a", "datatype": "FP32", "shape": [1], "data": [1.0]});
+    let mut placed = input.clone();
+    placed["parameters"] = region.clone();
+    placed.as_object_mut().unwrap().remove("data");
+    for body in [
+        json!({"inputs": [placed]}),
+        json!({"inputs": [input], "outputs": [{"name": "sum", "parameters": region}]}),
+    ] {
+        let refused = gateway.post("/v2/models/adder/infer", &body).await;
+        let text = refused.json()["error"].to_string();
+        assert!(
+            matches!(refused.status, 400 | 501),
+            "{} {text}",
+            refused.status
+        );
+        assert!(text.contains("memory"), "{text}");
+    }
+}

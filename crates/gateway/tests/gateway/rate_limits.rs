@@ -5,6 +5,7 @@ use std::time::Instant;
 use http::Request;
 use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
+use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::FakeWorker;
 use serde_json::{Value, json};
@@ -195,4 +196,75 @@ async fn answers_tell_where_their_time_went() {
             .headers
             .contains_key("server-timing")
     );
+}
+
+#[tokio::test]
+async fn each_sequence_of_a_request_counts_as_open() {
+    let worker = FakeWorker::start(byte_model()).await;
+    let gateway = limited(&worker, "concurrent=3").await;
+    let mut worker = worker;
+    let many = |prompts: usize, n: usize| json!({"model": "m", "prompt": vec!["Hi"; prompts], "n": n, "max_tokens": 1});
+    // Never, whatever ends meanwhile.
+    let refused = post(&gateway, "/v1/completions", &many(2, 2)).await;
+    assert_eq!(refused.status, 400);
+    let error = &refused.json()["error"];
+    assert_eq!(error["param"], "n");
+    assert!(
+        error["message"].as_str().unwrap().contains("`4` sequences"),
+        "{error}"
+    );
+
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true, "n": 2}));
+    let opening = client.send(request(CHAT, &body));
+    let answering = async {
+        let received = worker.next_request().await;
+        received.tokens(&tokens("o")).await;
+    };
+    let (response, ()) = tokio::join!(opening, answering);
+    assert_eq!(response.status(), 200);
+    let refused = post(&gateway, CHAT, &body).await;
+    assert_eq!(refused.status, 429, "two of three are open");
+}
+
+#[tokio::test]
+async fn a_key_s_cached_prompts_are_its_own_unless_they_are_shared() {
+    for (options, is_salted) in [
+        (vec!["--api-key", "k"], true),
+        (vec!["--api-key", "k", "--share-prompt-cache"], false),
+        (vec![], false),
+    ] {
+        let mut model = byte_model();
+        model.description.capabilities.push("cache_salt".to_owned());
+        let mut worker = FakeWorker::start(model).await;
+        let gateway = Gateway::start(&[worker.address], &options)
+            .await
+            .ready()
+            .await;
+        let mut salts = Vec::new();
+        for own in [json!({}), json!({"cache_salt": "mine"})] {
+            let body = chat(own);
+            let asking = post(&gateway, CHAT, &body);
+            let answering = async {
+                let received = worker.next_request().await;
+                let inputs = Tensors::inputs(&received.message).unwrap();
+                let salt = inputs.get("inflight_cache_salt");
+                let salt = salt.map(|salt| salt.string().unwrap().to_owned());
+                received.finish(&tokens("ok"), FinishReason::EndId).await;
+                salt
+            };
+            let (answer, salt) = tokio::join!(asking, answering);
+            assert_eq!(answer.status, 200);
+            salts.push(salt);
+        }
+        let [plain, own] = salts.try_into().unwrap();
+        assert_eq!(plain.is_some(), is_salted, "{options:?}");
+        let prefix = plain.unwrap_or_default();
+        assert_eq!(prefix.len(), if is_salted { 33 } else { 0 });
+        assert_eq!(
+            own,
+            Some(format!("{prefix}mine")),
+            "no client reaches another's part"
+        );
+    }
 }

@@ -462,3 +462,41 @@ async fn a_gateway_may_keep_nothing() {
     let path = format!("{PATH}/{}", response["id"].as_str().unwrap());
     assert_eq!(gateway.get(&path).await.status, 404);
 }
+
+#[tokio::test]
+async fn items_named_by_id_count_as_if_they_were_sent() {
+    let worker = FakeWorker::start(byte_model()).await;
+    let options = ["--max-body-bytes", "4000"];
+    let gateway = Gateway::start(&[worker.address], &options)
+        .await
+        .ready()
+        .await;
+    let _worker = worker.answer_all(tokens("ok"), FinishReason::EndId);
+    let kept = request(json!({"input": [{"role": "user", "content": "x".repeat(3000)}]}));
+    let kept = gateway.post(PATH, &kept).await.json();
+    let id = kept["id"].as_str().unwrap();
+    let items = gateway
+        .get(&format!("{PATH}/{id}/input_items"))
+        .await
+        .json();
+    let item = items["data"][0]["id"].as_str().unwrap();
+
+    let naming = |times| {
+        let references = vec![json!({"type": "item_reference", "id": item}); times];
+        request(json!({"input": references}))
+    };
+    assert_eq!(gateway.post(PATH, &naming(1)).await.status, 200);
+    for body in [
+        naming(30),
+        request(json!({"previous_response_id": id, "input": "x".repeat(1500)})),
+    ] {
+        let refused = gateway.post(PATH, &body).await;
+        assert_eq!(refused.status, 400);
+        let error = &refused.json()["error"];
+        assert_eq!(error["param"], "input");
+        assert!(
+            error["message"].as_str().unwrap().contains("`4000`"),
+            "{error}"
+        );
+    }
+}

@@ -615,3 +615,64 @@ async fn an_answer_without_calls_keeps_to_the_schema_of_its_format() {
     let error = answered(extra, "a", FinishReason::EndId).await.json();
     assert_eq!(error["error"]["param"], "guided_regex");
 }
+
+#[tokio::test]
+async fn a_malformed_call_is_never_a_call_with_broken_json() {
+    let broken = "<tool_call>\n{\"name\": \"f\", \"arguments\": {oops}}\n</tool_call>";
+    let (message, finish, _) = message(json!({"tools": [tool("f")]}), broken).await;
+    assert_eq!(
+        message["content"], broken,
+        "in one piece it is the text that it is"
+    );
+    assert!(
+        message.get("tool_calls").is_none_or(Value::is_null),
+        "{message}"
+    );
+    assert_eq!(finish, "stop");
+
+    let streamed = json!({"tools": [tool("f")], "stream": true});
+    let answer = answered(streamed, broken, FinishReason::EndId).await;
+    let text = String::from_utf8_lossy(&answer.body);
+    assert!(
+        text.contains("malformed") && text.trim_end().ends_with("[DONE]"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn mistral_s_templates_see_ids_of_nine_characters() {
+    let (mut worker, gateway) = serve(&["--tool-parser", "mistral"]).await;
+    let turns = json!([
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "call_U1yPJ2C9vp3DVCunLBXt", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        ]},
+        {"role": "tool", "tool_call_id": "call_U1yPJ2C9vp3DVCunLBXt", "content": "7"},
+    ]);
+    let body = chat(json!({"messages": turns, "tools": [tool("f")]}));
+    let written = "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}]";
+    let answering = async {
+        let request = worker.next_request().await;
+        let shown = prompt(&request);
+        request.tokens(&tokens(written)).await;
+        request.finish(&[END], FinishReason::EndId).await;
+        shown
+    };
+    let (answer, shown) = tokio::join!(gateway.post(PATH, &body), answering);
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    assert!(!shown.contains("call_U1yPJ2C9vp3DVCunLBXt"), "{shown}");
+    let (_, shown) = shown.split_once("\"id\":").unwrap();
+    let shown = shown.split('"').nth(1).unwrap();
+    assert!(
+        shown.len() == 9 && shown.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+        "{shown}"
+    );
+    let answer = answer.json();
+    let id = answer["choices"][0]["message"]["tool_calls"][0]["id"]
+        .as_str()
+        .unwrap();
+    assert!(
+        id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+        "{answer}"
+    );
+}

@@ -6,7 +6,6 @@ Owns which planes there are and what no plane can do. Each plane has a module; n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 
 from inflight.errors import UserMistake
 from inflight.launch.plan import gateway_ports, place
@@ -23,13 +22,6 @@ PLANES: Mapping[str, Callable[[Topology], dict[str, str]]] = {
 
 def render(topology: Topology, plane: str) -> dict[str, str]:
     """Texts by file name. Raises `UserMistake` for what the plane cannot run."""
-    for one in fields(topology.deploy):
-        value = getattr(topology.deploy, one.name)
-        if isinstance(value, str) and not value.isprintable():
-            raise UserMistake(
-                f"`deploy.{one.name}` has a character that cannot be printed: `{value!a}`",
-                "write it on one line, without tabs and line breaks",
-            )
     if 0 in gateway_ports(topology.gateways):
         raise _open_port("gateways.port")
     for placed in place(topology):

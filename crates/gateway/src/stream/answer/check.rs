@@ -126,9 +126,7 @@ impl CallCheck {
         content: &str,
     ) -> Result<(), ApiError> {
         if incomplete > 0 {
-            return Err(ApiError::invalid_answer(
-                "The model's tool call is malformed. Retry.",
-            ));
+            return Err(malformed_call());
         }
         if self.must_call && complete == 0 {
             return Err(ApiError::invalid_answer(
@@ -150,6 +148,11 @@ impl CallCheck {
             ))
         })
     }
+}
+
+/// 502: a call of which a part was sent already is broken.
+pub(super) fn malformed_call() -> ApiError {
+    ApiError::invalid_answer("The model's tool call is malformed. Retry.")
 }
 
 fn validator(param: &str, schema: &Value) -> Result<Validator, ApiError> {
