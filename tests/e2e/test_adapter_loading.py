@@ -188,7 +188,7 @@ def test_what_only_one_worker_lacks_it_alone_is_asked_for(
         ("/etc", "is not in the worker's directory of adapters"),
         ("link", "leads out of the worker's directory of adapters by a link"),
         ("missing", "is no directory in the worker's directory"),
-        ("empty", "is not an adapter's config"),
+        ("empty", "cannot be read: No such file or directory"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_by_each_worker(cluster: Cluster, path: str, words: str) -> None:

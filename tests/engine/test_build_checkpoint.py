@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -191,8 +192,7 @@ def test_weights_that_may_not_be_read_are_not_called_damaged(
         raise PermissionError(13, "Permission denied", str(path))
 
     # Root may read everything, and tests may run as root.
-    monkeypatch.setattr(Path, "open", refuse)
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(UserMistake, match="cannot be read: Permission denied") as caught:
         shards.find_shards(tmp_path)
     assert caught.value.remedy == "check its permissions"

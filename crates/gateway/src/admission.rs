@@ -11,7 +11,7 @@ use inflight_openai::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::Client;
-use crate::quota::{OpenUse, Quota};
+use crate::quota::{OpenUse, Quota, too_many_sequences};
 
 /// Inputs up to this size are parsed, rendered and tokenized where they are: at some 2 MB/s that is 2 ms
 /// at worst, which no stream notices, and a hand-over costs more than most of them.
@@ -115,17 +115,6 @@ impl Admitted {
             of_key.tokens(tokens);
         }
     }
-}
-
-/// 400: `sequences` of one request are more than may ever be open.
-pub(crate) fn too_many_sequences(sequences: usize, limit: u64) -> ApiError {
-    ApiError::invalid_request(
-        "n",
-        format!(
-            "The request asks for `{sequences}` sequences (prompts times `n`); at most `{limit}` may be open at once. \
-             Send fewer prompts or a smaller `n`."
-        ),
-    )
 }
 
 /// What the work on an input is.

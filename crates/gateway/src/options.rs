@@ -196,7 +196,7 @@ pub struct GatewayOptions {
     #[arg(default_value_t = false)]
     pub allow_lora_loading: bool,
 
-    /// Open requests, waiting ones included; more are refused with 429. A few times an engine's batch
+    /// Open sequences, waiting ones included: a request's prompts times its `n`. More are refused with 429. A few times an engine's batch
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub max_concurrent_requests: usize,
 

@@ -14,7 +14,6 @@ use inflight_openai::{ApiError, RateUnit};
 use parking_lot::Mutex;
 
 pub(crate) use self::limits::Limits;
-use crate::admission::too_many_sequences;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// When a request may come back that found too many others open: nobody knows when one of them ends.
@@ -167,6 +166,17 @@ impl Quota {
             counts.tokens.take(tokens, limit, now);
         }
     }
+}
+
+/// 400: `sequences` of one request are more than may ever be open.
+pub(crate) fn too_many_sequences(sequences: usize, limit: u64) -> ApiError {
+    ApiError::invalid_request(
+        "n",
+        format!(
+            "The request asks for `{sequences}` sequences (prompts times `n`); at most `{limit}` may be open at once. \
+             Send fewer prompts or a smaller `n`."
+        ),
+    )
 }
 
 /// A request that counts as open, once for each of its sequences.

@@ -305,7 +305,8 @@ impl ChatTemplate {
     /// Whether a small conversation is rendered at once, so that nothing needs to wait for another process.
     pub fn renders_at_once(&self) -> bool {
         match &self.renderer {
-            Renderer::Engine(_) | Renderer::History(_) => true,
+            // Only the built-in ones and the operator's are harmless without a proof.
+            Renderer::Engine(_) | Renderer::History(_) => self.lacks_special_tokens,
             Renderer::Pool(_, inline) => inline.as_ref().is_some_and(|inline| inline.is_used()),
         }
     }

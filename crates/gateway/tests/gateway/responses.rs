@@ -465,7 +465,7 @@ async fn a_gateway_may_keep_nothing() {
 
 #[tokio::test]
 async fn items_named_by_id_count_as_if_they_were_sent() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = FakeWorker::start(crate::tools::model()).await;
     let options = ["--max-body-bytes", "4000"];
     let gateway = Gateway::start(&[worker.address], &options)
         .await

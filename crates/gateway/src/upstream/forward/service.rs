@@ -12,7 +12,10 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::upstream::pool::Link;
 
-use super::{Asked, CallContext, Forward, METADATA_AGE, METADATA_KEPT, Target, merge, streams};
+use super::{
+    Asked, CallContext, Forward, METADATA_AGE, METADATA_KEPT, Target, merge, refuse_shared_memory,
+    streams,
+};
 
 /// The gateway's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";
@@ -147,6 +150,7 @@ impl GrpcInferenceService for Forward {
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
         let (context, mut message) = split(request);
+        refuse_shared_memory(&message)?;
         let id = message.id.clone();
         self.make_own(&mut message);
         let asked = Asked {
