@@ -276,7 +276,6 @@ def test_the_page_of_the_client_asks_a_server(server: Server, tmp_path: Path) ->
     [
         "inflight serv",
         "inflight serve --no-such-option",
-        "inflight worker MODEL --fill-outputs",
         "inflight worker MODEL --grpc-port many",
         "inflight worker MODEL --executor vllm",
         "inflight worker one two",

@@ -185,13 +185,13 @@ mod tests {
 
     #[test]
     fn patterns_of_an_intersection_are_counted_through_names() {
-        let direct = format!("start: A\nA: {}", vec!["/.*a/"; 9].join(" & "));
+        let direct = format!("start: A\nA: {}", ["/.*a/"; 9].join(" & "));
         assert_eq!(count(&direct), 9);
         // Each doubles the one before.
         let chain =
             "start: E\nA: /a/ & /b/\nB: A & (A /x/)\nC: B & (B /x/)\nD: C & (C /x/)\nE: D & D";
         assert!(count(chain) > MAX_INTERSECTED);
-        let complements = format!("A: {}\nstart: A", vec!["~/x/"; 12].join(" & "));
+        let complements = format!("A: {}\nstart: A", ["~/x/"; 12].join(" & "));
         assert_eq!(count(&complements), 12);
         assert_eq!(count("A: /a/ & /b/ & /c/\nstart: A | A | A | A | A"), 0);
     }
