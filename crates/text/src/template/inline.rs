@@ -1,4 +1,4 @@
-//! Rendering in the server's own process, of small conversations by templates that are proven [`plain`](super::plain). Owns
+//! Rendering in the server's own process, of small conversations by templates that are proven [`plain`]. Owns
 //! the bounds of one rendering and when a template is no longer rendered here.
 //!
 //! A helper costs a conversation two hand-overs and a thread that waits; a plain template takes some tens of
