@@ -75,6 +75,16 @@ impl<'a> Proof<'a> {
             }
             Stmt::ForLoop(each) => self.each(each),
             Stmt::Set(set) => self.set(&set.target, &set.expr),
+            // What it sets is not unset behind it here, so a name may count as larger than it is.
+            Stmt::WithBlock(with) => {
+                let before = self.variables.clone();
+                for (target, value) in &with.assignments {
+                    self.set(target, value)?;
+                }
+                self.statements(&with.body)?;
+                self.join(before);
+                Some(())
+            }
             _ => None,
         }
     }
@@ -177,10 +187,8 @@ impl<'a> Proof<'a> {
 
     fn of(&mut self, expression: &'a Expr<'a>) -> Growth {
         match expression {
-            Expr::Const(text) => {
-                let bytes = text.value.as_str().map_or(0, str::len);
-                Some(1 + bytes / TEXT_BYTES)
-            }
+            Expr::Const(one) if one.value.is_number() => Some(0),
+            Expr::Const(one) => Some(1 + one.value.to_string().len() / TEXT_BYTES),
             // A namespace itself could be put into itself.
             Expr::Var(name) if self.namespaces.contains(&name.id) => None,
             Expr::Var(name) => Some(self.variables.get(name.id).copied().unwrap_or(INPUT)),
@@ -292,7 +300,8 @@ fn filtered(name: &str, base: usize, arguments: usize, given: &[CallArg<'_>]) ->
     match name {
         "trim" | "string" | "upper" | "lower" | "title" | "capitalize" | "first" | "last"
         | "list" | "items" | "safe" => Some(base),
-        "length" | "count" | "int" | "float" | "abs" => Some(1),
+        "length" | "count" | "int" | "float" | "abs" => Some(0),
+        "selectattr" | "rejectattr" if arguments < INPUT => Some(base),
         "default" | "d" => Some(base.max(arguments)),
         // Escapes and white space; wider indentation multiplies what is nested.
         "tojson" if given.iter().all(is_narrow) => Some(2 * base),
@@ -331,6 +340,9 @@ mod tests {
              {% set ns.system = m.content %}{% endif %}{% endfor %}{{ bos_token }}{{ ns.system }}\
              {% for m in messages %}{% set text = '<s>' + m.content | trim + '</s>' %}\
              {% if loop.index0 == 0 %}{% set text = bos_token + text %}{% endif %}{{ text }}{% endfor %}",
+            "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+            "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}{% set state = namespace(count=0) %}\
+             {% for m in users %}{% set state.count = state.count + 1 %}{% endfor %}{{ state.count }}",
             "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}\
              {% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('no') }}{% endif %}\
              {{ m.content.split('</think>')[-1].lstrip('\n') }}{% endfor %}{{ tools | tojson(indent=4) }}",
@@ -363,6 +375,9 @@ mod tests {
             "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% for d in messages %}x{% endfor %}{% endfor %}{% endfor %}{% endfor %}",
             "{% set x %}{{ messages }}{% endset %}{{ x }}",
             "{% set loop = messages %}",
+            "{% set x = ['aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 1] %}{% for m in messages %}{% set x = x + x %}{% endfor %}{{ x }}",
+            "{% set ns = namespace(x=0) %}{% for m in messages %}{% set ns.x = ns.x + loop.index %}{% endfor %}",
+            "{% with x = messages %}{% for m in x %}{% set ns = [ns] %}{% endfor %}{% endwith %}",
             "{{",
         ] {
             assert!(!plain(source), "{source}");

@@ -144,7 +144,7 @@ class Guides:
             check_guide_bounds("lark", _lark(grammar))
         except (ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
             raise invalid(
-                f"guided_decoding_guide is no `{request.guide_type}`: {error or type(error).__name__}"
+                f"guided_decoding_guide is not a valid `{request.guide_type}`: {error or type(error).__name__}"
             ) from error
         matcher = self._llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
