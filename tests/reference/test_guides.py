@@ -270,7 +270,7 @@ def test_free_text_ends_at_a_special_token(guides: Guides) -> None:
         ("json_schema", "{", "line 1 column 2"),
         ("json_schema", '{"properties": {"a": {"items": [{"not": {}}]}}}', ""),
         ("json_schema", '{"properties": {"a": {"not": {}}}}', "at `/properties/a/not`"),
-        ("json_schema", "[" * 30000 + "]" * 30000, "no `json_schema`"),
+        ("json_schema", "[" * 30000 + "]" * 30000, "not a valid `json_schema`"),
         ("json_schema", json.dumps({"enum": ["x" * 70000]}), "it may have 65536"),
         (
             "json_schema",
