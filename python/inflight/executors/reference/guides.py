@@ -143,9 +143,8 @@ class Guides:
                 check_guide_bounds("json_schema", request.guide)
             check_guide_bounds("lark", _lark(grammar))
         except (ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
-            raise invalid(
-                f"guided_decoding_guide is not a valid `{request.guide_type}`: {error or type(error).__name__}"
-            ) from error
+            reason = error or type(error).__name__
+            raise invalid(f"guided_decoding_guide is not a valid `{request.guide_type}`: {reason}") from error
         matcher = self._llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             text = str(matcher.get_error()).splitlines()[0]
