@@ -20,6 +20,7 @@ import inflight
 from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
 from inflight.executors.reference.admission import Bounds, admit
+from inflight.executors.reference.engine import Engine
 from inflight.executors.reference.guides import Guide, GuideRequest, Guides
 from inflight.executors.reference.refusal import Refused
 from inflight.executors.reference.sampler import SamplerState, sample
@@ -449,6 +450,38 @@ def test_a_guide_that_compiles_for_long_delays_no_other_request(monkeypatch: pyt
         go_on.set()
         assert ended(subject, 2) == {1, 2}
         assert compiled == ["[ab]"]
+    finally:
+        go_on.set()
+        subject.shutdown()
+
+
+def test_the_time_that_a_request_waits_for_its_guide_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = create(DEMO, "cpu")
+    begun, go_on = threading.Event(), threading.Event()
+    arrivals: dict[int, float] = {}
+    compile_guide, add = Guides.compile, Engine.add
+
+    def slow(self: Guides, asked: GuideRequest) -> Guide:
+        begun.set()
+        assert go_on.wait(30)
+        return compile_guide(self, asked)
+
+    def noting(self: Engine, requests: Any, iteration: Any, guides: Any, arrived: Any, *rest: Any) -> None:
+        arrivals.update({one.client_id: arrived[one.client_id] for one in requests})
+        add(self, requests, iteration, guides, arrived, *rest)
+
+    monkeypatch.setattr(Guides, "compile", slow)
+    monkeypatch.setattr(Engine, "add", noting)
+    try:
+        subject.enqueue([guided(1, "[ab]")])
+        enqueued = time.perf_counter()
+        assert begun.wait(30)
+        # Iterations that other requests have meanwhile take nothing of it along.
+        subject.enqueue([request(2, PROMPT, 1)])
+        assert ended(subject, 1) == {2}
+        go_on.set()
+        assert ended(subject, 1) == {1}
+        assert arrivals[1] < enqueued < arrivals[2]
     finally:
         go_on.set()
         subject.shutdown()

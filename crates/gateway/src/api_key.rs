@@ -32,7 +32,8 @@ impl ApiKey {
         subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given).into()
     }
 
-    /// What divides the KV cache between keys. The same in every gateway that has the key; nobody finds the key from it.
+    /// What divides the KV cache between keys. The same in every gateway that has the key; nobody
+    /// finds a long random key from it.
     fn cache_salt(&self) -> String {
         let digest = Sha256::new()
             .chain_update("inflight cache salt\0")

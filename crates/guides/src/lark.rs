@@ -16,26 +16,38 @@ pub fn check(grammar: &str) -> Result<(), Problem> {
     let mut definitions: HashMap<&str, Definition<'_>> = HashMap::new();
     // What precedes the first definition belongs to none; a name that is defined twice counts as both.
     let mut current = "";
-    let mut last_name = None;
+    let mut before_colon = None;
+    let mut intersections = 0u32;
+    let mut has_attributes = false;
     let mut rest = grammar;
     while let Some((token, after)) = next(rest) {
         rest = after;
+        let name = before_colon.take();
         match token {
             Token::Name(name) => {
                 definitions.entry(current).or_default().names.push(name);
-                last_name = Some(name);
+                before_colon = Some(name);
             }
-            Token::Colon => {
-                // The name before a colon is what is being defined, not a part of the definition before.
-                if let Some(name) = last_name.take() {
+            Token::Colon => match name {
+                // It is what is being defined, not a part of the definition before.
+                Some(name) => {
                     definitions.entry(current).or_default().names.pop();
                     current = name;
                 }
+                // A priority or attributes follow the name.
+                None => has_attributes = true,
+            },
+            Token::Intersection => {
+                definitions.entry(current).or_default().intersections += 1;
+                intersections += 1;
             }
-            Token::Intersection => definitions.entry(current).or_default().intersections += 1,
             Token::Json(value) => schema::check(&value)?,
             Token::Other => {}
         }
+    }
+    if has_attributes {
+        // Which intersection is part of which is not looked into: at worst each doubles what those before it have.
+        return intersected(2usize.checked_pow(intersections).unwrap_or(usize::MAX));
     }
     let mut counts = Counts {
         definitions: &definitions,
@@ -100,7 +112,12 @@ fn next(text: &str) -> Option<(Token<'_>, &str)> {
     let first = text.chars().next()?;
     let after = |bytes: usize| text.get(bytes..).unwrap_or_default();
     Some(match first {
-        '"' | '/' => (Token::Other, after(quoted(text, first))),
+        '"' => (
+            Token::Other,
+            after(quoted(text, '"', |letter| letter.is_ascii_control())),
+        ),
+        '/' => (Token::Other, after(quoted(text, '/', |_| false))),
+        '<' => (Token::Other, after(special(text))),
         '&' => (Token::Intersection, after(1)),
         ':' => (Token::Colon, after(1)),
         '%' => match text.strip_prefix("%json") {
@@ -116,10 +133,9 @@ fn next(text: &str) -> Option<(Token<'_>, &str)> {
             }
             None => (Token::Other, after(1)),
         },
-        first if is_name(first) => {
-            let end = text
-                .find(|letter: char| !is_name(letter))
-                .unwrap_or(text.len());
+        first if first.is_ascii_alphabetic() || first == '_' => {
+            let end = text.find(|letter: char| !is_name(letter));
+            let end = end.unwrap_or(text.len());
             (Token::Name(text.get(..end).unwrap_or_default()), after(end))
         }
         first => (Token::Other, after(first.len_utf8())),
@@ -127,7 +143,7 @@ fn next(text: &str) -> Option<(Token<'_>, &str)> {
 }
 
 fn is_name(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || letter == '_'
+    letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-')
 }
 
 fn skip_blank(mut text: &str) -> &str {
@@ -140,20 +156,30 @@ fn skip_blank(mut text: &str) -> &str {
     }
 }
 
-/// How many bytes a string or regular expression has that `text` begins with, its quotes included.
-fn quoted(text: &str, quote: char) -> usize {
+/// How many bytes a string or regular expression has that `text` begins with, its quotes included; 1 if it does not end,
+/// or has what may not be in it: the compiler refuses that.
+fn quoted(text: &str, quote: char, is_refused: impl Fn(char) -> bool) -> usize {
     let mut is_escaped = false;
     for (place, letter) in text.char_indices().skip(1) {
         match letter {
+            letter if is_refused(letter) => return 1,
             _ if is_escaped => is_escaped = false,
             '\\' => is_escaped = true,
             letter if letter == quote => return place + 1,
-            // Neither goes on in the next line.
-            '\n' => return place,
             _ => {}
         }
     }
-    text.len()
+    1
+}
+
+/// The same of a special token, such as `<|end|>`.
+fn special(text: &str) -> usize {
+    let ends = |letter: char| letter.is_whitespace() || matches!(letter, '<' | '>');
+    let rest = text.get(1..).unwrap_or_default();
+    match rest.find(ends) {
+        Some(end) if end > 0 && rest[end..].starts_with('>') => end + 2,
+        _ => 1,
+    }
 }
 
 #[cfg(test)]
@@ -194,6 +220,36 @@ mod tests {
         let complements = format!("A: {}\nstart: A", ["~/x/"; 12].join(" & "));
         assert_eq!(count(&complements), 12);
         assert_eq!(count("A: /a/ & /b/ & /c/\nstart: A | A | A | A | A"), 0);
+    }
+
+    #[test]
+    fn nothing_hides_an_intersection() {
+        let many = ["/.*a/"; 12].join(" & ");
+        for (hiding, count_at_least) in [
+            (format!("start: A\nA: /x\n\"/ & {many} & \"y\""), 12),
+            (format!("start: A\nA: <\"> & {many} & \"y\""), 12),
+            (format!("start: A\nA: \"a\nb & {many}\""), 12),
+            // Ten of four each, by names with a priority, with attributes, with a dash.
+            (
+                "start: B\nA.1: /a/ & /b/ & /c/ & /d/\nB.1: A & A & A".to_owned(),
+                12,
+            ),
+            (
+                "start: b\na[stop=\"x\"]: /a/ & /b/ & /c/ & /d/\nb[stop=\"x\"]: a & a & a"
+                    .to_owned(),
+                12,
+            ),
+            (
+                "start: B-1\nA-1: /a/ & /b/ & /c/ & /d/\nB-1: A-1 & A-1 & A-1".to_owned(),
+                12,
+            ),
+        ] {
+            assert!(count(&hiding) >= count_at_least, "{hiding}");
+        }
+        assert_eq!(
+            check("start: A\nA.1: /a/ & /b/\nlist[max_tokens=5]: A"),
+            Ok(())
+        );
     }
 
     #[test]

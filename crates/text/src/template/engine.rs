@@ -187,7 +187,6 @@ fn environment(limits: TemplateLimits) -> Environment<'static> {
     environment
 }
 
-/// Adds one template, or says why it cannot be used.
 /// How transformers reads templates.
 pub(super) fn syntax() -> SyntaxConfig {
     let syntax = SyntaxConfig::builder()
@@ -197,6 +196,7 @@ pub(super) fn syntax() -> SyntaxConfig {
     syntax.unwrap_or_default()
 }
 
+/// Adds one template, or says why it cannot be used.
 fn compile(environment: &mut Environment<'static>, name: &str, source: &str) -> Result<(), String> {
     if source.len() > SOURCE_LIMIT {
         return Err(format!(

@@ -90,8 +90,8 @@ class ReferenceExecutor:
             stopping = self._stopping
             if not stopping:
                 self._incoming.extend(ready)
-                self._arrivals.update((one.client_id, now_s) for one in requests)
-                self._preparation.put(waiting)
+                self._arrivals.update((one.client_id, now_s) for one in ready)
+                self._preparation.put(waiting, now_s)
                 self._work.notify()
         self._raise_failure()
         if stopping:
@@ -188,12 +188,14 @@ class ReferenceExecutor:
                 adapter = self._adapters.load(extras.lora)
         return Prepared(guide, adapter)
 
-    def _hand_over(self, request: Request, prepared: Prepared | None) -> None:
+    def _hand_over(self, request: Request, arrived_s: float, prepared: Prepared | None) -> None:
         """Gives the engine a request that was prepared; None: it was cancelled before."""
         with self._work:
             stopping = self._stopping
             if not stopping:
                 self._incoming.append(request)
+                # Waiting here is part of a request's time: its deadline runs.
+                self._arrivals[request.client_id] = arrived_s
                 stays = self._preparation.leave(request)
                 if prepared is None or not stays:
                     self._cancelled.append(request.client_id)

@@ -32,24 +32,25 @@ class Preparation:
     def __init__(
         self,
         prepare: Callable[[Request], Prepared],
-        hand_over: Callable[[Request, Prepared | None], None],
+        hand_over: Callable[[Request, float, Prepared | None], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._prepare, self._hand_over, self._fail = prepare, hand_over, fail
         self._changed = threading.Condition()
-        self._waiting: deque[Request] = deque()
+        #: Requests and when they arrived, on the caller's clock.
+        self._waiting: deque[tuple[Request, float]] = deque()
         #: Client ids of requests that wait or are being prepared, and those of them that were cancelled.
         self._present: set[int] = set()
         self._cancelled: set[int] = set()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def put(self, requests: Sequence[Request]) -> None:
-        """Takes requests."""
+    def put(self, requests: Sequence[Request], arrived_s: float) -> None:
+        """Takes requests that arrived together."""
         if not requests:
             return
         with self._changed:
-            self._waiting.extend(requests)
+            self._waiting.extend((one, arrived_s) for one in requests)
             self._present.update(one.client_id for one in requests)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="reference-preparation", daemon=True)
@@ -78,12 +79,13 @@ class Preparation:
 
     def _run(self) -> None:
         try:
-            while (request := self._next()) is not None:
-                self._hand_over(request, self._prepare_unless_cancelled(request))
+            while (one := self._next()) is not None:
+                request, arrived_s = one
+                self._hand_over(request, arrived_s, self._prepare_unless_cancelled(request))
         except BaseException as error:  # the worker must not wait for requests that nobody prepares
             self._fail(error)
 
-    def _next(self) -> Request | None:
+    def _next(self) -> tuple[Request, float] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopping)
             return self._waiting.popleft() if self._waiting else None
