@@ -36,6 +36,12 @@ impl Inline {
             .iter()
             .map(|(_, text)| source::adapt(text));
         let mut adapted = adapted.map(|text| plain::is_plain(&text));
+        // They come with the model, too, and are as much an input as the conversation.
+        let mut left = INLINE_BYTES;
+        let tokens = &sources.special_tokens;
+        if !tokens.values().all(|token| take(token, &mut left, 0)) {
+            return None;
+        }
         if sources.templates.is_empty() || !adapted.all(|is_plain| is_plain) {
             return None;
         }
@@ -149,6 +155,19 @@ mod tests {
         let many = vec![json!({"content": "x"}); 400];
         assert!(pairs.render(&input(Value::Array(many))).is_none());
         assert!(pairs.is_used(), "a short one may come next");
+    }
+
+    #[test]
+    fn special_tokens_are_as_small_as_a_conversation() {
+        for (bytes, is_inline) in [(10, true), (INLINE_BYTES, false)] {
+            let tokens = json!({"bos_token": "x".repeat(bytes)});
+            let sources = Sources {
+                templates: vec![("default".to_owned(), "{{ bos_token }}".to_owned())],
+                special_tokens: tokens.as_object().unwrap().clone(),
+                limits: TemplateLimits::default(),
+            };
+            assert_eq!(Inline::new(&sources).is_some(), is_inline);
+        }
     }
 
     #[test]
