@@ -2,8 +2,8 @@
 //! the bounds of one rendering and when a template is no longer rendered here.
 //!
 //! A helper costs a conversation two hand-overs and a thread that waits; a plain template takes some tens of
-//! microseconds. A rendering here ends after [`FUEL`] steps over values that the proof bounds, so in less than a
-//! second whatever the template, and one that takes [`SLOW`] is its last.
+//! microseconds. A rendering here ends after [`FUEL`] steps over values that the proof bounds, so within seconds
+//! whatever the template, and one that takes [`SLOW`] is its last.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::{INLINE_BYTES, Sources, TemplateError, TemplateInput, TemplateLimits, plain, source};
 
 /// Steps: those of a hundred messages. More are left to a helper.
-const FUEL: u64 = 20_000;
+pub(super) const FUEL: u64 = 20_000;
 /// Bytes of a rendered text: eight times the input, and as much of the template's own.
 const OUTPUT_BYTES: usize = 16 * INLINE_BYTES;
 /// Many times what an honest template takes on a busy machine.
