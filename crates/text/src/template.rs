@@ -9,7 +9,9 @@
 //! loop over messages, render small conversations in this process (`plain`, `inline`). Without a helper, e.g. in a
 //! test, all run in this process, under the engine's limits alone.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -65,6 +67,8 @@ const MESSAGE_LIMIT: usize = 1000;
 /// ```
 pub struct ChatTemplate {
     renderer: Renderer,
+    /// Every word of the sources.
+    words: OnceLock<HashSet<Box<str>>>,
     /// Whether the rendered text lacks the special tokens that a tokenizer adds to a text.
     lacks_special_tokens: bool,
 }
@@ -240,6 +244,7 @@ impl ChatTemplate {
         };
         Self {
             renderer,
+            words: OnceLock::new(),
             lacks_special_tokens: false,
         }
     }
@@ -265,11 +270,13 @@ impl ChatTemplate {
                 // Our own needs no process around it.
                 Self {
                     renderer: Renderer::Engine(Box::new(Engine::new(sources))),
+                    words: OnceLock::new(),
                     lacks_special_tokens: true,
                 }
             }
             TemplateSource::History(text) => Self {
                 renderer: Renderer::History(Box::new(History::new(text, limits)?)),
+                words: OnceLock::new(),
                 lacks_special_tokens: true,
             },
         })
@@ -329,16 +336,16 @@ impl ChatTemplate {
 
     /// Whether any of the model's templates names this variable. A template that does not cannot show it.
     pub fn names(&self, variable: &str) -> bool {
-        let is_part = |byte: Option<&u8>| {
-            byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
-        };
-        self.sources().templates.iter().any(|(_, source)| {
-            source.match_indices(variable).any(|(start, word)| {
-                let bytes = source.as_bytes();
-                let before = start.checked_sub(1).and_then(|before| bytes.get(before));
-                !is_part(before) && !is_part(bytes.get(start + word.len()))
-            })
-        })
+        let words = self.words.get_or_init(|| {
+            let sources = self.sources().templates.iter();
+            let is_apart = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+            let words = sources.flat_map(|(_, source)| source.split(is_apart));
+            words
+                .filter(|word| !word.is_empty())
+                .map(Box::from)
+                .collect()
+        });
+        words.contains(variable)
     }
 }
 

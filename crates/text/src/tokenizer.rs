@@ -11,15 +11,18 @@ use crate::error::TextError;
 mod bound;
 pub(crate) mod decoder;
 pub(crate) mod pieces;
+mod segments;
 
 use decoder::DecoderParts;
 use pieces::{Piece, Pieces};
+use segments::Segments;
 
 /// A tokenizer, loaded from `tokenizer.json`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     decoder: DecoderParts,
     pieces: Pieces,
+    segments: Option<Segments>,
     vocab_size: usize,
     /// See [`bound`].
     most_bytes_per_token: Option<usize>,
@@ -70,10 +73,12 @@ impl Tokenizer {
         let pieces = Pieces::build(&inner, &mut parts)?;
         let vocab_size = inner.get_vocab_size(true);
         let most_bytes_per_token = bound::most_bytes_per_token(&inner, &pieces);
+        let segments = Segments::of(&inner);
         Ok(Self {
             inner,
             decoder: parts,
             pieces,
+            segments,
             vocab_size,
             most_bytes_per_token,
         })
@@ -87,9 +92,14 @@ impl Tokenizer {
     ///
     /// [`TextError::Encode`], e.g. a character outside a vocabulary that has no unknown token.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
-        let encoding = total(|| self.inner.encode_fast(text, add_special_tokens))
-            .map_err(|reason| TextError::Encode { reason })?;
-        Ok(encoding.get_ids().to_vec())
+        let ids = total(|| match &self.segments {
+            Some(segments) if !add_special_tokens => segments.encode(&self.inner, text),
+            _ => {
+                let encoding = self.inner.encode_fast(text, add_special_tokens)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+        });
+        ids.map_err(|reason| TextError::Encode { reason })
     }
 
     /// How many tokens a text of so many bytes has at least, without looking at it; 0 where the
