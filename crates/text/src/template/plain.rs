@@ -66,6 +66,12 @@ mod tests {
     }
 
     #[test]
+    fn the_embedded_model_s_template_is_plain() {
+        let source = include_str!("../../../../python/inflight/demo/chat_template.jinja");
+        assert!(plain(source));
+    }
+
+    #[test]
     fn what_grows_by_a_part_of_each_item_is_plain() {
         for source in [
             "{% set ns = namespace(x='a') %}{% for m in messages %}{% set ns.x = ns.x + m.content %}{% endfor %}{{ ns.x }}",
