@@ -14,7 +14,7 @@ import hashlib
 import heapq
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,7 +156,7 @@ class ReuseIndex:
     )
     _expiring: list[tuple[float, int]] = field(default_factory=list)
     _now_s: float = 0.0
-    _events: deque[dict[str, Any]] = field(default_factory=deque)
+    _events: deque[tuple[int, Callable[[], dict[str, Any]]]] = field(default_factory=deque)
     _event_id: int = 0
 
     @property
@@ -208,18 +208,8 @@ class ReuseIndex:
         self._by_hash[content_hash] = block
         self._beginnings.setdefault((parent, content.tokens[0]), {})[block] = None
         self.retain(block, retention)
-        self._note(
-            "stored",
-            parent_hash=_short(parent),
-            blocks=[
-                {
-                    "block_hash": _short(content_hash),
-                    "tokens": [token & _TOKEN for token in content.tokens],
-                    "cache_level": 0,
-                    "priority": content.priority,
-                }
-            ],
-        )
+        priority = content.priority
+        self._note(lambda: _stored(content, priority))
         return True
 
     def retain(self, block: int, retention: Retention) -> None:
@@ -270,11 +260,7 @@ class ReuseIndex:
         if content.expires_s is not None:
             heapq.heappush(self._expiring, (content.expires_s, target))
         old, new = self._level(block), self._level(target)
-        self._note(
-            "updated",
-            block_hash=_short(content.hash),
-            cache_level={"type": "event_diff", "old_value": old, "new_value": new},
-        )
+        self._note(lambda: _moved(content, old, new))
 
     def _level(self, block: int) -> int:
         return int(block >= self.first_host_block)
@@ -287,21 +273,42 @@ class ReuseIndex:
         del self._beginnings[beginning][block]
         if not self._beginnings[beginning]:
             del self._beginnings[beginning]
-        self._note("removed", block_hashes=[_short(content.hash)])
+        self._note(lambda: _removed(content))
 
     def take_events(self) -> list[dict[str, Any]]:
         """Events since the last call, oldest first, at most ``event_buffer_max_size``."""
         taken = []
         while self._events:  # one by one, since another thread may ask
-            taken.append(self._events.popleft())
+            number, describe = self._events.popleft()
+            taken.append({"event_id": number, "data": describe()})
         return taken
 
-    def _note(self, kind: str, **data: Any) -> None:
+    def _note(self, describe: Callable[[], dict[str, Any]]) -> None:
+        """Keeps an event, which is written out when somebody asks: streams wait for who stores."""
         self._event_id += 1
         if self.event_buffer_max_size:
             if len(self._events) == self.event_buffer_max_size:
                 self._events.popleft()
-            self._events.append({"event_id": self._event_id, "data": {"type": kind, **data}})
+            self._events.append((self._event_id, describe))
+
+
+def _stored(content: Content, priority: int) -> dict[str, Any]:
+    block = {
+        "block_hash": _short(content.hash),
+        "tokens": [token & _TOKEN for token in content.tokens],
+        "cache_level": 0,
+        "priority": priority,
+    }
+    return {"type": "stored", "parent_hash": _short(content.parent), "blocks": [block]}
+
+
+def _moved(content: Content, old: int, new: int) -> dict[str, Any]:
+    level = {"type": "event_diff", "old_value": old, "new_value": new}
+    return {"type": "updated", "block_hash": _short(content.hash), "cache_level": level}
+
+
+def _removed(content: Content) -> dict[str, Any]:
+    return {"type": "removed", "block_hashes": [_short(content.hash)]}
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
