@@ -16,7 +16,7 @@ Top = tuple[int, Sequence[int], Sequence[float]]
 
 
 class Packed(Protocol):
-    """An `array.array` or a NumPy array of float32 or int32."""
+    """An `array.array` or a NumPy array."""
 
     def tobytes(self) -> bytes: ...
 
@@ -86,6 +86,16 @@ class Columns:
             self._top_ids.extend(top[1])
             self._top_values.extend(top[2])
         return row
+
+    def add_tokens(self, client_ids: Packed, sequences: Packed, tokens: Packed) -> None:
+        """Adds rows of one token each that end nothing: columns of uint64, int32 and int32."""
+        first = len(self._tokens)
+        self._client_ids.frombytes(client_ids.tobytes())
+        self._sequences.frombytes(sequences.tobytes())
+        self._tokens.frombytes(tokens.tobytes())
+        self._offsets.extend(range(first + 1, len(self._tokens) + 1))
+        self._reasons.extend(bytes(len(self._tokens) - first))
+        self._finals.extend(bytes(len(self._tokens) - first))
 
     def fail(self, client_id: int, code: StatusCode, text: str) -> None:
         """Adds the errored, final row of a request."""

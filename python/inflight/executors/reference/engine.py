@@ -25,13 +25,14 @@ from .beams import BeamSearch
 from .cache import BlockPool
 from .drafts import Drafts, LookupConfig
 from .guides import Guide, unavailable
+from .lanes import LaneRows
 from .log_probs import chosen_and_best
 from .lora import Adapter
 from .metrics import SequenceMetrics
 from .planner import Planner
 from .pooling import Pool
 from .refusal import Refused
-from .rows import PromptRecord, Row, TokenRecord
+from .rows import PromptRecord, Row, TokenRecord, TokenRows
 from .runner import Outcome, Pending, Runner, Work
 from .sampler import SamplerState
 from .scheduler import Limits
@@ -50,7 +51,7 @@ def _no_clock() -> float:
 class Iteration:
     """What one step did, for the statistics; counts are of sequences, as TensorRT-LLM's are."""
 
-    rows: list[Row] = field(default_factory=list)
+    output: list[Row | TokenRows] = field(default_factory=list)
     admitted: int = 0
     completed: int = 0
     context_requests: int = 0
@@ -70,6 +71,12 @@ class Iteration:
     now_s: float = 0.0
     #: That clock, for the times of tokens.
     clock: Callable[[], float] = _no_clock
+
+    @property
+    def rows(self) -> list[Row]:
+        """The output row by row."""
+        parts = [[part] if isinstance(part, Row) else part.rows() for part in self.output]
+        return list(itertools.chain.from_iterable(parts))
 
 
 class Proposer(Protocol):
@@ -105,7 +112,7 @@ class Engine:
         self._requests: dict[int, RequestState] = {}
         self._planner = Planner(pool, limits)
         # Launched and not collected, oldest first; never more than the runner's depth.
-        self._in_flight: deque[tuple[Work, Pending]] = deque()
+        self._in_flight: deque[tuple[Work, LaneRows, Pending]] = deque()
         #: Those that need their history, or did when they came: most do not, and are not asked again.
         self._attentive: dict[int, SequenceState] = {}
         self._keys = itertools.count()
@@ -144,7 +151,8 @@ class Engine:
                 client_id = request.client_id
                 self._add(request, guides.get(client_id), arrived_s, loaded.get(client_id))
             except Refused as refusal:
-                iteration.rows.append(Row(request.client_id, final=True, error=(refusal.code, refusal.text)))
+                error = refusal.code, refusal.text
+                iteration.output.append(Row(request.client_id, final=True, error=error))
 
     def cancel(self, client_ids: Iterable[int], iteration: Iteration) -> None:
         """Ends requests now; ids that are unknown or finished are ignored."""
@@ -163,36 +171,58 @@ class Engine:
         """Plans and launches one iteration, then collects the oldest in flight and reports it.
 
         With a runner of depth 2 that is the one before, so that this planning cost the device no time.
+        Where a token cannot be chosen before the last ones are known, the model computes while they are
+        collected, and the choice comes after.
         """
-        active = self._planner.active
-        if any(one.key in active and one.needs_history for one in self._attentive.values()):
-            while self._in_flight:
-                self._collect(iteration)
-        work = self._plan(iteration)
-        if work is not None:
-            self._in_flight.append((work, self._runner.launch(work)))
-        if self._in_flight and (work is None or len(self._in_flight) >= self._runner.depth):
+        branches, late = self._look_at_attentive()
+        if branches:
+            self._collect_all(iteration)
+        launched = self._plan(iteration, late)
+        if launched is not None:
+            work, rows = launched
+            pending = self._runner.launch(work)
+            if work.late:
+                self._collect_all(iteration)
+                self._runner.choose(pending)
+            self._in_flight.append((work, rows, pending))
+        if self._in_flight and (launched is None or len(self._in_flight) >= self._runner.depth):
             self._collect(iteration)
 
-    def _plan(self, iteration: Iteration) -> Work | None:
+    def _look_at_attentive(self) -> tuple[bool, bool]:
+        """Whether a sequence in flight cannot be planned before its last tokens are known, and whether one's
+        token cannot be chosen before. Forgets those that need nothing more."""
+        late, through = False, []
+        for key, one in self._attentive.items():
+            if key not in self._planner.active:
+                continue
+            if one.chooses_on_the_host:
+                return True, False
+            # One is enough to know; most that come here stay as they are until their end.
+            late = late or one.needs_history
+            if not late:
+                through.append(key)
+        for key in through:
+            del self._attentive[key]
+        return False, late
+
+    def _plan(self, iteration: Iteration, late: bool) -> tuple[Work, LaneRows] | None:
         """Chooses who runs next and notes it as done; None when nobody can run."""
         self.pool.refresh(iteration.now_s)
         plan = self._planner.plan()
         if plan.schedule.paused and self._in_flight:
             # Who pauses must know all its tokens; with them some may end, and free what was missing.
-            while self._in_flight:
-                self._collect(iteration)
+            self._collect_all(iteration)
             plan = self._planner.plan()
-        work = self._planner.carry_out(plan)
+        work = self._planner.carry_out(plan, late=late)
         schedule = plan.schedule
         for key in schedule.admitted:
             self._note_admitted(self._planner.active[key], iteration)
         iteration.admitted = len(schedule.admitted)
         iteration.paused = len(schedule.paused)
         iteration.context_requests = len(schedule.context)
-        iteration.generation_requests = len(schedule.generation)
+        iteration.generation_requests = plan.steady.running + len(schedule.generation)
         iteration.context_tokens = sum(tokens for _, tokens in schedule.context)
-        return work
+        return None if work is None else (work, plan.rows)
 
     def _note_admitted(self, sequence: SequenceState, iteration: Iteration) -> None:
         iteration.queue_latency_s += iteration.now_s - sequence.owner.arrived_s
@@ -200,12 +230,26 @@ class Engine:
         if metrics is not None and metrics.first_scheduled_s is None:
             metrics.first_scheduled_s = iteration.now_s
 
+    def _collect_all(self, iteration: Iteration) -> None:
+        while self._in_flight:
+            self._collect(iteration)
+
     def _collect(self, iteration: Iteration) -> None:
         """Waits for the oldest iteration in flight and takes what it gave."""
-        work, pending = self._in_flight.popleft()
+        work, rows, pending = self._in_flight.popleft()
         outcome = self._runner.collect(pending)
         self._take_prompts(work, outcome)
-        for row, (sequence, token) in enumerate(zip(work.choosing(), outcome.tokens, strict=True)):
+        choosing, first = work.choosing(), len(rows.sequences)
+        looked_at: Iterable[int] = range(len(choosing))
+        if first:
+            taken = self._planner.lanes.take(rows, outcome.tokens[:first])
+            iteration.generated_tokens += taken.count
+            iteration.decoded_requests += taken.count
+            if len(taken.rows.tokens):
+                iteration.output.append(taken.rows)
+            looked_at = [*taken.odd, *range(first, len(choosing))]
+        for row in looked_at:
+            sequence, token = choosing[row], int(outcome.tokens[row])
             if sequence.ended:
                 continue  # it ended, or was cancelled, while this row was in flight
             told = outcome.told.get(row)
@@ -336,7 +380,7 @@ class Engine:
             if sequence.record is not None:
                 sequence.record.log_probs = beam.log_probs
             if index < len(answers) - 1:
-                iteration.rows.append(sequence.tell(beam.reason))
+                iteration.output.append(sequence.tell(beam.reason))
             else:
                 self._finish(sequence, beam.reason, iteration)
 
@@ -442,6 +486,7 @@ class Engine:
                 # A grammar ends with the tokenizer's end, whatever the request calls one.
                 end_id = token
         sequence.sampler.observe(token)
+        self._planner.lanes.knows(sequence, token)
         reason = stop.finish_reason(
             sequence.sampler.generated,
             request.stop_words,
@@ -456,7 +501,7 @@ class Engine:
         if reason != FinishReason.NOT_FINISHED:
             self._finish(sequence, reason, iteration)
         elif request.streaming:
-            iteration.rows.append(sequence.tell(reason))
+            iteration.output.append(sequence.tell(reason))
 
     def _fail(self, sequence: SequenceState, problem: str, iteration: Iteration) -> None:
         """Ends a request whose guide cannot go on, with all its sequences."""
@@ -471,9 +516,8 @@ class Engine:
             f"the answer cannot go on within its guide after {len(sequence.sampler.generated)} tokens: "
             f"{problem}; use a simpler guide, or ask for less beside it"
         )
-        iteration.rows.append(
-            Row(owner.request.client_id, final=True, error=(StatusCode.INVALID_ARGUMENT, text))
-        )
+        error = StatusCode.INVALID_ARGUMENT, text
+        iteration.output.append(Row(owner.request.client_id, final=True, error=error))
 
     def _finish(self, sequence: SequenceState, reason: FinishReason, iteration: Iteration) -> None:
         """Reports a sequence's last row and frees all that it held."""
@@ -484,7 +528,7 @@ class Engine:
         owner.unfinished.remove(sequence)
         row = sequence.tell(reason)
         row.final = not owner.unfinished
-        iteration.rows.append(row)
+        iteration.output.append(row)
         iteration.completed += 1
         self._planner.remove(sequence)
         self._attentive.pop(sequence.key, None)

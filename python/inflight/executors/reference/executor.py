@@ -30,7 +30,7 @@ from .guides import Guide, Guides
 from .parallel.team import Leader, RanksLost
 from .preparation import Preparation, Prepared
 from .refusal import Refused
-from .rows import Row, pack
+from .rows import Row, TokenRows, pack
 from .statistics import Memory, Statistics
 
 _T = TypeVar("_T")
@@ -70,7 +70,7 @@ class ReferenceExecutor:
         self._cancelled: list[int] = []
         self._stopping = False
         self._ready = threading.Condition()
-        self._rows: list[Row] = []
+        self._rows: list[Row | TokenRows] = []
         self._failure: BaseException | None = None
         self._ended = False
         self._preparation = Preparation(self._prepare, self._hand_over, self._fail)
@@ -296,14 +296,14 @@ class ReferenceExecutor:
             self._engine.cancel_all(iteration)
         else:
             self._engine.step(iteration)
-        self._publish(iteration.rows, iteration)
+        self._publish(iteration.output, iteration)
         return not stopping
 
-    def _publish(self, rows: list[Row], iteration: Iteration | None = None) -> None:
+    def _publish(self, rows: Sequence[Row | TokenRows], iteration: Iteration | None = None) -> None:
         with self._ready:
             if iteration is not None:
                 seconds = time.perf_counter() - iteration.now_s
-                iteration.rows = []
+                iteration.output = []
                 engine = self._engine
                 self._statistics.record(
                     iteration, time.time(), seconds, engine.num_active, engine.num_waiting

@@ -7,6 +7,7 @@ queues, ends of sequences or responses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -70,6 +71,15 @@ class LedSteps(NumpySteps):
         return super().logits(hidden)
 
 
+@dataclass(slots=True)
+class _Launched:
+    """What an iteration gives, and the rows whose tokens are to be chosen or were."""
+
+    outcome: Outcome
+    choosing: Sequence[SequenceState]
+    logits: Float32
+
+
 class NumpyRunner:
     """Implements `runner.Runner`. ``depth`` 2 is for tests: planning as for a device."""
 
@@ -86,6 +96,22 @@ class NumpyRunner:
         self._last_tokens: Sequence[int] = ()
 
     def launch(self, work: Work) -> Pending:
+        launched = self._compute(work)
+        if not work.late:
+            self.choose(launched)
+        return launched
+
+    def choose(self, pending: Pending) -> None:
+        launched = cast(_Launched, pending)
+        choosing, logits, outcome = launched.choosing, launched.logits, launched.outcome
+        if choosing:
+            tokens = sample(logits, [one.sampler for one in choosing])
+            kept = {row: logits[row] for row, one in enumerate(choosing) if one.keeps_logits}
+            told = _tell(choosing, logits, tokens)
+            launched.outcome = replace(outcome, tokens=tokens, told=told, logits=kept)
+        self._last_tokens = launched.outcome.tokens
+
+    def _compute(self, work: Work) -> _Launched:
         for copy in work.copies:
             self._steps.copy(*copy)
         # Branches of one token are rows like those of generation; longer ones are like chunks of a prompt.
@@ -94,12 +120,14 @@ class NumpyRunner:
         batch = build_batch(
             [
                 Span(
-                    [one.sampler.generated[-1] if source == KNOWN else self._last_tokens[source]],
+                    [token if source == KNOWN else self._last_tokens[source]],
                     position,
                     one.blocks,
                     one.owner.adapter,
                 )
-                for one, position, source in zip(work.generation, work.positions, work.sources, strict=True)
+                for one, (token, source, position, *_) in zip(
+                    work.generation, work.inputs.T.tolist(), strict=True
+                )
             ]
             + [_probe_span(probe) for probe in single],
             [_chunk_span(chunk) for chunk in work.chunks] + [_probe_span(probe) for probe in longer],
@@ -141,16 +169,8 @@ class NumpyRunner:
         hidden = self._steps.forward(batch, rows)
         told_rows = len(choosing_rows) + len(prompt_rows)
         prompts = self._tell_prompts(work.chunks, hidden[len(choosing_rows) : told_rows])
-        tokens: list[int] = []
-        told: dict[int, Told] = {}
-        kept: dict[int, Float32] = {}
-        if choosing_rows:
-            choosing = work.choosing()
-            logits = self._steps.logits(hidden[: len(choosing_rows)])
-            tokens = sample(logits, [one.sampler for one in choosing])
-            told = _tell(choosing, logits, tokens)
-            kept = {row: logits[row] for row, one in enumerate(choosing) if one.keeps_logits}
-        self._last_tokens = tokens
+        choosing = work.choosing()
+        logits = self._steps.logits(hidden[: len(choosing)]) if choosing else hidden[:0]
         given: list[Float32] = []
         offset = told_rows
         for part in wanted:
@@ -162,10 +182,13 @@ class NumpyRunner:
             offset += len(part)
         places = [place for place, chunk in enumerate(work.chunks) if chunk.logit_rows]
         chunk_logits = dict(zip(places, given, strict=False))
-        return Outcome(tokens, told, prompts, kept, chunk_logits, given[len(places) :], states)
+        outcome = Outcome(
+            prompts=prompts, chunk_logits=chunk_logits, probe_logits=given[len(places) :], hidden=states
+        )
+        return _Launched(outcome, choosing, logits)
 
     def collect(self, pending: Pending) -> Outcome:
-        return cast(Outcome, pending)
+        return cast(_Launched, pending).outcome
 
     def _tell_prompts(self, chunks: Sequence[Chunk], hidden: Float32) -> dict[int, Told]:
         """The log probabilities of the prompt tokens that the rows of ``hidden`` tell of, chunk by chunk."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from . import reuse, scheduler
+import numpy as np
+
+from . import lanes, reuse, scheduler
 from .cache import GONE, BlockPool, BlockTable, blocks_for
+from .lanes import NO_LANE_ROWS, LaneRows, Lanes
 from .queue import WaitingQueue
 from .reuse import NO_MATCH
 from .runner import KNOWN, Chunk, Probe, Work
@@ -19,9 +22,12 @@ from .sequence import SequenceState
 
 @dataclass(slots=True)
 class Plan:
-    """A schedule, and the waiting sequences that it looked at, by key."""
+    """A schedule, the sequences that run beside it, and the waiting ones that it looked at, by key."""
 
     schedule: scheduler.Schedule
+    steady: scheduler.Steady = field(default_factory=scheduler.Steady)
+    #: The first generation rows, once it is carried out.
+    rows: LaneRows = NO_LANE_ROWS
     candidates: dict[int, SequenceState] = field(default_factory=dict)
 
 
@@ -34,6 +40,9 @@ class Planner:
         self.waiting = WaitingQueue()
         #: In order of admission; a dictionary, so that a cancel finds its sequences at once.
         self.active: dict[int, SequenceState] = {}
+        #: Of these, those that take one token an iteration, and all others.
+        self.lanes = Lanes(limits.max_batch_size, pool)
+        self._others: dict[int, SequenceState] = {}
         self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
 
     def push(self, sequence: SequenceState) -> None:
@@ -44,7 +53,7 @@ class Planner:
     def remove(self, sequence: SequenceState) -> None:
         """Takes out a sequence that has ended."""
         self.waiting.remove(sequence)
-        self.active.pop(sequence.key, None)
+        self._take_out(sequence)
         self._give_back(sequence)
 
     def plan(self) -> Plan:
@@ -52,30 +61,35 @@ class Planner:
         if self.pool.window is not None:
             active = [self._windowed_demand(one) for one in self.active.values()]
         else:
-            active = [
-                self._plain_demand(one) if one.drafts is None and one.beams is None else self._demand(one)
-                for one in self.active.values()
-            ]
+            self._fill_lanes()
+            active = [self._demand(one) for one in self._others.values()]
+        steady = self.lanes.demand()
         may_pause = self.limits.policy is scheduler.CapacitySchedulerPolicy.MAX_UTILIZATION
-        if may_pause and sum(one.blocks_next for one in active) > self.pool.available:
-            # Somebody will have to go: only then it matters what each shares.
+        needed = steady.blocks_next + sum(one.blocks_next for one in active)
+        if may_pause and needed > self.pool.available:
+            # Somebody will have to go: only then it matters who came last, and what each shares.
+            self.lanes.clear()
+            self._others = dict(self.active)
+            steady = scheduler.Steady()
+            if self.pool.window is None:
+                active = [self._demand(one) for one in self.active.values()]
             for demand in active:
                 demand.blocks_held = sum(
                     self.pool.owned(table) for table in self.active[demand.key].all_tables
                 )
         looked_at: dict[int, SequenceState] = {}
-        return Plan(
-            scheduler.schedule(self._candidates(looked_at), active, self.pool.available, self.limits),
-            looked_at,
-        )
+        candidates = self._candidates(looked_at)
+        available = self.pool.available
+        schedule = scheduler.schedule(candidates, active, available, self.limits, steady)
+        return Plan(schedule, steady, candidates=looked_at)
 
-    def carry_out(self, plan: Plan) -> Work | None:
-        """Pauses, admits and takes blocks as planned; None when nobody runs."""
+    def carry_out(self, plan: Plan, *, late: bool = False) -> Work | None:
+        """Pauses, admits and takes blocks as planned; None when nobody runs. ``late`` is `Work.late`."""
         schedule = plan.schedule
         for key in schedule.paused:
             self._pause(self.active[key])
         self._admit([plan.candidates[key] for key in schedule.admitted])
-        if not schedule.generation and not schedule.context:
+        if not schedule.generation and not schedule.context and not plan.steady.running:
             return None
         granted = dict(schedule.drafts)
         generating: list[SequenceState] = []
@@ -88,33 +102,49 @@ class Planner:
                 probes.append(self._probe_drafts(one, granted.get(key, 0)))
             else:
                 generating.append(one)
-        positions = [one.position for one in generating]
-        sources = [KNOWN if one.launched == len(one.sampler.generated) else one.row for one in generating]
-        size = self.pool.tokens_per_block
-        for sequence, position in zip(generating, positions, strict=True):
-            if sequence.table is not None and position >= len(sequence.table.blocks) * size:
-                self.pool.grow(sequence.table, position + 1)
+        rows = self.lanes.advance() if plan.steady.running else NO_LANE_ROWS
+        first = len(rows.sequences)
+        inputs = rows.inputs
+        if generating:
+            inputs = np.concatenate([inputs, np.array([self._inputs(one) for one in generating]).T], axis=1)
         chunks = [self._chunk(self.active[key], tokens) for key, tokens in schedule.context]
-        work = Work(generating, positions, sources, chunks, self.pool.take_copies(), probes)
-        for row, sequence in enumerate(work.choosing()):
+        work = Work(
+            [*rows.sequences, *generating],
+            inputs.astype(np.int32, copy=False),
+            [*rows.special, *range(first, first + len(generating))],
+            chunks,
+            self.pool.take_copies(),
+            probes,
+            late,
+        )
+        plan.rows = rows
+        for row, sequence in enumerate(work.choosing()[first:], first):
             sequence.row = row
             sequence.launched += 1
         return work
 
+    def _inputs(self, one: SequenceState) -> tuple[int, int, int, int, int]:
+        """Of a generation row, as a column of `Work.inputs`, with the block that it needs."""
+        position, generated = one.position, one.sampler.generated
+        if one.table is None:
+            raise RuntimeError("a sequence without blocks was scheduled")
+        self.pool.grow(one.table, position + 1)
+        source = KNOWN if one.launched == len(generated) else one.row
+        block = one.table.blocks[position // self.pool.tokens_per_block]
+        return generated[-1] if source == KNOWN else 0, source, position, one.slot, block
+
+    def _fill_lanes(self) -> None:
+        """Moves to the lanes whoever takes one token an iteration from now on."""
+        joining = [one for one in self._others.values() if lanes.fits(one)]
+        if joining:
+            self.lanes.join(joining)
+            for one in joining:
+                del self._others[one.key]
+
     # What the scheduler sees.
 
-    def _plain_demand(self, one: SequenceState) -> scheduler.Active:
-        """Of a sequence that takes a token at a time: nearly all do, and all are asked at every iteration."""
-        admitted, held = one.owner.admitted, len(one.blocks)
-        left = len(one.context) - one.context_done
-        ending = left == 0 and one.launched >= admitted.max_tokens
-        full = len(one.prompt) + one.launched > held * self.pool.tokens_per_block
-        return scheduler.Active(
-            one.key, left, admitted.blocks - held, int(full and not ending), 0, 1, 0, ending
-        )
-
     def _demand(self, one: SequenceState) -> scheduler.Active:
-        """Of a sequence with beams or draft tokens."""
+        """Of a sequence that is not in the lanes."""
         size = self.pool.tokens_per_block
         demand = scheduler.Active(one.key, one.context_left, ending=one.ending)
         if one.beams is not None and not one.context_left:
@@ -153,7 +183,7 @@ class Planner:
             if computing is None:
                 computing = {
                     content
-                    for other in self.active.values()
+                    for other in self._others.values()
                     if other.context_left
                     for content in other.hashes[other.context_done // size :]
                 }
@@ -197,13 +227,19 @@ class Planner:
             if not sequence.paused:
                 sequence.cached_tokens = sequence.context_done
             sequence.paused = False
-            self.active[sequence.key] = sequence
+            self.active[sequence.key] = self._others[sequence.key] = sequence
+
+    def _take_out(self, sequence: SequenceState) -> None:
+        """Of the sequences in flight, if it is there."""
+        if self.active.pop(sequence.key, None) is not None:
+            self.lanes.leave(sequence)
+            self._others.pop(sequence.key, None)
 
     def _pause(self, sequence: SequenceState) -> None:
         """Takes a sequence's blocks; it waits to compute prompt and output again, or what was evicted of
         them meanwhile."""
+        self._take_out(sequence)
         self._give_back(sequence)
-        del self.active[sequence.key]
         sequence.paused = True
         sequence.context = sequence.known
         sequence.context_done = 0

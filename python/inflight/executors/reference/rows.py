@@ -78,10 +78,27 @@ class Row:
     metrics: Sequence[NamedTensor] = ()
 
 
-def pack(rows: Sequence[Row]) -> ResponseBatch:
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """Rows of one token each and nothing else, of sequences that go on: a column for each field."""
+
+    client_ids: npt.NDArray[np.uint64]
+    sequence_indices: Int32
+    tokens: Int32
+
+    def rows(self) -> list[Row]:
+        """The same, one by one."""
+        columns = (self.client_ids.tolist(), self.sequence_indices.tolist(), self.tokens.tolist())
+        return [Row(client_id, index, [token]) for client_id, index, token in zip(*columns, strict=True)]
+
+
+def pack(rows: Sequence[Row | TokenRows]) -> ResponseBatch:
     """The rows as columns; no rows give the empty batch."""
     columns = Columns()
     for row in rows:
+        if isinstance(row, TokenRows):
+            columns.add_tokens(row.client_ids, row.sequence_indices, row.tokens)
+            continue
         record, tokens = row.record, row.tokens
         told = record if record is not None and tokens else None
         number = columns.add(

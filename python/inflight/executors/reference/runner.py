@@ -8,6 +8,7 @@ Launching and collecting are apart, so that the engine can plan an iteration whi
 
     launch(i + 1)     tokens that iteration i still chooses are named by their row, not by their id
     collect(i)        waits; a sequence that turns out to have ended has one row in i + 1, which is dropped
+    choose(i + 1)     only where some token needs those before it: of a guide, with penalties
 
 A runner keeps the order of launches, on the device too: blocks and slots that were given back may be in
 use by the latest launch, and the next one may write them.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,13 @@ import numpy.typing as npt
 from .options import Sizes
 from .sequence import SequenceState
 
-#: In `Work.sources`: the host knows the token, ``sampler.generated[-1]``.
+#: The rows of `Work.inputs`.
+INPUTS = 5
+
+#: In `Work.sources`: the host knows the token.
 KNOWN = -1
+
+Int32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +85,32 @@ class Work:
     """
 
     #: One new token each.
-    generation: Sequence[SequenceState] = ()
-    #: The position of each generation row's input token.
-    positions: Sequence[int] = ()
-    #: Where each generation row's input token comes from: a choosing row of the work launched before this
-    #: one, or `KNOWN`.
-    sources: Sequence[int] = ()
+    generation: Sequence[SequenceState]
+    #: A column for each generation row ``[5, rows]``: its input token where the host knows it; where that
+    #: comes from, a choosing row of the work launched before this one or `KNOWN`; its position; the
+    #: sequence's slot; and the block that it goes to.
+    inputs: Int32
+    #: Generation rows that ask for more than their most likely token: one that is drawn, whose logits are
+    #: edited, of which more is told than its id, or that an adapter computes.
+    special: Sequence[int] = ()
     chunks: Sequence[Chunk] = ()
     #: Blocks whose first tokens are another's: (from, to, tokens). Done before anything is computed, in
     #: order.
     copies: Sequence[tuple[int, int, int]] = ()
     #: Branches of sequences that choose on the host.
     probes: Sequence[Probe] = ()
+    #: Whether some token cannot be chosen before those of the work before are known: `Runner.choose` does.
+    late: bool = False
+
+    @property
+    def positions(self) -> list[int]:
+        """Of the generation rows."""
+        return cast(list[int], self.inputs[2].tolist())
+
+    @property
+    def sources(self) -> list[int]:
+        """Of the generation rows' input tokens."""
+        return cast(list[int], self.inputs[1].tolist())
 
     def choosing(self) -> list[SequenceState]:
         """The sequences that get a token, in order of their rows."""
@@ -110,7 +130,7 @@ class Told:
 class Outcome:
     """What an iteration gave."""
 
-    #: One for each choosing row.
+    #: One for each choosing row: a list or an array.
     tokens: Sequence[int] = ()
     #: By choosing row, for the sequences that keep a record: one token's log probabilities.
     told: dict[int, Told] = field(default_factory=dict)
@@ -139,9 +159,12 @@ class Runner(Protocol):
     def launch(self, work: Work) -> Pending:
         """Starts an iteration; everything in ``work`` is read before the call returns.
 
-        Where a sequence's sampler needs the tokens before this one (`SamplerState.needs_history`), the
-        engine has collected them all.
+        The tokens of work that is `Work.late` are left to `choose`. Of the others, no sampler needs the
+        tokens before (`SamplerState.needs_history`).
         """
+
+    def choose(self, pending: Pending) -> None:
+        """Chooses the tokens of the latest launched, late work: all before it is collected."""
 
     def collect(self, pending: Pending) -> Outcome:
         """Waits for the oldest iteration that is not collected yet."""

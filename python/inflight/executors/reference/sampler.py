@@ -73,6 +73,17 @@ class SamplerState:
         """Whether the next token cannot be sampled before the last one is known to the host."""
         return self.edits or self.parameters.top_p_decay != 1.0
 
+    @property
+    def notes_tokens(self) -> bool:
+        """Whether `observe` does more than to keep the token."""
+        parameters = self.parameters
+        return (
+            self._counts is not None
+            or self.guide is not None
+            or parameters.no_repeat_ngram_size > 0
+            or parameters.top_p_decay != 1.0
+        )
+
     def observe(self, token: int) -> None:
         """Takes the chosen token into account."""
         self.generated.append(token)

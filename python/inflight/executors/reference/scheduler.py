@@ -76,6 +76,19 @@ class Active:
 
 
 @dataclass(frozen=True, slots=True)
+class Steady:
+    """Sequences in flight that take one token an iteration, all together; they are not among the `Active`.
+    Never more than have the blocks of their next step."""
+
+    count: int = 0
+    #: Those that run now; the others are `Active.ending`.
+    running: int = 0
+    #: Sums of what `Active` says of one.
+    blocks_left: int = 0
+    blocks_next: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """What the next iteration runs. Every admitted sequence is also in ``context``."""
 
@@ -89,8 +102,15 @@ class Schedule:
     drafts: tuple[tuple[int, int], ...] = ()
 
 
+_NOBODY = Steady()
+
+
 def schedule(
-    waiting: Iterable[Waiting], active: Sequence[Active], free_blocks: int, limits: Limits
+    waiting: Iterable[Waiting],
+    active: Sequence[Active],
+    free_blocks: int,
+    limits: Limits,
+    steady: Steady = _NOBODY,
 ) -> Schedule:
     """Plans one iteration.
 
@@ -100,12 +120,12 @@ def schedule(
     """
     paused: tuple[int, ...] = ()
     if limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
-        running, paused, free_blocks = _make_room(active, free_blocks)
+        running, paused, free_blocks = _make_room(active, free_blocks - steady.blocks_next)
     else:
         running = active
-        free_blocks -= sum(one.blocks_left for one in active)
+        free_blocks -= steady.blocks_left + sum(one.blocks_left for one in active)
     generating = [one for one in running if one.context_left == 0 and not one.ending]
-    budget = limits.max_num_tokens - sum(one.tokens_next for one in generating)
+    budget = limits.max_num_tokens - steady.running - sum(one.tokens_next for one in generating)
     context: list[tuple[int, int]] = []
     for one in running:
         if one.context_left and budget:
@@ -113,7 +133,7 @@ def schedule(
             context.append((one.key, tokens))
             budget -= tokens
     admitted: list[int] = []
-    room = limits.max_batch_size - len(running)
+    room = limits.max_batch_size - steady.count - len(running)
     # What was just paused must not be replaced by something else in the same breath.
     for candidate in waiting if not paused else ():
         if not room or budget <= 0:

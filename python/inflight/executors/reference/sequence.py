@@ -162,6 +162,11 @@ class SequenceState:
         """Alternatives told of each token of the output."""
         return self.owner.request.output_config.num_top_log_probs
 
+    def keep(self, token: int) -> None:
+        """Takes a token that its client is not told yet."""
+        self.sampler.observe(token)
+        self.unsent.append(token)
+
     def tell(self, reason: FinishReason) -> Row:
         """A row of all that its client has not been told."""
         owner = self.owner

@@ -17,8 +17,9 @@ import torch
 from inflight.executors.reference.cache import BlockTable
 from inflight.executors.reference.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
-from inflight.executors.reference.runner import KNOWN, Outcome, Pending, Told, Work
+from inflight.executors.reference.runner import Outcome, Pending, Told, Work
 from inflight.executors.reference.scheduler import Limits
+from inflight.executors.reference.sequence import SequenceState
 
 from . import sampling
 from .model import TorchModel
@@ -34,7 +35,11 @@ _PROMPT_LOGIT_ROWS = 256
 class _Launched:
     """What an iteration leaves on the host once ``done`` has passed."""
 
-    count: int
+    choosing: Sequence[SequenceState]
+    #: Choosing rows that may ask for more than their most likely token.
+    special: Sequence[int] = ()
+    #: Their logits, until they are chosen by.
+    chooses_by: Tensor = None
     tokens: Tensor | None = None
     #: Choosing rows that keep a record, the width of each, and their three columns.
     rows: Sequence[int] = ()
@@ -79,10 +84,17 @@ class TorchRunner:
     def launch(self, work: Work) -> Pending:
         with self._steps.queueing():
             launched = self._launch(work)
+        if not work.late:
+            self.choose(launched)
+        return launched
+
+    def choose(self, pending: Pending) -> None:
+        launched = cast(_Launched, pending)
+        with self._steps.queueing():
+            self._choose(launched)
             if self._cuda:
                 launched.done = torch.cuda.Event()
                 launched.done.record(self._steps.stream)
-            return launched
 
     def collect(self, pending: Pending) -> Outcome:
         launched = cast(_Launched, pending)
@@ -100,7 +112,7 @@ class TorchRunner:
             )
             for place, parts in launched.prompts.items()
         }
-        tokens = [] if launched.tokens is None else launched.tokens.tolist()
+        tokens = () if launched.tokens is None else launched.tokens.numpy()
         return Outcome(
             tokens,
             told,
@@ -113,33 +125,39 @@ class TorchRunner:
 
     def _launch(self, work: Work) -> _Launched:
         choosing = work.choosing()
-        launched = _Launched(len(choosing))
+        launched = _Launched(choosing)
+        launched.special = [*work.special, *range(len(work.generation), len(choosing))]
         self._copy(work.copies)
         self._note_tables(work)
-        inputs = self._generation_inputs(work)
-        states = [one.sampler for one in choosing]
         if work.chunks or work.probes:
-            logits = self._mix(work, inputs, launched)
-            if not choosing:
-                return launched
+            launched.chooses_by = self._mix(work, work.inputs, launched)
         else:
-            logits = self._steps.generate(inputs, _adapters(work))
+            launched.chooses_by = self._steps.generate(work.inputs, _adapters(work))
+        return launched
+
+    def _choose(self, launched: _Launched) -> None:
+        """The tokens of choosing rows, and what is told of them."""
+        choosing, special = launched.choosing, launched.special
+        if not choosing:
+            return
+        logits = launched.chooses_by
         count = len(choosing)
         chosen = self._steps.chosen[:count]
-        tokens = sampling.sample(logits[:count], states, self._upload, chosen)
-        if tokens.data_ptr() != chosen.data_ptr():
-            self._steps.take(tokens)
+        if any(_edits_or_draws(choosing[row]) for row in special):
+            states = [one.sampler for one in choosing]
+            tokens = sampling.sample(logits[:count], states, self._upload, chosen)
+            if tokens.data_ptr() != chosen.data_ptr():
+                self._steps.take(tokens)
         launched.tokens = self._download(chosen)
-        launched.rows = [row for row, one in enumerate(choosing) if one.record is not None]
+        launched.rows = [row for row in special if choosing[row].record is not None]
         if launched.rows:
             launched.widths = [choosing[row].top_width for row in launched.rows]
             places = self._upload(np.array(launched.rows, dtype=np.int64))
             columns = sampling.chosen_and_best(logits[places], chosen[places], max(launched.widths))
             launched.told = tuple(self._download(column) for column in columns)
         launched.logits = {
-            row: self._download(logits[row].float()) for row, one in enumerate(choosing) if one.keeps_logits
+            row: self._download(logits[row].float()) for row in special if choosing[row].keeps_logits
         }
-        return launched
 
     # The way in.
 
@@ -166,45 +184,23 @@ class TorchRunner:
             targets.append(target)
         flush()
 
-    def _generation_inputs(self, work: Work) -> Any:
-        """`operations.prepare`'s inputs ``[5, R]``, on the host."""
-        size = self._size
-        known = [
-            one.sampler.generated[-1] if source == KNOWN else 0
-            for one, source in zip(work.generation, work.sources, strict=True)
-        ]
-        blocks = [
-            one.blocks[position // size]
-            for one, position in zip(work.generation, work.positions, strict=True)
-        ]
-        slots = [one.slot for one in work.generation]
-        return np.array([known, work.sources, work.positions, slots, blocks], dtype=np.int32)
-
     def _note_tables(self, work: Work) -> None:
-        """Brings the device's block tables up to date, but for what `prepare` adds itself."""
+        """Brings the device's block tables up to date for contexts; `prepare` adds the blocks of generation
+        rows itself, one after the other."""
         rows: list[int] = []
         columns: list[int] = []
         blocks: list[int] = []
 
-        def note(slot: int, table: BlockTable | None, upto: int) -> None:
+        for chunk in work.chunks:
+            slot, table = chunk.sequence.slot, chunk.sequence.table
             owner, count = self._known[slot]
             if owner is not table:
                 count = 0
-            held = () if table is None else table.blocks[count:upto]
+            held = () if table is None else table.blocks[count:]
             rows.extend([slot] * len(held))
             columns.extend(range(count, count + len(held)))
             blocks.extend(held)
-            self._known[slot] = (table, max(count, upto))
-
-        for one, position in zip(work.generation, work.positions, strict=True):
-            owner, count = self._known[one.slot]
-            last = position // self._size
-            if owner is not one.table or count < last:
-                note(one.slot, one.table, last + 1)
-            elif count == last:
-                self._known[one.slot] = (owner, last + 1)
-        for chunk in work.chunks:
-            note(chunk.sequence.slot, chunk.sequence.table, len(chunk.sequence.blocks))
+            self._known[slot] = (table, count + len(held))
         if rows:
             # What has left a window is not read, but a kernel may look where it was.
             self._steps.note_tables(np.maximum(np.array([rows, columns, blocks], dtype=np.int32), 0))
@@ -281,11 +277,17 @@ class TorchRunner:
 
 def _adapters(work: Work) -> list[Adapter | None]:
     """The LoRA adapters of generation rows, chunks and probes; empty where there is none."""
-    owners = [one.owner for one in work.generation]
-    owners += [chunk.sequence.owner for chunk in work.chunks]
-    owners += [probe.sequence.owner for probe in work.probes]
-    found = [owner.adapter for owner in owners]
-    return found if any(found) else []
+    adapted = {row: work.generation[row].owner.adapter for row in work.special}
+    found = [chunk.sequence.owner.adapter for chunk in work.chunks]
+    found += [probe.sequence.owner.adapter for probe in work.probes]
+    if not any(adapted.values()) and not any(found):
+        return []
+    return [*(adapted.get(row) for row in range(len(work.generation))), *found]
+
+
+def _edits_or_draws(sequence: SequenceState) -> bool:
+    """Whether its token may be another than its most likely one."""
+    return sequence.sampler.edits or not sequence.sampler.parameters.greedy
 
 
 def _joined(parts: Sequence[Tensor]) -> Any:
