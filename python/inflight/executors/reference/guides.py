@@ -2,18 +2,19 @@
 
 Owns the compiling of guides with llguidance and the masks of tokens that may come next. Knows nothing of
 sampling. Compiling is bounded in size and work, and happens with the first mask where requests come in, not
-where streams wait. Later masks are computed when the first of them is asked for, all at once on all cores: by
-then the model's work of the iteration is on the device. A guide that hits a limit fails its request:
-llguidance itself would allow the end token alone, and the answer would be cut without a word.
+where streams wait. Later, guides only note their tokens; when the first mask is asked for, all guides take
+their tokens and compute their masks at once, on all cores and without the interpreter's lock: by then the
+model's work of the iteration is on the device. A guide that hits a limit fails its request: llguidance itself
+would allow the end token alone, and the answer would be cut without a word.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
-from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,9 @@ Mask = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.uint8]
 
 
+_NO_MASKS: Bits = np.zeros((0, 0), dtype=np.uint8)
+
+
 @dataclass(frozen=True, slots=True)
 class GuideRequest:
     """``GuidedDecodingParams``: what a request asks to be held to."""
@@ -56,11 +60,19 @@ class Guide:
         self.matcher, self._masks = matcher, masks
         #: The next mask; None until it is computed.
         self.next: Bits | None = None
+        #: The masks that were computed together with the last one, and its place among them.
+        self.table: Bits = _NO_MASKS
+        self.place = 0
+        #: The token that was observed and not taken yet.
+        self.token: int | None = None
+        #: Why the mask that was last computed cannot be trusted.
+        self.error: str | None = None
 
     def copy(self) -> Guide:
         """The same place, for another sequence of the request."""
+        bits = self.bits()
         other = Guide(self.matcher.deep_copy(), self._masks)
-        other.next = self.bits()
+        other.next, other.error = bits, self.error
         return other
 
     @property
@@ -80,13 +92,14 @@ class Guide:
 
     def observe(self, token: int) -> None:
         """Goes on by a token that the mask allows."""
-        self.matcher.consume_token(token)
-        self.next = None
-        self._masks.stale.add(self)
+        if self.token is not None:
+            self._masks.compute_stale()
+        self.token, self.next = token, None
+        self._masks.stale.append(self)
 
     def problem(self) -> str | None:
         """Why the mask that was last computed cannot be trusted; None: it can. Waits for nothing."""
-        return str(self.matcher.get_error()).splitlines()[0] if self.matcher.is_error() else None
+        return self.error
 
 
 class _Masks:
@@ -95,12 +108,15 @@ class _Masks:
     def __init__(self, executor: Any, vocab_size: int, eos_tokens: frozenset[int]) -> None:
         self._executor, self.vocab_size, self.eos_tokens = executor, vocab_size, eos_tokens
         self._words = (vocab_size + 31) // 32
-        #: Guides that went on and lack their next mask; of one thread, which observes. Ended ones vanish.
-        self.stale: WeakSet[Guide] = WeakSet()
+        #: Guides that noted a token and lack their next mask; of one thread, which observes.
+        self.stale: list[Guide] = []
 
     def compute_stale(self) -> None:
-        """Computes every mask that is missing."""
-        stale, self.stale = list(self.stale), WeakSet()
+        """Lets guides take the tokens that they noted, and computes every mask that is missing."""
+        stale, self.stale = self.stale, []
+        self._executor.consume_token_par([(guide.matcher, guide.token) for guide in stale])
+        for guide in stale:
+            guide.token = None
         self.compute(stale)
 
     def compute(self, guides: list[Guide]) -> None:
@@ -109,8 +125,23 @@ class _Masks:
         matchers = [(guide.matcher, row) for row, guide in enumerate(guides)]
         row_bytes = table.itemsize * self._words
         self._executor.unsafe_compute_mask_ptr(matchers, table.ctypes.data, row_bytes, len(guides))
-        for guide, row in zip(guides, table.view(np.uint8), strict=True):
-            guide.next = row
+        masks = table.view(np.uint8)
+        for place, guide in enumerate(guides):
+            guide.next, guide.table, guide.place = masks[place], masks, place
+            if guide.matcher.is_error():
+                guide.error = str(guide.matcher.get_error()).splitlines()[0]
+
+
+def stacked(guides: Sequence[Guide]) -> Bits:
+    """The masks of several sequences as they come ``[guides, bytes]``."""
+    rows = [guide.bits() for guide in guides]
+    table = guides[0].table
+    # Masks that were computed together are in order already: the usual case, and megabytes.
+    if len(table) == len(guides) and all(
+        one.table is table and one.place == place for place, one in enumerate(guides)
+    ):
+        return table
+    return np.stack(rows)
 
 
 class Guides:

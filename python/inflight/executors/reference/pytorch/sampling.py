@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from inflight.executors.reference.guides import stacked
 from inflight.executors.reference.sampler import BANNED, SamplerState
 
 from .operations import Tensor
@@ -141,7 +142,7 @@ def _edit(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Non
     guided = [(row, one.guide) for row, one in enumerate(states) if one.guide is not None]
     if guided:
         # The model's work is queued already: waiting here for a mask that is late costs the device nothing.
-        allowed = _unpacked(upload(np.stack([guide.bits() for _, guide in guided])), logits.shape[1])
+        allowed = _unpacked(upload(stacked([guide for _, guide in guided])), logits.shape[1])
         places = upload(np.array([row for row, _ in guided], dtype=np.int64))
         logits[places] = logits[places].masked_fill(~allowed, float(BANNED))
     logits.clamp_(min=float(BANNED))
