@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
 from inflight.executors.reference.admission import Bounds, admit
 from inflight.executors.reference.engine import Engine
-from inflight.executors.reference.guides import Guide, GuideRequest, Guides
+from inflight.executors.reference.guides import MAX_COMPILED, Guide, GuideRequest, Guides
 from inflight.executors.reference.refusal import Refused
 from inflight.executors.reference.sampler import SamplerState, sample
 
@@ -94,6 +95,34 @@ def test_random_logits_give_answers_that_fit(guides: Guides, kind: str, guide: s
     for seed in range(4):
         text = decode(guides, drawn(guides, GuideRequest(kind, guide), seed))
         assert fits(text), text
+
+
+def test_a_guide_is_compiled_once_and_every_request_has_its_own_place() -> None:
+    guides = Guides((DEMO / "tokenizer.json").read_text(encoding="utf-8"), VOCAB_SIZE, END_IDS)
+    made: list[str] = []
+    matcher = guides._llguidance.LLMatcher
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(matcher, name)
+
+        def __call__(self, tokenizer: Any, grammar: str, **options: Any) -> Any:
+            made.append(grammar)
+            return matcher(tokenizer, grammar, **options)
+
+    guides._llguidance = SimpleNamespace(LLMatcher=Counting())
+    asked = GuideRequest("regex", "[A-C][0-9]x")
+    one, other = guides.compile(asked), guides.compile(asked)
+    before = other.mask().copy()
+    one.observe(int(np.flatnonzero(one.mask())[0]))
+    assert not np.array_equal(one.mask(), before)
+    assert np.array_equal(other.mask(), before)
+    assert np.array_equal(guides.compile(asked).mask(), before)
+    assert len(made) == 1
+    for digit in range(MAX_COMPILED):
+        guides.compile(GuideRequest("regex", f"{digit}"))
+    guides.compile(asked)
+    assert len(made) == 2 + MAX_COMPILED
 
 
 def test_json_is_any_value_and_tags_hold_what_is_between_them(guides: Guides) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -33,6 +34,9 @@ MAX_GUIDE_BYTES = 64 * 1024
 
 #: Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
 _MAX_GRAMMAR_SIZE = 8_000
+
+#: Compiled guides that are kept. A copy takes microseconds, where compiling takes milliseconds.
+MAX_COMPILED = 32
 
 #: White space between the parts of JSON: a line break and an indent. Without a bound, a small model may write
 #: nothing else until its answer is cut.
@@ -160,9 +164,25 @@ class Guides:
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         self._limits = llguidance.LLParserLimits(max_grammar_size=_MAX_GRAMMAR_SIZE, verbose_errors=False)
         self._masks = _Masks(llguidance.LLExecutor(), vocab_size, frozenset(eos_tokens))
+        #: Guides at their beginning, latest asked last: many requests bring the same one.
+        self._compiled: dict[GuideRequest, Guide] = {}
+        self._lock = threading.Lock()
 
     def compile(self, request: GuideRequest) -> Guide:
         """A guide at its beginning. Errors: `Refused` for one that is malformed, unknown or too large."""
+        with self._lock:
+            known = self._compiled.pop(request, None)
+            if known is not None:
+                self._compiled[request] = known  # the latest is last
+        if known is None:
+            known = self._compile(request)
+            with self._lock:
+                self._compiled[request] = known
+                if len(self._compiled) > MAX_COMPILED:
+                    del self._compiled[next(iter(self._compiled))]
+        return known.copy()
+
+    def _compile(self, request: GuideRequest) -> Guide:
         if len(request.guide.encode()) > MAX_GUIDE_BYTES:
             raise invalid(
                 f"guided_decoding_guide has {len(request.guide.encode())} bytes; "
