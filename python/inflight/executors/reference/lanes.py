@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .cache import BlockPool
+from .guides import Guide
 from .rows import TokenRows
 from .runner import INPUTS, KNOWN
 from .scheduler import Steady
@@ -86,8 +87,10 @@ class Lanes:
         self._quiet = np.zeros(slots, dtype=np.bool_)
         self._streams = np.zeros(slots, dtype=np.bool_)
         self._special = np.zeros(slots, dtype=np.bool_)
-        #: Of quiet sequences, by slot: a guide has ends and errors of its own.
-        self._guided: dict[int, SequenceState] = {}
+        #: By slot: a guide has errors of its own, and ends, which all guides of a model share.
+        self._guides: dict[int, Guide] = {}
+        self._is_guided = np.zeros(slots, dtype=np.bool_)
+        self._guide_ends: list[int] = []
 
     def __contains__(self, sequence: SequenceState) -> bool:
         return sequence.slot >= 0 and self._sequences[sequence.slot] is sequence
@@ -106,7 +109,7 @@ class Lanes:
         sequence.row = int(self._sources[slot])
         self._sequences[slot], self._notes[slot] = None, _ignore
         self._keys[slot] = _NOBODY
-        self._guided.pop(slot, None)
+        self._guides.pop(slot, None)
         self._order = self._order[self._order != slot]
 
     def clear(self) -> None:
@@ -157,7 +160,7 @@ class Lanes:
         slots, tokens = rows.slots, np.asarray(chosen, dtype=np.int32)
         quiet = self._quiet[slots] & (self._keys[slots] == rows.keys)
         quiet &= (tokens != self._end_ids[slots]) & (rows.inputs[2] != self._last[slots])
-        if self._guided:
+        if self._guides:
             quiet &= ~self._ends_guide(slots, tokens)
         odd = [] if quiet.all() else np.flatnonzero(~quiet).tolist()
         if odd:
@@ -209,8 +212,10 @@ class Lanes:
             self._notes[slot] = one.keep
         else:
             self._notes[slot] = sampler.observe if sampler.notes_tokens else sampler.generated.append
+        self._is_guided[slot] = sampler.guide is not None
         if sampler.guide is not None:
-            self._guided[slot] = one
+            self._guides[slot] = sampler.guide
+            self._guide_ends = sorted(sampler.guide.eos_tokens)
 
     def _take_block(self, slot: int) -> None:
         """The block that a position at its beginning is in."""
@@ -226,13 +231,9 @@ class Lanes:
 
     def _ends_guide(self, slots: Int, tokens: Int32) -> npt.NDArray[np.bool_]:
         """Which tokens end a grammar, or were chosen by a mask that cannot be trusted."""
-        ends = np.zeros(len(slots), dtype=np.bool_)
-        for place, (slot, token) in enumerate(zip(slots.tolist(), tokens.tolist(), strict=True)):
-            sequence = self._guided.get(slot)
-            guide = None if sequence is None else sequence.sampler.guide
-            if guide is not None:
-                ends[place] = token in guide.eos_tokens or guide.problem() is not None
-        return ends
+        ends: npt.NDArray[np.bool_] = self._is_guided[slots] & np.isin(tokens, self._guide_ends)
+        failed = [slot for slot, guide in self._guides.items() if guide.error is not None]
+        return ends | np.isin(slots, failed) if failed else ends
 
 
 def _ignore(_token: int) -> None:
