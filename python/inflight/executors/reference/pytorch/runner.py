@@ -84,17 +84,13 @@ class TorchRunner:
     def launch(self, work: Work) -> Pending:
         with self._steps.queueing():
             launched = self._launch(work)
-        if not work.late:
-            self.choose(launched)
-        return launched
+            if not work.late:
+                self._choose(launched)
+            return launched
 
     def choose(self, pending: Pending) -> None:
-        launched = cast(_Launched, pending)
         with self._steps.queueing():
-            self._choose(launched)
-            if self._cuda:
-                launched.done = torch.cuda.Event()
-                launched.done.record(self._steps.stream)
+            self._choose(cast(_Launched, pending))
 
     def collect(self, pending: Pending) -> Outcome:
         launched = cast(_Launched, pending)
@@ -136,10 +132,16 @@ class TorchRunner:
         return launched
 
     def _choose(self, launched: _Launched) -> None:
+        """Queues what is left of an iteration."""
+        if launched.choosing:
+            self._choose_tokens(launched)
+        if self._cuda:
+            launched.done = torch.cuda.Event()
+            launched.done.record(self._steps.stream)
+
+    def _choose_tokens(self, launched: _Launched) -> None:
         """The tokens of choosing rows, and what is told of them."""
         choosing, special = launched.choosing, launched.special
-        if not choosing:
-            return
         logits = launched.chooses_by
         count = len(choosing)
         chosen = self._steps.chosen[:count]
