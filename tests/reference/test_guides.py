@@ -22,7 +22,7 @@ from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
 from inflight.executors.reference.admission import Bounds, admit
 from inflight.executors.reference.engine import Engine
-from inflight.executors.reference.guides import MAX_COMPILED, Guide, GuideRequest, Guides
+from inflight.executors.reference.guides import MAX_FAMILIES, Guide, GuideRequest, Guides
 from inflight.executors.reference.refusal import Refused
 from inflight.executors.reference.sampler import SamplerState, sample
 
@@ -97,8 +97,9 @@ def test_random_logits_give_answers_that_fit(guides: Guides, kind: str, guide: s
         assert fits(text), text
 
 
-def test_a_guide_is_compiled_once_and_every_request_has_its_own_place() -> None:
-    guides = Guides((DEMO / "tokenizer.json").read_text(encoding="utf-8"), VOCAB_SIZE, END_IDS)
+def counting(families: int) -> tuple[Guides, list[str]]:
+    """Guides, and the grammars that they compile."""
+    guides = Guides((DEMO / "tokenizer.json").read_text(encoding="utf-8"), VOCAB_SIZE, END_IDS, families)
     made: list[str] = []
     matcher = guides._llguidance.LLMatcher
 
@@ -111,6 +112,11 @@ def test_a_guide_is_compiled_once_and_every_request_has_its_own_place() -> None:
             return matcher(tokenizer, grammar, **options)
 
     guides._llguidance = SimpleNamespace(LLMatcher=Counting())
+    return guides, made
+
+
+def test_a_guide_is_compiled_once_and_every_request_has_its_own_place() -> None:
+    guides, made = counting(families=1)
     asked = GuideRequest("regex", "[A-C][0-9]x")
     one, other = guides.compile(asked), guides.compile(asked)
     before = other.mask().copy()
@@ -119,10 +125,21 @@ def test_a_guide_is_compiled_once_and_every_request_has_its_own_place() -> None:
     assert np.array_equal(other.mask(), before)
     assert np.array_equal(guides.compile(asked).mask(), before)
     assert len(made) == 1
-    for digit in range(MAX_COMPILED):
+    for digit in range(MAX_FAMILIES):
         guides.compile(GuideRequest("regex", f"{digit}"))
     guides.compile(asked)
-    assert len(made) == 2 + MAX_COMPILED
+    assert len(made) == 2 + MAX_FAMILIES
+
+
+def test_a_guide_has_a_family_for_each_thread_and_one_that_fails_gives_no_more_copies() -> None:
+    guides, made = counting(families=3)
+    asked = GuideRequest("regex", "[A-C][0-9]x")
+    families = [guides.compile(asked).family for _ in range(9)]
+    assert len(made) == 3
+    assert sorted(families) == sorted(families[:3] * 3)
+    guides._masks.failed.add(families[0])
+    assert families[0] not in [guides.compile(asked).family for _ in range(9)]
+    assert len(made) == 4
 
 
 def test_json_is_any_value_and_tags_hold_what_is_between_them(guides: Guides) -> None:

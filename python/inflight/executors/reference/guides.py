@@ -10,7 +10,9 @@ would allow the end token alone, and the answer would be cut without a word.
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -35,8 +37,14 @@ MAX_GUIDE_BYTES = 64 * 1024
 #: Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
 _MAX_GRAMMAR_SIZE = 8_000
 
-#: Compiled guides that are kept. A copy takes microseconds, where compiling takes milliseconds.
-MAX_COMPILED = 32
+#: Families that are kept, those of the guides asked last. A copy takes microseconds, compiling milliseconds.
+MAX_FAMILIES = 64
+
+#: Copies that a family gives: what it has learned of its grammar counts against the limits of each.
+_MAX_COPIES = 64
+
+#: Threads that compute masks.
+MAX_THREADS = 16
 
 #: White space between the parts of JSON: a line break and an indent. Without a bound, a small model may write
 #: nothing else until its answer is cut.
@@ -60,8 +68,8 @@ class GuideRequest:
 class Guide:
     """One sequence's place in its grammar. Made by `Guides.compile`."""
 
-    def __init__(self, matcher: Any, masks: _Masks) -> None:
-        self.matcher, self._masks = matcher, masks
+    def __init__(self, matcher: Any, masks: _Masks, family: int = 0) -> None:
+        self.matcher, self._masks, self.family = matcher, masks, family
         #: The next mask; None until it is computed.
         self.next: Bits | None = None
         #: The masks that were computed together with the last one, and its place among them.
@@ -75,7 +83,7 @@ class Guide:
     def copy(self) -> Guide:
         """The same place, for another sequence of the request."""
         bits = self.bits()
-        other = Guide(self.matcher.deep_copy(), self._masks)
+        other = Guide(self.matcher.deep_copy(), self._masks, self.family)
         other.next, other.error = bits, self.error
         return other
 
@@ -112,13 +120,17 @@ class _Masks:
     def __init__(self, executor: Any, vocab_size: int, eos_tokens: frozenset[int]) -> None:
         self._executor, self.vocab_size, self.eos_tokens = executor, vocab_size, eos_tokens
         self._words = (vocab_size + 31) // 32
+        #: Families with a guide that hit a limit.
+        self.failed: set[int] = set()
         #: Guides that noted a token and lack their next mask; of one thread, which observes.
         self.stale: list[Guide] = []
 
     def compute_stale(self) -> None:
         """Lets guides take the tokens that they noted, and computes every mask that is missing."""
         stale, self.stale = self.stale, []
-        self._executor.consume_token_par([(guide.matcher, guide.token) for guide in stale])
+        self._executor.consume_token_par(
+            [(guide.matcher, guide.token) for guide in sorted(stale, key=_family)]
+        )
         for guide in stale:
             guide.token = None
         self.compute(stale)
@@ -126,7 +138,9 @@ class _Masks:
     def compute(self, guides: list[Guide]) -> None:
         """Computes the masks of guides that no other thread uses."""
         table = np.zeros((len(guides), self._words), dtype=np.uint32)
-        matchers = [(guide.matcher, row) for row, guide in enumerate(guides)]
+        # A family has one lock: side by side, its guides are one thread's.
+        by_family = sorted(range(len(guides)), key=lambda row: guides[row].family)
+        matchers = [(guides[row].matcher, row) for row in by_family]
         row_bytes = table.itemsize * self._words
         self._executor.unsafe_compute_mask_ptr(matchers, table.ctypes.data, row_bytes, len(guides))
         masks = table.view(np.uint8)
@@ -134,6 +148,19 @@ class _Masks:
             guide.next, guide.table, guide.place = masks[place], masks, place
             if guide.matcher.is_error():
                 guide.error = str(guide.matcher.get_error()).splitlines()[0]
+                self.failed.add(guide.family)
+
+
+def _family(guide: Guide) -> int:
+    return guide.family
+
+
+@dataclass(slots=True)
+class _Family:
+    """A guide at its beginning and its copies, which share what they learn of the grammar, and a lock."""
+
+    first: Guide
+    copies: int = 0
 
 
 def stacked(guides: Sequence[Guide]) -> Bits:
@@ -149,9 +176,16 @@ def stacked(guides: Sequence[Guide]) -> Bits:
 
 
 class Guides:
-    """Compiles guides for one tokenizer. Any thread may compile."""
+    """Compiles guides for one tokenizer. Any thread may compile.
 
-    def __init__(self, tokenizer_json: str, vocab_size: int, eos_tokens: list[int]) -> None:
+    Many requests bring the same guide, so that compiled ones are kept and copied. Copies cannot compute at
+    once: a guide has a ``family`` of copies for each thread that computes masks.
+    """
+
+    def __init__(
+        self, tokenizer_json: str, vocab_size: int, eos_tokens: list[int], families: int | None = None
+    ) -> None:
+        """``families`` of a guide; None: one for each thread."""
         import llguidance
 
         self._llguidance: Any = llguidance
@@ -163,24 +197,45 @@ class Guides:
         longest_first = sorted(self._special, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         self._limits = llguidance.LLParserLimits(max_grammar_size=_MAX_GRAMMAR_SIZE, verbose_errors=False)
-        self._masks = _Masks(llguidance.LLExecutor(), vocab_size, frozenset(eos_tokens))
-        #: Guides at their beginning, latest asked last: many requests bring the same one.
-        self._compiled: dict[GuideRequest, Guide] = {}
+        threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) * 4 // 5))
+        self._masks = _Masks(llguidance.LLExecutor(threads), vocab_size, frozenset(eos_tokens))
+        self._families = families or threads
+        #: By guide, latest asked last; the family that is asked next is first.
+        self._compiled: dict[GuideRequest, list[_Family]] = {}
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
     def compile(self, request: GuideRequest) -> Guide:
         """A guide at its beginning. Errors: `Refused` for one that is malformed, unknown or too large."""
         with self._lock:
-            known = self._compiled.pop(request, None)
-            if known is not None:
-                self._compiled[request] = known  # the latest is last
-        if known is None:
-            known = self._compile(request)
+            family = self._next_family(request)
+        if family is None:
+            family = _Family(self._compile(request))
             with self._lock:
-                self._compiled[request] = known
-                if len(self._compiled) > MAX_COMPILED:
-                    del self._compiled[next(iter(self._compiled))]
-        return known.copy()
+                self._keep(request, family)
+        return family.first.copy()
+
+    def _next_family(self, request: GuideRequest) -> _Family | None:
+        """The family that gives the next copy; None where another is to be compiled."""
+        families = self._compiled.pop(request, [])
+        gone = {one.first.family for one in families} & self._masks.failed
+        families = [one for one in families if one.first.family not in gone]
+        self._masks.failed -= gone
+        if families:
+            self._compiled[request] = families  # the latest asked is last
+        if len(families) < self._families:
+            return None
+        family = families.pop(0)
+        family.copies += 1
+        if family.copies < _MAX_COPIES:
+            families.append(family)
+        return family
+
+    def _keep(self, request: GuideRequest, family: _Family) -> None:
+        """Keeps a new family, and forgets the guide that was not asked for longest."""
+        self._compiled.setdefault(request, []).append(family)
+        while sum(map(len, self._compiled.values())) > MAX_FAMILIES and len(self._compiled) > 1:
+            del self._compiled[next(iter(self._compiled))]
 
     def _compile(self, request: GuideRequest) -> Guide:
         if len(request.guide.encode()) > MAX_GUIDE_BYTES:
@@ -200,7 +255,7 @@ class Guides:
         if matcher.is_error():
             text = str(matcher.get_error()).splitlines()[0]
             raise invalid(f"guided_decoding_guide cannot be used: {text}{_place(request, text)}")
-        guide = Guide(matcher, self._masks)
+        guide = Guide(matcher, self._masks, next(self._numbers))
         self._masks.compute([guide])
         return guide
 
