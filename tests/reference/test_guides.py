@@ -21,10 +21,15 @@ import inflight
 from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
 from inflight.executors.reference.admission import Bounds, admit
-from inflight.executors.reference.engine import Engine
-from inflight.executors.reference.guides import MAX_FAMILIES, Guide, GuideRequest, Guides
+from inflight.executors.reference.cache import BlockPool
+from inflight.executors.reference.engine import Engine, Iteration
+from inflight.executors.reference.guides import MAX_FAMILIES, GuideRequest, Guides
+from inflight.executors.reference.masks import Guide, stacked
 from inflight.executors.reference.refusal import Refused
+from inflight.executors.reference.runner import Outcome, Pending, Work
 from inflight.executors.reference.sampler import SamplerState, sample
+from inflight.executors.reference.scheduler import Limits
+from inflight.executors.reference.sequence import SequenceState
 
 from .support import collect, request, unpack
 
@@ -140,6 +145,81 @@ def test_a_guide_has_a_family_for_each_thread_and_one_that_fails_gives_no_more_c
     guides._masks.failed.add(families[0])
     assert families[0] not in [guides.compile(asked).family for _ in range(9)]
     assert len(made) == 4
+
+
+def test_masks_are_the_same_wherever_they_are_computed(guides: Guides) -> None:
+    random = np.random.default_rng(7)
+    asked = [GuideRequest(kind, guide) for kind, guide, _ in KINDS]
+    beside, at_once = ([guides.compile(asked[place % len(asked)]) for place in range(24)] for _ in range(2))
+    for _ in range(30):
+        for one, other in zip(beside, at_once, strict=True):
+            assert np.array_equal(one.mask(), other.mask())
+        # Masks of an answer that is at its end allow its end alone.
+        tokens = [int(random.choice(np.flatnonzero(one.mask()))) for one in beside]
+        going = [place for place, token in enumerate(tokens) if token not in END_IDS]
+        beside, at_once = [beside[place] for place in going], [at_once[place] for place in going]
+        for place, one in zip(going, beside, strict=True):
+            one.observe(tokens[place])
+        if beside:
+            beside[0].begin()
+            assert np.array_equal(stacked(beside), np.stack([one.bits() for one in beside]))
+        for place, other in zip(going, at_once, strict=True):
+            other.observe(tokens[place])
+            other.bits()
+
+
+class GuidedRunner:
+    """Chooses among what guides allow, by the sequence and its length."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+    def launch(self, work: Work) -> Pending:
+        launched = Chosen(work.choosing())
+        if not work.late:
+            self.choose(launched)
+        return launched
+
+    def choose(self, pending: Pending) -> None:
+        assert isinstance(pending, Chosen)
+        guides = [one.sampler.guide for one in pending.rows]
+        masks = iter(stacked([one for one in guides if one is not None]) if any(guides) else ())
+        for one, guide in zip(pending.rows, guides, strict=True):
+            allowed = [7] if guide is None else np.flatnonzero(np.unpackbits(next(masks), bitorder="little"))
+            place = 31 * one.key + 17 * len(one.sampler.generated)
+            pending.tokens.append(int(allowed[place % len(allowed)]) if len(allowed) else 0)
+
+    def collect(self, pending: Pending) -> Outcome:
+        assert isinstance(pending, Chosen)
+        return Outcome(pending.tokens)
+
+
+class Chosen(Pending):
+    def __init__(self, rows: list[SequenceState]) -> None:
+        self.rows, self.tokens = rows, list[int]()
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_guided_answers_are_the_same_an_iteration_ahead(guides: Guides, count: int) -> None:
+    """There, ends are known an iteration late: a sequence that has ended has a row in flight."""
+    told = []
+    for depth in (1, 2):
+        pool = BlockPool(2000, 16)
+        subject = Engine(GuidedRunner(depth), pool, Limits(64, 4096), Bounds(VOCAB_SIZE, 500, 2000, 16, 100))
+        compiled = {
+            key: guides.compile(GuideRequest("regex", f"[0-9]{{{1 + key},{4 + 2 * key}}}x?"))
+            for key in range(count)
+        }
+        first = Iteration()
+        subject.add([request(key, PROMPT, 90, end_id=2) for key in [*compiled, 50]], first, compiled)
+        while subject.has_work:
+            iteration = Iteration()
+            subject.step(iteration)
+            first.output += iteration.output
+        assert pool.used == 0
+        told.append({key: (one.tokens, one.finish_reason) for key, one in collect(first.rows).items()})
+    assert told[0] == told[1]
+    assert all(told[0][key, 0][1] == FinishReason.END_ID for key in range(count))
 
 
 def test_json_is_any_value_and_tags_hold_what_is_between_them(guides: Guides) -> None:

@@ -10,7 +10,8 @@ This file puts the parts together:
     weights  safetensors to float32           admission  one request's check
     extras   what a request's tensors ask     queue      who waits, in order
     beams    a search with several beams      planner    who runs next, and where
-    guides   answers that fit a grammar
+    guides   answers that fit a grammar        masks      what such an answer allows next
+    lanes    sequences in columns
     drafts   guesses of what comes next       draft_model  those of a smaller model
     refusal  why a request is not served
     options  sizes and their defaults         sampler    logits to tokens

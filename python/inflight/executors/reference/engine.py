@@ -24,10 +24,11 @@ from .arrays import Float32, log_softmax
 from .beams import BeamSearch
 from .cache import BlockPool
 from .drafts import Drafts, LookupConfig
-from .guides import Guide, unavailable
+from .guides import unavailable
 from .lanes import LaneRows
 from .log_probs import chosen_and_best
 from .lora import Adapter
+from .masks import Guide
 from .metrics import SequenceMetrics
 from .planner import Planner
 from .pooling import Pool
@@ -507,7 +508,7 @@ class Engine:
         """Ends a request whose guide cannot go on, with all its sequences."""
         owner = sequence.owner
         for one in owner.unfinished:
-            one.ended = True
+            one.end()
             self._planner.remove(one)
             self._attentive.pop(one.key, None)
         iteration.completed += len(owner.unfinished)
@@ -523,7 +524,7 @@ class Engine:
         """Reports a sequence's last row and frees all that it held."""
         if sequence.ended:
             return
-        sequence.ended = True
+        sequence.end()
         owner = sequence.owner
         owner.unfinished.remove(sequence)
         row = sequence.tell(reason)

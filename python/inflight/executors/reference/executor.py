@@ -26,7 +26,8 @@ from inflight.executors.base import (
 from .adapters import Adapters, Loaded
 from .engine import Engine, Iteration
 from .extras import read_extras
-from .guides import Guide, Guides
+from .guides import Guides
+from .masks import Guide
 from .parallel.team import Leader, RanksLost
 from .preparation import Preparation, Prepared
 from .refusal import Refused

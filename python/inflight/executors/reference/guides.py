@@ -1,11 +1,8 @@
 """Guided decoding: answers that fit a JSON schema, a regular expression, a grammar or structural tags.
 
-Owns the compiling of guides with llguidance and the masks of tokens that may come next. Knows nothing of
-sampling. Compiling is bounded in size and work, and happens with the first mask where requests come in, not
-where streams wait. Later, guides only note their tokens; when the first mask is asked for, all guides take
-their tokens and compute their masks at once, on all cores and without the interpreter's lock: by then the
-model's work of the iteration is on the device. A guide that hits a limit fails its request: llguidance itself
-would allow the end token alone, and the answer would be cut without a word.
+Owns the compiling of guides with llguidance, which is bounded in size and work and happens with the first mask
+where requests come in, not where streams wait; later masks are `masks`. A guide that hits a limit fails its
+request: llguidance itself would allow the end token alone, and the answer would be cut without a word.
 """
 
 from __future__ import annotations
@@ -15,17 +12,14 @@ import json
 import os
 import re
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
-
-import numpy as np
-import numpy.typing as npt
 
 from inflight._native import check_guide_bounds
 from inflight.executors.base import StatusCode
 
 from . import structural_tags
+from .masks import Guide, Masks
 from .refusal import Refused, invalid
 
 #: TensorRT-LLM's ``GuidedDecodingParams.GuideType``, as Triton's tensor has it.
@@ -50,12 +44,6 @@ MAX_THREADS = 16
 #: nothing else until its answer is cut.
 _WHITE_SPACE = {"whitespace_pattern": r"\n? {0,12}"}
 
-Mask = npt.NDArray[np.bool_]
-Bits = npt.NDArray[np.uint8]
-
-
-_NO_MASKS: Bits = np.zeros((0, 0), dtype=np.uint8)
-
 
 @dataclass(frozen=True, slots=True)
 class GuideRequest:
@@ -65,114 +53,12 @@ class GuideRequest:
     guide: str
 
 
-class Guide:
-    """One sequence's place in its grammar. Made by `Guides.compile`."""
-
-    def __init__(self, matcher: Any, masks: _Masks, family: int = 0) -> None:
-        self.matcher, self._masks, self.family = matcher, masks, family
-        #: The next mask; None until it is computed.
-        self.next: Bits | None = None
-        #: The masks that were computed together with the last one, and its place among them.
-        self.table: Bits = _NO_MASKS
-        self.place = 0
-        #: The token that was observed and not taken yet.
-        self.token: int | None = None
-        #: Why the mask that was last computed cannot be trusted.
-        self.error: str | None = None
-
-    def copy(self) -> Guide:
-        """The same place, for another sequence of the request."""
-        bits = self.bits()
-        other = Guide(self.matcher.deep_copy(), self._masks, self.family)
-        other.next, other.error = bits, self.error
-        return other
-
-    @property
-    def eos_tokens(self) -> frozenset[int]:
-        """The tokens that end a grammar, whatever the request calls its end."""
-        return self._masks.eos_tokens
-
-    def mask(self) -> Mask:
-        """Which tokens may come next ``[vocabulary]``."""
-        return np.unpackbits(self.bits(), count=self._masks.vocab_size, bitorder="little").view(np.bool_)
-
-    def bits(self) -> Bits:
-        """The mask as it comes: at least ``vocabulary`` bits, the lowest of each byte first."""
-        if self.next is None:
-            self._masks.compute_stale()
-        return cast(Bits, self.next)
-
-    def observe(self, token: int) -> None:
-        """Goes on by a token that the mask allows."""
-        if self.token is not None:
-            self._masks.compute_stale()
-        self.token, self.next = token, None
-        self._masks.stale.append(self)
-
-    def problem(self) -> str | None:
-        """Why the mask that was last computed cannot be trusted; None: it can. Waits for nothing."""
-        return self.error
-
-
-class _Masks:
-    """Computes the masks of all guides of a tokenizer."""
-
-    def __init__(self, executor: Any, vocab_size: int, eos_tokens: frozenset[int]) -> None:
-        self._executor, self.vocab_size, self.eos_tokens = executor, vocab_size, eos_tokens
-        self._words = (vocab_size + 31) // 32
-        #: Families with a guide that hit a limit.
-        self.failed: set[int] = set()
-        #: Guides that noted a token and lack their next mask; of one thread, which observes.
-        self.stale: list[Guide] = []
-
-    def compute_stale(self) -> None:
-        """Lets guides take the tokens that they noted, and computes every mask that is missing."""
-        stale, self.stale = self.stale, []
-        self._executor.consume_token_par(
-            [(guide.matcher, guide.token) for guide in sorted(stale, key=_family)]
-        )
-        for guide in stale:
-            guide.token = None
-        self.compute(stale)
-
-    def compute(self, guides: list[Guide]) -> None:
-        """Computes the masks of guides that no other thread uses."""
-        table = np.zeros((len(guides), self._words), dtype=np.uint32)
-        # A family has one lock: side by side, its guides are one thread's.
-        by_family = sorted(range(len(guides)), key=lambda row: guides[row].family)
-        matchers = [(guides[row].matcher, row) for row in by_family]
-        row_bytes = table.itemsize * self._words
-        self._executor.unsafe_compute_mask_ptr(matchers, table.ctypes.data, row_bytes, len(guides))
-        masks = table.view(np.uint8)
-        for place, guide in enumerate(guides):
-            guide.next, guide.table, guide.place = masks[place], masks, place
-            if guide.matcher.is_error():
-                guide.error = str(guide.matcher.get_error()).splitlines()[0]
-                self.failed.add(guide.family)
-
-
-def _family(guide: Guide) -> int:
-    return guide.family
-
-
 @dataclass(slots=True)
 class _Family:
     """A guide at its beginning and its copies, which share what they learn of the grammar, and a lock."""
 
     first: Guide
     copies: int = 0
-
-
-def stacked(guides: Sequence[Guide]) -> Bits:
-    """The masks of several sequences as they come ``[guides, bytes]``."""
-    rows = [guide.bits() for guide in guides]
-    table = guides[0].table
-    # Masks that were computed together are in order already: the usual case, and megabytes.
-    if len(table) == len(guides) and all(
-        one.table is table and one.place == place for place, one in enumerate(guides)
-    ):
-        return table
-    return np.stack(rows)
 
 
 class Guides:
@@ -198,7 +84,7 @@ class Guides:
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         self._limits = llguidance.LLParserLimits(max_grammar_size=_MAX_GRAMMAR_SIZE, verbose_errors=False)
         threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) * 4 // 5))
-        self._masks = _Masks(llguidance.LLExecutor(threads), vocab_size, frozenset(eos_tokens))
+        self._masks = Masks(llguidance.LLExecutor(threads), vocab_size, frozenset(eos_tokens))
         self._families = families or threads
         #: By guide, latest asked last; the family that is asked next is first.
         self._compiled: dict[GuideRequest, list[_Family]] = {}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .cache import BlockPool
-from .guides import Guide
+from .masks import Guide
 from .rows import TokenRows
 from .runner import INPUTS, KNOWN
 from .scheduler import Steady
@@ -170,6 +170,9 @@ class Lanes:
         notes = self._notes
         for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
             notes[slot](token)
+        if self._guides:
+            # Their next masks are computed while the rows are.
+            next(iter(self._guides.values())).begin()
         streams = self._streams[slots]
         told = slots[streams]
         return Taken(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from inflight.executors.base import Request
 
 from .adapters import Loaded
-from .guides import Guide
+from .masks import Guide
 from .refusal import Refused
 
 

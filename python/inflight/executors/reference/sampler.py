@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .admission import Parameters
 from .arrays import Float32, Int, best_ids, softmax
-from .guides import Guide
+from .masks import Guide
 
 #: A banned token's logit; finite, so that a row with every token banned still gives a token.
 BANNED = np.finfo(np.float32).min

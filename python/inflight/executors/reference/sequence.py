@@ -162,6 +162,12 @@ class SequenceState:
         """Alternatives told of each token of the output."""
         return self.owner.request.output_config.num_top_log_probs
 
+    def end(self) -> None:
+        """Nothing more is taken."""
+        self.ended = True
+        if self.sampler.guide is not None:
+            self.sampler.guide.end()
+
     def keep(self, token: int) -> None:
         """Takes a token that its client is not told yet."""
         self.sampler.observe(token)

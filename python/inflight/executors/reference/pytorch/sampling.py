@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from inflight.executors.reference.guides import stacked
+from inflight.executors.reference.masks import stacked
 from inflight.executors.reference.sampler import BANNED, SamplerState
 
 from .operations import Tensor
