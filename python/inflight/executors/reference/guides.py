@@ -1,8 +1,9 @@
 """Guided decoding: answers that fit a JSON schema, a regular expression, a grammar or structural tags.
 
-Owns the compiling of guides with llguidance, which is bounded in size and work and happens with the first mask
-where requests come in, not where streams wait; later masks are `masks`. A guide that hits a limit fails its
-request: llguidance itself would allow the end token alone, and the answer would be cut without a word.
+Owns the compiling of guides with llguidance, which is bounded in size and work and happens with the first
+mask where requests come in, not where streams wait; later masks are `masks`. A guide that hits a limit
+fails its request: llguidance itself would allow the end token alone, and the answer would be cut without a
+word.
 """
 
 from __future__ import annotations
