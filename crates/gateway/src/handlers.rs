@@ -5,6 +5,7 @@ pub(crate) mod adapters;
 mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
+mod content;
 mod deadline;
 pub(crate) mod embeddings;
 pub(crate) mod fallback;

@@ -40,7 +40,7 @@ pub use generation::GenerationConfig;
 pub use model::{ModelFiles, TextModel};
 pub use stop::{StopHit, StopMatcher};
 pub use template::{
-    BuiltInTemplate, ChatTemplate, HelperCommand, TemplateError, TemplateInput, TemplateLimits,
-    TemplateSource, run_template_helper, use_template_helper,
+    BuiltInTemplate, ChatTemplate, ContentForm, HelperCommand, TemplateError, TemplateInput,
+    TemplateLimits, TemplateSource, run_template_helper, use_template_helper,
 };
 pub use tokenizer::{TokenText, Tokenizer};

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 mod builtin;
 mod clock;
 mod confine;
+mod content;
 mod engine;
 mod given;
 mod helper;
@@ -36,6 +37,7 @@ mod wire;
 
 pub use builtin::BuiltInTemplate;
 pub use confine::run_template_helper;
+pub use content::ContentForm;
 pub use given::TemplateSource;
 pub(crate) use given::named_templates;
 pub use helper::{HelperCommand, use_template_helper};
@@ -69,6 +71,7 @@ pub struct ChatTemplate {
     renderer: Renderer,
     /// Every word of the sources.
     words: OnceLock<HashSet<Box<str>>>,
+    content: ContentForm,
     /// Whether the rendered text lacks the special tokens that a tokenizer adds to a text.
     lacks_special_tokens: bool,
 }
@@ -231,6 +234,7 @@ impl ChatTemplate {
             special_tokens,
             limits,
         };
+        let content = ContentForm::of(&sources.templates);
         let renderer = match helper::configured() {
             Some(command) => {
                 let inline = Inline::new(&sources).map(Box::new);
@@ -245,6 +249,7 @@ impl ChatTemplate {
         Self {
             renderer,
             words: OnceLock::new(),
+            content,
             lacks_special_tokens: false,
         }
     }
@@ -271,12 +276,14 @@ impl ChatTemplate {
                 Self {
                     renderer: Renderer::Engine(Box::new(Engine::new(sources))),
                     words: OnceLock::new(),
+                    content: ContentForm::Text,
                     lacks_special_tokens: true,
                 }
             }
             TemplateSource::History(text) => Self {
                 renderer: Renderer::History(Box::new(History::new(text, limits)?)),
                 words: OnceLock::new(),
+                content: ContentForm::Text,
                 lacks_special_tokens: true,
             },
         })
@@ -316,6 +323,11 @@ impl ChatTemplate {
             Renderer::Engine(_) | Renderer::History(_) => self.lacks_special_tokens,
             Renderer::Pool(_, inline) => inline.as_ref().is_some_and(|inline| inline.is_used()),
         }
+    }
+
+    /// How it takes the `content` of messages.
+    pub fn content_form(&self) -> ContentForm {
+        self.content
     }
 
     /// Its templates by name, in Jinja; `None` for a history template, which is none.

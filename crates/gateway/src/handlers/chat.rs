@@ -13,6 +13,7 @@ use inflight_text::TemplateInput;
 use serde_json::Value;
 
 use super::answer;
+use super::content;
 use super::generate::{self, Prepared};
 use super::image_prompt;
 use super::locate::locate;
@@ -156,31 +157,24 @@ pub(super) fn render(
     {
         ignored.add(field);
     }
-    let last = messages.last().map(|message| message.content.clone());
     let mut input = TemplateInput {
         messages: Value::Null,
         tools,
         add_generation_prompt: options.add_generation_prompt,
         extra: kwargs,
     };
+    let once = |messages| {
+        input.messages = messages;
+        template.render(&input)
+    };
     let text = if image_prompt::images(&messages).next().is_some() {
-        let once = |messages| {
-            template.render(&TemplateInput {
-                messages,
-                ..input.clone()
-            })
-        };
         match image_prompt::render(&messages, once) {
             Ok(None) => return Err(image_prompt::not_shown(&messages)),
             Ok(Some(text)) => Ok(text),
             Err(error) => Err(error),
         }
     } else {
-        input.messages = serde_json::to_value(&messages).map_err(|error| {
-            tracing::error!(%error, "cannot pass messages to the template");
-            ApiError::internal()
-        })?;
-        template.render(&input)
+        content::render(&messages, template.content_form(), once)
     };
     let text = text.map_err(|error| {
         if error.is_temporary() {
@@ -194,20 +188,19 @@ pub(super) fn render(
         }
         ApiError::invalid_request("messages", format!("{error}."))
     })?;
-    match last.filter(|_| options.continue_final_message) {
-        Some(last) => continued(text, &last),
+    match messages.last().filter(|_| options.continue_final_message) {
+        Some(last) => continued(text, last),
         None => Ok(text),
     }
 }
 
 /// The rendering up to the end of the last message's own text, as in Hugging Face's `apply_chat_template`.
-fn continued(mut text: String, last: &str) -> Result<String, ApiError> {
-    // Templates often trim a message.
-    let last = if text.contains(last) {
-        last
-    } else {
-        last.trim()
-    };
+fn continued(mut text: String, last: &Message) -> Result<String, ApiError> {
+    let whole = last.content.as_str();
+    let part = last.texts().last().unwrap_or_default();
+    // Templates often trim a message, and those that take parts write them one by one.
+    let mut forms = [whole, whole.trim(), part, part.trim()].into_iter();
+    let last = forms.find(|form| text.contains(form)).unwrap_or_default();
     let end = text.rfind(last).map(|start| start + last.len());
     let end = end.filter(|_| !last.is_empty()).ok_or_else(|| {
         ApiError::invalid_request(
@@ -222,21 +215,31 @@ fn continued(mut text: String, last: &str) -> Result<String, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use inflight_openai::chat::Part;
+
     use super::*;
 
     #[test]
     fn a_prompt_ends_with_the_text_that_is_continued() {
         let rendered = || "<u>So?<e><a>So it is<e>".to_owned();
+        let said = |texts: &[&str]| {
+            let parts = texts.iter().map(|text| Part::Text((*text).to_owned()));
+            Message::of_parts(Role::Assistant, parts.collect())
+        };
         assert_eq!(
-            continued(rendered(), "So it is").unwrap(),
+            continued(rendered(), &said(&["So it is"])).unwrap(),
             "<u>So?<e><a>So it is"
         );
         assert_eq!(
-            continued(rendered(), " So it ").unwrap(),
+            continued(rendered(), &said(&[" So it "])).unwrap(),
+            "<u>So?<e><a>So it"
+        );
+        assert_eq!(
+            continued(rendered(), &said(&["<a>", "So it"])).unwrap(),
             "<u>So?<e><a>So it"
         );
         for last in ["", "other"] {
-            let error = continued(rendered(), last).unwrap_err();
+            let error = continued(rendered(), &said(&[last])).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("continue_final_message"));
         }
     }

@@ -4,8 +4,9 @@
 use inflight_openai::ApiError;
 use inflight_openai::chat::{Image, Message};
 use inflight_text::TemplateError;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use super::content;
 use crate::model::capability::{Capability, lacks};
 use crate::model::served::ServedModel;
 
@@ -50,7 +51,7 @@ pub(super) fn not_shown(messages: &[Message]) -> ApiError {
 /// What `render` returns where the conversation cannot be rendered without its images either.
 pub(super) fn render(
     messages: &[Message],
-    render: impl Fn(Value) -> Result<String, TemplateError>,
+    mut render: impl FnMut(Value) -> Result<String, TemplateError>,
 ) -> Result<Option<String>, TemplateError> {
     // A template that knows no parts may print them as they are, and this with them.
     let mark = format!("{:032x}", rand::random::<u128>());
@@ -112,32 +113,26 @@ fn shape(messages: &[Message], shape: Shape<'_>) -> Value {
                 !is_image || mark.is_some()
             });
         } else if only_lists && !message.content.is_empty() {
-            value["content"] = json!([text_part(&message.content)]);
+            value["content"] = content::parts(message);
         }
         value
     });
     shaped.collect()
 }
 
-fn text_part(text: &str) -> Map<String, Value> {
-    let mut part = Map::new();
-    part.insert("type".to_owned(), "text".into());
-    part.insert("text".to_owned(), text.into());
-    part
-}
-
 /// Whether the prompt has what the messages without images say.
 fn has_texts(prompt: &str, messages: &[Message]) -> bool {
     let texts = messages.iter().filter(|message| message.parts.is_empty());
     texts
-        .map(|message| message.content.trim())
-        .all(|text| prompt.contains(text))
+        .flat_map(Message::texts)
+        .all(|text| prompt.contains(text.trim()))
 }
 
 #[cfg(test)]
 mod tests {
     use inflight_openai::chat::{Part, Role};
     use inflight_text::{ChatTemplate, TemplateInput};
+    use serde_json::Map;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! `/tokenize`, `/detokenize` and `/tokenizer_info`: which model's tokenizer answers, and where there is none.
 
 use bytes::Bytes;
-use inflight_testkit::model::{byte_model_files, tokens};
+use inflight_testkit::model::{VOCABULARY, byte_model_files, tokens};
 use inflight_testkit::triton::FakeTriton;
 use inflight_testkit::triton_models::text_model;
 use inflight_testkit::worker::{FakeModel, FakeWorker};
@@ -132,4 +132,26 @@ async fn a_server_that_tokenizes_itself_has_none_to_ask() {
     let text = answer.json()["error"]["message"].to_string();
     assert_eq!(answer.status, 400);
     assert!(text.contains("`--tokenizer`"), "{text}");
+}
+
+#[tokio::test]
+async fn text_is_not_lost_on_a_template_that_reads_parts() {
+    let mut files = byte_model_files();
+    let template = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}\
+        {% if part.type == 'text' %}{{ part.text }}|{% endif %}{% endfor %}{% endfor %}";
+    for (name, content) in &mut files {
+        if name == "chat_template.jinja" {
+            *content = Bytes::from_static(template.as_bytes());
+        }
+    }
+    let mut model = FakeModel::new("m", files);
+    model.description.vocab_size = VOCABULARY;
+    let worker = FakeWorker::start(model).await;
+    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+    let parts = json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]);
+    for (content, expected) in [(json!("Hi"), "<user>Hi|"), (parts, "<user>one|two|")] {
+        let body = json!({"messages": [{"role": "user", "content": content}]});
+        let answer = gateway.post("/tokenize", &body).await.json();
+        assert_eq!(answer["tokens"], json!(tokens(expected)), "{answer}");
+    }
 }

@@ -61,6 +61,8 @@ pub struct Message {
     /// Text parts are joined by a line break, null is empty: a template that expects a string fails
     /// on anything else.
     pub content: String,
+    /// Where the second text part starts in `content`, and each one after it.
+    pub breaks: Vec<usize>,
     /// The parts in their order, where an image is among them; else empty.
     pub parts: Vec<Part>,
     pub name: Option<String>,
@@ -113,6 +115,7 @@ impl Message {
         Self {
             role,
             content,
+            breaks: Vec::new(),
             parts: Vec::new(),
             name: None,
             tool_calls: Vec::new(),
@@ -132,7 +135,12 @@ impl Message {
         });
         let texts: Vec<&str> = texts.collect();
         let (content, has_images) = (texts.join("\n"), texts.len() < parts.len());
+        let ends = texts.iter().scan(0, |end, text| {
+            *end += text.len() + 1;
+            Some(*end)
+        });
         Self {
+            breaks: ends.take(texts.len().saturating_sub(1)).collect(),
             parts: if has_images { parts } else { Vec::new() },
             ..Self::new(role, content)
         }
@@ -153,8 +161,18 @@ impl Message {
         }
         if !self.content.is_empty() && !text.is_empty() {
             self.content.push('\n');
+            self.breaks.push(self.content.len());
         }
         self.content.push_str(text);
+    }
+
+    /// The text parts in their order; none where the text is empty.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let starts = [0].into_iter().chain(self.breaks.iter().copied());
+        let ends = self.breaks.iter().map(|start| start - 1);
+        let spans = starts.zip(ends.chain([self.content.len()]));
+        let texts = spans.filter_map(|(start, end)| self.content.get(start..end));
+        texts.filter(|_| !self.content.is_empty())
     }
 
     /// The images, in their order.
