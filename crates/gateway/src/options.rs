@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, ArgGroup, Parser};
 use http::{HeaderValue, Uri};
+use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
 
@@ -107,6 +108,11 @@ pub struct GatewayOptions {
     /// one model. By default, `auto`: as the chat template tells
     #[arg(long = "reasoning-parser", value_name = "NAME")]
     pub reasoning_parsers: Vec<ForModel<FormatChoice<ReasoningFormat>>>,
+
+    /// What chat answers call the model's reasoning: reasoning_content, or reasoning as in vLLM, or both, which
+    /// sends it twice
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub reasoning_field: ReasoningField,
 
     /// Chat template of one model, or of all without their own: a file of Jinja or with `chat_template` as in
     /// `tokenizer_config.json`, or plain, chatml, llama-2, llama-3, gemma, phi-3, vicuna or baichuan2. Default: the

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use inflight_openai::ReasoningField;
 use inflight_traces::Tracer;
 
 use crate::access::Access;
@@ -34,6 +35,8 @@ pub(crate) struct AppState {
     /// What `/v1/responses` answered.
     pub responses: Arc<ResponseStore>,
     pub formats: Formats,
+    /// What chat answers call the model's reasoning.
+    pub reasoning_field: ReasoningField,
     pub max_body_bytes: usize,
     pub allows_lora_loading: bool,
     pub request_timeout: Option<Duration>,
@@ -89,6 +92,7 @@ impl AppState {
                 age: Duration::from_secs(options.stored_responses_s),
             }),
             formats: Formats::new(&options.tool_parsers, &options.reasoning_parsers),
+            reasoning_field: options.reasoning_field,
             max_body_bytes: options.max_body_bytes,
             allows_lora_loading: options.allow_lora_loading,
             request_timeout: options.request_timeout_s.map(Duration::from_secs),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::error::ApiError;
 use crate::escape::write_escaped;
 use crate::logprobs::{ChatLogprobs, CompletionLogprobs};
+use crate::reasoning_field::ReasoningField;
 use crate::response::{FinishReason, StopReason, Usage};
 
 /// Ends every stream that is not aborted.
@@ -106,6 +107,7 @@ pub struct ChunkTemplate {
     /// `]` and what follows the choices.
     tail: Vec<u8>,
     index: u32,
+    reasoning: ReasoningField,
 }
 
 impl ChunkTemplate {
@@ -148,6 +150,7 @@ impl ChunkTemplate {
             after_text: Vec::new(),
             tail,
             index,
+            reasoning: ReasoningField::default(),
         };
         let mut before = template.head.clone();
         template.open_choice(&mut before);
@@ -161,6 +164,12 @@ impl ChunkTemplate {
         template.before_text = before;
         template.after_text = after;
         template
+    }
+
+    /// As it is, with the reasoning under this name.
+    pub fn with_reasoning(mut self, field: ReasoningField) -> Self {
+        self.reasoning = field;
+        self
     }
 
     fn open_choice(&self, out: &mut impl BufMut) {
@@ -242,7 +251,10 @@ impl ChunkTemplate {
             FrameDelta::Content(text) => {
                 return self.write_content_with(out, text, logprobs, extras);
             }
-            FrameDelta::Reasoning(text) => (b"\"reasoning_content\":\"", text, b"\""),
+            FrameDelta::Reasoning(text) => match self.reasoning {
+                ReasoningField::Reasoning => (b"\"reasoning\":\"", text, b"\""),
+                _ => (b"\"reasoning_content\":\"", text, b"\""),
+            },
             FrameDelta::CallBegin { name, .. } => (
                 b"\"type\":\"function\",\"function\":{\"name\":\"",
                 name,
@@ -279,6 +291,11 @@ impl ChunkTemplate {
         out.put_slice(before);
         write_escaped(out, text);
         out.put_slice(after);
+        if self.reasoning == ReasoningField::Both && matches!(delta, FrameDelta::Reasoning(_)) {
+            out.put_slice(b",\"reasoning\":\"");
+            write_escaped(out, text);
+            out.put_slice(b"\"");
+        }
         out.put_slice(b"},\"logprobs\":");
         write_logprobs(out, logprobs);
         out.put_slice(b",\"finish_reason\":null");

@@ -32,6 +32,7 @@ mod logprobs;
 pub mod lora;
 mod model;
 pub mod reader;
+mod reasoning_field;
 mod response;
 pub mod responses;
 pub mod tokenize;
@@ -47,6 +48,7 @@ pub use logprobs::{
     TopLogprobs,
 };
 pub use model::{ModelCard, ModelList};
+pub use reasoning_field::ReasoningField;
 pub use response::{
     AssistantMessage, Called, CalledCustom, CalledFunction, ChatChoice, ChatCompletion, Completion,
     CompletionChoice, CompletionTokensDetails, FinishReason, MessageToolCall, PromptTokensDetails,

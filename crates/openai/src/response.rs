@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::logprobs::{ChatLogprobs, CompletionLogprobs, PromptLogprobs};
+use crate::reasoning_field::ReasoningField;
 
 /// Why a choice ended, in OpenAI's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
@@ -181,8 +182,22 @@ pub struct AssistantMessage {
     /// What the model thought before it answered; DeepSeek's name of it, which open servers share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// vLLM's name of the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<MessageToolCall>,
+}
+
+impl AssistantMessage {
+    /// Names the reasoning, which is in `reasoning_content` so far.
+    pub fn name_reasoning(&mut self, field: ReasoningField) {
+        match field {
+            ReasoningField::ReasoningContent => {}
+            ReasoningField::Reasoning => self.reasoning = self.reasoning_content.take(),
+            ReasoningField::Both => self.reasoning = self.reasoning_content.clone(),
+        }
+    }
 }
 
 impl Default for AssistantMessage {
@@ -192,6 +207,7 @@ impl Default for AssistantMessage {
             content: None,
             refusal: None,
             reasoning_content: None,
+            reasoning: None,
             tool_calls: Vec::new(),
         }
     }

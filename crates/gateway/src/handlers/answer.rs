@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use inflight_openai::chat::{ChatRequest, ToolChoice, Tools};
-use inflight_openai::{ApiError, Guide, GuideKind};
+use inflight_openai::{ApiError, Guide, GuideKind, ReasoningField};
 use inflight_parsers::{Format, ParserOptions, ToolFormat};
 use inflight_text::TextModel;
 use serde_json::Value;
@@ -85,6 +85,7 @@ pub(super) fn options(
         },
         markers: markers.collect(),
         hides_reasoning: !request.include_reasoning,
+        reasoning_field: ReasoningField::default(),
         single_call: tools.is_some_and(|tools| !tools.parallel),
         names_function: tools.is_some_and(names_function),
         check: check.map(Arc::new),

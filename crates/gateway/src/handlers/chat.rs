@@ -69,7 +69,10 @@ pub(super) fn prepare_parsed(
         &request.template,
         &mut ignored,
     )?;
-    let answer = answer::options(&mut request, format, files, &model.served, &mut text)?;
+    let mut answer = answer::options(&mut request, format, files, &model.served, &mut text)?;
+    if let Some(answer) = &mut answer {
+        answer.reasoning_field = state.reasoning_field;
+    }
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
     let requested = Requested::chat(&request).with_lora(lora);
     let special = SpecialTokens::of(

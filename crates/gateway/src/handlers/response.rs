@@ -103,6 +103,7 @@ fn tells(prepared: &Prepared) -> Tells {
     };
     let top = asked.and_then(|asked| asked.prompt_logprobs);
     let text = prepared.model.served.text.as_ref();
+    let answer = prepared.answer.as_ref();
     let prompt_logprobs = top
         .zip(text)
         .map(|(top, text)| (top as usize, Arc::clone(text.tokenizer())));
@@ -112,10 +113,8 @@ fn tells(prepared: &Prepared) -> Tells {
             .filter(|asked| asked.return_token_ids)
             .map(|_| prompts()),
         n: generation.n as usize,
-        names_function: prepared
-            .answer
-            .as_ref()
-            .is_some_and(|answer| answer.names_function),
+        names_function: answer.is_some_and(|answer| answer.names_function),
+        reasoning_field: answer.map_or_else(Default::default, |answer| answer.reasoning_field),
         usage: generation.continuous_usage,
         scored: if prompt_logprobs.is_some() {
             prompts()
@@ -154,14 +153,14 @@ fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Respon
         model,
         include_usage,
     };
+    let tells = tells(prepared);
     let indices = (0u32..).take(request.choices.len());
     let templates = indices
         .map(|index| match shape {
-            Shape::Chat => ChunkTemplate::chat(&info, index),
+            Shape::Chat => ChunkTemplate::chat(&info, index).with_reasoning(tells.reasoning_field),
             Shape::Completion => ChunkTemplate::completion(&info, index),
         })
         .collect();
-    let tells = tells(prepared);
     events(EventBody::new(request, |request, out| {
         ChunkWriter::begin(request, shape, templates, include_usage, tells, out)
     }))

@@ -8,7 +8,7 @@ mod custom;
 
 use std::sync::Arc;
 
-use inflight_openai::{ApiError, FinishReason};
+use inflight_openai::{ApiError, FinishReason, ReasoningField};
 use inflight_parsers::{
     AnswerParser, CallIdForm, Delta, Deltas, Format, ParserOptions, ToolFormat,
 };
@@ -28,6 +28,8 @@ pub(crate) struct AnswerOptions {
     pub markers: Arc<[u32]>,
     /// Whether the answer leaves the reasoning out.
     pub hides_reasoning: bool,
+    /// What the answer calls it.
+    pub reasoning_field: ReasoningField,
     /// Whether the first call ends the choice.
     pub single_call: bool,
     /// Whether the request demands a call of one function, by its name.

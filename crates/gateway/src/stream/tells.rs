@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inflight_kserve::step::PromptLogProbs;
 use inflight_openai::chunk::FrameExtras;
-use inflight_openai::{FinishReason, PromptLogprob, PromptLogprobs, Usage};
+use inflight_openai::{FinishReason, PromptLogprob, PromptLogprobs, ReasoningField, Usage};
 use inflight_text::Tokenizer;
 
 use super::choice::TokenIds;
@@ -30,6 +30,8 @@ pub(crate) struct Tells {
     pub n: usize,
     /// Whether the request demands a call of one function, by its name.
     pub names_function: bool,
+    /// What the answer calls the model's reasoning.
+    pub reasoning_field: ReasoningField,
     /// Usage in every event.
     pub usage: bool,
     /// `Some(k)`: log probabilities of the prompts in this form, with k alternatives, and what names tokens.

@@ -26,7 +26,8 @@ pub(crate) fn chat(
     let choices = request.choices.iter_mut().zip(0u32..);
     let choices = choices
         .map(|(choice, index)| {
-            let message = message(choice);
+            let mut message = message(choice);
+            message.name_reasoning(tells.reasoning_field);
             let log_probs = choice
                 .log_probs
                 .as_mut()

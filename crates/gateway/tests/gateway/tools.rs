@@ -237,6 +237,29 @@ async fn reasoning_is_told_apart_and_counted() {
 }
 
 #[tokio::test]
+async fn reasoning_has_the_name_that_the_operator_chooses() {
+    for (option, names) in [
+        ("reasoning", &["reasoning"][..]),
+        ("both", &["reasoning_content", "reasoning"]),
+    ] {
+        let (worker, gateway) = serve(&["--reasoning-field", option]).await;
+        let mut text = tokens("<think>Hm.</think>Yes");
+        text.push(END);
+        let worker = worker.answer_all(text, FinishReason::EndId);
+        let whole = gateway.post(PATH, &chat(json!({}))).await.json();
+        let streamed = gateway.post(PATH, &chat(json!({"stream": true}))).await;
+        let (deltas, _) = deltas(&streamed.events());
+        for name in ["reasoning_content", "reasoning"] {
+            let expected = if names.contains(&name) { "Hm." } else { "" };
+            let message = &whole["choices"][0]["message"];
+            assert_eq!(message[name].as_str().unwrap_or_default(), expected);
+            assert_eq!(joined(&deltas, &format!("/{name}")), expected);
+        }
+        worker.abort();
+    }
+}
+
+#[tokio::test]
 async fn every_log_probability_is_told_beside_calls_and_reasoning() {
     let text = format!("<think>Hm</think>{CALL}");
     for stream in [false, true] {

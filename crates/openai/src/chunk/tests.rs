@@ -57,6 +57,27 @@ fn chat_frames_are_openai_s() {
 }
 
 #[test]
+fn reasoning_has_the_name_that_is_asked_for() {
+    for (field, expected) in [
+        ("reasoning_content", json!({"reasoning_content": "a\""})),
+        ("reasoning", json!({"reasoning": "a\""})),
+        (
+            "both",
+            json!({"reasoning_content": "a\"", "reasoning": "a\""}),
+        ),
+    ] {
+        let template = ChunkTemplate::chat(&INFO, 0).with_reasoning(field.parse().unwrap());
+        let delta = FrameDelta::Reasoning("a\"");
+        let written = frame(|out| template.write_delta(out, delta, None, FrameExtras::default()));
+        assert_eq!(
+            written,
+            event(&chat(json!({"index": 0, "delta": expected,
+                "logprobs": null, "finish_reason": null})))
+        );
+    }
+}
+
+#[test]
 fn frames_of_calls_and_reasoning_are_openai_s() {
     let template = ChunkTemplate::chat(&INFO, 1);
     let written =
