@@ -95,7 +95,7 @@ def test_the_forms_of_input_and_of_numbers_agree(server: Server, client: openai.
         ({"encoding_format": "int8"}, "encoding_format", "invalid_value"),
         ({"pooling": "max"}, "pooling", "invalid_value"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "unsupported_parameter"),
-        ({"model": None}, "model", "missing_required_parameter"),
+        ({"model": ""}, "model", "invalid_value"),
     ],
 )
 def test_a_bad_field_is_400_with_its_name(

@@ -60,7 +60,7 @@ def _nothing_else_is_disturbed(server: Server) -> Any:
         ),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", None),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
-        ({"model": None}, "model", "missing_required_parameter"),
+        ({"messages": None}, "messages", "missing_required_parameter"),
     ],
 )
 def test_a_bad_field_is_400_with_its_name(

@@ -150,8 +150,8 @@ fn value(name: &str) -> Option<Value> {
 /// The body of a request as a JSON schema, from the table.
 pub fn request_schema(counts: bool) -> Value {
     let required: &[&str] = match counts {
-        true => &["model", "messages"],
-        false => &["model", "messages", "max_tokens"],
+        true => &["messages"],
+        false => &["messages", "max_tokens"],
     };
     let own = |wanted: fn(&Treatment) -> bool| {
         let rows = FIELDS.iter().filter(move |row| wanted(&row.1));

@@ -94,9 +94,11 @@ fn read(body: &[u8], generates: bool) -> Result<Parsed<ChatRequest>, ApiError> {
     })
 }
 
+/// Takes the model's name; empty: the only one that is served.
 fn take_model(fields: &mut Fields<'_>) -> Result<String, ApiError> {
-    let model = fields.string("model")?;
-    let model = model.ok_or_else(|| fields.missing("model"))?;
+    let Some(model) = fields.string("model")? else {
+        return Ok(String::new());
+    };
     if model.is_empty() || model.len() > MAX_MODEL_BYTES {
         return Err(ApiError::invalid_request(
             "model",

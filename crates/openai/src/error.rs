@@ -228,17 +228,18 @@ impl ApiError {
         );
         match known {
             [] => message.push_str(" No model is loaded yet."),
-            known => {
-                message.push_str(" Available models: ");
-                for (position, name) in known.iter().take(16).enumerate() {
-                    message.push_str(if position == 0 { "`" } else { ", `" });
-                    message.push_str(name.as_ref());
-                    message.push('`');
-                }
-                message.push_str(if known.len() > 16 { ", …" } else { "." });
-            }
+            known => message.push_str(&available(known)),
         }
         Self::new(ErrorKind::ModelNotFound, message).with_param("model")
+    }
+
+    /// 400: the request names no model, and several are served; `known` are the names that would have worked.
+    pub fn model_missing<S: AsRef<str>>(known: &[S]) -> Self {
+        let message = format!(
+            "Missing required parameter: `model`, because several models are served.{}",
+            available(known)
+        );
+        Self::invalid_request("model", message).with_code(code::MISSING)
     }
 
     /// 400: no response of this client has the id that its request goes on from.
@@ -431,6 +432,18 @@ struct Detail<'a> {
     error_type: &'static str,
     param: Option<&'a str>,
     code: Option<&'static str>,
+}
+
+/// The names that would have worked, as a sentence.
+fn available<S: AsRef<str>>(known: &[S]) -> String {
+    let mut message = " Available models: ".to_owned();
+    for (position, name) in known.iter().take(16).enumerate() {
+        message.push_str(if position == 0 { "`" } else { ", `" });
+        message.push_str(name.as_ref());
+        message.push('`');
+    }
+    message.push_str(if known.len() > 16 { ", …" } else { "." });
+    message
 }
 
 #[cfg(test)]

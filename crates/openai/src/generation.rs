@@ -26,6 +26,7 @@ const MAX_MAX_TOKENS: u32 = i32::MAX as u32;
 /// How to generate and how to answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
+    /// Empty: the only one that is served.
     pub model: String,
     /// `None`: the endpoint's default (chat: the rest of the context, completions: 16). 0 only for completions
     /// that echo their prompt.
@@ -84,7 +85,7 @@ impl Generation {
         endpoint: Endpoint,
         ignored: &mut IgnoredFields,
     ) -> Result<Self, ApiError> {
-        let model = take_model(fields)?.ok_or_else(|| fields.missing("model"))?;
+        let model = take_model(fields)?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let usage = take_stream_options(fields, stream, endpoint, ignored)?;
         let max_tokens = take_max_tokens(fields, endpoint, ignored)?;
@@ -167,10 +168,10 @@ impl Sampling {
     }
 }
 
-/// Takes the model's name.
-pub(crate) fn take_model(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+/// Takes the model's name; empty: the only one that is served.
+pub(crate) fn take_model(fields: &mut Fields<'_>) -> Result<String, ApiError> {
     let Some(model) = fields.string("model")? else {
-        return Ok(None);
+        return Ok(String::new());
     };
     if model.is_empty() {
         return Err(ApiError::invalid_request(
@@ -179,7 +180,7 @@ pub(crate) fn take_model(fields: &mut Fields<'_>) -> Result<Option<String>, ApiE
         ));
     }
     bounded("model", &model, MAX_MODEL_BYTES)?;
-    Ok(Some(model))
+    Ok(model)
 }
 
 pub(crate) fn bounded(param: &str, value: &str, most: usize) -> Result<(), ApiError> {

@@ -19,8 +19,8 @@ const MAX_TOKENS: usize = 1 << 20;
 /// What tokens are asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenizeRequest {
-    /// `None`: the one model that is served.
-    pub model: Option<String>,
+    /// Empty: the only one that is served.
+    pub model: String,
     pub input: TokenizeInput,
     /// Absent: true for text, false for messages, whose template writes them.
     pub add_special_tokens: Option<bool>,
@@ -39,8 +39,8 @@ pub enum TokenizeInput {
 /// Which text is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DetokenizeRequest {
-    /// `None`: the one model that is served.
-    pub model: Option<String>,
+    /// Empty: the only one that is served.
+    pub model: String,
     pub tokens: Vec<u32>,
 }
 
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(
             parsed.request,
             TokenizeRequest {
-                model: None,
+                model: String::new(),
                 input: TokenizeInput::Text("a".to_owned()),
                 add_special_tokens: Some(false),
                 return_token_strs: false,
@@ -182,7 +182,7 @@ mod tests {
         };
         assert_eq!((read.len(), options.add_generation_prompt), (1, true));
         assert_eq!(options.kwargs["enable_thinking"], false);
-        assert_eq!(parsed.request.model.as_deref(), Some("m"));
+        assert_eq!(parsed.request.model, "m");
         // Sampling has no effect on tokens.
         assert_eq!(
             parsed.ignored.header_value().as_deref(),

@@ -16,7 +16,7 @@ use super::answer;
 use super::content;
 use super::generate::{self, Prepared};
 use super::image_prompt;
-use super::locate::locate;
+use super::locate::locate_or_only;
 use super::prompt::{self, SpecialTokens};
 use super::response;
 use crate::error::HttpError;
@@ -53,7 +53,7 @@ pub(super) fn prepare_parsed(
         mut request,
         mut ignored,
     } = parsed;
-    let model = locate(state, &request.generation.model)?;
+    let model = locate_or_only(state, &mut request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
     image_prompt::check(&model.served, &messages)?;

@@ -9,7 +9,7 @@ use inflight_openai::ApiError;
 use inflight_openai::completions::{self, Prompt};
 
 use super::generate::{self, Pictures, Prepared};
-use super::locate::locate;
+use super::locate::locate_or_only;
 use super::prompt::{self, SpecialTokens};
 use super::response;
 use crate::admission::Work;
@@ -32,7 +32,7 @@ pub(crate) async fn create_completion(
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     let parsed = completions::parse(body)?;
     let mut request = parsed.request;
-    let model = locate(state, &request.generation.model)?;
+    let model = locate_or_only(state, &mut request.generation.model)?;
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
     let requested = Requested::completion(&request).with_lora(lora);
     let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);

@@ -16,7 +16,7 @@ use inflight_openai::embeddings::{self, EmbeddingList, EmbeddingRequest, Pooling
 use inflight_openai::{ApiError, IgnoredFields, Parsed};
 
 use super::generate;
-use super::locate::{Located, locate};
+use super::locate::{Located, locate_or_only};
 use super::{prompt, response};
 use crate::admission::Work;
 use crate::error::{self, HttpError};
@@ -83,7 +83,7 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         entry,
         served,
         adapter,
-    } = locate(state, &request.model)?;
+    } = locate_or_only(state, &mut request.model)?;
     if let Some(reason) = lacks(&served, Capability::Embeddings) {
         return Err(ApiError::no_embeddings(&request.model, &reason));
     }

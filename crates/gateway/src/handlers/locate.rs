@@ -49,6 +49,31 @@ pub(super) fn locate(state: &AppState, model: &str) -> Result<Located, ApiError>
     })
 }
 
+/// Finds the model of this name, or the only one where the request names none, and names it.
+///
+/// # Errors
+/// See [`locate`]; 400 where several could be meant.
+pub(super) fn locate_or_only(state: &AppState, model: &mut String) -> Result<Located, ApiError> {
+    if model.is_empty() {
+        let models = state.table.models();
+        let mut names = models.keys();
+        *model = match (names.next(), names.next()) {
+            (Some(only), None) => only.to_string(),
+            (None, _) => {
+                return Err(ApiError::unavailable(
+                    "No model is served yet. Retry later.",
+                ));
+            }
+            _ => {
+                return Err(ApiError::model_missing(&self::models::names(
+                    models.values(),
+                )));
+            }
+        };
+    }
+    locate(state, model)
+}
+
 fn with_adapter(
     state: &AppState,
     entry: Arc<ModelEntry>,

@@ -9,7 +9,7 @@ use inflight_anthropic::{TokenCount, request};
 use inflight_openai::{ApiError, IgnoredFields, Parsed};
 
 use super::generate::{self, Prepared};
-use super::locate::{Located, locate};
+use super::locate::{Located, locate_or_only};
 use super::prompt::SpecialTokens;
 use super::{chat, prompt, response};
 use crate::error::HttpError;
@@ -58,10 +58,10 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
 
 fn count(state: &AppState, body: &[u8]) -> Result<(TokenCount, IgnoredFields), ApiError> {
     let Parsed {
-        request,
+        mut request,
         mut ignored,
     } = request::parse_count(body)?;
-    let Located { served, entry, .. } = locate(state, &request.generation.model)?;
+    let Located { served, entry, .. } = locate_or_only(state, &mut request.generation.model)?;
     let model = served.text.as_deref().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",

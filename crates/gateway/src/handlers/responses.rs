@@ -140,7 +140,6 @@ fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, As
     };
     let prepared = chat::prepare_parsed(state, parsed)?;
     let ResponseRequest {
-        generation,
         mut settings,
         seals_reasoning,
         ..
@@ -161,7 +160,7 @@ fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, As
         created_at: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |now| now.as_secs()),
-        model: generation.model,
+        model: prepared.generation.model.clone(),
         input_items: input.len(),
         seals_reasoning,
         settings: Arc::new(settings),

@@ -15,7 +15,7 @@ use inflight_openai::{ApiError, IgnoredFields};
 use inflight_text::{ChatTemplate, TextModel};
 
 use super::generate;
-use super::locate::{Located, locate};
+use super::locate::{Located, locate_or_only};
 use super::prompt::SpecialTokens;
 use super::{chat, prompt, response};
 use crate::admission::Work;
@@ -23,9 +23,6 @@ use crate::error::{self, HttpError};
 use crate::model::served::ServedModel;
 use crate::query;
 use crate::state::AppState;
-
-/// What to do about a body without a model.
-const SEND_A_NAME: &str = "Send `model`";
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(
@@ -55,13 +52,21 @@ pub(crate) async fn tokenizer_info(
     State(state): State<Arc<AppState>>,
     uri: Uri,
 ) -> Result<Response, HttpError> {
-    let name = query::value(&uri, "model").filter(|name| !name.is_empty());
-    let hint = "Add `?model=NAME`";
-    let Located { served, .. } = locate_or_only(&state, name.as_deref(), hint)?;
+    let mut name = query::value(&uri, "model").unwrap_or_default();
+    let found = locate_or_only(&state, &mut name);
+    let Located { served, .. } = found.map_err(in_the_query)?;
     let model = files(&served, "model")?;
     let templates = served.chat_template().and_then(ChatTemplate::jinja);
     let info = TokenizerInfo::new(model.tokenizer_config(), templates);
     Ok(Json(info).into_response())
+}
+
+/// The error of a missing model where a name stands in the query.
+fn in_the_query(mut error: ApiError) -> ApiError {
+    if error.status() == 400 {
+        error.message.push_str(" Add `?model=NAME`.");
+    }
+    error
 }
 
 fn answered<T: serde::Serialize>(
@@ -76,9 +81,8 @@ fn answered<T: serde::Serialize>(
 
 fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, IgnoredFields), ApiError> {
     let parsed = parse_tokenize(body)?;
-    let (request, mut ignored) = (parsed.request, parsed.ignored);
-    let Located { served, entry, .. } =
-        locate_or_only(state, request.model.as_deref(), SEND_A_NAME)?;
+    let (mut request, mut ignored) = (parsed.request, parsed.ignored);
+    let Located { served, entry, .. } = locate_or_only(state, &mut request.model)?;
     let (field, adds) = match request.input {
         TokenizeInput::Text(_) => ("prompt", true),
         TokenizeInput::Chat(..) => (
@@ -110,8 +114,8 @@ fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, Ignored
 
 fn text_of(state: &AppState, body: &[u8]) -> Result<(DetokenizeResponse, IgnoredFields), ApiError> {
     let parsed = parse_detokenize(body)?;
-    let request = parsed.request;
-    let Located { served, .. } = locate_or_only(state, request.model.as_deref(), SEND_A_NAME)?;
+    let mut request = parsed.request;
+    let Located { served, .. } = locate_or_only(state, &mut request.model)?;
     let tokenizer = files(&served, "tokens")?.tokenizer();
     // Rows that only pad the vocabulary stand for no text.
     let size = served.vocabulary().unwrap_or(0) as usize;
@@ -123,26 +127,6 @@ fn text_of(state: &AppState, body: &[u8]) -> Result<(DetokenizeResponse, Ignored
     let text = tokenizer.decode(&request.tokens, false);
     let prompt = text.map_err(|error| ApiError::invalid_request("tokens", format!("{error}.")))?;
     Ok((DetokenizeResponse { prompt }, parsed.ignored))
-}
-
-/// The model of this name, or the only one where the request names none, as in vLLM.
-fn locate_or_only(state: &AppState, name: Option<&str>, hint: &str) -> Result<Located, ApiError> {
-    if let Some(name) = name {
-        return locate(state, name);
-    }
-    let models = state.table.models();
-    let mut names = models.keys();
-    match (names.next(), names.next()) {
-        (Some(only), None) => locate(state, only),
-        (None, _) => locate(state, ""),
-        _ => Err(ApiError::invalid_request(
-            "model",
-            format!(
-                "Missing required parameter: `model`, because several models are served. {hint} with a name \
-                 from `/v1/models`."
-            ),
-        )),
-    }
 }
 
 fn files<'a>(served: &'a ServedModel, field: &'static str) -> Result<&'a TextModel, ApiError> {

@@ -2,10 +2,12 @@
 
 use http::Request;
 use http_body_util::Full;
+use inflight_kserve::step::FinishReason;
+use inflight_testkit::model::tokens;
 use inflight_testkit::worker::FakeWorker;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Gateway, byte_model};
+use crate::support::{Answer, Client, Gateway, byte_model, pair};
 
 /// Asks as Anthropic's clients do.
 async fn ask(gateway: &Gateway, path: &str) -> Answer {
@@ -75,4 +77,66 @@ async fn anthropics_clients_get_pages_in_their_form() {
     assert_eq!((ids(&list).len(), &list["object"]), (3, &json!("list")));
     let missing = gateway.get("/v1/models/x").await.json();
     assert_eq!(missing["error"]["code"], "model_not_found");
+}
+
+/// Requests that name no model, with where the answer names it.
+fn unnamed() -> [(&'static str, Value, &'static str); 6] {
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    [
+        (
+            "/v1/chat/completions",
+            json!({"messages": messages}),
+            "/model",
+        ),
+        ("/v1/completions", json!({"prompt": "Hi"}), "/model"),
+        (
+            "/v1/responses",
+            json!({"input": "Hi", "model": null}),
+            "/model",
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": 9}),
+            "/model",
+        ),
+        (
+            "/v1/messages/count_tokens",
+            json!({"messages": messages}),
+            "",
+        ),
+        ("/tokenize", json!({"messages": messages}), ""),
+    ]
+}
+
+#[tokio::test]
+async fn the_only_model_need_not_be_named() {
+    let (worker, gateway) = pair().await;
+    let worker = worker.answer_all(tokens("yes"), FinishReason::Length);
+    for (path, body, named) in unnamed() {
+        let answer = gateway.post(path, &body).await;
+        assert_eq!(answer.status, 200, "{path} {:?}", answer.body);
+        if !named.is_empty() {
+            assert_eq!(answer.json().pointer(named), Some(&json!("m")), "{path}");
+        }
+    }
+    worker.abort();
+}
+
+#[tokio::test]
+async fn one_of_several_models_must_be_named() {
+    let mut other = byte_model();
+    other.description.served_model_name = "n".to_owned();
+    let one = FakeWorker::start(byte_model()).await;
+    let two = FakeWorker::start(other).await;
+    let workers = [one.address, two.address];
+    let gateway = Gateway::start(&workers, &[]).await.all_ready().await;
+    for (path, body, _) in unnamed() {
+        let answer = gateway.post(path, &body).await;
+        let message = answer.json()["error"]["message"].to_string();
+        assert_eq!(answer.status, 400, "{path}");
+        assert!(
+            message.contains("`model`") && message.contains("`m`, `n`"),
+            "{message}"
+        );
+    }
 }

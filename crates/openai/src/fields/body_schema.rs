@@ -127,9 +127,9 @@ impl RequestBody {
 
     fn required(self) -> &'static [&'static str] {
         match self {
-            Self::Chat => &["model", "messages"],
-            Self::Completions => &["model", "prompt"],
-            Self::Responses | Self::Embeddings => &["model", "input"],
+            Self::Chat => &["messages"],
+            Self::Completions => &["prompt"],
+            Self::Responses | Self::Embeddings => &["input"],
             Self::Tokenize => &[],
             Self::Detokenize => &["tokens"],
         }
@@ -310,7 +310,7 @@ mod tests {
         let names = |list: &str| schema[list].as_array().unwrap().clone();
         assert!(names("x-inflight-refused-fields").contains(&json!("messages")));
         assert!(names("x-inflight-ignored-fields").contains(&json!("service_tier")));
-        assert_eq!(schema["required"], json!(["model", "input"]));
+        assert_eq!(schema["required"], json!(["input"]));
         let properties = schema["properties"].as_object().unwrap();
         assert!(!properties.contains_key("messages") && !properties.contains_key("text.verbosity"));
         assert_eq!(
