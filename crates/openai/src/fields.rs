@@ -8,6 +8,7 @@
 
 mod body_schema;
 mod embeddings;
+mod others;
 mod responses;
 
 pub use self::body_schema::RequestBody;
@@ -119,6 +120,7 @@ const fn refused_unless(
 }
 
 use self::embeddings::EMBEDDINGS;
+use self::others::OTHERS;
 use self::responses::RESPONSES;
 use Endpoint::{Both, Chat, Completions};
 
@@ -306,7 +308,7 @@ pub(crate) const FIELDS: &[Field] = &[
     refused(
         Both,
         "repeat_penalty",
-        &[],
+        &["1", "1.0"],
         "Send `repetition_penalty` instead.",
     ),
     refused(Both, "random_seed", &[], "Send `seed` instead."),
@@ -353,6 +355,7 @@ fn rows(endpoint: Endpoint) -> impl Iterator<Item = &'static Field> {
     };
     let shared = FIELDS
         .iter()
+        .chain(OTHERS)
         .filter(move |field| field.endpoint.covers(endpoint));
     own.iter().chain(shared)
 }
@@ -407,6 +410,7 @@ pub(crate) fn label(name: &str) -> &'static str {
         .iter()
         .chain(RESPONSES)
         .chain(EMBEDDINGS)
+        .chain(OTHERS)
         .find(|field| field.name == name)
         .map_or("other", |field| field.name)
 }
@@ -448,9 +452,10 @@ mod tests {
     #[test]
     fn no_name_has_two_rows_for_one_endpoint() {
         for endpoint in [Chat, Completions] {
-            for field in FIELDS {
+            for field in FIELDS.iter().chain(OTHERS) {
                 let rows = FIELDS
                     .iter()
+                    .chain(OTHERS)
                     .filter(|other| other.name == field.name && other.endpoint.covers(endpoint));
                 assert!(rows.count() <= 1, "{}", field.name);
             }
@@ -459,7 +464,7 @@ mod tests {
 
     #[test]
     fn neutral_values_are_json() {
-        for field in FIELDS.iter().chain(RESPONSES) {
+        for field in FIELDS.iter().chain(RESPONSES).chain(OTHERS) {
             if let Treatment::Refused { neutral, .. } | Treatment::Ignored { neutral } =
                 field.treatment
             {
@@ -541,6 +546,7 @@ mod tests {
                 .iter()
                 .chain(RESPONSES)
                 .chain(EMBEDDINGS)
+                .chain(OTHERS)
                 .filter_map(row)
             {
                 page.push_str(&line);
