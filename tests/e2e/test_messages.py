@@ -160,3 +160,35 @@ def test_a_tool_is_called_and_its_result_read(claude: Any) -> None:
         read = again.usage.cache_read_input_tokens or 0
         assert again.usage.input_tokens + read == count.input_tokens
         assert again.stop_reason in ("end_turn", "max_tokens", "tool_use")
+
+
+@anthropic.beta_tool
+def temperature(city: str) -> str:
+    """Returns the temperature in a city.
+
+    Args:
+        city: The city's name.
+    """
+    return f"It has {len(city)} letters and 20 degrees."
+
+
+def test_a_tool_runner_goes_on_without_a_thread(server: Server) -> None:
+    """It asks for a thread first. Told that there are none, it sends whole conversations."""
+    bodies: list[dict[str, Any]] = []
+    address = f"http://{server.http}"
+    with anthropic.Anthropic(base_url=address, api_key=NO_KEY, max_retries=0, timeout=60.0) as client:
+        client._client.event_hooks["request"].append(lambda sent: bodies.append(json.loads(sent.content)))
+        choice: Any = {"type": "any"}
+        asking = asked(tools=[temperature], tool_choice=choice, max_tokens=200)
+        answers = list(client.beta.messages.tool_runner(max_iterations=2, **asking))
+    assert [answer.stop_reason for answer in answers] == ["tool_use", "tool_use"]
+    assert ["thread" in body for body in bodies] == [True, False, False]
+    assert [message["role"] for message in bodies[-1]["messages"]] == ["user", "assistant", "user"]
+
+
+def test_a_thread_is_refused_with_what_the_clients_act_on(claude: Any) -> None:
+    body = {"thread": {"type": "create"}}
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        claude.messages.create(**asked(extra_body=body))
+    details = refused.value.body["error"]["details"]  # type: ignore[index]
+    assert details == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}

@@ -32,13 +32,32 @@ pub const fn error_type(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// The body: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+/// The code of a request that continues a thread, by which the SDKs' tool runners know to send whole conversations.
+const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
+
+/// 400: threads, in which a client sends only its new turns, are not kept.
+pub(crate) fn no_threads() -> ApiError {
+    let mut error = ApiError::unsupported(
+        "thread",
+        "Unsupported parameter: `thread`. Threads are not kept. Leave it out, and send the whole conversation in \
+         `messages`.",
+    );
+    error.code = Some(THREAD_UNSUPPORTED);
+    error
+}
+
+/// The body: `{"type": "error", "error": {"type", "message"}, "request_id"}`, with `error.details` where clients act on
+/// them.
 pub fn to_json(error: &ApiError, request_id: &str) -> Vec<u8> {
     let envelope = Envelope {
         envelope_type: "error",
         error: Detail {
             error_type: error_type(error.kind),
             message: message(error),
+            details: (error.code == Some(THREAD_UNSUPPORTED)).then_some(Details {
+                error_code: THREAD_UNSUPPORTED,
+                unsupported: ["thread"],
+            }),
         },
         request_id,
     };
@@ -66,7 +85,11 @@ pub fn error_schema() -> Value {
             "error": {
                 "type": "object",
                 "required": ["type", "message"],
-                "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+                "properties": {
+                    "type": {"type": "string"},
+                    "message": {"type": "string"},
+                    "details": {"type": "object", "properties": {"error_code": {"type": "string"}}},
+                },
             },
             "request_id": {"type": "string"},
         },
@@ -86,6 +109,14 @@ struct Detail {
     #[serde(rename = "type")]
     error_type: &'static str,
     message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+}
+
+#[derive(Serialize)]
+struct Details {
+    error_code: &'static str,
+    unsupported: [&'static str; 1],
 }
 
 #[cfg(test)]
@@ -151,6 +182,14 @@ mod tests {
             body,
             json!({"type": "error", "error": detail, "request_id": "req_1"})
         );
+    }
+
+    #[test]
+    fn a_thread_is_refused_as_the_sdks_expect() {
+        let body: Value = serde_json::from_slice(&to_json(&no_threads(), "req_1")).unwrap();
+        let details =
+            json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
+        assert_eq!(body["error"]["details"], details);
     }
 
     #[test]

@@ -43,6 +43,13 @@ pub(crate) const FIELDS: &[(&str, Treatment)] = &[
     ("tools", Applied),
     ("tool_choice", Applied),
     ("container", Refused(&[], NO_SERVER)),
+    (
+        "thread",
+        Refused(
+            &[],
+            "Threads are not kept. Send the whole conversation in `messages`.",
+        ),
+    ),
     ("mcp_servers", Refused(&[], NO_SERVER)),
     (
         "cache_salt",

@@ -7,6 +7,7 @@ use inflight_openai::{ApiError, Extensions, Generation, Guide, IgnoredFields, Pa
 use serde_json::Map;
 
 use crate::conversation;
+use crate::error::no_threads;
 use crate::fields;
 use crate::tools;
 
@@ -32,6 +33,9 @@ pub fn parse_count(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
 fn read(body: &[u8], generates: bool) -> Result<Parsed<ChatRequest>, ApiError> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = IgnoredFields::default();
+    if fields.take("thread").is_some() {
+        return Err(no_threads());
+    }
     let model = take_model(&mut fields)?;
     let max_tokens = fields.count("max_tokens", 0..=MAX_MAX_TOKENS)?;
     if generates && max_tokens.is_none() {

@@ -257,6 +257,7 @@ fn mistakes_are_refused_by_the_name_of_their_field() {
     let block = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
     for (fields, param, tells) in [
         (json!({"model": ""}), "model", "0"),
+        (json!({"thread": {"type": "create"}}), "thread", "whole"),
         (json!({"max_tokens": null}), "max_tokens", "Missing"),
         (json!({"max_tokens": -1}), "max_tokens", "`-1`"),
         (json!({"messages": null}), "messages", "Missing"),
