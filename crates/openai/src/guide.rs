@@ -116,6 +116,10 @@ pub(crate) fn take(
             continue;
         };
         if let Some(other) = &found {
+            // Some clients send each of vLLM's forms, for whichever version they meet.
+            if other.kind == guide.kind && other.text == guide.text {
+                continue;
+            }
             return Err(conflict(name, other.param, name));
         }
         found = Some(guide);
@@ -216,6 +220,20 @@ fn response_format(
     Ok(guide)
 }
 
+/// By what a schema is known that stands where OpenAI has an object with a name and a schema, as `trtllm-serve` takes it.
+const SCHEMA_KEYWORDS: [&str; 10] = [
+    "type",
+    "properties",
+    "items",
+    "enum",
+    "const",
+    "$ref",
+    "$defs",
+    "anyOf",
+    "allOf",
+    "oneOf",
+];
+
 /// OpenAI's `json_schema`: the name is for the model's maker, and every schema is followed, strict or not.
 fn named_schema(
     param: &'static str,
@@ -223,6 +241,10 @@ fn named_schema(
     place: &mut Place<'_>,
 ) -> Result<Guide, ApiError> {
     let mut format = Fields::of_value("response_format.json_schema", raw)?;
+    let is_bare = !format.has("name") && !format.has("schema");
+    if is_bare && SCHEMA_KEYWORDS.iter().any(|keyword| format.has(keyword)) {
+        return schema(param, "response_format.json_schema", raw);
+    }
     named(&mut format)?;
     let guide = match format.take("schema") {
         Some(raw) => schema(param, "response_format.json_schema.schema", raw)?,

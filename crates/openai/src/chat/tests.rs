@@ -605,6 +605,18 @@ fn every_form_of_a_guide_is_read() {
             JsonSchema,
             any,
         ),
+        // As in trtllm-serve.
+        (
+            format(json!({"type": "json_schema", "json_schema": schema})),
+            JsonSchema,
+            written,
+        ),
+        // As in guidance, which sends both.
+        (
+            json!({"guided_regex": "a+", "structured_outputs": {"regex": "a+"}}),
+            Regex,
+            "a+",
+        ),
         (format(json!({"type": "regex", "regex": "a+"})), Regex, "a+"),
         (
             format(json!({"type": "ebnf", "ebnf": "root ::= \"a\""})),
