@@ -6,6 +6,7 @@ mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
 mod content;
+pub(crate) mod count;
 mod deadline;
 pub(crate) mod embeddings;
 pub(crate) mod fallback;

@@ -6,8 +6,8 @@ use axum::Router;
 use axum::routing::{MethodRouter, any, get, post};
 
 use crate::handlers::{
-    adapters, chat, completions, embeddings, fallback, health, kserve, messages, metrics, models,
-    responses, tokenize,
+    adapters, chat, completions, count, embeddings, fallback, health, kserve, messages, metrics,
+    models, responses, tokenize,
 };
 use crate::middleware;
 use crate::openapi;
@@ -41,6 +41,7 @@ type Methods = MethodRouter<Arc<AppState>>;
 pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
     vec![
         ("/v1/chat/completions", post(chat::create_chat_completion)),
+        ("/v1/chat/completions/input_tokens", post(count::count_chat)),
         ("/v1/completions", post(completions::create_completion)),
         ("/v1/embeddings", post(embeddings::create_embedding)),
         // Anthropic's.
@@ -51,6 +52,8 @@ pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
             "/v1/responses/{id}",
             get(responses::retrieve_response).delete(responses::delete_response),
         ),
+        ("/v1/responses/input_tokens", post(count::count_response)),
+        ("/v1/responses/compact", post(responses::compact_response)),
         (
             "/v1/responses/{id}/cancel",
             post(responses::cancel_response),
@@ -64,6 +67,9 @@ pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
         ("/v1/unload_lora_adapter", post(adapters::unload_adapter)),
         ("/tokenize", post(tokenize::tokenize)),
         ("/detokenize", post(tokenize::detokenize)),
+        // SGLang's names of them.
+        ("/v1/tokenize", post(tokenize::tokenize)),
+        ("/v1/detokenize", post(tokenize::detokenize)),
         ("/tokenizer_info", get(tokenize::tokenizer_info)),
         ("/v1/models", get(models::list_models)),
         ("/v1/models/{*model}", get(models::retrieve_model)),
@@ -72,6 +78,7 @@ pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
         // The names that load balancers, SageMaker and other servers' clients use.
         ("/health", get(health::ready)),
         ("/ping", get(health::ready).post(health::ready)),
+        ("/health_generate", get(health::ready)),
         ("/version", get(health::version)),
         ("/v2", any(kserve::call)),
         ("/v2/{*rest}", any(kserve::call)),

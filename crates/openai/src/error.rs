@@ -279,6 +279,13 @@ impl ApiError {
         .with_param(format!("input[{place}]"))
     }
 
+    /// 400: conversations are not compacted.
+    pub fn no_compaction() -> Self {
+        Self::invalid_body(
+            "Conversations are not compacted. Send `/v1/responses` fewer items, or a summary in their place.",
+        )
+    }
+
     /// 404: a server has the model, and it cannot be served; `reason` names it and says what to change.
     pub fn model_not_served(reason: &str) -> Self {
         let message = format!("The model cannot be served: {reason}.");

@@ -28,6 +28,7 @@ mod fields;
 mod generation;
 mod guide;
 mod ignored;
+mod input_tokens;
 mod logprobs;
 pub mod lora;
 mod model;
@@ -43,6 +44,7 @@ pub use fields::RequestBody;
 pub use generation::{Generation, Sampling};
 pub use guide::{Guide, GuideKind};
 pub use ignored::IgnoredFields;
+pub use input_tokens::InputTokens;
 pub use logprobs::{
     ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TokenLogprob, TopLogprob,
     TopLogprobs,

@@ -15,6 +15,8 @@ pub struct ModelCard {
     /// Prompt plus generated tokens that fit one request: the extension that open servers share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u32>,
+    /// Whose weights these are: the model's own name, as vLLM and SGLang have it.
+    pub root: String,
     /// The model that a LoRA adapter belongs to; an extension of vLLM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
@@ -23,8 +25,10 @@ pub struct ModelCard {
 impl ModelCard {
     /// A card owned by `inflight`.
     pub fn new(id: impl Into<String>, created: u64, max_model_len: Option<u32>) -> Self {
+        let id = id.into();
         Self {
-            id: id.into(),
+            root: id.clone(),
+            id,
             object: "model",
             created,
             owned_by: "inflight".to_owned(),
@@ -35,8 +39,10 @@ impl ModelCard {
 
     /// The card of an adapter of this model.
     pub fn adapter(&self, id: impl Into<String>) -> Self {
+        let id = id.into();
         Self {
-            id: id.into(),
+            root: id.clone(),
+            id,
             parent: Some(self.id.clone()),
             ..self.clone()
         }
@@ -74,8 +80,8 @@ mod tests {
             serde_json::to_string(&list).unwrap(),
             concat!(
                 r#"{"object":"list","data":["#,
-                r#"{"id":"a","object":"model","created":7,"owned_by":"inflight","max_model_len":512},"#,
-                r#"{"id":"b:c","object":"model","created":8,"owned_by":"inflight","parent":"b"}]}"#
+                r#"{"id":"a","object":"model","created":7,"owned_by":"inflight","max_model_len":512,"root":"a"},"#,
+                r#"{"id":"b:c","object":"model","created":8,"owned_by":"inflight","root":"b:c","parent":"b"}]}"#
             )
         );
     }

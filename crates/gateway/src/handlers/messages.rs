@@ -6,12 +6,10 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_anthropic::{TokenCount, request};
-use inflight_openai::{ApiError, IgnoredFields, Parsed};
+use inflight_openai::ApiError;
 
 use super::generate::{self, Prepared};
-use super::locate::{Located, locate_or_only};
-use super::prompt::SpecialTokens;
-use super::{chat, prompt, response};
+use super::{chat, count, response};
 use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::body::EventBody;
@@ -43,44 +41,20 @@ pub(crate) async fn count_tokens(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let (counted, arrival) = received.work(&state, state.rendering(), count).await?;
+    let work = |state: &AppState, body: &[u8]| {
+        count::tokens(state, request::parse_count(body)?).map_err(named)
+    };
+    let ((input_tokens, ignored), arrival) = received.work(&state, state.rendering(), work).await?;
     drop(arrival);
-    let (count, ignored) = counted;
-    generate::count_ignored(&state, &ignored);
-    let mut response = response::json(&count)?;
-    response::report_ignored(&mut response, &ignored);
-    Ok(response)
+    Ok(count::answer(
+        &state,
+        &TokenCount { input_tokens },
+        &ignored,
+    )?)
 }
 
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     chat::prepare_parsed(state, request::parse(body)?).map_err(named)
-}
-
-fn count(state: &AppState, body: &[u8]) -> Result<(TokenCount, IgnoredFields), ApiError> {
-    let Parsed {
-        mut request,
-        mut ignored,
-    } = request::parse_count(body)?;
-    let Located { served, entry, .. } = locate_or_only(state, &mut request.generation.model)?;
-    let model = served.text.as_deref().ok_or_else(|| {
-        ApiError::invalid_request(
-            "messages",
-            "The gateway has no tokenizer for this model. Start the gateway with `--tokenizer`.",
-        )
-    })?;
-    let ids = chat::call_ids(state.formats.of(&entry.name, Some(model)));
-    let text = chat::render(
-        &served,
-        request.messages,
-        ids,
-        &request.template,
-        &mut ignored,
-    );
-    let text = text.map_err(named)?;
-    let adds = SpecialTokens::after_template(&served) == SpecialTokens::Added;
-    let tokens = prompt::tokenize(&served, model, "messages", &text, adds)?;
-    let input_tokens = tokens.len() as u64;
-    Ok((TokenCount { input_tokens }, ignored))
 }
 
 /// An error about a field of the chat request, in terms of this API.

@@ -10,6 +10,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, Uri, header};
+use inflight_openai::chat::ChatRequest;
 use inflight_openai::responses::{
     self, AnswerWriter, Head, InputItem, Item, ListQuery, ResponseId, ResponseRequest, in_own_words,
 };
@@ -72,6 +73,40 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     Ok(response::finish(answer, &prepared, timing))
 }
 
+/// What `work` makes of the conversation of a request, which is not answered.
+///
+/// # Errors
+/// As for a request that is; what `work` returns.
+pub(super) async fn chat_request<T: Send + 'static>(
+    state: &Arc<AppState>,
+    request: Request,
+    work: impl FnOnce(&AppState, Parsed<ChatRequest>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let owner = owner(&request);
+    let mut received = generate::receive(state, request).await?;
+    let read = move |state: &AppState, body: &[u8]| read(state, &owner, body);
+    let named = received.read(state, read).await?;
+    received.enlarge(state, named.weight(), "input")?;
+    let convert = move |state: &AppState, _: &[u8]| {
+        let Named {
+            parsed: Parsed { request, ignored },
+            earlier,
+            input,
+        } = named;
+        let input: Vec<Item> = input.into_iter().filter_map(NamedItem::item).collect();
+        let request = request.chat(earlier.items(), &input)?;
+        work(state, Parsed { request, ignored })
+    };
+    let (done, arrival) = received.work(state, state.rendering(), convert).await?;
+    drop(arrival);
+    Ok(done)
+}
+
+/// `POST /v1/responses/compact`, which would be taken for a response's id.
+pub(crate) async fn compact_response() -> HttpError {
+    HttpError::from(ApiError::no_compaction())
+}
+
 /// A request and the kept responses that it names, nothing of which is copied yet.
 struct Named {
     parsed: Parsed<ResponseRequest>,
@@ -86,6 +121,14 @@ enum NamedItem {
 }
 
 impl NamedItem {
+    /// The item itself, copied where it is kept.
+    fn item(self) -> Option<Item> {
+        match self {
+            Self::Given(item) => Some(item),
+            kept @ Self::Kept(..) => kept.kept().cloned(),
+        }
+    }
+
     fn kept(&self) -> Option<&Item> {
         match self {
             Self::Given(_) => None,
@@ -125,11 +168,7 @@ fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, As
         input,
     } = named;
     let id = ResponseId(rand::random());
-    let items = input.into_iter().filter_map(|item| match item {
-        NamedItem::Given(item) => Some(item),
-        kept @ NamedItem::Kept(..) => kept.kept().cloned(),
-    });
-    let mut input: Vec<Item> = items.collect();
+    let mut input: Vec<Item> = input.into_iter().filter_map(NamedItem::item).collect();
     for (place, item) in input.iter_mut().enumerate() {
         item.name_with(|prefix| id.item(prefix, place));
     }

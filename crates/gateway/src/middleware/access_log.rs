@@ -97,16 +97,19 @@ pub(super) fn method_label(method: &Method) -> &'static str {
 pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
     match matched {
         Some("/v1/chat/completions") => "/v1/chat/completions",
+        Some("/v1/chat/completions/input_tokens") => "/v1/chat/completions/input_tokens",
         Some("/v1/completions") => "/v1/completions",
         Some("/v1/embeddings") => "/v1/embeddings",
         Some("/v1/messages") => "/v1/messages",
         Some("/v1/messages/count_tokens") => "/v1/messages/count_tokens",
         Some("/v1/responses") => "/v1/responses",
+        Some("/v1/responses/input_tokens") => "/v1/responses/input_tokens",
+        Some("/v1/responses/compact") => "/v1/responses/compact",
         Some("/v1/responses/{id}") => "/v1/responses/{id}",
         Some("/v1/responses/{id}/cancel") => "/v1/responses/{id}/cancel",
         Some("/v1/responses/{id}/input_items") => "/v1/responses/{id}/input_items",
-        Some("/tokenize") => "/tokenize",
-        Some("/detokenize") => "/detokenize",
+        Some("/tokenize" | "/v1/tokenize") => "/tokenize",
+        Some("/detokenize" | "/v1/detokenize") => "/detokenize",
         Some("/tokenizer_info") => "/tokenizer_info",
         Some("/v1/models") => "/v1/models",
         Some("/v1/models/{*model}") => "/v1/models/{model}",
@@ -114,6 +117,7 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
         Some("/health/ready") => "/health/ready",
         Some("/health") => "/health",
         Some("/ping") => "/ping",
+        Some("/health_generate") => "/health_generate",
         Some("/version") => "/version",
         Some("/v2" | "/v2/{*rest}") => {
             // By either method: what a path is does not depend on it.

@@ -4,7 +4,9 @@
 use inflight_anthropic::{Message, ModelInfo, ModelPage, TokenCount};
 use inflight_openai::embeddings::EmbeddingList;
 use inflight_openai::tokenize::{DetokenizeResponse, TokenizeResponse, TokenizerInfo};
-use inflight_openai::{ChatCompletion, Completion, ModelCard, ModelList, RequestBody, responses};
+use inflight_openai::{
+    ChatCompletion, Completion, InputTokens, ModelCard, ModelList, RequestBody, responses,
+};
 use schemars::SchemaGenerator;
 use serde_json::{Value, json};
 
@@ -81,6 +83,7 @@ pub(super) enum Answer {
     Model,
     Message,
     TokenCount,
+    InputTokens,
     Tokens,
     Text,
     TokenizerInfo,
@@ -130,6 +133,7 @@ impl Answer {
             }
             Self::Message => generator.subschema_for::<Message>(),
             Self::TokenCount => generator.subschema_for::<TokenCount>(),
+            Self::InputTokens => generator.subschema_for::<InputTokens>(),
             Self::Tokens => generator.subschema_for::<TokenizeResponse>(),
             Self::Text => generator.subschema_for::<DetokenizeResponse>(),
             Self::TokenizerInfo => generator.subschema_for::<TokenizerInfo<'static>>(),

@@ -104,6 +104,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .streams(),
     Operation::post(
         OPENAI,
+        "/v1/chat/completions/input_tokens",
+        "count_chat_tokens",
+        "Count the tokens of a conversation",
+    )
+    .takes(Body::OpenAi(RequestBody::Chat))
+    .answers(Answer::InputTokens),
+    Operation::post(
+        OPENAI,
         "/v1/completions",
         "create_completion",
         "Continue a text",
@@ -128,6 +136,21 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .takes(Body::OpenAi(RequestBody::Responses))
     .answers(Answer::Response)
     .streams(),
+    Operation::post(
+        OPENAI,
+        "/v1/responses/input_tokens",
+        "count_response_tokens",
+        "Count the tokens of a conversation",
+    )
+    .takes(Body::OpenAi(RequestBody::Responses))
+    .answers(Answer::InputTokens),
+    Operation::post(
+        OPENAI,
+        "/v1/responses/compact",
+        "compact_response",
+        "Always a 400: conversations are not compacted",
+    )
+    .takes(Body::AnyOrNone),
     Operation::get(
         OPENAI,
         "/v1/responses/{id}",
@@ -221,6 +244,22 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation::post(TOKENS, "/detokenize", "detokenize", "The text of tokens")
         .takes(Body::OpenAi(RequestBody::Detokenize))
         .answers(Answer::Text),
+    Operation::post(
+        TOKENS,
+        "/v1/tokenize",
+        "tokenize_as_sglang",
+        "As `/tokenize`",
+    )
+    .takes(Body::OpenAi(RequestBody::Tokenize))
+    .answers(Answer::Tokens),
+    Operation::post(
+        TOKENS,
+        "/v1/detokenize",
+        "detokenize_as_sglang",
+        "As `/detokenize`",
+    )
+    .takes(Body::OpenAi(RequestBody::Detokenize))
+    .answers(Answer::Text),
     Operation::get(
         TOKENS,
         "/tokenizer_info",
@@ -260,6 +299,13 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation::post(HEALTH, "/ping", "ping_by_post", "As GET")
         .takes(Body::AnyOrNone)
         .answers(Answer::Health),
+    Operation::get(
+        HEALTH,
+        "/health_generate",
+        "health_generate",
+        "Whether some worker can take a request; else 503. Generates nothing",
+    )
+    .answers(Answer::Health),
     Operation::get(ABOUT, "/version", "version", "The gateway's version").answers(Answer::Version),
     Operation::get(ABOUT, "/metrics", "metrics", "Metrics for Prometheus").answers(Answer::Plain),
     Operation::get(ABOUT, "/openapi.json", "openapi", "This document"),

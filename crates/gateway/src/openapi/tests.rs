@@ -25,7 +25,7 @@ fn every_route_is_in_the_document_and_nothing_else() {
     let documented: BTreeSet<String> = OPERATIONS
         .iter()
         .map(|operation| operation.path.to_owned())
-        .filter(|path| !path.starts_with("/v2/"))
+        .filter(|path| path != "/v2/{*rest}")
         .collect();
     assert_eq!(routed, documented);
 }

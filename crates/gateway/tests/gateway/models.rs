@@ -80,7 +80,7 @@ async fn anthropics_clients_get_pages_in_their_form() {
 }
 
 /// Requests that name no model, with where the answer names it.
-fn unnamed() -> [(&'static str, Value, &'static str); 6] {
+fn unnamed() -> [(&'static str, Value, &'static str); 9] {
     let messages = json!([{"role": "user", "content": "Hi"}]);
     [
         (
@@ -104,7 +104,14 @@ fn unnamed() -> [(&'static str, Value, &'static str); 6] {
             json!({"messages": messages}),
             "",
         ),
+        (
+            "/v1/chat/completions/input_tokens",
+            json!({"messages": messages}),
+            "",
+        ),
+        ("/v1/responses/input_tokens", json!({"input": "Hi"}), ""),
         ("/tokenize", json!({"messages": messages}), ""),
+        ("/v1/tokenize", json!({"messages": messages}), ""),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! `/tokenize`, `/detokenize` and `/tokenizer_info`: which model's tokenizer answers, and where there is none.
 
 use bytes::Bytes;
+use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::{VOCABULARY, byte_model_files, tokens};
 use inflight_testkit::triton::FakeTriton;
 use inflight_testkit::triton_models::text_model;
@@ -132,6 +133,44 @@ async fn a_server_that_tokenizes_itself_has_none_to_ask() {
     let text = answer.json()["error"]["message"].to_string();
     assert_eq!(answer.status, 400);
     assert!(text.contains("`--tokenizer`"), "{text}");
+}
+
+#[tokio::test]
+async fn a_conversation_is_counted_as_it_is_answered() {
+    let (worker, gateway) = pair().await;
+    let worker = worker.answer_all(tokens("yes"), FinishReason::Length);
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let chat = json!({"model": "m", "messages": messages});
+    let answer = gateway.post("/v1/chat/completions", &chat).await.json();
+    let prompt = &answer["usage"]["prompt_tokens"];
+    let counted = gateway.post("/v1/chat/completions/input_tokens", &chat);
+    assert_eq!(counted.await.json(), json!({"input_tokens": prompt}));
+
+    let body = json!({"model": "m", "input": "Hi"});
+    let kept = gateway.post("/v1/responses", &body).await.json();
+    let counted = gateway.post("/v1/responses/input_tokens", &body).await;
+    let object = "response.input_tokens";
+    assert_eq!(
+        counted.json(),
+        json!({"object": object, "input_tokens": kept["usage"]["input_tokens"]})
+    );
+    let next = json!({"model": "m", "input": "So?", "previous_response_id": kept["id"]});
+    let counted = gateway
+        .post("/v1/responses/input_tokens", &next)
+        .await
+        .json();
+    let answer = gateway.post("/v1/responses", &next).await.json();
+    assert_eq!(counted["input_tokens"], answer["usage"]["input_tokens"]);
+    assert!(counted["input_tokens"].as_u64() > prompt.as_u64());
+    worker.abort();
+
+    let unknown = json!({"model": "m", "input": "Hi", "previous_response_id": "resp_1"});
+    let refused = gateway.post("/v1/responses/input_tokens", &unknown).await;
+    assert_eq!(refused.json()["error"]["param"], "previous_response_id");
+    let refused = gateway.post("/v1/responses/compact", &body).await;
+    let message = refused.json()["error"]["message"].to_string();
+    assert_eq!(refused.status, 400);
+    assert!(message.contains("not compacted"), "{message}");
 }
 
 #[tokio::test]

@@ -36,10 +36,12 @@ async fn a_server_without_step_batching_is_named_as_such() {
 async fn models_are_those_of_the_workers() {
     let (_worker, gateway) = pair().await;
     let card = json!({"id": "m", "object": "model", "created": 1_700_000_000,
-                      "owned_by": "inflight", "max_model_len": 64});
+                      "owned_by": "inflight", "max_model_len": 64, "root": "m"});
     let list = gateway.get("/v1/models").await.json();
     assert_eq!(list, json!({"object": "list", "data": [card]}));
     assert_eq!(gateway.get("/v1/models/m").await.json(), card);
+    // The probe of SGLang's and TensorRT-LLM's servers.
+    assert_eq!(gateway.get("/health_generate").await.status, 200);
 }
 
 #[tokio::test]
