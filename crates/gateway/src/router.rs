@@ -81,6 +81,7 @@ pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
         ("/health_generate", get(health::ready)),
         ("/version", get(health::version)),
         ("/v2", any(kserve::call)),
+        ("/v2/", any(kserve::call)),
         ("/v2/{*rest}", any(kserve::call)),
         ("/metrics", get(metrics::metrics)),
         ("/openapi.json", get(openapi::get_document)),

@@ -19,4 +19,4 @@ mod tensor_json;
 pub use coding::Coding;
 pub use error::RestError;
 pub use route::{MemoryCall, MemoryKind, MemoryRoute, Method, ModelRef, NoRoute, Route};
-pub use serve::{Body, Call, Upstream, serve};
+pub use serve::{Body, Call, Upstream, health, serve};

@@ -94,7 +94,7 @@ impl Route {
                 (given, Self::TraceSettings(decoded(name)?))
             }
             ["v2", "logging"] => (given, Self::LogSettings),
-            ["v2"] => (Get, Self::ServerMetadata),
+            ["v2"] | ["v2", ""] => (Get, Self::ServerMetadata),
             ["v2", "health", "live"] => (Get, Self::Live),
             ["v2", "health", "ready"] => (Get, Self::Ready),
             ["v2", "models", "stats"] => (Get, Self::Statistics(ModelRef::default())),
@@ -263,7 +263,7 @@ mod tests {
             ),
             (Get, "/v2/cudasharedmemory/nothing", Err(NoRoute::NotFound)),
             (Get, "/v2", Ok(Route::ServerMetadata)),
-            (Get, "/v2/", Err(NoRoute::NotFound)),
+            (Get, "/v2/", Ok(Route::ServerMetadata)),
             (Get, "/v2/health/live", Ok(Route::Live)),
             (Get, "/v2/health/ready", Ok(Route::Ready)),
             (Post, "/v2/health/ready", Err(NoRoute::WrongMethod(Get))),

@@ -94,19 +94,29 @@ async fn describe<U: Upstream>(upstream: &U, call: &Call) -> Result<Response<Bod
         Route::Live => {
             let request = call.request(wire::ServerLiveRequest {});
             let live = upstream.service().server_live(request).await;
-            return health(live.is_ok_and(|answer| answer.into_inner().live), "");
+            return Ok(health(
+                "live",
+                live.is_ok_and(|answer| answer.into_inner().live),
+            ));
         }
         Route::Ready => {
             let request = call.request(wire::ServerReadyRequest {});
             let ready = upstream.service().server_ready(request).await;
-            return health(ready.is_ok_and(|answer| answer.into_inner().ready), "");
+            return Ok(health(
+                "ready",
+                ready.is_ok_and(|answer| answer.into_inner().ready),
+            ));
         }
         Route::ModelReady(ModelRef { name, version }) => {
-            let (name, version) = (name.clone(), version.clone());
-            let request = call.request(wire::ModelReadyRequest { name, version });
-            let ready = upstream.service().model_ready(request).await;
-            let is_ready = ready.is_ok_and(|answer| answer.into_inner().ready);
-            return health(is_ready, "Model version not ready");
+            let message = wire::ModelReadyRequest {
+                name: name.clone(),
+                version: version.clone(),
+            };
+            let ready = upstream.service().model_ready(call.request(message)).await;
+            if !ready.is_ok_and(|answer| answer.into_inner().ready) {
+                return Err(RestError::invalid("Model version not ready"));
+            }
+            json!({"name": name, "ready": true})
         }
         Route::ServerMetadata => {
             let request = call.request(wire::ServerMetadataRequest {});
@@ -184,17 +194,13 @@ async fn describe<U: Upstream>(upstream: &U, call: &Call) -> Result<Response<Bod
     Ok(with_type(JSON, Body::from(value.to_string())))
 }
 
-/// 200 or 400 without a body, but for what Triton says there.
-fn health(is_well: bool, otherwise: &str) -> Result<Response<Body>, RestError> {
-    match (is_well, otherwise) {
-        (true, _) => Ok(Response::new(Body::empty())),
-        (false, "") => {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::BAD_REQUEST;
-            Ok(response)
-        }
-        (false, text) => Err(RestError::invalid(text)),
+/// How a server is: Triton's status, 200 or 400, and the Open Inference Protocol's body.
+pub fn health(what: &str, is_well: bool) -> Response<Body> {
+    let mut response = with_type(JSON, Body::from(json!({ what: is_well }).to_string()));
+    if !is_well {
+        *response.status_mut() = StatusCode::BAD_REQUEST;
     }
+    response
 }
 
 async fn metadata<U: Upstream>(

@@ -70,9 +70,7 @@ impl From<RestError> for Failed {
 
 async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result<Response, Failed> {
     if route == Route::Ready && state.is_draining() {
-        let mut response = Response::default();
-        *response.status_mut() = StatusCode::BAD_REQUEST;
-        return Ok(response);
+        return Ok(inflight_rest::health("ready", false));
     }
     let is_post = request.method() == http::Method::POST;
     let (mut parts, body) = request.into_parts();

@@ -119,7 +119,7 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
         Some("/ping") => "/ping",
         Some("/health_generate") => "/health_generate",
         Some("/version") => "/version",
-        Some("/v2" | "/v2/{*rest}") => {
+        Some("/v2" | "/v2/" | "/v2/{*rest}") => {
             // By either method: what a path is does not depend on it.
             let route = [inflight_rest::Method::Get, inflight_rest::Method::Post];
             let mut routes = route

@@ -316,15 +316,13 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "/v2/health/live",
         "server_live",
         "Whether the server is alive",
-    )
-    .answers(Answer::Empty),
+    ),
     Operation::get(
         KSERVE_HEALTH,
         "/v2/health/ready",
         "server_ready",
         "Whether the server is ready",
-    )
-    .answers(Answer::Empty),
+    ),
     Operation::get(
         KSERVE,
         "/v2/models/stats",
@@ -342,8 +340,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "/v2/models/{name}/ready",
         "model_ready",
         "Whether a model is ready",
-    )
-    .answers(Answer::Empty),
+    ),
     Operation::get(
         KSERVE,
         "/v2/models/{name}/config",
@@ -386,8 +383,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "/v2/models/{name}/versions/{version}/ready",
         "version_ready",
         "Whether a version is ready",
-    )
-    .answers(Answer::Empty),
+    ),
     Operation::get(
         KSERVE,
         "/v2/models/{name}/versions/{version}/config",

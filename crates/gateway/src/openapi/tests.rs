@@ -20,12 +20,12 @@ fn every_route_is_in_the_document_and_nothing_else() {
     let routed: BTreeSet<String> = crate::router::routes()
         .into_iter()
         .map(|(path, _)| path.replace("{*model}", "{model}"))
-        .filter(|path| path != "/v2/{*rest}")
+        .filter(|path| !path.starts_with("/v2/"))
         .collect();
     let documented: BTreeSet<String> = OPERATIONS
         .iter()
         .map(|operation| operation.path.to_owned())
-        .filter(|path| path != "/v2/{*rest}")
+        .filter(|path| !path.starts_with("/v2/"))
         .collect();
     assert_eq!(routed, documented);
 }

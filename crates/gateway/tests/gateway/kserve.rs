@@ -88,10 +88,21 @@ async fn servers_and_models_describe_themselves() {
         ("/v2/models/other/stats", 404),
         ("/v2/models/adder/generate", 405),
         ("/v2/repository/index", 405),
-        ("/v2/", 404),
+        ("/v2/", 200),
         ("/v2/nothing", 404),
     ] {
         assert_eq!(gateway.get(path).await.status, status, "{path}");
+    }
+    // As the Open Inference Protocol has them.
+    for (path, body) in [
+        ("/v2/health/live", json!({"live": true})),
+        ("/v2/health/ready", json!({"ready": true})),
+        (
+            "/v2/models/adder/ready",
+            json!({"name": "adder", "ready": true}),
+        ),
+    ] {
+        assert_eq!(gateway.get(path).await.json(), body, "{path}");
     }
     assert_eq!(
         gateway.get("/v2/models/adder").await.json(),
