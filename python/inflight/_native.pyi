@@ -485,6 +485,14 @@ def check_guide_bounds(kind: str, text: str) -> None:
     """Checks the bounds of a JSON schema or a Lark grammar (``kind``: ``json_schema`` or ``lark``), which the
     one who compiles it cannot keep. Errors: ValueError."""
 
+def open_objects(schema: str) -> list[str]:
+    """Finds the objects of a JSON schema that are closed while it guides an answer, as JSON pointers.
+
+    They name their properties and say nothing of others, and nothing else constrains them.
+
+    Errors: ValueError for a schema beyond the bounds of guides.
+    """
+
 def check_response_batch(batch: ResponseBatch) -> None:
     """Checks a batch as the worker does before it uses one.
 

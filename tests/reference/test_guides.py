@@ -623,3 +623,24 @@ def ended(subject: Executor, count: int) -> set[int]:
     while len(found) < count:
         found |= {row.client_id for row in unpack(subject.await_responses(30.0)) if row.final}
     return found
+
+
+@pytest.mark.parametrize("tagged", [False, True], ids=["json_schema", "structural_tag"])
+def test_an_object_has_the_properties_that_its_schema_names(guides: Guides, tagged: bool) -> None:
+    one = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    open_one = {**one, "additionalProperties": {"type": "integer"}}
+    two = {"type": "object", "properties": {"b": {"type": "integer"}}}
+    for schema, text, fits in (
+        (one, '{"a": 1}', True),
+        (one, '{"a": 1, "b": 2}', False),
+        (one, '{"a": 1, "a": 2}', False),
+        ({"anyOf": [one, two]}, '{"b": 1, "c": 2}', False),
+        (open_one, '{"a": 1, "b": 2}', True),
+        # Closed, no object would match both.
+        ({"allOf": [one, two]}, '{"a": 1, "b": 2}', True),
+    ):
+        asked = GuideRequest("json_schema", json.dumps(schema))
+        if tagged:
+            form = {"type": "json_schema", "json_schema": schema}
+            asked = GuideRequest("structural_tag", json.dumps({"format": form}))
+        assert follows(guides, asked, text) is fits, (schema, text)

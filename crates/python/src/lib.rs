@@ -89,6 +89,19 @@ mod _native {
         checked.map_err(|problem| PyValueError::new_err(problem.to_string()))
     }
 
+    /// Finds the objects of a JSON schema that are closed while it guides; see `inflight_guides::open_objects`.
+    ///
+    /// # Errors
+    /// `ValueError` with the problem in words: the schema exceeds the bounds of guides.
+    #[pyfunction]
+    fn open_objects(schema: &str) -> PyResult<Vec<String>> {
+        let schema = serde_json::from_str(schema);
+        let schema =
+            schema.map_err(|error| PyValueError::new_err(format!("it cannot be read: {error}")))?;
+        let open = inflight_guides::open_objects(&schema);
+        open.map_err(|problem| PyValueError::new_err(problem.to_string()))
+    }
+
     /// Checks a `ResponseBatch` as the worker does before it uses one; for executors' own tests.
     ///
     /// # Errors

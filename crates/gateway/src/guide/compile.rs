@@ -25,8 +25,9 @@ const MAX_WORDS: usize = 300;
 /// # Errors
 /// Why the schema cannot be followed, in one line without a final period.
 pub(super) fn schema(schema: &Value) -> Result<(), String> {
-    inflight_guides::check_schema(schema).map_err(|problem| problem.to_string())?;
-    compile(TopLevelGrammar::from_json_schema(schema.clone()))
+    let mut schema = schema.clone();
+    inflight_guides::close(&mut schema).map_err(|problem| problem.to_string())?;
+    compile(TopLevelGrammar::from_json_schema(schema))
 }
 
 /// Compiles a regular expression.

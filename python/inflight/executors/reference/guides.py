@@ -22,6 +22,7 @@ from inflight.executors.base import StatusCode
 from . import structural_tags
 from .masks import Guide, Masks
 from .refusal import Refused, invalid
+from .schemas import closed
 
 #: TensorRT-LLM's ``GuidedDecodingParams.GuideType``, as Triton's tensor has it.
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
@@ -132,8 +133,6 @@ class Guides:
             )
         try:
             grammar = self._grammar(request)
-            if request.guide_type == "json_schema":
-                check_guide_bounds("json_schema", request.guide)
             check_guide_bounds("lark", _lark(grammar))
         except (ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
             reason = error or type(error).__name__
@@ -152,7 +151,7 @@ class Guides:
             return cast(str, matcher.grammar_from_json_schema("{}", defaults=_WHITE_SPACE))
         if request.guide_type == "json_schema":
             # Read here first: what is no JSON is told by its line and column.
-            schema = json.dumps(json.loads(guide))
+            schema = json.dumps(closed(json.loads(guide)))
             return cast(str, matcher.grammar_from_json_schema(schema, defaults=_WHITE_SPACE))
         if request.guide_type == "regex":
             return cast(str, matcher.grammar_from_regex(guide))

@@ -13,6 +13,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from .schemas import closed
+
 Format = dict[str, Any]
 
 #: Splits a text into ``(text, token)``: the special tokens in it, and the texts between, whose token is None.
@@ -196,6 +198,10 @@ class _Writer:
         schema = {} if place.value is True else place.value
         if not isinstance(schema, dict):
             raise place.wrong("it is no JSON schema that anything matches")
+        try:
+            schema = closed(schema)
+        except ValueError as error:
+            raise place.wrong(str(error)) from error
         return self._rule(f"%json {json.dumps({'x-guidance': self._white_space, **schema})}")
 
     def _text(self, end: str | None) -> str:
