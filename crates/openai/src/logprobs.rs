@@ -37,7 +37,7 @@ pub struct TokenLogprob {
     pub token: String,
     #[serde(serialize_with = "write_logprob")]
     pub logprob: f32,
-    /// The token's bytes; `None` where it has none (a special token).
+    /// The token's bytes, those of a special token's name too; `None` where the token is unknown.
     pub bytes: Option<Vec<u8>>,
     /// Best first; empty unless asked for.
     pub top_logprobs: Vec<TopLogprob>,

@@ -290,7 +290,7 @@ impl LogProbs {
         columns
     }
 
-    /// A token's text, and its bytes where it has text of its own.
+    /// A token's text and its bytes, those of a special token's name too; `None` beyond the vocabulary.
     fn text(&self, token: i32) -> (String, Option<Vec<u8>>) {
         let (text, bytes) = self.own_text(token);
         match self.names_ids {
@@ -302,10 +302,7 @@ impl LogProbs {
     fn own_text(&self, token: i32) -> (String, Option<Vec<u8>>) {
         let id = u32::try_from(token).unwrap_or(u32::MAX);
         match self.tokenizer.token_text(id) {
-            Some(text) => {
-                let bytes = (!text.is_special()).then(|| text.bytes().to_vec());
-                (text.text().into_owned(), bytes)
-            }
+            Some(text) => (text.text().into_owned(), Some(text.bytes().to_vec())),
             None => (String::new(), None),
         }
     }

@@ -298,8 +298,8 @@ async fn log_probabilities_stay_beside_their_text() {
         rows.log_probs = vec![-0.5, -1.5, -2.5, -3.5];
         rows.top_log_prob_rows = vec![0];
         rows.top_log_prob_widths = vec![1];
-        rows.top_log_prob_ids = vec![97, 98, END, 100];
-        rows.top_log_probs = vec![-0.5, -1.5, -0.1, -3.5];
+        rows.top_log_prob_ids = vec![97, END, END, 100];
+        rows.top_log_probs = vec![-0.5, -0.25, -0.1, -3.5];
         request.rows(rows).await;
     };
     let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
@@ -311,7 +311,7 @@ async fn log_probabilities_stay_beside_their_text() {
             {"token": "a", "logprob": -0.5, "bytes": [97],
              "top_logprobs": [{"token": "a", "logprob": -0.5, "bytes": [97]}]},
             {"token": "b", "logprob": -1.5, "bytes": [98],
-             "top_logprobs": [{"token": "b", "logprob": -1.5, "bytes": [98]}]},
+             "top_logprobs": [{"token": "<|end|>", "logprob": -0.25, "bytes": b"<|end|>"}]},
         ], "refusal": null})
     );
 }
