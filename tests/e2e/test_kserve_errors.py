@@ -86,6 +86,10 @@ CASES: dict[str, tuple[Request, str]] = {
         ),
         "input_ids",
     ),
+    "an output twice": (
+        spoil(lambda made: [made.outputs.add(name="output_ids") for _ in range(2)]),
+        "`output_ids` is requested more than once",
+    ),
     "a required tensor missing": (
         spoil(lambda made: (made.inputs.pop(), made.raw_input_contents.pop())),
         "request_output_len",

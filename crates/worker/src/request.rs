@@ -264,7 +264,11 @@ fn requested_outputs(message: &ModelInferRequest) -> Result<Option<OutputSet>, R
                 parameter: name.clone(),
             });
         }
-        set.insert(place);
+        if !set.insert(place) {
+            return Err(RequestError::RepeatedOutput {
+                output: requested.name.clone(),
+            });
+        }
     }
     Ok(Some(set))
 }

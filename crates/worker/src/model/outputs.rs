@@ -90,9 +90,11 @@ impl OutputSet {
         Self(0)
     }
 
-    /// `place`: as [`output`] gives it.
-    pub(crate) fn insert(&mut self, place: usize) {
+    /// Adds an output; false: it was there. `place`: as [`output`] gives it.
+    pub(crate) fn insert(&mut self, place: usize) -> bool {
+        let before = self.0;
         self.0 |= 1_u64.checked_shl(place as u32).unwrap_or(0);
+        self.0 != before
     }
 
     pub(crate) fn has(self, name: &str) -> bool {

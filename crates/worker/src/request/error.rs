@@ -18,6 +18,8 @@ pub(crate) enum RequestError {
     UnknownInput { tensor: String },
     #[error("unknown output tensor `{output}`: the model lists its outputs in its metadata")]
     UnknownOutput { output: String },
+    #[error("output tensor `{output}` is requested more than once: name each output once")]
+    RepeatedOutput { output: String },
     #[error(
         "output tensor `{output}` has parameter `{parameter}`, which is not supported: outputs are sent raw in the message"
     )]

@@ -17,6 +17,8 @@ pub(crate) enum TextRequestError {
     UnknownInput { model: String, tensor: String },
     #[error("unknown output tensor `{output}`: model `{model}` lists its outputs in its metadata")]
     UnknownOutput { model: String, output: String },
+    #[error("output tensor `{output}` is requested more than once: name each output once")]
+    RepeatedOutput { output: String },
     #[error("the required input `{tensor}` is missing")]
     Missing { tensor: &'static str },
     #[error("`{tensor}` is not supported by this model; send the request without it")]

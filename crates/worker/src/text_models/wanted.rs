@@ -27,6 +27,11 @@ impl Wanted {
                         model: kind.asked_as(message).to_owned(),
                         output: requested.name.clone(),
                     })?;
+            if names.contains(&spec.name) {
+                return Err(TextRequestError::RepeatedOutput {
+                    output: requested.name.clone(),
+                });
+            }
             names.push(spec.name);
         }
         Ok(Self(Some(names)))
