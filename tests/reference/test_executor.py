@@ -217,6 +217,9 @@ def test_a_request_is_told_what_it_took(executor: Executor) -> None:
     assert len({row[3] for row in times}) == 4
     blocks = [f"kv_cache_{name}_blocks" for name in ("alloc_total", "alloc_new", "reused")]
     assert [told[1][-1][name] for name in blocks] == [3, 3, 0]
+    # Clients read every name, whether there were drafts or not.
+    drafted = ("acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens")
+    assert [told[1][-1][name] for name in drafted] == [0, 0, 0]
     assert (told[3][0]["total_draft_tokens"], told[3][0]["acceptance_rate"]) == (1, 0.0)
     # Two blocks of 32 are found, and what is left is copied into a new one.
     again = metrics_of(executor, request(4, prompt, 4, output=asked))

@@ -43,7 +43,10 @@ class SequenceMetrics:
         self.taken_blocks += table.taken
 
     def tensors(self, tables: Iterable[BlockTable], drafts: Drafts | None) -> list[NamedTensor]:
-        """All of it, with what ``tables`` still hold; a time that has not come is left out."""
+        """All of it, with what ``tables`` still hold; a time that has not come is left out.
+
+        Without drafts their counts are zero, as TensorRT-LLM has them: clients read every name.
+        """
         found, taken = self.found_blocks, self.taken_blocks
         for table in tables:
             found, taken = found + table.found, taken + table.taken
@@ -56,12 +59,12 @@ class SequenceMetrics:
             seconds = getattr(self, f"{name}_s")
             if seconds is not None:
                 told.append(_tensor(f"{name}_time_ns", "INT64", int(seconds * 1e9)))
-        if drafts is not None:
-            told += [
-                _tensor("acceptance_rate", "FP32", drafts.accepted / max(1, drafts.proposed)),
-                _tensor("total_accepted_draft_tokens", "INT32", drafts.accepted),
-                _tensor("total_draft_tokens", "INT32", drafts.proposed),
-            ]
+        accepted, proposed = (drafts.accepted, drafts.proposed) if drafts else (0, 0)
+        told += [
+            _tensor("acceptance_rate", "FP32", accepted / max(1, proposed)),
+            _tensor("total_accepted_draft_tokens", "INT32", accepted),
+            _tensor("total_draft_tokens", "INT32", proposed),
+        ]
         return told
 
 
