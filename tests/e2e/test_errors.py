@@ -52,7 +52,7 @@ def _nothing_else_is_disturbed(server: Server) -> Any:
         ({"messages": []}, "messages", "empty_array"),
         ({"messages": {"role": "user"}}, "messages", "invalid_type"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
-        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "a robot", "content": ""}]}, "messages[0].role", "invalid_value"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages[0].content[0]",

@@ -191,10 +191,34 @@ pub(super) fn render(
         }
         ApiError::invalid_request("messages", format!("{error}."))
     })?;
+    check_roles(&messages, &text)?;
     match messages.last().filter(|_| options.continue_final_message) {
         Some(last) => continued(text, last),
         None => Ok(text),
     }
+}
+
+/// Checks that messages of roles that are not OpenAI's are in the prompt: templates leave out those they do not know.
+///
+/// # Errors
+/// 400 with the role of the first that is not.
+fn check_roles(messages: &[Message], text: &str) -> Result<(), ApiError> {
+    let custom = messages.iter().enumerate();
+    let mut custom = custom.filter(|(_, message)| message.role == Role::Custom);
+    let lost = custom.find(|(_, message)| {
+        let mut texts = message.texts();
+        texts.any(|part| !text.contains(part.trim()))
+    });
+    let Some((index, message)) = lost else {
+        return Ok(());
+    };
+    let param = format!("messages[{index}].role");
+    let message = format!(
+        "Invalid value for `{param}`: the model's chat template does not show messages of the role `{}`. Send `system`, \
+         `developer`, `user`, `assistant`, `tool` or `function`.",
+        message.role_name()
+    );
+    Err(ApiError::invalid_request(param, message))
 }
 
 /// The rendering up to the end of the last message's own text, as in Hugging Face's `apply_chat_template`.

@@ -9,6 +9,7 @@ use inflight_testkit::worker::{FakeModel, FakeWorker};
 use serde_json::json;
 
 use crate::support::{Gateway, byte_model, pair};
+use crate::triton::Directory;
 
 #[tokio::test]
 async fn the_only_model_need_not_be_named() {
@@ -192,5 +193,35 @@ async fn text_is_not_lost_on_a_template_that_reads_parts() {
         let body = json!({"messages": [{"role": "user", "content": content}]});
         let answer = gateway.post("/tokenize", &body).await.json();
         assert_eq!(answer["tokens"], json!(tokens(expected)), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_role_of_the_model_s_own_is_passed_on_where_its_template_shows_it() {
+    let messages = json!([
+        {"role": "document", "content": "Cats purr."},
+        {"role": "user", "content": "Do cats purr?"},
+    ]);
+    // The first writes every role, the second leaves out what it does not know.
+    let shows = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let hides = "{% for m in messages if m.role == 'user' %}<user>{{ m.content }}{% endfor %}";
+    let directory = Directory::with(vec![
+        ("shows.jinja".to_owned(), shows.into()),
+        ("hides.jinja".to_owned(), hides.into()),
+    ]);
+    let worker = FakeWorker::start(byte_model()).await;
+    let body = json!({"messages": messages});
+    for (template, expected) in [
+        ("shows", Ok("<document>Cats purr.<user>Do cats purr?")),
+        ("hides", Err("messages[0].role")),
+    ] {
+        let option = format!("--chat-template={}/{template}.jinja", directory.path());
+        let gateway = Gateway::start(&[worker.address], &[&option]).await;
+        let gateway = gateway.ready().await;
+        let answer = gateway.post("/tokenize", &body).await.json();
+        match expected {
+            Ok(text) => assert_eq!(answer["tokens"], json!(tokens(text)), "{answer}"),
+            Err(param) => assert_eq!(answer["error"]["param"], param, "{answer}"),
+        }
     }
 }

@@ -16,6 +16,8 @@ use crate::reader::{self, Fields, wrong_type};
 
 const MAX_PARTS: usize = 4_096;
 const MAX_TOOL_CALLS: usize = 128;
+/// Of a role that only a model's chat template knows.
+const MAX_ROLE_BYTES: usize = 64;
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
@@ -28,6 +30,9 @@ pub enum Role {
     Assistant,
     Tool,
     Function,
+    /// One that only the model's chat template knows, such as `document`; a message has its name.
+    #[serde(skip)]
+    Custom,
 }
 
 impl Role {
@@ -49,6 +54,7 @@ impl Role {
             Self::Assistant => "assistant",
             Self::Tool => "tool",
             Self::Function => "function",
+            Self::Custom => "custom",
         }
     }
 }
@@ -58,6 +64,8 @@ impl Role {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub role: Role,
+    /// The name of a [`Role::Custom`].
+    pub custom_role: Option<Box<str>>,
     /// Text parts are joined by a line break, null is empty: a template that expects a string fails
     /// on anything else.
     pub content: String,
@@ -83,7 +91,7 @@ impl Serialize for Message {
         }
         #[derive(Serialize)]
         struct Seen<'a> {
-            role: Role,
+            role: &'a str,
             content: Content<'a>,
             #[serde(skip_serializing_if = "Option::is_none")]
             name: Option<&'a str>,
@@ -95,7 +103,7 @@ impl Serialize for Message {
             reasoning_content: Option<&'a str>,
         }
         let seen = Seen {
-            role: self.role,
+            role: self.role_name(),
             content: match self.parts.as_slice() {
                 [] => Content::Text(&self.content),
                 parts => Content::Parts(parts),
@@ -114,6 +122,7 @@ impl Message {
     pub fn new(role: Role, content: String) -> Self {
         Self {
             role,
+            custom_role: None,
             content,
             breaks: Vec::new(),
             parts: Vec::new(),
@@ -175,6 +184,11 @@ impl Message {
         texts.filter(|_| !self.content.is_empty())
     }
 
+    /// The role's name.
+    pub fn role_name(&self) -> &str {
+        self.custom_role.as_deref().unwrap_or(self.role.as_str())
+    }
+
     /// The images, in their order.
     pub fn images(&self) -> impl Iterator<Item = &Image> {
         self.parts.iter().filter_map(|part| match part {
@@ -213,7 +227,7 @@ impl Message {
     ) -> Result<Self, ApiError> {
         let path = format!("messages[{index}]");
         let mut fields = Fields::of_value(&path, raw)?;
-        let role = read_role(&mut fields)?;
+        let (role, custom_role) = read_role(&mut fields)?;
         let content = read_content(&mut fields, role, ignored)?;
         let name = fields.string("name")?;
         if role == Role::Function && name.is_none() {
@@ -250,6 +264,7 @@ impl Message {
         }
         fields.finish(Endpoint::Chat, "messages.", ignored)?;
         Ok(Self {
+            custom_role,
             name,
             tool_calls,
             tool_call_id,
@@ -259,20 +274,31 @@ impl Message {
     }
 }
 
-fn read_role(fields: &mut Fields<'_>) -> Result<Role, ApiError> {
+/// A role, and its name where it is none of OpenAI's: some models were trained with others.
+fn read_role(fields: &mut Fields<'_>) -> Result<(Role, Option<Box<str>>), ApiError> {
     let word = fields.required_string("role")?;
-    Role::ALL
-        .into_iter()
-        .find(|role| role.as_str() == word)
-        .ok_or_else(|| {
-            let param = fields.param("role");
-            let message = format!(
-                "Invalid value for `{param}`: `{}`. Send `system`, `developer`, `user`, \
-                 `assistant`, `tool` or `function`.",
-                reader::shortened(&word)
-            );
-            ApiError::invalid_request(param, message)
-        })
+    if let Some(role) = Role::ALL.into_iter().find(|role| role.as_str() == word) {
+        return Ok((role, None));
+    }
+    if let Some(meant) = reader::nearest(&word, Role::ALL.map(Role::as_str).into_iter()) {
+        let param = fields.param("role");
+        let message = format!(
+            "Invalid value for `{param}`: `{}`. Did you mean `{meant}`?",
+            reader::shortened(&word)
+        );
+        return Err(ApiError::invalid_request(param, message));
+    }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if word.is_empty() || word.len() > MAX_ROLE_BYTES || !word.bytes().all(is_plain) {
+        let param = fields.param("role");
+        let message = format!(
+            "Invalid value for `{param}`: `{}`. Send `system`, `developer`, `user`, `assistant`, `tool`, `function`, or \
+             another role that the model knows, of 1 to {MAX_ROLE_BYTES} letters, digits, underscores or dashes.",
+            reader::shortened(&word)
+        );
+        return Err(ApiError::invalid_request(param, message));
+    }
+    Ok((Role::Custom, Some(word.into())))
 }
 
 /// A string, null, or a list of parts; `None` if the field is absent, or null for an assistant.

@@ -322,7 +322,12 @@ fn bad_values_are_named_with_openai_words() {
             "missing_required_parameter",
         ),
         (
-            json!({"messages": [{"role": "wizard", "content": ""}]}),
+            json!({"messages": [{"role": "a wizard", "content": ""}]}),
+            "messages[0].role",
+            "invalid_value",
+        ),
+        (
+            json!({"messages": [{"role": "asistant", "content": ""}]}),
             "messages[0].role",
             "invalid_value",
         ),

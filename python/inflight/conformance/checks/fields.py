@@ -67,7 +67,7 @@ WRONG: dict[str, Any] = {
     "stream_options": 3,
     "seed": "a",
     "response_format": {"type": "no-such-format"},
-    "messages": [{"role": "wizard", "content": "a"}],
+    "messages": [{"role": "asistant", "content": "a"}],
     "tools": "a",
     "tool_choice": {"type": "function", "function": {"name": "no_such_function"}},
 }
