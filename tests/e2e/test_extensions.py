@@ -15,6 +15,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from support.http import post
 from support.metrics import active_requests
 from support.processes import wait_until
 from support.servers import MODEL_ARGUMENTS, MODEL_NAME, Server, Start, wait_ready
@@ -341,6 +342,11 @@ def test_a_prompt_is_cut_to_its_end(server: Server, client: openai.OpenAI) -> No
     cut = client.completions.create(**fields, prompt=prompt, extra_body={"truncate_prompt_tokens": 3})
     assert cut.usage is not None
     assert cut.usage.prompt_tokens == 3
+    whole = post(server.http, "/tokenize", {"model": MODEL_NAME, "prompt": prompt}).json()["tokens"]
+    for side, kept in (("left", whole[-3:]), ("right", whole[:3])):
+        body = {"truncate_prompt_tokens": 3, "truncation_side": side, "return_token_ids": True}
+        cut = client.completions.create(**fields, prompt=prompt, extra_body=body)
+        assert cut.choices[0].prompt_token_ids == kept  # type: ignore[attr-defined]
     long = client.completions.create(
         **fields, prompt=prompt * 20_000, extra_body={"truncate_prompt_tokens": -1}
     )

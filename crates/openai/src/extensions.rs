@@ -6,7 +6,7 @@ use crate::fields::Endpoint;
 use crate::generation::{MAX_N, MAX_TOKEN_ID, token_id};
 use crate::guide::{self, Guide};
 use crate::ignored::IgnoredFields;
-use crate::reader::{Fields, too_many};
+use crate::reader::{Fields, shortened, too_many};
 
 const MAX_BAD_WORDS: usize = 256;
 const MAX_BAD_WORD_BYTES: usize = 1024;
@@ -36,6 +36,8 @@ pub struct Extensions {
     /// Whether a stop string that ended a choice is part of its text.
     pub include_stop_str_in_output: bool,
     pub truncate_prompt_tokens: Option<Truncation>,
+    /// Whether a prompt that is cut keeps its beginning, in place of its end.
+    pub truncates_end: bool,
     /// Whether the answer lists the ids of the prompt's and of the generated tokens.
     pub return_token_ids: bool,
     /// Whether log probabilities name tokens `token_id:ID` instead of by text.
@@ -55,7 +57,7 @@ pub struct BeamSearch {
     pub early_stopping: bool,
 }
 
-/// How much of a prompt's end is kept.
+/// How much of a prompt is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truncation {
     /// As much as the model's context can hold.
@@ -91,6 +93,7 @@ impl Extensions {
                 .boolean("include_stop_str_in_output")?
                 .unwrap_or(false),
             truncate_prompt_tokens: take_truncation(fields)?,
+            truncates_end: take_side(fields)?,
             return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
             return_tokens_as_token_ids: fields
                 .boolean("return_tokens_as_token_ids")?
@@ -254,6 +257,22 @@ fn take_prompt_logprobs(fields: &mut Fields<'_>, stream: bool) -> Result<Option<
         ));
     }
     Ok(count)
+}
+
+/// vLLM's `truncation_side`.
+fn take_side(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+    let name = "truncation_side";
+    match fields.string(name)?.as_deref() {
+        None | Some("left") => Ok(false),
+        Some("right") => Ok(true),
+        Some(other) => Err(ApiError::invalid_request(
+            name,
+            format!(
+                "Invalid value for `truncation_side`: `{}`. Send `left` or `right`.",
+                shortened(other)
+            ),
+        )),
+    }
 }
 
 fn take_truncation(fields: &mut Fields<'_>) -> Result<Option<Truncation>, ApiError> {

@@ -82,7 +82,7 @@ pub(super) fn text(
     if kept == tokens.len() {
         return tokens_with_echo(requested, served, &tokens, echo.then_some(text));
     }
-    let tokens = tokens.get(tokens.len() - kept..).unwrap_or_default();
+    let tokens = cut(requested, &tokens, kept);
     let text = echo.then(|| decoded(model, field, tokens)).transpose()?;
     tokens_with_echo(requested, served, tokens, text)
 }
@@ -91,7 +91,17 @@ fn truncation(requested: &Requested) -> Option<Truncation> {
     requested.extensions.as_ref()?.truncate_prompt_tokens
 }
 
-/// How many of a prompt's last tokens the request keeps.
+/// So many of a prompt's tokens, of the end that the request keeps.
+fn cut<'a>(requested: &Requested, tokens: &'a [u32], kept: usize) -> &'a [u32] {
+    let extensions = requested.extensions.as_ref();
+    let range = match extensions.is_some_and(|asked| asked.truncates_end) {
+        true => 0..kept,
+        false => tokens.len() - kept..tokens.len(),
+    };
+    tokens.get(range).unwrap_or_default()
+}
+
+/// How many of a prompt's tokens the request keeps.
 ///
 /// # Errors
 /// 400: as many as fit are asked for, and the model's context is not known.
@@ -136,7 +146,7 @@ pub(super) fn tokens(
         return Err(ApiError::unsupported(field, message));
     }
     let kept = kept(requested, served, tokens.len())?;
-    let tokens = tokens.get(tokens.len() - kept..).unwrap_or_default();
+    let tokens = cut(requested, tokens, kept);
     let text = match (&served.text, echo) {
         (Some(model), true) => Some(decoded(model, field, tokens)?),
         _ => None,

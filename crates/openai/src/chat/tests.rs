@@ -789,7 +789,7 @@ fn extensions_are_read_and_bounded() {
     let extensions = accept(json!({
         "bad_words": ["x"], "allowed_token_ids": [3, 4], "no_repeat_ngram_size": 2, "cache_salt": "s",
         "priority": -3, "include_stop_str_in_output": true, "truncate_prompt_tokens": 5,
-        "return_token_ids": true, "return_tokens_as_token_ids": true, "prompt_logprobs": 0
+        "truncation_side": "right", "return_token_ids": true, "return_tokens_as_token_ids": true, "prompt_logprobs": 0
     }));
     assert_eq!(
         *extensions.request.generation.extensions.unwrap(),
@@ -801,6 +801,7 @@ fn extensions_are_read_and_bounded() {
             priority: -3,
             include_stop_str_in_output: true,
             truncate_prompt_tokens: Some(Truncation::Last(5)),
+            truncates_end: true,
             return_token_ids: true,
             return_tokens_as_token_ids: true,
             prompt_logprobs: Some(0),
@@ -814,6 +815,7 @@ fn extensions_are_read_and_bounded() {
         (json!({"bad_words": [" "]}), "bad_words"),
         (json!({"bad_words": vec!["x"; 257]}), "bad_words"),
         (json!({"cache_salt": ""}), "cache_salt"),
+        (json!({"truncation_side": "top"}), "truncation_side"),
         (json!({"priority": 50}), "priority"),
         (json!({"priority": 0.5}), "priority"),
         (

@@ -97,6 +97,7 @@ fn value(endpoint: Endpoint, name: &str) -> Option<Value> {
             json!({"anyOf": [{"type": "object"}, {"type": "string"}]})
         }
         ("reasoning_effort", _) => json!({"enum": crate::chat::EFFORTS}),
+        ("truncation_side", _) => json!({"enum": ["left", "right"]}),
         ("encoding_format", _) => json!({"enum": ["float", "base64"]}),
         ("pooling", _) => json!({"enum": ["mean", "last"]}),
         _ if is_one(BOOLEANS) => json!({"type": "boolean"}),
