@@ -7,6 +7,11 @@ Weights are random (``load_format`` `dummy`), or those of the checkpoint that ``
 random tokens, and no end token ends an output. A run is from the first request handed in to the last token,
 prompts included; the best of ``--repeat``.
 
+How tokens are chosen is a case; the speed of each is printed also as a share of the first one's. Every
+request has another seed, and the cases take turns:
+
+    python tools/benchmark_executor.py --batch 256 --case greedy --case top-p --case penalties --case all
+
 With ``--write DIRECTORY`` nothing runs: the shape becomes a model directory for the whole path,
 
     inflight serve DIRECTORY --device cuda --executor-option load_format=dummy
@@ -87,6 +92,38 @@ GUIDE = {
 }
 
 
+#: Ways to choose tokens: fields of a request, of its sampling and of its output. `choices` asks for four
+#: sequences a request and has a quarter of the requests; `sampling` is all of them but log probabilities and
+#: choices.
+_PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.2}
+_BIAS: dict[str, Any] = {"logit_bias": [(one, 0.5) for one in range(1, 301)]}
+_WORDS: dict[str, Any] = {"bad_words": [[one] for one in range(64)] + [[one, one + 1] for one in range(64)]}
+_LOG_PROBS: dict[str, Any] = {"return_log_probs": True, "num_top_log_probs": 20}
+_SAMPLING = {
+    "top_p": 0.9,
+    "top_k": 50,
+    "min_p": 0.01,
+    "no_repeat_ngram_size": 3,
+    "temperature": 0.8,
+    **_PENALTIES,
+}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "greedy": ({}, {}, {}),
+    "temperature": ({}, {"top_p": 1.0, "temperature": 0.8}, {}),
+    "top-p": ({}, {"top_p": 0.9}, {}),
+    "top-k": ({}, {"top_k": 50}, {}),
+    "min-p": ({}, {"top_p": 1.0, "min_p": 0.05}, {}),
+    "penalties": ({}, {"top_p": 1.0, **_PENALTIES}, {}),
+    "ngrams": ({}, {"top_p": 1.0, "no_repeat_ngram_size": 3}, {}),
+    "bias": (_BIAS, {"top_p": 1.0}, {}),
+    "words": (_WORDS, {"top_p": 1.0}, {}),
+    "choices": ({}, {"top_p": 0.9, "num_return_sequences": 4}, {}),
+    "log-probs": ({}, {}, _LOG_PROBS),
+    "sampling": ({**_BIAS, **_WORDS}, _SAMPLING, {}),
+    "all": ({**_BIAS, **_WORDS}, {**_SAMPLING, "num_return_sequences": 4}, _LOG_PROBS),
+}
+
+
 def write_config(shape: str, directory: Path) -> None:
     """A ``config.json`` of ``shape`` in ``directory``; enough for random weights."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SHAPES[shape]}
@@ -120,20 +157,30 @@ def run(
     batch: int,
     inputs: int,
     outputs: int,
-    sampling: dict[str, Any],
+    case: str,
     tensors: list[NamedTensor],
 ) -> tuple[float, float]:
-    """Seconds from handing in ``batch`` requests to their last token, and CPU seconds of the process."""
+    """Seconds from handing in requests for ``batch`` sequences to their last token, and CPU seconds of the
+    process."""
     vocab_size = executor.info().vocab_size
     draw = random.Random(batch)
+    fields, sampling, output = CASES[case]
+    count = max(1, batch // sampling.get("num_return_sequences", 1))
     requests = [
-        Request(one, [draw.randrange(vocab_size) for _ in range(inputs)], outputs) for one in range(batch)
+        Request(one, [draw.randrange(vocab_size) for _ in range(inputs)], outputs) for one in range(count)
     ]
-    for request in requests:
+    for seed, request in enumerate(requests):
         request.tensors = tensors
-        for name, value in sampling.items():
-            setattr(request.sampling_config, name, value)
-    left = batch
+        request.sampling_config.seed = seed
+        for subject, values in (
+            (request, fields),
+            (request.sampling_config, sampling),
+            (request.output_config, output),
+        ):
+            for name, value in values.items():
+                setattr(subject, name, value)
+        request.sampling_config.num_return_sequences = batch // count
+    left = count
     tokens = 0
     started, cpu_started = time.perf_counter(), time.process_time()
     executor.enqueue(requests)
@@ -142,9 +189,37 @@ def run(
         left -= sum(rows.finals)
         tokens += len(rows.token_ids) // 4
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    if tokens != batch * outputs:
-        raise RuntimeError(f"{tokens} tokens came and {batch * outputs} were asked for")
+    if tokens != batch // count * count * outputs:
+        raise RuntimeError(f"{tokens} tokens came and {batch // count * count * outputs} were asked for")
     return seconds, cpu_seconds
+
+
+def measure(
+    executor: Executor,
+    shape: str,
+    batch: int,
+    cases: list[str],
+    arguments: argparse.Namespace,
+    tensors: list[NamedTensor],
+) -> None:
+    """Prints the best run of each case. The cases take turns, so that a slow moment is not all one case's."""
+    found: dict[str, list[tuple[float, float, float]]] = {case: [] for case in cases}
+    for case in cases:
+        run(executor, batch, arguments.input, 8, case, tensors)
+    for _, case in itertools.product(range(arguments.repeat), cases):
+        executor.stats()
+        times = run(executor, batch, arguments.input, arguments.output, case, tensors)
+        latencies = sorted(float(one["iterLatencyMS"]) for one in executor.stats())
+        found[case].append((*times, latencies[len(latencies) // 2]))
+    first = min(found[cases[0]])[0]
+    for case, runs in found.items():
+        best, cpu, median = (min(values) for values in zip(*runs, strict=True))
+        print(
+            f"{shape}: batch {batch}: {case}: {batch * arguments.output / best:,.0f} tokens/s, "
+            f"{first / best:.2f} of {cases[0]}, "
+            f"median iteration {median:.2f} ms, {batch * arguments.output / cpu:,.0f} tokens/CPU s",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -158,7 +233,9 @@ def main() -> None:
     parser.add_argument("--output", type=int, default=128, help="tokens of an output")
     parser.add_argument("--repeat", type=int, default=3, help="runs, of which the best counts")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--top-p", type=float, help="sample so, at temperature 1, instead of greedily")
+    parser.add_argument(
+        "--case", action="append", choices=list(CASES), help="how tokens are chosen; default: greedy"
+    )
     parser.add_argument("--guide", action="store_true", help="guide every output by a JSON schema")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the executor")
     parser.add_argument("--write", type=Path, metavar="DIRECTORY", help="write a model to serve, run nothing")
@@ -166,7 +243,6 @@ def main() -> None:
     if arguments.write is not None:
         write_model((arguments.shape or ["small"])[0], arguments.write)
         return
-    sampling = {} if arguments.top_p is None else {"top_p": arguments.top_p, "seed": 1}
     guide = [("guide_type", b"json_schema"), ("guide", json.dumps(GUIDE).encode())]
     tensors = [
         NamedTensor(f"guided_decoding_{name}", "BYTES", (1,), struct.pack("<I", len(text)) + text)
@@ -191,20 +267,7 @@ def main() -> None:
             executor = create(arguments.model or directory, arguments.device, **options)
             print(f"{shape}: ready after {time.perf_counter() - started:.1f} s", flush=True)
             for batch in batches:
-                run(executor, batch, arguments.input, 8, sampling, tensors)
-                executor.stats()
-                runs = [
-                    run(executor, batch, arguments.input, arguments.output, sampling, tensors)
-                    for _ in range(arguments.repeat)
-                ]
-                best, cpu = min(seconds for seconds, _ in runs), min(seconds for _, seconds in runs)
-                latencies = sorted(float(one["iterLatencyMS"]) for one in executor.stats())
-                median = latencies[len(latencies) // 2]
-                print(
-                    f"{shape}: batch {batch}: {batch * arguments.output / best:,.0f} tokens/s, "
-                    f"median iteration {median:.2f} ms, {batch * arguments.output / cpu:,.0f} tokens/CPU s",
-                    flush=True,
-                )
+                measure(executor, shape, batch, arguments.case or ["greedy"], arguments, tensors)
             executor.shutdown()
 
 

@@ -24,6 +24,7 @@ from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.reuse import ReuseIndex
 from inflight.executors.reference.rows import pack
 from inflight.executors.reference.runner import Outcome, Pending, Work
+from inflight.executors.reference.sampler import SamplerState
 from inflight.executors.reference.scheduler import Limits
 
 TOKENS, BLOCKS, TOKENS_PER_BLOCK, VOCABULARY = 128, 40_000, 32, 32_000
@@ -34,6 +35,9 @@ class InstantRunner:
     """Chooses token 7 always."""
 
     depth = 2
+
+    def follows(self, _: SamplerState) -> bool:
+        return False
 
     def launch(self, work: Work) -> Pending:
         return Launched(len(work.choosing()))

@@ -1,4 +1,4 @@
-"""What a gateway takes of the machine, where it can be counted; allocations are `crates/gateway/tests/budgets`."""
+"""What a gateway takes of the machine, counted. Allocations are in `crates/gateway/tests/budgets`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def test_chats_need_no_threads_and_no_processes_of_their_own(start: Start) -> No
     together = threading.Barrier(STREAMS + 1)
 
     def chat(index: int) -> None:
-        body = {"model": MODEL_NAME, "messages": [{"role": "user", "content": f"Count to {index}."}], "max_tokens": 50}
+        messages = [{"role": "user", "content": f"Count to {index}."}]
+        body = {"model": MODEL_NAME, "messages": messages, "max_tokens": 50}
         answer = stream(http, "/v1/chat/completions", body)
         assert answer.status == 200
         for count, _ in enumerate(answer.chunks()):

@@ -14,6 +14,7 @@ from inflight.executors.reference.cache import BlockPool
 from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.reuse import ReuseIndex
 from inflight.executors.reference.runner import Outcome, Pending, Work
+from inflight.executors.reference.sampler import SamplerState
 from inflight.executors.reference.scheduler import CapacitySchedulerPolicy, Limits
 
 from .support import AllTold, collect, engine, expected, request, run
@@ -198,6 +199,9 @@ class CountingRunner:
     """Gives each row the token that follows from all tokens before it, so that none may be lost."""
 
     depth = 2
+
+    def follows(self, _: SamplerState) -> bool:
+        return False
 
     def launch(self, work: Work) -> Outcome:
         tokens = [sum(one.known) % 61 + 3 for one in work.choosing()]

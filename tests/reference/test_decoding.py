@@ -309,6 +309,7 @@ def test_draft_logits_accept_by_the_ratio_of_probabilities(threshold: float | No
     for guess in draw.choice(8, p=weights / weights.sum(), size=6000):
         drafts = Drafts(external=ExternalDrafts((int(guess),), draft[None], threshold))
         token, is_guess = drafts.check(target, state)
+        state.observe(token)
         counts[token] += 1
         accepted += is_guess
     if threshold is None:

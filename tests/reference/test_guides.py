@@ -174,6 +174,9 @@ class GuidedRunner:
     def __init__(self, depth: int) -> None:
         self.depth = depth
 
+    def follows(self, _: SamplerState) -> bool:
+        return False
+
     def launch(self, work: Work) -> Pending:
         launched = Chosen(work.choosing())
         if not work.late:

@@ -13,6 +13,7 @@ from inflight.executors.reference.engine import Engine, Iteration
 from inflight.executors.reference.lanes import Lanes
 from inflight.executors.reference.rows import Row, TokenRows, pack
 from inflight.executors.reference.runner import Outcome, Pending, Work
+from inflight.executors.reference.sampler import SamplerState
 
 from .support import AllTold, Told, collect, engine, request, run
 
@@ -25,6 +26,9 @@ class InstantRunner:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self._launched = 0
+
+    def follows(self, _: SamplerState) -> bool:
+        return False
 
     def launch(self, work: Work) -> Pending:
         self._launched += 1

@@ -85,8 +85,10 @@ def test_the_device_keeps_the_adapters_of_the_latest_iterations() -> None:
     assert used(0, 1, 2) == many
 
 
-def test_the_first_token_of_every_way_to_sample_is_numpys() -> None:
-    """The same numbers in the same order: only rounding may choose another token."""
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_way_to_sample_gives_numpys_tokens(device: str) -> None:
+    """The same numbers in the same order: only rounding may choose another token. On a GPU iterations are
+    launched before the tokens of the ones before are known."""
     samplings: list[dict[str, Any]] = [
         {"temperature": 2.0, "top_p": 1.0},
         {"temperature": 2.0, "top_p": 0.7},
@@ -96,6 +98,7 @@ def test_the_first_token_of_every_way_to_sample_is_numpys() -> None:
         {"temperature": 2.0, "top_p": 1.0, "repetition_penalty": 1.3, "presence_penalty": 0.4},
         {"top_k": 1, "repetition_penalty": 5.0, "frequency_penalty": 0.5},
         {"min_tokens": 6, "top_k": 1},
+        {"temperature": 2.0, "top_k": 9, "no_repeat_ngram_size": 2},
     ]
     requests = [
         request(
@@ -110,7 +113,8 @@ def test_the_first_token_of_every_way_to_sample_is_numpys() -> None:
         for place, sampling in enumerate(samplings)
         for seed in range(6)
     ]
-    ours = run(torch_engine(max_batch_size=16), requests)
+    subject = torch_engine("llama", device, max_batch_size=16)
+    ours = run(subject, requests)
     numpys = run(engine(max_batch_size=16), requests)
     same = [ours[key].tokens == one.tokens for key, one in numpys.items()]
     assert same.count(True) >= len(same) - 1

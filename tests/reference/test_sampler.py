@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.reference.admission import Bounds, Parameters, admit
-from inflight.executors.reference.sampler import SamplerState, draw, sample
+from inflight.executors.reference.sampler import SamplerState, draw, sample, uniform
 
 from .support import request
 
@@ -36,7 +37,8 @@ def frequencies(count: int = 4000, **sampling: Any) -> npt.NDArray[np.float64]:
     subject = state(sampling={"seed": 11, **sampling})
     counts = np.zeros(VOCABULARY)
     for _ in range(count):
-        counts[sample(LOGITS[None], [subject])[0]] += 1
+        subject.observe(sample(LOGITS[None], [subject])[0])
+        counts[subject.generated[-1]] += 1
     return counts / count
 
 
@@ -108,14 +110,16 @@ def test_a_large_vocabulary_is_not_cut_short(sampling: dict[str, Any]) -> None:
     cumulative = np.cumsum(probabilities) - probabilities
     probabilities[cumulative >= sampling.get("top_p", 1.0)] = 0
     probabilities[probabilities < sampling.get("min_p", 0.0) * probabilities[0]] = 0
-    cumulative = np.cumsum(probabilities) / probabilities.sum()
+    # What is kept is drawn from in order of id, whatever the limits.
+    by_id = np.sort(order)
+    cumulative = np.cumsum(probabilities[np.argsort(order)]) / probabilities.sum()
     uniforms = np.linspace(0.001, 0.999, 200)
     # Clear of the boundaries, where the last bit decides.
     clear = np.abs(cumulative[:, None] - uniforms).min(axis=0) > 1e-5
     parameters = state_parameters(sampling, vocab_size)
     rows = np.repeat(logits[None], 200, axis=0)
     found = draw(rows, [parameters] * 200, uniforms, np.full(200, parameters.top_p))
-    wanted = order[(cumulative[:, None] <= uniforms).sum(axis=0)]
+    wanted = by_id[(cumulative[:, None] <= uniforms).sum(axis=0)]
     assert clear.sum() > 150
     np.testing.assert_array_equal(found[clear], wanted[clear])
 
@@ -136,11 +140,36 @@ def test_a_seed_repeats_itself_and_its_sequences_differ() -> None:
 
     def stream(seed: int, index: int) -> list[int]:
         subject = state(index=index, sampling={"top_p": 1.0, "seed": seed})
-        return [sample(flat, [subject])[0] for _ in range(24)]
+        return [sample(flat, [subject], [number])[0] for number in range(24)]
 
     assert stream(1, 0) == stream(1, 0)
     streams = {tuple(stream(seed, index)) for seed in (1, 2, 2**64 - 1) for index in range(4)}
     assert len(streams) == 12
+
+
+def test_random_numbers_are_philox() -> None:
+    """Random123's known answer for `philox4x32 10` over zeros: its first two words."""
+    assert uniform(0, 0, 0) == ((0x6627E8D5 >> 5) * 2**26 + (0xE169C58D >> 6)) / 2**53
+
+
+def test_random_numbers_are_even_and_independent() -> None:
+    places = itertools.product(range(8), range(2), range(500))
+    numbers = [uniform(seed, index, number) for seed, index, number in places]
+    counts = np.histogram(numbers, bins=16, range=(0, 1))[0]
+    # Chi-square with 15 degrees of freedom: 37.7 at 0.001; the numbers are fixed.
+    assert ((counts - 500) ** 2 / 500).sum() < 37.7
+    following = np.corrcoef(numbers[:-1], numbers[1:])[0, 1]
+    assert abs(following) < 4 / np.sqrt(len(numbers))
+    assert len({uniform(7, 0, 3, purpose) for purpose in range(2)}) == 2
+
+
+@pytest.mark.parametrize("sampling", [{"top_k": 30}, {"top_p": 0.1}])
+def test_of_equal_tokens_the_lower_ids_are_kept(sampling: dict[str, Any]) -> None:
+    """Also where more tokens are equal than are sorted."""
+    parameters = state_parameters(sampling, 300)
+    rows = np.zeros((50, 300), dtype=np.float32)
+    found = draw(rows, [parameters] * 50, np.linspace(0, 0.999, 50), np.full(50, parameters.top_p))
+    np.testing.assert_array_equal(found, (np.linspace(0, 0.999, 50) * 30).astype(np.int64))
 
 
 def test_a_row_is_the_same_alone_and_among_others() -> None:
@@ -278,4 +307,4 @@ def test_top_p_decays_to_its_minimum_and_starts_again() -> None:
     assert seen == [pytest.approx(value) for value in (0.8, 0.4, 0.3, 0.8, 0.4)]
     assert subject.needs_history
     # 0.40 is the best token's share: with 0.4 left of top_p, nothing else is drawn.
-    assert {sample(LOGITS[None], [subject])[0] for _ in range(200)} == {0}
+    assert {sample(LOGITS[None], [subject], [number])[0] for number in range(200)} == {0}

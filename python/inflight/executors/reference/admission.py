@@ -307,23 +307,40 @@ def _bias(request: Request, vocab_size: int) -> tuple[Int | None, Float32 | None
     """Dense and sparse bias as one sparse pair; values of the same token add up."""
     if not request.embedding_bias and not request.logit_bias:
         return None, None
-    total = np.zeros(vocab_size, dtype=np.float32)
-    if request.embedding_bias:
-        if len(request.embedding_bias) != 4 * vocab_size:
-            raise invalid(
-                f"embedding_bias has {len(request.embedding_bias)} bytes; "
-                f"it must hold {vocab_size} FP32 values"
-            )
-        total += np.frombuffer(request.embedding_bias, dtype="<f4")
+    if not request.embedding_bias:
+        return _sparse_bias(request, vocab_size)
+    if len(request.embedding_bias) != 4 * vocab_size:
+        raise invalid(
+            f"embedding_bias has {len(request.embedding_bias)} bytes; it must hold {vocab_size} FP32 values"
+        )
+    total = np.frombuffer(request.embedding_bias, dtype="<f4").astype(np.float32)
     for token, value in request.logit_bias:
         if not 0 <= token < vocab_size:
             raise invalid(f"logit_bias names token `{token}`; ids are below {vocab_size}")
         total[token] += value
-    # Minus infinity forbids a token; the other non-numbers would poison every probability.
-    if bool(np.isnan(total).any()) or bool(np.isposinf(total).any()):
-        raise invalid("the bias holds a value that is not a number or is infinite; send finite values")
+    _check_bias(total)
     ids = np.flatnonzero(total)
     return ids, total[ids]
+
+
+def _sparse_bias(request: Request, vocab_size: int) -> tuple[Int, Float32]:
+    """Without an array of the vocabulary, which would cost every such request more than all else of it."""
+    sums: dict[int, float] = {}
+    for token, value in request.logit_bias:
+        if not 0 <= token < vocab_size:
+            raise invalid(f"logit_bias names token `{token}`; ids are below {vocab_size}")
+        sums[token] = sums.get(token, 0.0) + value
+    ids = np.array(sorted(token for token, value in sums.items() if value), dtype=np.int64)
+    with np.errstate(over="ignore"):
+        values = np.array([sums[token] for token in ids.tolist()], dtype=np.float32)
+    _check_bias(values)
+    return ids, values
+
+
+def _check_bias(values: Float32) -> None:
+    # Minus infinity forbids a token; the other non-numbers would poison every probability.
+    if bool(np.isnan(values).any()) or bool(np.isposinf(values).any()):
+        raise invalid("the bias holds a value that is not a number or is infinite; send finite values")
 
 
 def _check_supported(request: Request) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .arrays import Float32, softmax
 from .extras import ExternalDrafts
-from .sampler import SamplerState, pick, sample
+from .sampler import ACCEPTANCE, SamplerState, pick, sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _accept(
     draft = softmax(draft_logits.astype(np.float32))
     threshold = drafts.acceptance_threshold
     if threshold is None:
-        threshold = state.uniform()
+        threshold = state.uniform(purpose=ACCEPTANCE)
     if target[guess] >= threshold * draft[guess]:
         return guess, True
     # What the draft gave too little of: drawn from it, accepted and drawn tokens together follow the model.

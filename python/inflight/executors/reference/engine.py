@@ -255,7 +255,7 @@ class Engine:
                 continue  # it ended, or was cancelled, while this row was in flight
             told = outcome.told.get(row)
             if told is not None and sequence.record is not None:
-                sequence.record.append(told.values[0], told.top_ids[0], told.top_values[0])
+                sequence.record.append(*told)
                 if row in outcome.logits:
                     sequence.record.logits.append(outcome.logits[row])
             iteration.generated_tokens += 1
@@ -337,7 +337,7 @@ class Engine:
             token, is_guess = drafts.check(row, sequence.sampler)
             if sequence.record is not None:
                 values, ids, best = chosen_and_best(row[None], np.array([token]), sequence.top_width)
-                sequence.record.append(values[0], ids[0], best[0])
+                sequence.record.append(float(values[0]), ids[0], best[0])
                 if sequence.keeps_logits:
                     sequence.record.logits.append(row)
             iteration.generated_tokens += 1
@@ -452,7 +452,8 @@ class Engine:
             if output.return_perf_metrics:
                 sequence.metrics = SequenceMetrics(arrived_s)
             state.unfinished.append(sequence)
-            if sequence.needs_history:
+            is_followed = not sequence.chooses_on_the_host and self._runner.follows(sampler)
+            if sequence.needs_history and not is_followed:
                 self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
 

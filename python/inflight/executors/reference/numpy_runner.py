@@ -23,8 +23,8 @@ from .model import NumpyModel, load_model
 from .options import Options, plan_sizes
 from .parallel.split import local_config
 from .parallel.team import Leader, Team, mpi_communicator
-from .runner import KNOWN, Built, Chunk, Outcome, Pending, Probe, Told, Work
-from .sampler import sample
+from .runner import KNOWN, Built, Chunk, Outcome, Pending, Probe, Told, ToldToken, Work
+from .sampler import SamplerState, sample
 from .sequence import SequenceState
 
 #: Rows of prompt logits held at once, so that a long prompt with a large vocabulary stays in memory.
@@ -95,6 +95,9 @@ class NumpyRunner:
         self._vocab_size = model.config.vocab_size
         self._last_tokens: Sequence[int] = ()
 
+    def follows(self, _: SamplerState) -> bool:
+        return False
+
     def launch(self, work: Work) -> Pending:
         launched = self._compute(work)
         if not work.late:
@@ -105,7 +108,9 @@ class NumpyRunner:
         launched = cast(_Launched, pending)
         choosing, logits, outcome = launched.choosing, launched.logits, launched.outcome
         if choosing:
-            tokens = sample(logits, [one.sampler for one in choosing])
+            # Counted as launched already, and not observed before they are collected.
+            numbers = [one.launched - 1 for one in choosing]
+            tokens = sample(logits, [one.sampler for one in choosing], numbers)
             kept = {row: logits[row] for row, one in enumerate(choosing) if one.keeps_logits}
             told = _tell(choosing, logits, tokens)
             launched.outcome = replace(outcome, tokens=tokens, told=told, logits=kept)
@@ -219,7 +224,7 @@ def _probe_span(probe: Probe) -> Span:
     return Span(probe.tokens, probe.first, probe.blocks, probe.sequence.owner.adapter)
 
 
-def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[int]) -> dict[int, Told]:
+def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[int]) -> dict[int, ToldToken]:
     """Log probabilities for the rows that keep a record; one computation, as wide as the widest."""
     rows = [row for row, one in enumerate(sequences) if one.record is not None]
     if not rows:
@@ -228,7 +233,7 @@ def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[
     chosen = np.array([tokens[row] for row in rows], dtype=np.int64)
     values, ids, best = log_probs.chosen_and_best(logits[rows], chosen, max(widths))
     return {
-        row: Told(values[place : place + 1], ids[place : place + 1, :width], best[place : place + 1, :width])
+        row: (float(values[place]), ids[place, :width], best[place, :width])
         for place, (row, width) in enumerate(zip(rows, widths, strict=True))
     }
 

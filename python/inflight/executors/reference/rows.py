@@ -30,7 +30,7 @@ class TokenRecord:
 
     def append(self, log_prob: float, top_ids: Int32, top_log_probs: Float32) -> None:
         """Notes one token."""
-        self.log_probs.append(float(log_prob))
+        self.log_probs.append(log_prob)
         self.top_ids.append(top_ids)
         self.top_log_probs.append(top_log_probs)
 
@@ -135,4 +135,5 @@ def _floats(name: str, values: Float32) -> NamedTensor:
 
 
 def _joined(typecode: str, parts: Sequence[npt.NDArray[Any]]) -> array[Any]:
-    return array(typecode, b"".join(part.tobytes() for part in parts))
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return array(typecode, whole.tobytes())

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .options import Sizes
+from .sampler import SamplerState
 from .sequence import SequenceState
 
 #: The rows of `Work.inputs`.
@@ -126,14 +127,19 @@ class Told:
     top_values: npt.NDArray[np.float32]
 
 
+#: One token's log probability, and ids and values of the best alternatives ``[width]``: a plain tuple, since
+#: there is one for every row of every iteration.
+ToldToken = tuple[float, npt.NDArray[np.int32], npt.NDArray[np.float32]]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What an iteration gave."""
 
     #: One for each choosing row: a list or an array.
     tokens: Sequence[int] = ()
-    #: By choosing row, for the sequences that keep a record: one token's log probabilities.
-    told: dict[int, Told] = field(default_factory=dict)
+    #: By choosing row, for the sequences that keep a record.
+    told: dict[int, ToldToken] = field(default_factory=dict)
     #: By place in `Work.chunks`, for the chunks with a ``prompt_width``.
     prompts: dict[int, Told] = field(default_factory=dict)
     #: By choosing row, for the sequences that keep their logits: ``[vocabulary]``.
@@ -156,11 +162,14 @@ class Runner(Protocol):
     #: How many iterations may be launched before the first of them is collected: 1 or 2.
     depth: int
 
+    def follows(self, sampler: SamplerState) -> bool:
+        """Whether the runner itself keeps what ``sampler`` needs of tokens that are not collected yet."""
+
     def launch(self, work: Work) -> Pending:
         """Starts an iteration; everything in ``work`` is read before the call returns.
 
         The tokens of work that is `Work.late` are left to `choose`. Of the others, no sampler needs the
-        tokens before (`SamplerState.needs_history`).
+        tokens before (`SamplerState.needs_history`), unless the runner ``follows`` it.
         """
 
     def choose(self, pending: Pending) -> None:

@@ -148,9 +148,11 @@ class SequenceState:
     def tells_of_the_prompt(self) -> bool:
         """Whether every token of its prompt must be computed, since what it gives is asked for."""
         owner = self.owner
-        wanted = (owner.prompt_record, owner.context_logits, owner.pool)
-        asked = any(one is not None for one in wanted)
-        return self.index == 0 and asked and not owner.prompt_recorded
+        if self.index or owner.prompt_recorded:
+            return False
+        # Asked for every row: one by one, since a generator costs more than the answer.
+        record, logits, pool = owner.prompt_record, owner.context_logits, owner.pool
+        return record is not None or logits is not None or pool is not None
 
     @property
     def known(self) -> list[int]:

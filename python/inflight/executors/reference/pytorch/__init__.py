@@ -5,6 +5,7 @@
     operations   every operation, in plain PyTorch           inputs   an iteration's rows, in one upload
     kernels      the same in Triton the language             runner   launch, CUDA graphs, collect
     attention_kernels  its attention                         adapters LoRA, several in one batch
+    slots        sampling by what the device keeps           sampling_kernels, search_kernels, told_kernels
 
 Imported only when a device is chosen: PyTorch is optional, and importing it takes seconds.
 """

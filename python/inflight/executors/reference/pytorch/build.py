@@ -36,8 +36,9 @@ _log = logging.getLogger(__name__)
 #: Of a GPU's memory that is free once the weights are loaded; TensorRT-LLM's default.
 _FREE_MEMORY_FRACTION = 0.9
 
-#: Rows of logits that sampling and log probabilities hold at once, in float32 and several times over.
-_SAMPLING_BYTES_A_LOGIT = 16
+#: Rows of logits that sampling and log probabilities hold at once, in float32 and several times over, and
+#: what sampling keeps of each sequence slot.
+_SAMPLING_BYTES_A_LOGIT = 24
 
 
 def build(
@@ -138,4 +139,6 @@ def _sizes(options: Options, model: TorchModel, team: Team | None) -> Sizes:
     # Twice: graphs keep memory of their own.
     working = 2 * tokens * widest * element
     working += options.max_batch_size * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
+    # The tokens of each sequence slot.
+    working += 4 * options.max_batch_size * model.shape.max_seq_len
     return plan_sizes(options, config, element, max(0, int(free * _FREE_MEMORY_FRACTION) - working))

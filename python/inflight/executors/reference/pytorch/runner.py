@@ -17,11 +17,12 @@ import torch
 from inflight.executors.reference.cache import BlockTable
 from inflight.executors.reference.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
-from inflight.executors.reference.runner import Outcome, Pending, Told, Work
+from inflight.executors.reference.runner import Outcome, Pending, ToldToken, Work
+from inflight.executors.reference.sampler import SamplerState
 from inflight.executors.reference.scheduler import Limits
 from inflight.executors.reference.sequence import SequenceState
 
-from . import sampling
+from . import operations, sampling
 from .model import TorchModel
 from .operations import Tensor
 from .packing import Packed
@@ -40,12 +41,15 @@ class _Launched:
     special: Sequence[int] = ()
     #: Their logits, until they are chosen by.
     chooses_by: Tensor = None
+    #: Of choosing rows, positions and slots, and the size of the graph that gave their logits, if one did.
+    places: Any = None
+    bucket: int | None = None
     tokens: Tensor | None = None
-    #: Choosing rows that keep a record, the width of each, and their three columns.
+    #: Choosing rows that keep a record, the width of each, and what `chosen_and_best` gives for them.
     rows: Sequence[int] = ()
     widths: Sequence[int] = ()
-    told: tuple[Tensor, ...] = ()
-    prompts: dict[int, list[tuple[Tensor, ...]]] = field(default_factory=dict)
+    told: Tensor | None = None
+    prompts: dict[int, list[Tensor]] = field(default_factory=dict)
     #: Logits for the host, by choosing row, by chunk and of each probe; the last two in pieces.
     logits: dict[int, Tensor] = field(default_factory=dict)
     chunk_logits: dict[int, list[Tensor]] = field(default_factory=dict)
@@ -73,6 +77,7 @@ class TorchRunner:
             if leader is None
             else LedSteps(model, num_blocks, limits, leader, num_host_blocks)
         )
+        self._sampling = _sampling(model, self._steps)
         self._cuda = self._steps.cuda
         self.depth = 2 if self._cuda else 1
         self._size = model.shape.tokens_per_block
@@ -80,6 +85,9 @@ class TorchRunner:
         self._upload = self._steps.upload
         #: By slot: whose blocks the device's table holds, and how many of them.
         self._known: list[tuple[BlockTable | None, int]] = [(None, 0)] * limits.max_batch_size
+
+    def follows(self, sampler: SamplerState) -> bool:
+        return bool(self._sampling.follows(sampler))
 
     def launch(self, work: Work) -> Pending:
         with self._steps.queueing():
@@ -96,18 +104,17 @@ class TorchRunner:
         launched = cast(_Launched, pending)
         if launched.done is not None:
             launched.done.synchronize()
-        told: dict[int, Told] = {}
-        if launched.rows:
-            values, ids, best = (column.numpy() for column in launched.told)
-            for place, (row, width) in enumerate(zip(launched.rows, launched.widths, strict=True)):
-                one = slice(place, place + 1)
-                told[row] = Told(values[one], ids[one, :width], best[one, :width])
-        prompts = {
-            place: Told(
-                *(np.concatenate([part.numpy() for part in column]) for column in zip(*parts, strict=True))
-            )
-            for place, parts in launched.prompts.items()
-        }
+        told: dict[int, ToldToken] = {}
+        if launched.told is not None:
+            # A copy: rows of it are kept, and pinned memory is for the next iterations.
+            columns = sampling.told(launched.told.numpy().copy())
+            one_by_one = zip(columns.values.tolist(), columns.top_ids, columns.top_values, strict=True)
+            told = dict(zip(launched.rows, one_by_one, strict=True))
+            for row, width in zip(launched.rows, launched.widths, strict=True):
+                if width < columns.top_ids.shape[1]:
+                    value, ids, best = told[row]
+                    told[row] = value, ids[:width], best[:width]
+        prompts = {place: sampling.told(_joined(parts)) for place, parts in launched.prompts.items()}
         tokens = () if launched.tokens is None else launched.tokens.numpy()
         return Outcome(
             tokens,
@@ -125,10 +132,19 @@ class TorchRunner:
         launched.special = [*work.special, *range(len(work.generation), len(choosing))]
         self._copy(work.copies)
         self._note_tables(work)
+        generation = work.inputs
         if work.chunks or work.probes:
-            launched.chooses_by = self._mix(work, work.inputs, launched)
+            launched.chooses_by = self._mix(work, generation, launched)
+            self._sampling.enter(chunk.sequence for chunk in work.chunks if chunk.chooses)
+            others = choosing[len(work.generation) :]
+            # Of the token put in: `position` is that of the one being chosen.
+            places = [[one.position - 1 for one in others], [one.slot for one in others]]
+            launched.places = np.concatenate([generation[2:4], np.array(places, dtype=np.int32)], axis=1)
         else:
-            launched.chooses_by = self._steps.generate(work.inputs, _adapters(work))
+            adapters = _adapters(work)
+            launched.chooses_by = self._steps.generate(generation, adapters)
+            launched.bucket = self._steps.bucket(len(choosing), bool(adapters))
+            launched.places = generation[2:4]
         return launched
 
     def _choose(self, launched: _Launched) -> None:
@@ -144,19 +160,20 @@ class TorchRunner:
         choosing, special = launched.choosing, launched.special
         logits = launched.chooses_by
         count = len(choosing)
-        chosen = self._steps.chosen[:count]
         if any(_edits_or_draws(choosing[row]) for row in special):
-            states = [one.sampler for one in choosing]
-            tokens = sampling.sample(logits[:count], states, self._upload, chosen)
-            if tokens.data_ptr() != chosen.data_ptr():
-                self._steps.take(tokens)
+            positions, slots = launched.places
+            self._sampling.choose(logits[:count], choosing, slots, positions, launched.bucket)
+        chosen = self._steps.chosen[:count]
         launched.tokens = self._download(chosen)
         launched.rows = [row for row in special if choosing[row].record is not None]
         if launched.rows:
             launched.widths = [choosing[row].top_width for row in launched.rows]
-            places = self._upload(np.array(launched.rows, dtype=np.int64))
-            columns = sampling.chosen_and_best(logits[places], chosen[places], max(launched.widths))
-            launched.told = tuple(self._download(column) for column in columns)
+            own, tokens = logits[:count], chosen
+            if len(launched.rows) < count:
+                places = self._upload(np.array(launched.rows, dtype=np.int64))
+                own, tokens = logits[places], chosen[places]
+            columns = self._sampling.chosen_and_best(own, tokens, max(launched.widths))
+            launched.told = self._download(columns)
         launched.logits = {
             row: self._download(logits[row].float()) for row in special if choosing[row].keeps_logits
         }
@@ -272,9 +289,18 @@ class TorchRunner:
             for start in range(0, max(1, chunk.told), _PROMPT_LOGIT_ROWS):
                 stop = min(chunk.told, start + _PROMPT_LOGIT_ROWS)
                 logits = self._steps.hidden_logits(row + start, row + stop)
-                columns = sampling.chosen_and_best(logits, tokens[start:stop], chunk.prompt_width)
-                parts.append(tuple(self._download(column) for column in columns))
+                columns = self._sampling.chosen_and_best(logits, tokens[start:stop], chunk.prompt_width)
+                parts.append(self._download(columns))
             launched.prompts[place] = parts
+
+
+def _sampling(model: TorchModel, steps: DeviceSteps) -> Any:
+    """The kernels' way where the model uses kernels."""
+    if model.operations is operations:
+        return sampling.PlainSampling(steps)
+    from .slots import SlotSampling
+
+    return SlotSampling(steps, model.config.vocab_size, model.shape.max_seq_len)
 
 
 def _adapters(work: Work) -> list[Adapter | None]:

@@ -1,22 +1,25 @@
-"""The next token of each row on the device, by the policy of `reference.sampler`.
+"""The next token of each row, by the policy of `reference.sampler`, in PyTorch's own operations.
 
-Owns how that policy is computed on PyTorch: the same order of operations, the same random numbers (drawn on
-the host, one a token, from the row's own stream), so that a seed says the same alone and in any batch. A
-row's way through here depends on its own parameters only.
+Owns how that policy is computed where there is no Triton, and for rows that wait for the host: the same order
+of operations, the same random numbers, so that a seed says the same alone and in any batch. A row's way
+through here depends on its own parameters only. The kernels that do the same are in `sampling_kernels`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from inflight.executors.reference.masks import stacked
+from inflight.executors.reference.runner import Told
 from inflight.executors.reference.sampler import BANNED, SamplerState
+from inflight.executors.reference.sequence import SequenceState
 
 from .operations import Tensor
+from .steps import DeviceSteps
 
 #: Rows whose vocabulary is sorted at once: 64 of Llama 3's take 100 MB.
 _SORTED_ROWS = 64
@@ -25,12 +28,46 @@ _SORTED_ROWS = 64
 Upload = Callable[[Any], Tensor]
 
 
+class PlainSampling:
+    """Chooses the tokens of an iteration's rows; the host has all that it needs to know of them."""
+
+    def __init__(self, steps: DeviceSteps) -> None:
+        self._steps = steps
+
+    def chosen_and_best(self, logits: Tensor, tokens: Tensor, width: int) -> Tensor:
+        """How log probabilities are told."""
+        return chosen_and_best(logits, tokens, width)
+
+    def follows(self, _: SamplerState) -> bool:
+        """Whether the device keeps what a sampler needs of tokens that the host does not know yet."""
+        return False
+
+    def enter(self, _: Iterable[SequenceState]) -> None:
+        """Sequences are about to choose their first token in their slot."""
+
+    def choose(
+        self, logits: Tensor, sequences: Sequence[SequenceState], _slots: Any, _positions: Any, _: int | None
+    ) -> None:
+        """The tokens of rows to ``chosen``, which has their best ones."""
+        chosen = self._steps.chosen[: len(sequences)]
+        states = [one.sampler for one in sequences]
+        numbers = [one.launched - 1 for one in sequences]
+        tokens = sample(logits, states, numbers, self._steps.upload, chosen)
+        if tokens is not chosen:
+            self._steps.take(tokens)
+
+
 def sample(
-    logits: Tensor, states: Sequence[SamplerState], upload: Upload, best: Tensor | None = None
+    logits: Tensor,
+    states: Sequence[SamplerState],
+    numbers: Sequence[int],
+    upload: Upload,
+    best: Tensor | None = None,
 ) -> Tensor:
     """The next token of each row of ``logits [rows, vocabulary]``: int32 ``[rows]``; logits stay as they are.
 
-    ``best`` is the argmax of each row where it is known already.
+    ``numbers`` are the tokens' places in their outputs; ``best`` is the argmax of each row where it is known
+    already.
     """
     tokens = best if best is not None else logits.argmax(-1).int()
     edited = [row for row, state in enumerate(states) if state.edits]
@@ -43,62 +80,55 @@ def sample(
             continue
         places = upload(np.array(rows, dtype=np.int64))
         chosen = [states[row] for row in rows]
+        uniforms = [states[row].uniform(numbers[row]) for row in rows]
         processed = logits[places].float()
         if rows is edited:
             _edit(processed, chosen, upload)
         else:
-            processed *= upload(_column([1.0 / one.parameters.temperature for one in chosen]))
-        tokens[places] = _choose(processed, chosen, upload)
+            processed *= upload(
+                _column([1.0 / one.parameters.temperature for one in chosen]).astype(np.float32)
+            )
+        tokens[places] = _choose(processed, chosen, uniforms, upload)
     return tokens
 
 
-def _choose(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Tensor:
-    """The best of greedy rows, a draw of the others."""
+def _choose(
+    logits: Tensor, states: Sequence[SamplerState], uniforms: Sequence[float], upload: Upload
+) -> Tensor:
+    """The best of greedy rows, a draw of the others: by inverse transform, in order of id."""
     tokens = logits.argmax(-1).int()
-    rows = [row for row, one in enumerate(states) if not one.parameters.greedy]
-    if rows:
-        places = upload(np.array(rows, dtype=np.int64))
-        tokens[places] = _draw(logits[places], [states[row] for row in rows], upload)
+    free: list[int] = []
+    bound: list[int] = []
+    for row, one in enumerate(states):
+        limits = one.parameters
+        if not limits.greedy:
+            (bound if limits.top_k > 0 or limits.min_p > 0.0 or one.top_p < 1.0 else free).append(row)
+    for rows in (free, bound):
+        for start in range(0, len(rows), _SORTED_ROWS):
+            part = rows[start : start + _SORTED_ROWS]
+            places = upload(np.array(part, dtype=np.int64))
+            weights = (
+                _limited(logits[places], [states[row] for row in part], upload)
+                if rows is bound
+                else torch.softmax(logits[places], dim=-1, dtype=torch.float64)
+            )
+            tokens[places] = _pick(weights, upload(_column([uniforms[row] for row in part])))
     return tokens
 
 
-def _draw(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Tensor:
-    """One token a row by inverse transform, in order of id without limits and best first with them."""
-    uniforms = [one.uniform() for one in states]
-    limits = [(one.parameters.top_k, one.top_p, one.parameters.min_p) for one in states]
-    limited = [top_k > 0 or top_p < 1.0 or min_p > 0.0 for top_k, top_p, min_p in limits]
-    tokens = torch.empty(len(states), dtype=torch.int32, device=logits.device)
-    free = [row for row, is_limited in enumerate(limited) if not is_limited]
-    if free:
-        places = upload(np.array(free, dtype=np.int64))
-        weights = torch.softmax(logits[places], dim=-1)
-        tokens[places] = _pick(weights, upload(_column([uniforms[row] for row in free])))
-    bound = [row for row, is_limited in enumerate(limited) if is_limited]
-    for start in range(0, len(bound), _SORTED_ROWS):
-        rows = bound[start : start + _SORTED_ROWS]
-        places = upload(np.array(rows, dtype=np.int64))
-        tokens[places] = _draw_limited(
-            logits[places],
-            upload(_column([limits[row][0] or logits.shape[1] for row in rows])),
-            # No limit is infinite, since rounding can carry the cumulative sum past 1.
-            upload(_column([limits[row][1] if limits[row][1] < 1.0 else np.inf for row in rows])),
-            upload(_column([limits[row][2] for row in rows])),
-            upload(_column([uniforms[row] for row in rows])),
-        )
-    return tokens
-
-
-def _draw_limited(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniforms: Tensor) -> Tensor:
-    """Top-k, then top-p of what is left, then min-p; the best token always stays."""
+def _limited(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Tensor:
+    """The weights that top-k, then top-p of what is left, then min-p keep; the best token always stays."""
+    top_k = upload(_column([one.parameters.top_k or logits.shape[1] for one in states]))
+    # No limit is infinite, since rounding can carry the cumulative sum past 1.
+    top_p = upload(_column([one.top_p if one.top_p < 1.0 else np.inf for one in states]))
+    min_p = upload(_column([one.parameters.min_p for one in states]))
     ordered, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
-    weights = (ordered - ordered[:, :1]).exp()
+    weights = (ordered - ordered[:, :1]).double().exp()
     weights *= torch.arange(weights.shape[1], device=logits.device) < top_k
-    probabilities = weights / weights.sum(-1, keepdim=True)
-    before = probabilities.cumsum(-1) - probabilities
-    kept = (before < top_p) & (probabilities >= min_p * probabilities[:, :1])
+    before = weights.cumsum(-1) - weights
+    kept = (before < top_p * weights.sum(-1, keepdim=True)) & (weights >= min_p)
     kept[:, 0] = True
-    picked = _pick(probabilities * kept, uniforms)
-    return ids.gather(1, picked[:, None].long())[:, 0].int()
+    return torch.zeros_like(weights).scatter_(1, ids, weights * kept)
 
 
 def _pick(weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -126,7 +156,7 @@ def _edit(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Non
     if biased:
         rows, ids, values = _flat(biased, upload)
         logits[rows, ids] += values
-    logits *= upload(_column([1.0 / one.parameters.temperature for one in states]))
+    logits *= upload(_column([1.0 / one.parameters.temperature for one in states]).astype(np.float32))
     if seen:
         rows, ids, counts = _flat(seen, upload)
         repetition, presence, frequency = (
@@ -166,11 +196,22 @@ def _flat(parts: Sequence[tuple[int, Any, Any]], upload: Upload) -> tuple[Tensor
 
 
 def _column(values: Sequence[float]) -> Any:
-    return np.array(values, dtype=np.float32)[:, None]
+    return np.array(values, dtype=np.float64)[:, None]
 
 
-def chosen_and_best(logits: Tensor, tokens: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`log_probs.chosen_and_best` on the device."""
+def chosen_and_best(logits: Tensor, tokens: Tensor, width: int) -> Tensor:
+    """`log_probs.chosen_and_best` on the device, as one tensor that comes back in one copy: int32 ``[rows, 1
+    + 2 width]``, the bits of the tokens' values, the ids of the best and the bits of their values."""
     values = torch.log_softmax(logits.float(), dim=-1)
-    best, ids = values.topk(width, dim=-1)
-    return values.gather(1, tokens.long()[:, None])[:, 0], ids.int(), best
+    # Of equals the lowest id, which `topk` does not promise.
+    best, ids = torch.sort(values, dim=-1, descending=True, stable=True)
+    own = values.gather(1, tokens.long()[:, None])
+    columns = (own.view(torch.int32), ids[:, :width].int(), best[:, :width].contiguous().view(torch.int32))
+    return torch.cat(columns, dim=1)
+
+
+def told(columns: Any) -> Told:
+    """What `chosen_and_best` packed, on the host."""
+    width = columns.shape[1] // 2
+    values = columns.view(np.float32)
+    return Told(values[:, 0], columns[:, 1 : 1 + width], values[:, 1 + width :])

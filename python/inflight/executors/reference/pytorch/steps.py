@@ -90,6 +90,25 @@ class DeviceSteps:
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             yield
 
+    @property
+    def buckets(self) -> list[int]:
+        """The batch sizes that have a graph."""
+        return list(self._graphs)
+
+    def bucket(self, count: int, adapted: bool) -> int | None:
+        """The graph that ``count`` generation rows take."""
+        return None if adapted else next((one for one in self._graphs if one >= count), None)
+
+    def places(self, bucket: int) -> tuple[Tensor, Tensor]:
+        """Where a graph's positions and sequence slots are; spare ones, until it is used."""
+        self._fill(bucket)
+        inputs = self._inputs[: 5 * bucket].view(5, bucket)
+        return inputs[2], inputs[3]
+
+    def logits(self, bucket: int) -> Tensor:
+        """Where a graph's logits are."""
+        return self._logits[:bucket]
+
     def copy_blocks(self, pairs: Array) -> None:
         """Copies blocks, ``int64 [2, copies]``: sources and targets; no target is a source. Host blocks have
         the numbers after those of the cache."""
@@ -113,7 +132,7 @@ class DeviceSteps:
         """Logits of generation rows, by `operations.prepare`'s inputs; the best tokens are in ``chosen``.
         ``adapters`` are those of the rows, if there are any."""
         count = inputs.shape[1]
-        bucket = None if adapters else next((one for one in self._graphs if one >= count), None)
+        bucket = self.bucket(count, bool(adapters))
         if bucket is None:
             self._inputs[: 5 * count] = self.upload(inputs.reshape(-1))
             adapted = self._adapters.rows([(one, row, 1) for row, one in enumerate(adapters)])
@@ -197,6 +216,11 @@ class DeviceSteps:
         """`operations.prepare`'s inputs with spare rows, flat."""
         return padded_generation(inputs, bucket, self.spare).reshape(-1)
 
+    def _fill(self, bucket: int) -> None:
+        """Makes all rows of a graph spare ones."""
+        spare = self._pad(np.zeros((5, 0), dtype=np.int32), bucket)
+        self._inputs[: 5 * bucket] = self.upload(spare)
+
     def _generate(self, count: int, adapted: tuple[AdaptedRows, ...] = ()) -> Tensor:
         """One iteration of ``count`` generation rows, from ``_inputs`` to ``chosen``: what graphs hold."""
         inputs = self._inputs[: 5 * count].view(5, count)
@@ -221,16 +245,16 @@ class DeviceSteps:
                 spare = Packed.empty().padded(shape, self.spare)
                 self._prompt_inputs[: len(spare)] = self.upload(spare)
                 buffer = self._prompt_inputs[: len(spare)]
-                self._prompt_graphs[bucket] = self._capture_one(partial(self._prompts, buffer, shape))
+                self._prompt_graphs[bucket] = self.capture(partial(self._prompts, buffer, shape))
             for bucket in reversed(buckets(limits.max_batch_size)):
-                spare = self._pad(np.zeros((5, 0), dtype=np.int32), bucket)
-                self._inputs[: 5 * bucket] = self.upload(spare)
-                self._graphs[bucket] = self._capture_one(partial(self._generate, bucket))
+                self._fill(bucket)
+                self._graphs[bucket] = self.capture(partial(self._generate, bucket))
             torch.cuda.synchronize(self.device)
         self._graphs = dict(sorted(self._graphs.items()))
         self._prompt_graphs = dict(sorted(self._prompt_graphs.items()))
 
-    def _capture_one(self, compute: Callable[[], Any]) -> Any:
+    def capture(self, compute: Callable[[], Any]) -> Any:
+        """A graph of what ``compute`` launches; inside of `queueing`."""
         compute()  # compiles kernels and picks algorithms, which a capture must not
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
