@@ -13,7 +13,7 @@
 //! assert_eq!(parsed.ignored.header_value().as_deref(), Some("store"));
 //!
 //! let error = chat::parse(b"{}").unwrap_err();
-//! assert_eq!((error.status(), error.param.as_deref()), (400, Some("model")));
+//! assert_eq!((error.status(), error.param.as_deref()), (400, Some("messages")));
 //! # Ok::<(), inflight_openai::ApiError>(())
 //! ```
 
