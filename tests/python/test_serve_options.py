@@ -80,6 +80,9 @@ EXAMPLES = {
     "[MODEL=]FILE|NAME": "plain",
 }
 
+#: Of options whose values are words of their own.
+WORDS = {"reasoning-field": "both"}
+
 #: Options that need another.
 NEEDS = {
     "image-network": "--image-host=images.example",
@@ -101,7 +104,7 @@ def test_each_option_reaches_its_owner(
         if option.name in ("port", "api_key"):
             continue
         declared = option.declared
-        value = EXAMPLES.get(declared.value_name, "7")
+        value = WORDS.get(declared.flag) or EXAMPLES.get(declared.value_name, "7")
         argument = f"--{declared.flag}={value}"
         needed = [NEEDS[declared.flag]] if declared.flag in NEEDS else []
         of_worker, gateway = started(monkeypatch, argument, *needed).processes
