@@ -21,10 +21,12 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::client::{Addresses, Client, Connection};
 use crate::middleware::RequestContext;
+use crate::quota::Quota;
 use crate::server::Port;
 use crate::state::AppState;
-use crate::trace::{Entry, Trace};
-use crate::upstream::forward::CallContext;
+use crate::trace::Entry;
+use crate::upstream::delivery::CallContext;
+use crate::upstream::forward::ForwardCall;
 
 /// Calls at once on one connection: Triton's clients open one stream for each request.
 const MAX_STREAMS: u32 = 1024;
@@ -97,20 +99,26 @@ enum Kind {
     Work,
 }
 
+/// What is known of a call that was let in.
+struct LetIn {
+    context: CallContext,
+    /// Of the client's key.
+    quota: Option<Arc<Quota>>,
+}
+
 impl Service {
     /// Lets a call in, and says what its server is to know of it.
     ///
     /// # Errors
     /// No key, a wrong one, or no place.
-    fn admit<T>(&self, request: Request<T>, kind: Kind) -> Result<Request<T>, Status> {
-        let (metadata, extensions, message) = request.into_parts();
-        let headers = metadata.into_headers();
-        let client = self.client(&extensions);
+    fn admit<T>(&self, request: &Request<T>, kind: Kind) -> Result<LetIn, Status> {
+        let headers = request.metadata().as_ref();
+        let client = self.client(request.extensions());
         if kind != Kind::Probe {
-            let known = self.state.access.allows(client.as_deref(), &headers);
+            let known = self.state.access.allows(client.as_deref(), headers);
             known.map_err(|error| status(&error))?;
         }
-        let mut context = RequestContext::new(&headers);
+        let mut context = RequestContext::new(headers);
         if let Some(tracer) = self.state.tracer.as_ref().filter(|_| kind == Kind::Work) {
             let entry = Entry::Grpc {
                 method: "ModelInfer",
@@ -120,7 +128,7 @@ impl Service {
                 .record(tracer, entry, &context.id, context.started);
         }
         let timeout = self.state.request_timeout;
-        let mut call = CallContext {
+        let mut context = CallContext {
             request_id: context.id,
             trace: context.trace,
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
@@ -128,14 +136,13 @@ impl Service {
         };
         if kind == Kind::Work {
             let place = self.state.admission.admit(client.as_ref());
-            call.place = Some(Arc::new(place.map_err(|error| status(&error))?));
+            context.place = Some(Arc::new(place.map_err(|error| status(&error))?));
         }
-        let mut request = Request::new(message);
-        request.extensions_mut().insert(call);
-        if let Some(quota) = client.as_ref().and_then(|client| client.quota()) {
-            request.extensions_mut().insert(Arc::clone(quota));
-        }
-        Ok(request)
+        let quota = client.as_ref().and_then(|client| client.quota());
+        Ok(LetIn {
+            quota: quota.cloned(),
+            context,
+        })
     }
 
     /// Who calls. Counted for the call alone: gRPC's own limits bound a connection.
@@ -173,11 +180,11 @@ macro_rules! passed_on {
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let request = self.admit(request, Kind::$kind)?;
-                let call = request.extensions().get::<CallContext>();
-                let trace = call.map_or_else(Trace::default, |call| call.trace.clone());
-                let answer = self.state.forward.$rpc(request).await;
-                trace.code(answer.as_ref().err().map_or(Code::Ok, Status::code));
+                let LetIn { context, .. } = self.admit(&request, Kind::$kind)?;
+                let forward = Arc::clone(&self.state.forward);
+                let call = ForwardCall { forward, context };
+                let answer = call.$rpc(Request::new(request.into_inner())).await;
+                call.context.trace.code(answer.as_ref().err().map_or(Code::Ok, Status::code));
                 answer
             })
         }
@@ -192,8 +199,9 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<stream::Answers>, Status> {
-        let request = self.admit(request, Kind::Question)?;
-        Ok(Response::new(stream::open(&self.state, request)))
+        let let_in = self.admit(&request, Kind::Question)?;
+        let incoming = request.into_inner();
+        Ok(Response::new(stream::open(&self.state, let_in, incoming)))
     }
 
     passed_on! {

@@ -1,5 +1,5 @@
-//! One file per resource. Chat and completions share three steps: `generate` receives a request and starts
-//! it, `prompt` prepares a prompt, `response` writes the answer.
+//! One file per resource. Chat and completions share four steps: `generate` receives a request, `prompt` prepares a
+//! prompt, `sending` sends it to a worker, `response` writes the answer.
 
 pub(crate) mod adapters;
 mod answer;
@@ -22,5 +22,5 @@ pub(crate) mod models;
 mod prompt;
 mod response;
 pub(crate) mod responses;
+mod sending;
 pub(crate) mod tokenize;
-mod unanswered;

@@ -18,13 +18,14 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Status, Streaming};
+use tonic::{Status, Streaming};
 
-use super::status;
+use super::{LetIn, status};
 use crate::quota::Quota;
 use crate::state::AppState;
 use crate::trace::Entry;
-use crate::upstream::forward::{CallContext, Source, Target};
+use crate::upstream::delivery::CallContext;
+use crate::upstream::forward::{Source, Target};
 
 /// Responses of all requests that may wait for the client.
 const WAITING: usize = 64;
@@ -38,11 +39,9 @@ type Places = Arc<Mutex<HashMap<String, Source>>>;
 /// Reads requests until the client ends its side, and answers each.
 pub(super) fn open(
     state: &Arc<AppState>,
-    request: Request<Streaming<ModelInferRequest>>,
+    LetIn { context, quota }: LetIn,
+    incoming: Streaming<ModelInferRequest>,
 ) -> Answers {
-    let (_, mut extensions, incoming) = request.into_parts();
-    let context = extensions.remove::<CallContext>().unwrap_or_default();
-    let quota = extensions.remove::<Arc<Quota>>();
     let (sender, answers) = mpsc::channel(WAITING);
     let reading = read(Arc::clone(state), context, quota, incoming, sender.clone());
     tokio::spawn(async move {

@@ -33,8 +33,7 @@ pub(crate) async fn create_chat_completion(
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, state.rendering(), prepare).await?;
-    let active = generate::start(&state, &prepared, arrival)?;
-    Ok(response::answer(active, &prepared, Shape::Chat).await?)
+    Ok(response::answer(&state, &prepared, arrival, Shape::Chat).await?)
 }
 
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {

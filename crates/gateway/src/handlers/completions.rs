@@ -25,8 +25,7 @@ pub(crate) async fn create_completion(
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, Work::Computes, prepare).await?;
-    let active = generate::start(&state, &prepared, arrival)?;
-    Ok(response::answer(active, &prepared, Shape::Completion).await?)
+    Ok(response::answer(&state, &prepared, arrival, Shape::Completion).await?)
 }
 
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {

@@ -24,7 +24,7 @@ use crate::middleware::Timing;
 use crate::model::capability::{Capability, lacks};
 use crate::model::served::ServedModel;
 use crate::state::AppState;
-use crate::upstream::forward::{CallContext, Forward};
+use crate::upstream::forward::ForwardCall;
 
 /// Inputs of one request that are with workers at once: enough to fill a batch, and others get their turn.
 const CALLS: usize = 32;
@@ -48,20 +48,23 @@ pub(crate) async fn create_embedding(
     let received = generate::receive(&state, request).await?;
     let (mut prepared, arrival) = received.work(&state, Work::Computes, prepare).await?;
     generate::count_ignored(&state, &prepared.ignored);
-    let call = arrival.call();
+    let call = ForwardCall {
+        forward: Arc::clone(&state.forward),
+        context: arrival.call(),
+    };
     let inputs = std::mem::take(&mut prepared.inputs);
     let request = &prepared.request;
     let tokens = inputs.iter().map(Vec::len).sum::<usize>() as u64;
     let sent = Instant::now();
     let calls = inputs.into_iter().map(|tokens: Vec<i32>| {
         let message = infer_request(&prepared.model, &tokens, request.pooling);
-        embed(&state.forward, message, call.clone(), request.dimensions)
+        embed(&call, message, request.dimensions)
     });
     let vectors = stream::iter(calls).buffered(CALLS).try_collect().await?;
     let upstream = sent.elapsed();
     let counted = state.metrics.for_model(&prepared.name).tokens_in;
     counted.inc_by(tokens);
-    if let Some(place) = &call.place {
+    if let Some(place) = &call.context.place {
         place.used(tokens);
     }
     let list = EmbeddingList::new(request.model.clone(), vectors, request.encoding, tokens);
@@ -179,14 +182,11 @@ fn infer_request(model: &str, tokens: &[i32], pooling: Pooling) -> ModelInferReq
 }
 
 async fn embed(
-    forward: &Forward,
+    call: &ForwardCall,
     message: ModelInferRequest,
-    call: CallContext,
     dimensions: Option<u32>,
 ) -> Result<Vec<f32>, ApiError> {
-    let mut request = tonic::Request::new(message);
-    request.extensions_mut().insert(call);
-    let answer = forward.model_infer(request).await;
+    let answer = call.model_infer(tonic::Request::new(message)).await;
     let answer = answer.map_err(|status| error::from_worker(status.code(), status.message(), 0))?;
     let values = read(answer.get_ref()).ok_or_else(|| {
         tracing::error!("a worker answered without an embedding");

@@ -1,17 +1,15 @@
-//! What chat and completions share between the body and the answer: admission, the thread that prepares,
-//! the model, dispatch. Owns the order within each step; each step's rules are elsewhere.
+//! What chat and completions share between the body and a request that can be sent: admission, the thread that
+//! prepares, the model. Owns the order within each step; each step's rules are elsewhere.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::Request;
 use inflight_openai::{ApiError, Generation, IgnoredFields};
-use inflight_text::StopMatcher;
 
 use super::deadline::deadline;
-use super::locate::{Located, no_worker};
+use super::locate::Located;
 use super::prompt::PreparedPrompt;
-use super::unanswered::Unanswered;
 use crate::admission::{Admitted, BodyMemory, Work};
 use crate::client::Client;
 use crate::images::{Files, Wanted};
@@ -21,16 +19,9 @@ use crate::model::capability::{Capability, lacks};
 use crate::model::sampling_params::ImageFiles;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
-use crate::stream::active_request::ActiveRequest;
 use crate::stream::answer::AnswerOptions;
-use crate::stream::choice::Choice;
-use crate::stream::logprobs::LogProbs;
-use crate::stream::record::RequestRecord;
 use crate::trace::Trace;
-use crate::upstream::dispatch::{Dispatched, NotDispatched, Route, dispatch};
-use crate::upstream::forward::CallContext;
-use crate::upstream::prompt_request::PromptRequest;
-use crate::upstream::table::ModelEntry;
+use crate::upstream::delivery::CallContext;
 
 /// An admitted request and its body.
 #[derive(Debug)]
@@ -44,8 +35,8 @@ pub(super) struct Received {
 /// Where a request came from, and its place among the admitted ones.
 #[derive(Debug)]
 pub(super) struct Arrival {
-    context: RequestContext,
-    admitted: Admitted,
+    pub(super) context: RequestContext,
+    pub(super) admitted: Admitted,
     client: Option<Arc<Client>>,
 }
 
@@ -60,7 +51,7 @@ impl Arrival {
             // Its calls may be many, and at once.
             trace: context.trace.as_parent(),
             deadline: context.deadline,
-            first_response: None,
+            first_output: None,
             place: Some(Arc::new(admitted)),
         }
     }
@@ -97,6 +88,13 @@ impl From<Vec<Wanted>> for Pictures {
 }
 
 impl Prepared {
+    /// Whether the answer comes from the worker in parts, so that its first token is seen.
+    pub(super) fn is_in_parts(&self) -> bool {
+        let triton = self.model.served.triton();
+        let mut prompts = self.prompts.iter();
+        prompts.all(|prompt| prompt.params.streaming) && triton.is_none_or(|model| model.decoupled)
+    }
+
     fn may_drop_guide(&self) -> bool {
         let answer = self.answer.as_ref();
         answer.is_some_and(|answer| answer.may_drop_guide)
@@ -320,131 +318,4 @@ pub(super) fn count_ignored(state: &AppState, ignored: &IgnoredFields) {
             .get_or_create(&FieldLabels { field })
             .inc();
     }
-}
-
-/// Sends a prepared request to a worker.
-///
-/// # Errors
-/// 503 when none takes it.
-pub(super) fn start<'a>(
-    state: &'a AppState,
-    prepared: &'a Prepared,
-    arrival: Arrival,
-) -> Result<Unanswered<'a>, ApiError> {
-    let Arrival {
-        context, admitted, ..
-    } = arrival;
-    let located = &prepared.model;
-    let mut route = Route::new(
-        &located.served.description.content_hash,
-        located.adapter.clone(),
-    );
-    let dispatched = send(prepared, &prepared.model.entry, &mut route, &context);
-    let dispatched = dispatched.map_err(|error| match error {
-        NotDispatched::NoWorker => no_worker(),
-        NotDispatched::Full => {
-            ApiError::unavailable("The model's worker is not keeping up. Retry later.")
-        }
-    })?;
-    let counts = prepared.prompts.iter().map(|prompt| prompt.count);
-    let prompt_tokens = counts.sum::<Option<u64>>();
-    let metrics = Arc::clone(&state.metrics);
-    let id = Arc::clone(&context.id);
-    let model = &prepared.model.entry.name;
-    let started = context.started;
-    let trace = context.trace.clone();
-    let record = RequestRecord::new(metrics, model, id, started, prompt_tokens, admitted, trace);
-    let active = ActiveRequest::new(dispatched, choices(prepared), record);
-    Ok(Unanswered::new(state, prepared, context, route, active))
-}
-
-/// Sends all prompts to a worker that has not had them.
-///
-/// # Errors
-/// [`NotDispatched`].
-pub(super) fn send(
-    prepared: &Prepared,
-    entry: &ModelEntry,
-    route: &mut Route,
-    context: &RequestContext,
-) -> Result<Dispatched, NotDispatched> {
-    let deadline = context.deadline;
-    let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let sending = context.trace.sending();
-    let prompts = prepared.prompts.iter().map(|prompt| PromptRequest {
-        params: &prompt.params,
-        tokens: &prompt.tokens,
-        text: &prompt.text,
-        stop: &prepared.generation.stop,
-        is_counted: prompt.count.is_some(),
-        request_id: &context.id,
-        trace: sending.as_ref().map(|sending| &sending.context),
-        timeout,
-    });
-    let prompts: Vec<PromptRequest<'_>> = prompts.collect();
-    let dispatched = dispatch(entry, route, &prompts, prepared.generation.n)?;
-    drop(prompts);
-    let worker = dispatched.handles.worker();
-    context.trace.sent(sending, "ModelStreamInfer", worker);
-    Ok(dispatched)
-}
-
-/// The choices of an answer of which there is nothing yet.
-pub(super) fn choices(prepared: &Prepared) -> Vec<Choice> {
-    let tokenizer = prepared
-        .model
-        .served
-        .text
-        .as_ref()
-        .map(|text| text.tokenizer());
-    let decodes = tokenizer.filter(|_| !prepared.model.served.takes_text());
-    let extensions = prepared.generation.extensions.as_deref();
-    let shows_stops = extensions.is_some_and(|asked| asked.include_stop_str_in_output);
-    let as_ids = extensions.is_some_and(|asked| asked.return_tokens_as_token_ids);
-    let lists = extensions.is_some_and(|asked| asked.return_token_ids);
-    let counts = prepared.generation.continuous_usage;
-    let stops = StopMatcher::new(&prepared.generation.stop);
-    let stops = if shows_stops { stops.shown() } else { stops };
-    let skip_special = prepared.generation.skip_special_tokens.unwrap_or(true);
-    let mut choices = Vec::new();
-    for prompt in &prepared.prompts {
-        let end_ids = prompt.params.end_ids();
-        for _ in 0..prepared.generation.n {
-            let log_probs = prepared.log_probs.zip(decodes).map(|(top, tokenizer)| {
-                let log_probs = LogProbs::new(Arc::clone(tokenizer), top as usize);
-                if as_ids {
-                    log_probs.with_ids_for_names()
-                } else {
-                    log_probs
-                }
-            });
-            let choice = Choice::new(
-                decodes,
-                skip_special,
-                stops.clone(),
-                Arc::clone(&end_ids),
-                prompt.params.end_id,
-                log_probs,
-                prompt.echo.clone(),
-            );
-            let choice = if shows_stops {
-                choice.with_stops()
-            } else {
-                choice
-            };
-            let choice = match lists || counts {
-                true => choice.with_tokens(lists),
-                false => choice,
-            };
-            let choice = match &prepared.answer {
-                Some(options) => choice.with_answer(options),
-                None => choice,
-            };
-            choices.push(match prepared.generation.max_tokens {
-                Some(0) => choice.with_only_prompt(),
-                _ => choice,
-            });
-        }
-    }
-    choices
 }

@@ -22,7 +22,8 @@ use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
 use crate::trace::Trace;
-use crate::upstream::forward::{CallContext, Forward, ForwardStream};
+use crate::upstream::delivery::CallContext;
+use crate::upstream::forward::{ForwardCall, ForwardStream, Target};
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {
@@ -99,16 +100,15 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
     };
     let is_stream = matches!(route, Route::GenerateStream(_));
     let first = state.first_token_timeout.filter(|_| is_stream);
-    let mut extensions = Extensions::new();
-    extensions.insert(CallContext {
+    let context = CallContext {
         request_id: context
             .as_ref()
             .map_or_else(Arc::default, |it| Arc::clone(&it.id)),
         trace: trace.clone(),
         deadline: until,
-        first_response: first.and_then(|limit| Some((started.checked_add(limit)?, limit))),
+        first_output: first.and_then(|limit| Some((started.checked_add(limit)?, limit))),
         place,
-    });
+    };
     trace.received();
     let bytes = body
         .as_ref()
@@ -117,9 +117,13 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
         route,
         headers: parts.headers,
         body: bytes,
-        extensions,
+        extensions: Extensions::new(),
     };
-    let upstream = Sender { state };
+    let forward = Arc::clone(&state.forward);
+    let upstream = Sender {
+        state,
+        call: ForwardCall { forward, context },
+    };
     Ok(inflight_rest::serve(&upstream, call).await?)
 }
 
@@ -158,22 +162,25 @@ fn wrong_method(right: Method) -> Response {
 /// The servers, with the gateway's threads for large bodies.
 struct Sender<'a> {
     state: &'a AppState,
+    call: ForwardCall,
 }
 
 impl Upstream for Sender<'_> {
-    type Service = Forward;
+    type Service = ForwardCall;
     type Responses = ForwardStream;
     type Response = EncodedResponse;
 
-    fn service(&self) -> &Forward {
-        &self.state.forward
+    fn service(&self) -> &ForwardCall {
+        &self.call
     }
 
     async fn start(
         &self,
         request: tonic::Request<ModelInferRequest>,
     ) -> Result<ForwardStream, Status> {
-        self.state.forward.start(request).await
+        let ForwardCall { forward, context } = &self.call;
+        let message = request.into_inner();
+        forward.stream(message, context.clone(), Target::Any).await
     }
 
     async fn work<T: Send + 'static>(

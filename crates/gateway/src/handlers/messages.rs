@@ -22,8 +22,7 @@ pub(crate) async fn create_message(
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, state.rendering(), prepare).await?;
-    let unanswered = generate::start(&state, &prepared, arrival)?;
-    let request = response::begin(unanswered, &prepared).await?;
+    let request = response::begin(&state, &prepared, arrival).await?;
     let timing = response::timing(&request, &prepared);
     let answer = answer(&prepared);
     let response = match prepared.generation.stream {

@@ -10,12 +10,13 @@ use http::{HeaderName, HeaderValue, header};
 use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
 use inflight_openai::{ApiError, IgnoredFields};
 
-use super::generate::Prepared;
+use super::generate::{Arrival, Prepared};
 use super::locate::Located;
 use super::models;
-use super::unanswered::Unanswered;
+use super::sending;
 use crate::error::LoggedAtEnd;
 use crate::middleware::Timing;
+use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, EventWriter};
 use crate::stream::chunks::ChunkWriter;
@@ -25,17 +26,18 @@ use crate::stream::whole;
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Answers a request that is with a worker. The status waits for the first output of a stream, or for all
+/// Sends a request to a worker and answers it. The status waits for the first output of a stream, or for all
 /// of an answer in one piece, so that what fails before it has a status of its own.
 ///
 /// # Errors
 /// The request failed before anything was answered.
 pub(super) async fn answer(
-    unanswered: Unanswered<'_>,
+    state: &AppState,
     prepared: &Prepared,
+    arrival: Arrival,
     shape: Shape,
 ) -> Result<Response, ApiError> {
-    let mut request = begin(unanswered, prepared).await?;
+    let mut request = begin(state, prepared, arrival).await?;
     let timing = timing(&request, prepared);
     let response = if prepared.generation.stream {
         streamed(request, prepared, shape)
@@ -54,15 +56,16 @@ pub(super) fn timing(request: &ActiveRequest, prepared: &Prepared) -> Option<Tim
     })
 }
 
-/// Waits until the answer can be sent, in whatever shape.
+/// Sends a request to a worker and waits until the answer can be sent, in whatever shape.
 ///
 /// # Errors
 /// See [`answer`].
 pub(super) async fn begin(
-    unanswered: Unanswered<'_>,
+    state: &AppState,
     prepared: &Prepared,
+    arrival: Arrival,
 ) -> Result<ActiveRequest, ApiError> {
-    let request = unanswered.wait().await;
+    let request = sending::send(state, prepared, arrival).await;
     let mut request = request.map_err(|error| named(error, prepared))?;
     if prepared.generation.stream {
         request.begin_answer();

@@ -59,8 +59,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
         .prepare_with(state, state.rendering(), prepare)
         .await?;
     let (prepared, Asked { head, keeping }, arrival) = prepared;
-    let unanswered = generate::start(state, &prepared, arrival)?;
-    let mut active = response::begin(unanswered, &prepared).await?;
+    let mut active = response::begin(state, &prepared, arrival).await?;
     let timing = response::timing(&active, &prepared);
     let answer = if prepared.generation.stream {
         let writer = AnswerWriter::streamed(head);

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
-use tonic::Code;
 
 use super::choice::Choice;
 use super::record::RequestRecord;
 use crate::error;
 use crate::metrics::RetryReason;
-use crate::upstream::connection::Connection;
+use crate::upstream::delivery::retry_reason;
 use crate::upstream::dispatch::{Dispatched, OpenHandles};
 use crate::upstream::inbox::{Deltas, Inbox};
 
@@ -34,15 +33,6 @@ pub(crate) struct ActiveRequest {
     has_started: bool,
     retry: Option<RetryReason>,
     record: RequestRecord,
-}
-
-/// Why another worker may be asked after one failed with this code.
-fn retry_reason(code: Code) -> Option<RetryReason> {
-    match code {
-        Code::Unavailable | Code::Cancelled | Code::Aborted => Some(RetryReason::Unavailable),
-        Code::ResourceExhausted => Some(RetryReason::Full),
-        _ => None,
-    }
 }
 
 impl ActiveRequest {
@@ -92,11 +82,6 @@ impl ActiveRequest {
     /// Whether any output has come.
     pub(crate) fn has_started(&self) -> bool {
         self.has_started
-    }
-
-    /// The worker that has the request.
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
-        self.handles.connection()
     }
 
     /// Waits for the first output: an error before it still gets an HTTP status of its own.
@@ -238,10 +223,9 @@ impl ActiveRequest {
         self.record.answered();
     }
 
-    /// Says that the request is given up, and that its client hears why.
-    pub(crate) fn give_up(&mut self) {
-        // Its client gets 504.
-        self.record.failed(504);
+    /// Says that the request is given up, and with which status its client hears why.
+    pub(crate) fn give_up(&mut self, status: u16) {
+        self.record.failed(status);
     }
 
     fn generated(&self) -> u64 {

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use super::requested::Requested;
 use super::resolve::resolve;
 use crate::model::served::{Protocol, ServedModel};
+use crate::upstream::handles::Handle;
 use crate::upstream::inflight::request::infer_request;
 use crate::upstream::prompt_request::PromptRequest;
-use crate::upstream::registry::Handle;
 
 const FRESH_SEED: u64 = 77;
 /// A first use of slot 5.

@@ -8,28 +8,15 @@ use arc_swap::ArcSwap;
 use inflight_kserve::assets;
 use tonic::Code;
 
+use super::handles::Handle;
 use super::inbox::Inbox;
 use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
-use super::registry::{Closed, Handle, Registry};
+use super::registry::Registry;
+use super::request_queue::NotSent;
 use super::turn::LastTurn;
 use crate::model::adapter::task_of;
 use crate::model::served::ServedModel;
-
-/// Why a request was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotSent {
-    #[error("the queue to the worker is full")]
-    Full,
-    #[error("the connection to the worker is closed")]
-    Closed,
-}
-
-impl From<Closed> for NotSent {
-    fn from(_: Closed) -> Self {
-        Self::Closed
-    }
-}
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
 pub(crate) trait Transport: std::fmt::Debug + Send + Sync {
@@ -98,7 +85,7 @@ impl Connection {
     /// Opens a handle whose output goes to `inbox`; see [`Registry::open`].
     ///
     /// # Errors
-    /// [`Closed`] once the server is lost.
+    /// [`NotSent::Closed`] once the server is lost.
     pub(crate) fn open(
         &self,
         inbox: Arc<Inbox>,
@@ -106,9 +93,11 @@ impl Connection {
         sequences: u32,
         spare: u32,
         max_tokens: u32,
-    ) -> Result<Handle, Closed> {
-        self.registry
-            .open(inbox, first_choice, sequences, spare, max_tokens)
+    ) -> Result<Handle, NotSent> {
+        let opened = self
+            .registry
+            .open(inbox, first_choice, sequences, spare, max_tokens);
+        opened.map_err(|_| NotSent::Closed)
     }
 
     /// Sends the request of an open handle; see [`Transport::send`].

@@ -1,23 +1,19 @@
-//! Sends the prompts of a request to a worker. Owns how many workers a request may reach, and that work
-//! nobody waits for is stopped; which worker is picked is the table's to say, and when a request goes to
-//! another one its owner's.
+//! Sends the prompts of a request to a worker. Owns that work nobody waits for is stopped; which worker is picked is
+//! the table's to say, and when a request goes to another one `delivery`'s.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use super::connection::{Connection, NotSent};
+use super::connection::Connection;
+use super::delivery::Tried;
+use super::handles::Handle;
 use super::inbox::Inbox;
 use super::prompt_request::PromptRequest;
-use super::registry::Handle;
+use super::request_queue::NotSent;
 use super::table::ModelEntry;
 use crate::model::adapter::Adapter;
-
-/// How many workers a request may reach. Two more than one: a rolling restart may end a second worker
-/// under a request that it has already moved. No more, because a request that itself ends workers must not
-/// reach all of them.
-pub(super) const MOST_WORKERS: usize = 3;
 
 /// How long after its deadline a request is ended here. A worker ends it first, and says so; this is for a
 /// server that knows no deadlines, or does not answer.
@@ -32,25 +28,6 @@ pub(crate) enum NotDispatched {
     Full,
 }
 
-/// The workers that one request has been sent to. None gets it twice.
-#[derive(Debug)]
-pub(crate) struct Route {
-    content_hash: String,
-    adapter: Option<Adapter>,
-    tried: Vec<Arc<str>>,
-}
-
-impl Route {
-    /// No worker yet. `content_hash`: the files that the prompts were tokenized with.
-    pub(crate) fn new(content_hash: &str, adapter: Option<Adapter>) -> Self {
-        Self {
-            content_hash: content_hash.to_owned(),
-            adapter,
-            tried: Vec::new(),
-        }
-    }
-}
-
 /// A request that a worker has: where its output arrives, and its handles.
 #[derive(Debug)]
 pub(crate) struct Dispatched {
@@ -58,24 +35,25 @@ pub(crate) struct Dispatched {
     pub handles: OpenHandles,
 }
 
-/// Sends all `prompts` to one worker of the model that is not on the `route` yet, to generate `n` sequences
-/// of each. Prompt i's sequence j is choice `i * n + j`.
+/// Sends all `prompts` to one worker of the model that has not been `tried`, to generate `n` sequences of each. Prompt
+/// i's sequence j is choice `i * n + j`. The workers that count have the files of `content_hash`, with which the
+/// prompts were tokenized, and the `adapter`.
 ///
 /// # Errors
 /// [`NotDispatched`]; whatever was sent is stopped.
 pub(crate) fn dispatch(
     entry: &ModelEntry,
-    route: &mut Route,
+    (content_hash, adapter): (&str, Option<&Adapter>),
+    tried: &mut Tried,
     prompts: &[PromptRequest<'_>],
     n: u32,
 ) -> Result<Dispatched, NotDispatched> {
     let mut failure = NotDispatched::NoWorker;
-    while route.tried.len() < MOST_WORKERS {
-        let picked = entry.pick(&route.content_hash, &route.tried, route.adapter.as_ref());
-        let Some(connection) = picked else {
+    while tried.has_room() {
+        let Some(connection) = entry.pick(content_hash, tried.addresses(), adapter) else {
             break;
         };
-        route.tried.push(Arc::clone(&connection.address));
+        tried.add(&connection.address);
         match send_all(connection, prompts, n) {
             Ok(dispatched) => return Ok(dispatched),
             Err(NotSent::Closed) => {}

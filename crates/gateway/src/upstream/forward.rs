@@ -1,8 +1,7 @@
-//! KServe's calls for many servers: one call goes to one of them, and to another if that one cannot answer. Owns
-//! which failures another server may not have, and when a call is given up; what calls say is their own.
-//!
-//! A call moves while its client has seen nothing of an answer. A stream is final with its first response.
+//! KServe's calls for many servers. Owns which server a call is for, and what a failure is in KServe's words; when a
+//! call goes to another server is `delivery`'s, and what calls say is their own.
 
+mod call;
 mod calls;
 mod merge;
 mod service;
@@ -13,41 +12,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
 use inflight_kserve::streamed::{ResponseView, StreamedResponse};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tonic::{Code, Request, Status};
+use tonic::{Request, Status};
 
+pub(crate) use self::call::Open;
+use self::call::{Asked, given_up, lost};
+pub(crate) use self::service::ForwardCall;
 pub(crate) use self::streams::ForwardStream;
-use self::streams::{Sent, may_share};
+use self::streams::{OnItsWay, may_share};
 use super::classify::classify;
-use super::dispatch::MOST_WORKERS;
-use super::pool::{Link, Pool};
-use super::slot::WorkerSlot;
+use super::delivery::{CallContext, ended};
+use super::pool::Link;
 use super::table::{NoPeer, Picked, Table};
-use crate::admission::Admitted;
-use crate::metrics::{Metrics, RetryLabels, RetryReason};
-use crate::trace::Trace;
+use crate::metrics::Metrics;
 
 /// How long a model's metadata is taken to hold: as long as a configuration is between two looks at it.
 const METADATA_AGE: Duration = Duration::from_secs(5);
 /// Models whose metadata is kept.
 const METADATA_KEPT: usize = 256;
-
-/// What a call's server is to know of it, and how long it may take.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CallContext {
-    pub request_id: Arc<str>,
-    pub trace: Trace,
-    /// When it must have been answered.
-    pub deadline: Option<Instant>,
-    /// When a stream must have begun.
-    pub first_response: Option<(Instant, Duration)>,
-    /// Its place among the admitted ones, held until the last of it is gone.
-    pub place: Option<Arc<Admitted>>,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -59,31 +45,6 @@ pub(crate) struct Forward {
     requests: AtomicU64,
     /// Set when open calls are to end.
     interrupted: watch::Sender<bool>,
-}
-
-/// An open call at a server.
-#[derive(Debug)]
-pub(crate) struct Open {
-    slot: Arc<WorkerSlot>,
-    link: Arc<Link>,
-    model: String,
-}
-
-impl Open {
-    fn new(picked: &Picked, link: Arc<Link>) -> Self {
-        picked.slot.peer.enter();
-        Self {
-            slot: Arc::clone(&picked.slot),
-            link,
-            model: picked.model.clone(),
-        }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.slot.peer.leave();
-    }
 }
 
 /// Where a request goes.
@@ -101,29 +62,6 @@ pub(crate) struct Source {
     picked: Picked,
     link: Arc<Link>,
     id: String,
-}
-
-/// What is asked, whatever the call.
-#[derive(Clone, Copy, Debug)]
-struct Asked<'a> {
-    model: &'a str,
-    version: &'a str,
-    context: &'a CallContext,
-    /// Whether it is a stream that must begin in time.
-    begins: bool,
-    /// Whether a model works on it, so that it is a part of its request's trace.
-    works: bool,
-    /// Whether it may share a stream with others.
-    shares: bool,
-}
-
-impl Asked<'_> {
-    fn link(self, pool: &Pool) -> Arc<Link> {
-        match self.shares {
-            true => pool.sharing_link(),
-            false => pool.link(),
-        }
-    }
 }
 
 /// Shared memory is a worker's own and for clients on its machine: a gateway may have clients anywhere.
@@ -188,7 +126,7 @@ impl Forward {
             model: &message.model_name,
             version: &message.model_version,
             context: &context,
-            begins: true,
+            is_stream: true,
             works: true,
             shares: may_share,
         };
@@ -199,7 +137,7 @@ impl Forward {
             let sent = match shared {
                 Some(shared) => {
                     context.trace.write_parameters(&mut message.parameters);
-                    shared.send(message).map(Sent::Shared)
+                    shared.send(message).map(OnItsWay::Shared)
                 }
                 None => {
                     match &about {
@@ -208,7 +146,7 @@ impl Forward {
                     }
                     let id = message.id.clone();
                     let request = context.request(tokio_stream::once(message));
-                    Ok(Sent::Alone(link.streams(), Box::new(request), id))
+                    Ok(OnItsWay::Alone(link.streams(), Box::new(request), id))
                 }
             };
             async move {
@@ -222,7 +160,9 @@ impl Forward {
         };
         let ((first, rest, id), open) = self.call(asked, target, ask).await?;
         context.trace.output(Instant::now());
-        let ended = Box::pin(ended(self.interrupted.subscribe(), context.deadline));
+        let ended = ended(self.interrupted.subscribe(), context.deadline)
+            .map(given_up)
+            .boxed();
         let ids = (message.id, id);
         Ok(ForwardStream::new(first, rest, ids, open, ended, context))
     }
@@ -233,123 +173,6 @@ impl Forward {
             let number = self.requests.fetch_add(1, Ordering::Relaxed);
             message.id = format!("{}-{number:x}", message.id);
         }
-    }
-
-    /// Makes a call at the server that it is for, or at another one if that cannot answer.
-    async fn call<T, F>(
-        &self,
-        asked: Asked<'_>,
-        target: Target,
-        ask: impl Fn(Arc<Link>, String) -> F,
-    ) -> Result<(T, Open), Status>
-    where
-        F: Future<Output = Result<T, Status>> + Send,
-    {
-        let context = asked.context;
-        let calls = self.call_until(asked, target, ask);
-        let until = ended(self.interrupted.subscribe(), context.deadline);
-        let first = context.first_response.filter(|_| asked.begins);
-        tokio::select! {
-            biased;
-            answer = calls => answer,
-            status = until => Err(status),
-            limit = reached(first) => Err(Status::deadline_exceeded(format!(
-                "the model generated nothing within {} s", limit.as_secs()
-            ))),
-        }
-    }
-
-    async fn call_until<T, F>(
-        &self,
-        asked: Asked<'_>,
-        target: Target,
-        ask: impl Fn(Arc<Link>, String) -> F,
-    ) -> Result<(T, Open), Status>
-    where
-        F: Future<Output = Result<T, Status>> + Send,
-    {
-        let (mut picked, link, may_move) = match target {
-            Target::Same(source) => {
-                let Source { picked, link, .. } = *source;
-                (picked, link, false)
-            }
-            Target::Any => {
-                let picked = self.pick(asked, &[])?;
-                let link = asked.link(&picked.pool);
-                (picked, link, true)
-            }
-        };
-        let mut tried = vec![Arc::clone(&picked.slot.address)];
-        let mut open = Open::new(&picked, link);
-        loop {
-            if asked.works {
-                let trace = &asked.context.trace;
-                let method = match asked.begins {
-                    true => "ModelStreamInfer",
-                    false => "ModelInfer",
-                };
-                trace.sent(trace.sending(), method, &picked.slot.address);
-            }
-            let answer = ask(Arc::clone(&open.link), picked.model.clone());
-            let next = {
-                tokio::pin!(answer);
-                let mut heeds_silence = may_move;
-                loop {
-                    tokio::select! {
-                        biased;
-                        answer = &mut answer => break match answer {
-                            Ok(answer) => {
-                                open.slot.pulse.hear();
-                                return Ok((answer, open));
-                            }
-                            Err(status) => {
-                                let status = lost(status);
-                                let reason = retry_reason(&status).filter(|_| may_move);
-                                match reason.and_then(|reason| self.elsewhere(asked, &tried, reason)) {
-                                    Some(next) => next,
-                                    None => return Err(status),
-                                }
-                            }
-                        },
-                        () = open.slot.pulse.silence(), if heeds_silence => {
-                            match self.elsewhere(asked, &tried, RetryReason::Silent) {
-                                Some(next) => break next,
-                                // Without another server, this one may yet go on.
-                                None => heeds_silence = false,
-                            }
-                        }
-                    }
-                }
-            };
-            picked = next;
-            tried.push(Arc::clone(&picked.slot.address));
-            open = Open::new(&picked, asked.link(&picked.pool));
-        }
-    }
-
-    /// Another server for a call that some have had.
-    fn elsewhere(
-        &self,
-        asked: Asked<'_>,
-        tried: &[Arc<str>],
-        reason: RetryReason,
-    ) -> Option<Picked> {
-        if tried.len() >= MOST_WORKERS {
-            return None;
-        }
-        let next = self.pick(asked, tried).ok()?;
-        if asked.works {
-            asked.context.trace.leaving(reason.label());
-        }
-        tracing::info!(
-            request_id = %asked.context.request_id,
-            to = %next.slot.address,
-            reason = reason.label(),
-            "request sent to another worker"
-        );
-        let labels = RetryLabels::from(reason);
-        self.metrics.retries.get_or_create(&labels).inc();
-        Some(next)
     }
 
     /// The name that a model has at its server.
@@ -365,7 +188,7 @@ impl Forward {
             model,
             version,
             context,
-            begins: false,
+            is_stream: false,
             works: false,
             shares: false,
         };
@@ -415,30 +238,6 @@ impl CallContext {
     }
 }
 
-/// Resolves when a call is to end, to why.
-async fn ended(mut interrupted: watch::Receiver<bool>, deadline: Option<Instant>) -> Status {
-    let deadline = deadline.map(Instant::into);
-    tokio::select! {
-        () = async { match deadline {
-            Some(deadline) => tokio::time::sleep_until(deadline).await,
-            None => std::future::pending().await,
-        } } => Status::deadline_exceeded("the request timed out"),
-        _ = interrupted.wait_for(|interrupted| *interrupted) => {
-            Status::unavailable("the gateway is shutting down")
-        }
-    }
-}
-
-async fn reached(limit: Option<(Instant, Duration)>) -> Duration {
-    match limit {
-        Some((until, limit)) => {
-            tokio::time::sleep_until(until.into()).await;
-            limit
-        }
-        None => std::future::pending().await,
-    }
-}
-
 /// The failure that a response of a stream tells.
 fn in_band(response: &ResponseView<'_>) -> Result<(), Status> {
     let message = response.error_message;
@@ -447,31 +246,6 @@ fn in_band(response: &ResponseView<'_>) -> Result<(), Status> {
     }
     let code = response.error_code().unwrap_or_else(|| classify(message).0);
     Err(Status::new(code, message))
-}
-
-/// A failed call, as the client is told: the transport says `unknown` when the connection is gone, and Triton's
-/// TensorRT-LLM models say INTERNAL whatever it is.
-fn lost(status: Status) -> Status {
-    let code = match status.code() {
-        Code::Unknown | Code::Cancelled => Code::Unavailable,
-        Code::Internal => classify(status.message()).0,
-        other => other,
-    };
-    if code == status.code() {
-        return status;
-    }
-    let mut changed = Status::new(code, status.message());
-    *changed.metadata_mut() = status.metadata().clone();
-    changed
-}
-
-/// Whether another server may do what this one did not.
-fn retry_reason(status: &Status) -> Option<RetryReason> {
-    match status.code() {
-        Code::Unavailable | Code::Cancelled | Code::Aborted => Some(RetryReason::Unavailable),
-        Code::ResourceExhausted => Some(RetryReason::Full),
-        _ => None,
-    }
 }
 
 /// The beginning of a name that an error repeats.

@@ -1,36 +1,16 @@
-//! Which request each handle of a connection belongs to. Owns handles and the way of a server's output to
-//! inboxes; knows nothing of sockets, of what the output means, or of clients.
+//! The way of a server's output to the inboxes of its requests. Owns what no row of a request may be; knows nothing
+//! of sockets, of what the output means, or of clients.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
-use parking_lot::Mutex;
-use slotmap::{Key, KeyData, SlotMap};
-use tonic::Code;
+use tonic::{Code, Status};
 
+use super::handles::{Handle, Handles, Waiting};
 use super::inbox::{DeltaDetails, Inbox};
 use super::rpc;
-
-slotmap::new_key_type! {
-    /// One request at one connection. Not used again, so that late output of a cancelled request finds
-    /// nothing.
-    pub(crate) struct Handle;
-}
-
-impl Handle {
-    /// The handle with this number.
-    pub(crate) fn new(number: u64) -> Self {
-        Self::from(KeyData::from_ffi(number))
-    }
-
-    /// As it travels on the wire.
-    pub(crate) fn number(self) -> u64 {
-        self.data().as_ffi()
-    }
-}
 
 /// What one response brings to the only sequence of a handle.
 #[derive(Debug)]
@@ -41,9 +21,6 @@ pub(crate) struct Answer {
     pub last: bool,
     pub details: Option<Box<DeltaDetails>>,
 }
-
-/// Handles are searched for stalled clients at most this often.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Entry {
@@ -72,10 +49,18 @@ impl Entry {
         }
         Ok(sequence)
     }
+}
 
-    /// Ends the request with an error; returns the consumer's waker if it waits.
-    fn fail(&self, code: Code, text: &str, now: Instant) -> Option<Waker> {
-        let details = Some(failure(code, text));
+impl Waiting for Entry {
+    fn unread_since(&self) -> Option<Instant> {
+        self.inbox.unread_since()
+    }
+
+    fn fail(&self, why: &Status, now: Instant) -> Option<Waker> {
+        let details = Some(Box::new(DeltaDetails {
+            error: Some((why.code(), why.message().to_owned())),
+            ..DeltaDetails::default()
+        }));
         let reason = FinishReason::NotFinished;
         self.inbox
             .append(self.first_choice, &[], reason, true, details, now)
@@ -100,31 +85,16 @@ pub(crate) struct Distributed {
     pub overrun: Vec<Handle>,
 }
 
+/// The requests of one connection whose output goes to inboxes.
 #[derive(Debug, Default)]
-struct State {
-    entries: SlotMap<Handle, Entry>,
-    closed: bool,
-    last_sweep: Option<Instant>,
-}
-
-/// The connection is lost: no handle can be opened on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the connection to the worker is closed")]
-pub(crate) struct Closed;
-
-/// The handles of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct Registry {
-    state: Mutex<State>,
-    active: AtomicUsize,
-}
+pub(crate) struct Registry(Handles<Entry>);
 
 impl Registry {
     /// Opens a handle whose output goes to `inbox`: `max_tokens` at most for each of its sequences, which
     /// bounds what can wait there. The worker sends `spare` sequences more, which nobody wants.
     ///
     /// # Errors
-    /// [`Closed`] once the connection is lost.
+    /// Why the connection is lost.
     pub(crate) fn open(
         &self,
         inbox: Arc<Inbox>,
@@ -132,191 +102,111 @@ impl Registry {
         sequences: u32,
         spare: u32,
         max_tokens: u32,
-    ) -> Result<Handle, Closed> {
-        let mut state = self.state.lock();
-        if state.closed {
-            return Err(Closed);
-        }
-        let handle = state.entries.insert(Entry {
+    ) -> Result<Handle, Status> {
+        self.0.open(|_| Entry {
             inbox,
             first_choice,
             sequences,
             received: vec![0; sequences.saturating_add(spare) as usize],
             max_tokens,
-        });
-        self.active.store(state.entries.len(), Ordering::Relaxed);
-        Ok(handle)
+        })
     }
 
     /// Forgets a handle; true if output for it could still have come.
     pub(crate) fn close_handle(&self, handle: Handle) -> bool {
-        let mut state = self.state.lock();
-        let was_open = state.entries.remove(handle).is_some();
-        self.active.store(state.entries.len(), Ordering::Relaxed);
-        was_open
+        self.0.remove(handle).is_some()
     }
 
     /// Handles that still wait for output.
     pub(crate) fn active(&self) -> usize {
-        self.active.load(Ordering::Relaxed)
+        self.0.active()
     }
 
     /// Puts each row of a step message into its inbox and wakes each waiting consumer once. A row that its
     /// request cannot have ends the request with an error.
     pub(crate) fn distribute(&self, batch: &StepBatch, now: Instant) -> Distributed {
-        let mut wakers: Vec<Waker> = Vec::new();
         let mut distributed = Distributed::default();
-        {
-            let mut state = self.state.lock();
-            for row in batch.rows() {
-                let handle = Handle::new(row.id.0);
-                let Some(entry) = state.entries.get_mut(handle) else {
-                    continue;
-                };
-                let mut ends = row.is_final;
-                let waker = match entry.count(row.sequence_index, row.tokens.len()) {
-                    // Not wanted; but its row may be the request's last.
-                    Ok(sequence) if sequence >= entry.sequences && row.error.is_none() => {
-                        let reason = FinishReason::NotFinished;
-                        let end = row.is_final.then_some(entry.first_choice);
-                        end.and_then(|choice| {
-                            entry.inbox.append(choice, &[], reason, true, None, now)
-                        })
-                    }
-                    Ok(sequence) => {
-                        distributed.tokens += row.tokens.len() as u64;
-                        entry.inbox.append(
-                            entry.first_choice + sequence,
-                            row.tokens,
-                            row.finish_reason,
-                            row.is_final,
-                            details(&row),
-                            now,
-                        )
-                    }
-                    Err(bad) => {
-                        if !ends {
-                            distributed.overrun.push(handle);
-                            ends = true;
-                        }
-                        entry.fail(Code::Internal, &bad.to_string(), now)
-                    }
-                };
-                wakers.extend(waker);
-                if ends {
-                    state.entries.remove(handle);
+        let mut open = self.0.lock();
+        for row in batch.rows() {
+            let handle = Handle::new(row.id.0);
+            let Some(entry) = open.get_mut(handle) else {
+                continue;
+            };
+            let mut ends = row.is_final;
+            let waker = match entry.count(row.sequence_index, row.tokens.len()) {
+                // Not wanted; but its row may be the request's last.
+                Ok(sequence) if sequence >= entry.sequences && row.error.is_none() => {
+                    let reason = FinishReason::NotFinished;
+                    let end = row.is_final.then_some(entry.first_choice);
+                    end.and_then(|choice| entry.inbox.append(choice, &[], reason, true, None, now))
                 }
+                Ok(sequence) => {
+                    distributed.tokens += row.tokens.len() as u64;
+                    entry.inbox.append(
+                        entry.first_choice + sequence,
+                        row.tokens,
+                        row.finish_reason,
+                        row.is_final,
+                        details(&row),
+                        now,
+                    )
+                }
+                Err(bad) => {
+                    if !ends {
+                        distributed.overrun.push(handle);
+                        ends = true;
+                    }
+                    entry.fail(&Status::internal(bad.to_string()), now)
+                }
+            };
+            open.wake(waker);
+            if ends {
+                open.remove(handle);
             }
-            self.active.store(state.entries.len(), Ordering::Relaxed);
-        }
-        for waker in wakers {
-            waker.wake();
         }
         distributed
     }
 
     /// Puts an answer into its inbox. Returns how many tokens went to an open handle.
     pub(crate) fn deliver(&self, handle: Handle, answer: Answer, now: Instant) -> u64 {
-        let (waker, delivered) = {
-            let mut state = self.state.lock();
-            let Some(entry) = state.entries.get(handle) else {
-                return 0;
-            };
-            let uncounted = answer
-                .details
-                .as_ref()
-                .map_or(0, |details| details.generated);
-            let delivered = answer.tokens.len() as u64 + u64::from(uncounted);
-            let waker = entry.inbox.append(
-                entry.first_choice,
-                &answer.tokens,
-                answer.finish,
-                answer.last,
-                answer.details,
-                now,
-            );
-            if answer.last {
-                state.entries.remove(handle);
-                self.active.store(state.entries.len(), Ordering::Relaxed);
-            }
-            (waker, delivered)
+        let mut open = self.0.lock();
+        let Some(entry) = open.get(handle) else {
+            return 0;
         };
-        if let Some(waker) = waker {
-            waker.wake();
+        let details = answer.details.as_ref();
+        let uncounted = details.map_or(0, |details| details.generated);
+        let delivered = answer.tokens.len() as u64 + u64::from(uncounted);
+        let waker = entry.inbox.append(
+            entry.first_choice,
+            &answer.tokens,
+            answer.finish,
+            answer.last,
+            answer.details,
+            now,
+        );
+        open.wake(waker);
+        if answer.last {
+            open.remove(handle);
         }
         delivered
     }
 
     /// Ends one handle with an error; true if output for it could still have come.
     pub(crate) fn fail(&self, handle: Handle, code: Code, text: &str, now: Instant) -> bool {
-        let waker = {
-            let mut state = self.state.lock();
-            let Some(entry) = state.entries.remove(handle) else {
-                return false;
-            };
-            self.active.store(state.entries.len(), Ordering::Relaxed);
-            entry.fail(code, text, now)
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        true
+        let why = Status::new(code, text);
+        self.0.fail(handle, &why, now).is_some()
     }
 
     /// Ends every handle with an error and refuses new ones.
     pub(crate) fn fail_all(&self, code: Code, text: &str, now: Instant) {
-        let entries = {
-            let mut state = self.state.lock();
-            state.closed = true;
-            self.active.store(0, Ordering::Relaxed);
-            std::mem::take(&mut state.entries)
-        };
-        for (_, entry) in entries {
-            if let Some(waker) = entry.fail(code, text, now) {
-                waker.wake();
-            }
-        }
+        self.0.end(&Status::new(code, text), now);
     }
 
-    /// Ends the handles whose client has read nothing for `patience`, and returns them so that their
-    /// work is stopped. Looks at most once a second: the scan is over all handles.
+    /// Ends the handles whose client has read nothing for `patience`; see [`Handles::sweep_stalled`].
     pub(crate) fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<Handle> {
-        let mut stalled = Vec::new();
-        let mut wakers = Vec::new();
-        {
-            let mut state = self.state.lock();
-            let since = |past: Instant| now.saturating_duration_since(past);
-            if state
-                .last_sweep
-                .is_some_and(|last| since(last) < SWEEP_EVERY)
-            {
-                return stalled;
-            }
-            state.last_sweep = Some(now);
-            state.entries.retain(|handle, entry| {
-                let keep = entry
-                    .inbox
-                    .unread_since()
-                    .is_none_or(|unread| since(unread) < patience);
-                if !keep {
-                    stalled.push(handle);
-                    let text = "the client stopped reading";
-                    wakers.extend(entry.fail(Code::DeadlineExceeded, text, now));
-                }
-                keep
-            });
-            self.active.store(state.entries.len(), Ordering::Relaxed);
-        }
-        wakers.into_iter().for_each(Waker::wake);
-        stalled
+        let stalled = self.0.sweep_stalled(now, patience).into_iter();
+        stalled.map(|(handle, _)| handle).collect()
     }
-}
-
-fn failure(code: Code, text: &str) -> Box<DeltaDetails> {
-    Box::new(DeltaDetails {
-        error: Some((code, text.to_owned())),
-        ..DeltaDetails::default()
-    })
 }
 
 /// What the row carries beyond tokens; the common row carries nothing.

@@ -12,8 +12,16 @@ use inflight_kserve::inference::ModelInferRequest;
 use parking_lot::Mutex;
 use tokio_stream::Stream;
 
-use crate::upstream::connection::NotSent;
-use crate::upstream::registry::Handle;
+use super::handles::Handle;
+
+/// Why a request was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotSent {
+    #[error("the queue to the worker is full")]
+    Full,
+    #[error("the connection to the worker is closed")]
+    Closed,
+}
 
 #[derive(Debug)]
 struct Message {

@@ -17,19 +17,14 @@ use futures_util::{Stream, StreamExt};
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::stop::stop_by_id;
 use inflight_kserve::streamed::{EncodedResponse, StreamClient, StreamedResponse};
-use parking_lot::Mutex;
-use slotmap::SlotMap;
 use tonic::{Status, Streaming};
 
 use self::mailbox::Mailbox;
-use super::connection::NotSent;
-use super::registry::Handle;
-use super::request_queue::RequestQueue;
+use super::handles::{Handle, Handles, Waiting};
+use super::request_queue::{NotSent, RequestQueue};
 
 /// Responses that are read before any is handed out.
 const READ_AT_ONCE: usize = 256;
-/// Requests are searched for stalled clients at most this often.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Between a client's id and the number that makes it the request's own.
 const ID_SEPARATOR: char = '.';
 
@@ -46,17 +41,9 @@ pub(crate) struct SharingLimits {
 #[derive(Debug)]
 pub(crate) struct SharedStream {
     queue: Arc<RequestQueue>,
-    requests: Mutex<Requests>,
+    requests: Handles<Entry>,
     /// Bytes of responses that wait for clients that are behind.
     backlog: Arc<AtomicUsize>,
-}
-
-#[derive(Debug, Default)]
-struct Requests {
-    open: SlotMap<Handle, Entry>,
-    /// Why the stream is over.
-    ended: Option<Status>,
-    last_sweep: Option<Instant>,
 }
 
 /// A request whose last response has not come.
@@ -65,6 +52,16 @@ struct Entry {
     mailbox: Arc<Mailbox>,
     model: String,
     id: String,
+}
+
+impl Waiting for Entry {
+    fn unread_since(&self) -> Option<Instant> {
+        self.mailbox.unread_since()
+    }
+
+    fn fail(&self, why: &Status, _: Instant) -> Option<Waker> {
+        self.mailbox.fail(why.clone())
+    }
 }
 
 impl SharedStream {
@@ -78,19 +75,19 @@ impl SharedStream {
     fn unopened(limits: SharingLimits) -> Self {
         Self {
             queue: Arc::new(RequestQueue::new(limits.send_queue)),
-            requests: Mutex::default(),
+            requests: Handles::default(),
             backlog: Arc::default(),
         }
     }
 
     /// Whether it takes no more requests.
     pub(crate) fn has_ended(&self) -> bool {
-        self.requests.lock().ended.is_some()
+        self.requests.has_ended()
     }
 
     /// Requests whose last response has not come.
     pub(crate) fn open_requests(&self) -> usize {
-        self.requests.lock().open.len()
+        self.requests.active()
     }
 
     /// Sends a request under an id that no other request of the connection has, which begins with its own.
@@ -103,20 +100,14 @@ impl SharedStream {
     ) -> Result<SharedResponses, Status> {
         let mailbox = Arc::new(Mailbox::new(Arc::clone(&self.backlog)));
         let (model, own) = (message.model_name.clone(), std::mem::take(&mut message.id));
-        let handle = {
-            let mut requests = self.requests.lock();
-            if let Some(status) = &requests.ended {
-                return Err(status.clone());
+        let handle = self.requests.open(|handle| {
+            message.id = format!("{own}{ID_SEPARATOR}{:x}", handle.number());
+            Entry {
+                mailbox: Arc::clone(&mailbox),
+                model,
+                id: message.id.clone(),
             }
-            requests.open.insert_with_key(|handle| {
-                message.id = format!("{own}{ID_SEPARATOR}{:x}", handle.number());
-                Entry {
-                    mailbox: Arc::clone(&mailbox),
-                    model,
-                    id: message.id.clone(),
-                }
-            })
-        };
+        })?;
         let responses = SharedResponses {
             stream: Arc::clone(self),
             handle,
@@ -166,85 +157,50 @@ impl SharedStream {
     /// # Errors
     /// One is damaged, so that nobody knows whose it is. Those before it are handed out.
     fn hand_out(&self, ready: &mut Vec<EncodedResponse>, now: Instant) -> Result<(), Status> {
-        let mut wakers: Vec<Waker> = Vec::with_capacity(ready.len());
-        let mut damaged = None;
-        {
-            let mut requests = self.requests.lock();
-            for message in ready.drain(..) {
-                let (handle, is_final) = match message.view() {
-                    Ok(view) => (handle_of(view.id), view.is_final()),
-                    Err(status) => {
-                        damaged = Some(status);
-                        break;
-                    }
-                };
-                // What comes late for a request that was stopped finds nobody.
-                let Some((handle, entry)) =
-                    handle.and_then(|handle| Some((handle, requests.open.get(handle)?)))
-                else {
-                    continue;
-                };
-                match entry.mailbox.put(message, is_final, now) {
-                    Ok(waker) => wakers.extend(waker),
-                    Err(full) => {
-                        wakers.extend(entry.mailbox.fail(full.into()));
-                        self.stop(handle, entry);
-                        requests.open.remove(handle);
-                        continue;
-                    }
+        let mut requests = self.requests.lock();
+        for message in ready.drain(..) {
+            let (handle, is_final) = {
+                let view = message.view()?;
+                (handle_of(view.id), view.is_final())
+            };
+            // What comes late for a request that was stopped finds nobody.
+            let found = handle.and_then(|handle| Some((handle, requests.get(handle)?)));
+            let Some((handle, entry)) = found else {
+                continue;
+            };
+            let waker = match entry.mailbox.put(message, is_final, now) {
+                Ok(waker) => waker,
+                Err(full) => {
+                    self.stop(handle, entry);
+                    requests
+                        .remove(handle)
+                        .and_then(|entry| entry.fail(&full.into(), now))
                 }
-                if is_final {
-                    requests.open.remove(handle);
-                }
+            };
+            requests.wake(waker);
+            if is_final {
+                requests.remove(handle);
             }
         }
-        wakers.into_iter().for_each(Waker::wake);
-        damaged.map_or(Ok(()), Err)
+        Ok(())
     }
 
-    /// Ends the requests whose client has read nothing for `patience`. Looks at most once a second: it looks at all.
+    /// Ends the requests whose client has read nothing for `patience`.
     fn sweep(&self, now: Instant, patience: Duration) {
-        let mut wakers = Vec::new();
-        {
-            let mut requests = self.requests.lock();
-            let since = |past: Instant| now.saturating_duration_since(past);
-            let last = requests.last_sweep;
-            if last.is_some_and(|last| since(last) < SWEEP_EVERY) {
-                return;
-            }
-            requests.last_sweep = Some(now);
-            requests.open.retain(|handle, entry| {
-                let unread = entry.mailbox.unread_since();
-                let keep = unread.is_none_or(|unread| since(unread) < patience);
-                if !keep {
-                    let status = Status::deadline_exceeded("the client stopped reading");
-                    wakers.extend(entry.mailbox.fail(status));
-                    self.stop(handle, entry);
-                }
-                keep
-            });
+        for (handle, entry) in self.requests.sweep_stalled(now, patience) {
+            self.stop(handle, &entry);
         }
-        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Ends every request with `why`, and takes no more.
     fn end(&self, why: &Status) {
         self.queue.close();
-        let open = {
-            let mut requests = self.requests.lock();
-            requests.ended = Some(why.clone());
-            std::mem::take(&mut requests.open)
-        };
-        let wakers = open
-            .into_iter()
-            .filter_map(|(_, entry)| entry.mailbox.fail(why.clone()));
-        wakers.for_each(Waker::wake);
+        self.requests.end(why, Instant::now());
     }
 
     /// Forgets a request, and stops it if more could have come.
     fn leave(&self, handle: Handle) {
-        let entry = self.requests.lock().open.remove(handle);
-        if let Some(entry) = entry {
+        if let Some(entry) = self.requests.remove(handle) {
             self.stop(handle, &entry);
         }
     }

@@ -4,13 +4,50 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use inflight_kserve::client::InferenceClient;
+use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use tonic::{Response, Status};
 
-use super::{Asked, CallContext, Forward, Target, lost};
+use super::{Asked, Forward, Target, lost, refuse_shared_memory};
+use crate::upstream::delivery::CallContext;
 use crate::upstream::pool::Link;
 use crate::upstream::rpc;
 
 impl Forward {
+    /// Sends one request whose answer comes in one piece.
+    ///
+    /// # Errors
+    /// It failed, and no other server can answer.
+    pub(super) async fn infer(
+        &self,
+        mut message: ModelInferRequest,
+        context: &CallContext,
+    ) -> Result<ModelInferResponse, Status> {
+        refuse_shared_memory(&message)?;
+        let id = message.id.clone();
+        self.make_own(&mut message);
+        let asked = Asked {
+            model: &message.model_name,
+            version: &message.model_version,
+            context,
+            is_stream: false,
+            works: true,
+            shares: false,
+        };
+        let ask = |link: Arc<Link>, name| {
+            let mut message = message.clone();
+            message.model_name = name;
+            let request = context.request(message);
+            let mut client = link.client();
+            async move { client.model_infer(request).await }
+        };
+        let (answer, _open) = self.call(asked, Target::Any, ask).await?;
+        let mut answer = answer.into_inner();
+        if !id.is_empty() {
+            answer.id = id;
+        }
+        Ok(answer)
+    }
+
     /// Asks a server that has the model, under the name that the model has there.
     ///
     /// # Errors
@@ -19,20 +56,21 @@ impl Forward {
         &self,
         (model, version): (&str, &str),
         context: &CallContext,
-        ask: impl Fn(InferenceClient, String) -> F,
+        ask: impl Fn(InferenceClient, String) -> F + Send,
     ) -> Result<R, Status>
     where
+        R: Send,
         F: Future<Output = Result<Response<R>, Status>> + Send,
     {
         let asked = Asked {
             model,
             version,
             context,
-            begins: false,
+            is_stream: false,
             works: false,
             shares: false,
         };
-        let ask = |link: Arc<Link>, name| ask(link.client(), name);
+        let ask = move |link: Arc<Link>, name| ask(link.client(), name);
         let (answer, _open) = self.call(asked, Target::Any, ask).await?;
         Ok(answer.into_inner())
     }

@@ -10,12 +10,8 @@ use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::upstream::pool::Link;
-
-use super::{
-    Asked, CallContext, Forward, METADATA_AGE, METADATA_KEPT, Target, merge, refuse_shared_memory,
-    streams,
-};
+use super::{Forward, METADATA_AGE, METADATA_KEPT, merge};
+use crate::upstream::delivery::CallContext;
 
 /// The gateway's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";
@@ -32,31 +28,32 @@ const EXTENSIONS: [&str; 5] = [
 pub(crate) type Responses =
     Pin<Box<dyn Stream<Item = Result<wire::ModelStreamInferResponse, Status>> + Send>>;
 
-fn split<T>(request: Request<T>) -> (CallContext, T) {
-    let (_, mut extensions, message) = request.into_parts();
-    (extensions.remove().unwrap_or_default(), message)
+/// The service for one request of a client's: its calls go to the servers with what is known of the request.
+#[derive(Clone, Debug)]
+pub(crate) struct ForwardCall {
+    pub forward: Arc<Forward>,
+    pub context: CallContext,
 }
 
-/// Memory and settings are a server's own, and a gateway may have several.
-fn at_a_worker<T>(call: &str) -> Result<Response<T>, Status> {
-    Err(Status::unimplemented(format!(
-        "`{call}` is about one server; send it to a worker's or Triton's own port"
-    )))
+/// Calls that are refused: memory and settings are a server's own, and a gateway may have several.
+macro_rules! about_one_server {
+    ($($rpc:ident($request:ident) -> $response:ident: $name:literal;)*) => {$(
+        // Spelled as async_trait expands it: the attribute does not see into this macro.
+        fn $rpc<'life0, 'async_trait>(
+            &'life0 self,
+            _: Request<wire::$request>,
+        ) -> Pin<Box<dyn Future<Output = Result<Response<wire::$response>, Status>> + Send + 'async_trait>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            let why = concat!("`", $name, "` is about one server; send it to a worker's or Triton's own port");
+            Box::pin(std::future::ready(Err(Status::unimplemented(why))))
+        }
+    )*};
 }
 
 impl Forward {
-    /// Sends one request, wherever there is room.
-    ///
-    /// # Errors
-    /// See [`Forward::stream`].
-    pub(crate) async fn start(
-        &self,
-        request: Request<wire::ModelInferRequest>,
-    ) -> Result<streams::ForwardStream, Status> {
-        let (context, message) = split(request);
-        self.stream(message, context, Target::Any).await
-    }
-
     fn known_metadata(&self, key: &(String, String)) -> Option<wire::ModelMetadataResponse> {
         let known = self.metadata.lock();
         let (since, metadata) = known.get(key)?;
@@ -65,7 +62,7 @@ impl Forward {
 }
 
 #[tonic::async_trait]
-impl GrpcInferenceService for Forward {
+impl GrpcInferenceService for ForwardCall {
     async fn server_live(
         &self,
         _: Request<wire::ServerLiveRequest>,
@@ -77,7 +74,7 @@ impl GrpcInferenceService for Forward {
         &self,
         _: Request<wire::ServerReadyRequest>,
     ) -> Result<Response<wire::ServerReadyResponse>, Status> {
-        let ready = self.is_ready();
+        let ready = self.forward.is_ready();
         Ok(Response::new(wire::ServerReadyResponse { ready }))
     }
 
@@ -85,14 +82,15 @@ impl GrpcInferenceService for Forward {
         &self,
         request: Request<wire::ModelReadyRequest>,
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
-        let (context, message) = split(request);
+        let Self { forward, context } = self;
+        let message = request.into_inner();
         let model = (&*message.name, &*message.version);
         let ask = |mut client: InferenceClient, name| {
             let version = message.version.clone();
             let request = context.request(wire::ModelReadyRequest { name, version });
             async move { client.model_ready(request).await }
         };
-        let answer = self.ask(model, &context, ask).await?;
+        let answer = forward.ask(model, context, ask).await?;
         Ok(Response::new(answer))
     }
 
@@ -111,9 +109,10 @@ impl GrpcInferenceService for Forward {
         &self,
         request: Request<wire::ModelMetadataRequest>,
     ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
-        let (context, wire::ModelMetadataRequest { name, version }) = split(request);
+        let Self { forward, context } = self;
+        let wire::ModelMetadataRequest { name, version } = request.into_inner();
         let key = (name, version);
-        if let Some(metadata) = self.known_metadata(&key) {
+        if let Some(metadata) = forward.known_metadata(&key) {
             return Ok(Response::new(metadata));
         }
         let ask = |mut client: InferenceClient, name| {
@@ -121,8 +120,8 @@ impl GrpcInferenceService for Forward {
             let request = context.request(wire::ModelMetadataRequest { name, version });
             async move { client.model_metadata(request).await }
         };
-        let answer = self.ask((&key.0, &key.1), &context, ask).await?;
-        let mut known = self.metadata.lock();
+        let answer = forward.ask((&key.0, &key.1), context, ask).await?;
+        let mut known = forward.metadata.lock();
         if known.len() >= METADATA_KEPT {
             known.clear();
         }
@@ -134,14 +133,15 @@ impl GrpcInferenceService for Forward {
         &self,
         request: Request<wire::ModelConfigRequest>,
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
-        let (context, message) = split(request);
+        let Self { forward, context } = self;
+        let message = request.into_inner();
         let model = (&*message.name, &*message.version);
         let ask = |mut client: InferenceClient, name| {
             let version = message.version.clone();
             let request = context.request(wire::ModelConfigRequest { name, version });
             async move { client.model_config(request).await }
         };
-        let answer = self.ask(model, &context, ask).await?;
+        let answer = forward.ask(model, context, ask).await?;
         Ok(Response::new(answer))
     }
 
@@ -149,29 +149,8 @@ impl GrpcInferenceService for Forward {
         &self,
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
-        let (context, mut message) = split(request);
-        refuse_shared_memory(&message)?;
-        let id = message.id.clone();
-        self.make_own(&mut message);
-        let asked = Asked {
-            model: &message.model_name,
-            version: &message.model_version,
-            context: &context,
-            begins: false,
-            works: true,
-            shares: false,
-        };
-        let ask = |link: Arc<Link>, name| {
-            let mut message = message.clone();
-            message.model_name = name;
-            let request = context.request(message);
-            async move { link.client().model_infer(request).await }
-        };
-        let (answer, _open) = self.call(asked, Target::Any, ask).await?;
-        let mut answer = answer.into_inner();
-        if !id.is_empty() {
-            answer.id = id;
-        }
+        let message = request.into_inner();
+        let answer = self.forward.infer(message, &self.context).await?;
         Ok(Response::new(answer))
     }
 
@@ -190,12 +169,13 @@ impl GrpcInferenceService for Forward {
         &self,
         request: Request<wire::ModelStatisticsRequest>,
     ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
-        let (context, message) = split(request);
+        let Self { forward, context } = self;
+        let message = request.into_inner();
         let asked = (&*message.name, &*message.version);
         let name = match asked.0 {
             "" => String::new(),
             // Whether there is such a model, and what it is called where it is.
-            _ => self.name_at_its_server(asked, &context)?,
+            _ => forward.name_at_its_server(asked, context)?,
         };
         let ask = |mut client: InferenceClient| {
             let mut message = message.clone();
@@ -203,7 +183,7 @@ impl GrpcInferenceService for Forward {
             let request = context.request(message);
             async move { client.model_statistics(request).await }
         };
-        let answers = self.ask_all(ask).await?;
+        let answers = forward.ask_all(ask).await?;
         Ok(Response::new(merge::statistics(answers)))
     }
 
@@ -211,82 +191,26 @@ impl GrpcInferenceService for Forward {
         &self,
         request: Request<wire::RepositoryIndexRequest>,
     ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
-        let (context, message) = split(request);
+        let Self { forward, context } = self;
+        let message = request.into_inner();
         let ask = |mut client: InferenceClient| {
             let request = context.request(message.clone());
             async move { client.repository_index(request).await }
         };
-        let answers = self.ask_all(ask).await?;
+        let answers = forward.ask_all(ask).await?;
         Ok(Response::new(merge::index(answers)))
     }
 
-    async fn repository_model_load(
-        &self,
-        _: Request<wire::RepositoryModelLoadRequest>,
-    ) -> Result<Response<wire::RepositoryModelLoadResponse>, Status> {
-        at_a_worker("RepositoryModelLoad")
-    }
-
-    async fn repository_model_unload(
-        &self,
-        _: Request<wire::RepositoryModelUnloadRequest>,
-    ) -> Result<Response<wire::RepositoryModelUnloadResponse>, Status> {
-        at_a_worker("RepositoryModelUnload")
-    }
-
-    async fn system_shared_memory_status(
-        &self,
-        _: Request<wire::SystemSharedMemoryStatusRequest>,
-    ) -> Result<Response<wire::SystemSharedMemoryStatusResponse>, Status> {
-        at_a_worker("SystemSharedMemoryStatus")
-    }
-
-    async fn system_shared_memory_register(
-        &self,
-        _: Request<wire::SystemSharedMemoryRegisterRequest>,
-    ) -> Result<Response<wire::SystemSharedMemoryRegisterResponse>, Status> {
-        at_a_worker("SystemSharedMemoryRegister")
-    }
-
-    async fn system_shared_memory_unregister(
-        &self,
-        _: Request<wire::SystemSharedMemoryUnregisterRequest>,
-    ) -> Result<Response<wire::SystemSharedMemoryUnregisterResponse>, Status> {
-        at_a_worker("SystemSharedMemoryUnregister")
-    }
-
-    async fn cuda_shared_memory_status(
-        &self,
-        _: Request<wire::CudaSharedMemoryStatusRequest>,
-    ) -> Result<Response<wire::CudaSharedMemoryStatusResponse>, Status> {
-        at_a_worker("CudaSharedMemoryStatus")
-    }
-
-    async fn cuda_shared_memory_register(
-        &self,
-        _: Request<wire::CudaSharedMemoryRegisterRequest>,
-    ) -> Result<Response<wire::CudaSharedMemoryRegisterResponse>, Status> {
-        at_a_worker("CudaSharedMemoryRegister")
-    }
-
-    async fn cuda_shared_memory_unregister(
-        &self,
-        _: Request<wire::CudaSharedMemoryUnregisterRequest>,
-    ) -> Result<Response<wire::CudaSharedMemoryUnregisterResponse>, Status> {
-        at_a_worker("CudaSharedMemoryUnregister")
-    }
-
-    async fn trace_setting(
-        &self,
-        _: Request<wire::TraceSettingRequest>,
-    ) -> Result<Response<wire::TraceSettingResponse>, Status> {
-        at_a_worker("TraceSetting")
-    }
-
-    async fn log_settings(
-        &self,
-        _: Request<wire::LogSettingsRequest>,
-    ) -> Result<Response<wire::LogSettingsResponse>, Status> {
-        at_a_worker("LogSettings")
+    about_one_server! {
+        repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse: "RepositoryModelLoad";
+        repository_model_unload(RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse: "RepositoryModelUnload";
+        system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse: "SystemSharedMemoryStatus";
+        system_shared_memory_register(SystemSharedMemoryRegisterRequest) -> SystemSharedMemoryRegisterResponse: "SystemSharedMemoryRegister";
+        system_shared_memory_unregister(SystemSharedMemoryUnregisterRequest) -> SystemSharedMemoryUnregisterResponse: "SystemSharedMemoryUnregister";
+        cuda_shared_memory_status(CudaSharedMemoryStatusRequest) -> CudaSharedMemoryStatusResponse: "CudaSharedMemoryStatus";
+        cuda_shared_memory_register(CudaSharedMemoryRegisterRequest) -> CudaSharedMemoryRegisterResponse: "CudaSharedMemoryRegister";
+        cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest) -> CudaSharedMemoryUnregisterResponse: "CudaSharedMemoryUnregister";
+        trace_setting(TraceSettingRequest) -> TraceSettingResponse: "TraceSetting";
+        log_settings(LogSettingsRequest) -> LogSettingsResponse: "LogSettings";
     }
 }

@@ -14,7 +14,8 @@ use prost::Message;
 use tokio_stream::Once;
 use tonic::{Request, Status, Streaming};
 
-use super::{CallContext, Open, Source, lost};
+use super::{Open, Source, lost};
+use crate::upstream::delivery::CallContext;
 use crate::upstream::shared_stream::SharedResponses;
 use crate::upstream::table::Picked;
 
@@ -38,13 +39,13 @@ pub(super) fn may_share(message: &ModelInferRequest) -> bool {
 }
 
 /// A request on its way.
-pub(super) enum Sent {
+pub(super) enum OnItsWay {
     Shared(SharedResponses),
     /// With its id at the server.
     Alone(StreamClient, Box<Request<Once<ModelInferRequest>>>, String),
 }
 
-impl Sent {
+impl OnItsWay {
     /// Its id at the server, and its responses.
     pub(super) async fn responses(self) -> Result<(String, Responses), Status> {
         match self {

@@ -10,8 +10,8 @@ use inflight_kserve::step;
 use inflight_kserve::tensor::RequestBuilder;
 
 use crate::model::sampling_params::Extras;
+use crate::upstream::handles::Handle;
 use crate::upstream::prompt_request::{PromptRequest, only_tokens, stop_words_list, words_list};
-use crate::upstream::registry::Handle;
 
 /// The request of one prompt under `handle`.
 pub(crate) fn infer_request(

@@ -13,11 +13,12 @@ use tonic::transport::Channel;
 use super::request::infer_request;
 use crate::metrics::Metrics;
 use crate::model::served::ServedModel;
-use crate::upstream::connection::{Connection, NotSent, Transport};
+use crate::upstream::connection::{Connection, Transport};
 use crate::upstream::context::Limits;
+use crate::upstream::handles::Handle;
 use crate::upstream::prompt_request::PromptRequest;
-use crate::upstream::registry::{Handle, Registry};
-use crate::upstream::request_queue::RequestQueue;
+use crate::upstream::registry::Registry;
+use crate::upstream::request_queue::{NotSent, RequestQueue};
 use crate::upstream::rpc::{self, RpcError};
 use crate::upstream::slot::WorkerSlot;
 

@@ -168,7 +168,8 @@ fn a_lost_connection_ends_every_handle_and_takes_no_more() {
     let deltas = read(&inbox);
     assert_eq!(deltas.list.len(), 1);
     assert!(deltas.list[0].last_of_handle);
-    assert_eq!(registry.open(inbox, 0, 1, 0, 8), Err(Closed));
+    let refused = registry.open(inbox, 0, 1, 0, 8).unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(registry.active(), 0);
 }
 

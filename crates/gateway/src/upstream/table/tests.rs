@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::served::Protocol;
-use crate::upstream::connection::{NotSent, Transport};
+use crate::upstream::connection::Transport;
+use crate::upstream::handles::Handle;
 use crate::upstream::prompt_request::PromptRequest;
-use crate::upstream::registry::Handle;
+use crate::upstream::request_queue::NotSent;
 use crate::upstream::slot::PREPARING;
 
 #[derive(Debug)]

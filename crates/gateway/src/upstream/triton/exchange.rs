@@ -20,11 +20,13 @@ use crate::model::dialect::TritonModel;
 use crate::model::served::ServedModel;
 use crate::trace::write_context;
 use crate::upstream::classify::classify;
-use crate::upstream::connection::{NotSent, Transport};
+use crate::upstream::connection::Transport;
+use crate::upstream::handles::Handle;
 use crate::upstream::pool::Pool;
 use crate::upstream::prompt_request::PromptRequest;
 use crate::upstream::pulse::Pulse;
-use crate::upstream::registry::{Handle, Registry};
+use crate::upstream::registry::Registry;
+use crate::upstream::request_queue::NotSent;
 use crate::upstream::rpc;
 
 /// How long a server may take to close a stream after its last response.

@@ -1,0 +1,248 @@
+//! A prepared request as `upstream` delivers it. Owns what is sent of it, the choices that its output goes to, and what
+//! clients read when it fails before its answer begins; when it goes to another worker is `upstream`'s.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use inflight_openai::ApiError;
+use inflight_text::StopMatcher;
+
+use super::generate::{Arrival, Prepared};
+use super::locate::no_worker;
+use crate::admission::Admitted;
+use crate::metrics::RetryReason;
+use crate::middleware::RequestContext;
+use crate::state::AppState;
+use crate::stream::active_request::ActiveRequest;
+use crate::stream::choice::Choice;
+use crate::stream::logprobs::LogProbs;
+use crate::stream::record::RequestRecord;
+use crate::upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, deliver};
+use crate::upstream::dispatch::{Dispatched, NotDispatched, dispatch};
+use crate::upstream::prompt_request::PromptRequest;
+
+/// Sends a prepared request to a worker, and waits until the answer can be sent: for a stream's first output, else for
+/// all of it.
+///
+/// # Errors
+/// 503 when no worker takes it; the request failed, and no other worker can take it; 504 when its first token took
+/// too long.
+pub(super) async fn send(
+    state: &AppState,
+    prepared: &Prepared,
+    arrival: Arrival,
+) -> Result<ActiveRequest, ApiError> {
+    let Arrival {
+        context, admitted, ..
+    } = arrival;
+    let call = CallContext {
+        request_id: Arc::clone(&context.id),
+        trace: context.trace.clone(),
+        // Its handles end then, also when the answer has begun.
+        deadline: None,
+        first_output: None,
+        place: None,
+    };
+    let first = state.first_token_timeout.filter(|_| prepared.is_in_parts());
+    let first = first.and_then(|limit| Some((context.started.checked_add(limit)?, limit)));
+    let mut sending = Sending {
+        state,
+        prepared,
+        context: &context,
+        admitted: Some(admitted),
+        active: None,
+    };
+    // At the gateway's end the connections fail what they have.
+    let never = std::future::pending();
+    deliver(&mut sending, &call, first, never, &state.metrics.retries).await?;
+    sending.active.ok_or_else(ApiError::internal)
+}
+
+/// See the module.
+struct Sending<'a> {
+    state: &'a AppState,
+    prepared: &'a Prepared,
+    context: &'a RequestContext,
+    /// Until the first worker has it.
+    admitted: Option<Admitted>,
+    active: Option<ActiveRequest>,
+}
+
+impl Deliverable for Sending<'_> {
+    type Error = ApiError;
+
+    fn send(&mut self, tried: &mut Tried) -> Result<Sent, ApiError> {
+        let dispatched = self.dispatch(tried).map_err(|error| match error {
+            NotDispatched::NoWorker => no_worker(),
+            NotDispatched::Full => {
+                ApiError::unavailable("The model's worker is not keeping up. Retry later.")
+            }
+        })?;
+        let connection = dispatched.handles.connection();
+        let sent = Sent {
+            address: Arc::clone(&connection.address),
+            pulse: Arc::clone(&connection.pulse),
+        };
+        let choices = choices(self.prepared);
+        match (&mut self.active, self.admitted.take()) {
+            (Some(active), _) => active.restart(dispatched, choices),
+            (none, Some(admitted)) => {
+                let record = record(self.state, self.prepared, self.context, admitted);
+                *none = Some(ActiveRequest::new(dispatched, choices, record));
+            }
+            (None, None) => return Err(ApiError::internal()),
+        }
+        Ok(sent)
+    }
+
+    async fn begin(&mut self) -> Result<(), ApiError> {
+        match &mut self.active {
+            Some(active) if !active.has_started() => active.wait_for_start().await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn complete(&mut self) -> Result<(), ApiError> {
+        match &mut self.active {
+            Some(active) if !self.prepared.generation.stream => active.wait_for_end().await,
+            _ => Ok(()),
+        }
+    }
+
+    fn retry_reason(&self, _: &ApiError) -> Option<RetryReason> {
+        self.active.as_ref().and_then(ActiveRequest::retry_reason)
+    }
+
+    fn give_up(&mut self, why: GivenUp) -> ApiError {
+        let error = match why {
+            GivenUp::NoOutput(limit) => ApiError::timeout(format!(
+                "The model generated nothing within {} s. Retry later.",
+                limit.as_secs()
+            )),
+            GivenUp::TimedOut => ApiError::timeout("The request timed out."),
+            GivenUp::ShuttingDown => ApiError::unavailable("The gateway is shutting down."),
+        };
+        if let Some(active) = &mut self.active {
+            active.give_up(error.status());
+        }
+        error
+    }
+}
+
+impl Sending<'_> {
+    /// Sends all prompts to a worker that has not had them.
+    fn dispatch(&self, tried: &mut Tried) -> Result<Dispatched, NotDispatched> {
+        let Self {
+            state,
+            prepared,
+            context,
+            ..
+        } = self;
+        // Looked up again: another worker may have come since.
+        let current = match tried.is_empty() {
+            true => None,
+            false => state.table.find(&prepared.model.entry.name).ok(),
+        };
+        let entry = current.as_ref().unwrap_or(&prepared.model.entry);
+        let located = &prepared.model;
+        let files = &*located.served.description.content_hash;
+        let deadline = context.deadline;
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let sending = context.trace.sending();
+        let prompts = prepared.prompts.iter().map(|prompt| PromptRequest {
+            params: &prompt.params,
+            tokens: &prompt.tokens,
+            text: &prompt.text,
+            stop: &prepared.generation.stop,
+            is_counted: prompt.count.is_some(),
+            request_id: &context.id,
+            trace: sending.as_ref().map(|sending| &sending.context),
+            timeout,
+        });
+        let prompts: Vec<PromptRequest<'_>> = prompts.collect();
+        let suits = (files, located.adapter.as_ref());
+        let dispatched = dispatch(entry, suits, tried, &prompts, prepared.generation.n)?;
+        drop(prompts);
+        let worker = dispatched.handles.worker();
+        context.trace.sent(sending, "ModelStreamInfer", worker);
+        Ok(dispatched)
+    }
+}
+
+fn record(
+    state: &AppState,
+    prepared: &Prepared,
+    context: &RequestContext,
+    admitted: Admitted,
+) -> RequestRecord {
+    let counts = prepared.prompts.iter().map(|prompt| prompt.count);
+    RequestRecord::new(
+        Arc::clone(&state.metrics),
+        &prepared.model.entry.name,
+        Arc::clone(&context.id),
+        context.started,
+        counts.sum(),
+        admitted,
+        context.trace.clone(),
+    )
+}
+
+/// The choices of an answer of which there is nothing yet.
+fn choices(prepared: &Prepared) -> Vec<Choice> {
+    let tokenizer = prepared
+        .model
+        .served
+        .text
+        .as_ref()
+        .map(|text| text.tokenizer());
+    let decodes = tokenizer.filter(|_| !prepared.model.served.takes_text());
+    let extensions = prepared.generation.extensions.as_deref();
+    let shows_stops = extensions.is_some_and(|asked| asked.include_stop_str_in_output);
+    let as_ids = extensions.is_some_and(|asked| asked.return_tokens_as_token_ids);
+    let lists = extensions.is_some_and(|asked| asked.return_token_ids);
+    let counts = prepared.generation.continuous_usage;
+    let stops = StopMatcher::new(&prepared.generation.stop);
+    let stops = if shows_stops { stops.shown() } else { stops };
+    let skip_special = prepared.generation.skip_special_tokens.unwrap_or(true);
+    let mut choices = Vec::new();
+    for prompt in &prepared.prompts {
+        let end_ids = prompt.params.end_ids();
+        for _ in 0..prepared.generation.n {
+            let log_probs = prepared.log_probs.zip(decodes).map(|(top, tokenizer)| {
+                let log_probs = LogProbs::new(Arc::clone(tokenizer), top as usize);
+                if as_ids {
+                    log_probs.with_ids_for_names()
+                } else {
+                    log_probs
+                }
+            });
+            let choice = Choice::new(
+                decodes,
+                skip_special,
+                stops.clone(),
+                Arc::clone(&end_ids),
+                prompt.params.end_id,
+                log_probs,
+                prompt.echo.clone(),
+            );
+            let choice = if shows_stops {
+                choice.with_stops()
+            } else {
+                choice
+            };
+            let choice = match lists || counts {
+                true => choice.with_tokens(lists),
+                false => choice,
+            };
+            let choice = match &prepared.answer {
+                Some(options) => choice.with_answer(options),
+                None => choice,
+            };
+            choices.push(match prepared.generation.max_tokens {
+                Some(0) => choice.with_only_prompt(),
+                _ => choice,
+            });
+        }
+    }
+    choices
+}

@@ -1,0 +1,191 @@
+//! What becomes of a request, in virtual time: no sockets, and no words of any API.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+/// What a server does with a request.
+#[derive(Clone, Copy, Debug)]
+enum Server {
+    /// Begins after so many milliseconds, and completes after as many more.
+    Answers(u64, u64),
+    /// Fails after so many milliseconds.
+    Fails(u64, Code),
+    /// Begins, and fails so much later.
+    Breaks(u64, u64),
+    Hangs,
+}
+
+/// A request to one server after another.
+#[derive(Debug)]
+struct Scripted {
+    servers: VecDeque<(Server, Arc<Pulse>)>,
+    current: Option<(Server, tokio::time::Instant)>,
+    sent: usize,
+}
+
+impl Scripted {
+    fn new(servers: &[Server]) -> Self {
+        let servers = servers.iter().map(|server| (*server, Arc::default()));
+        Self {
+            servers: servers.collect(),
+            current: None,
+            sent: 0,
+        }
+    }
+
+    async fn until(&self, milliseconds: u64) {
+        if let Some((_, since)) = self.current {
+            tokio::time::sleep_until(since + Duration::from_millis(milliseconds)).await;
+        }
+    }
+}
+
+impl Deliverable for Scripted {
+    type Error = Code;
+
+    fn send(&mut self, tried: &mut Tried) -> Result<Sent, Code> {
+        let (server, pulse) = self.servers.pop_front().ok_or(Code::NotFound)?;
+        self.sent += 1;
+        self.current = Some((server, tokio::time::Instant::now()));
+        let address: Arc<str> = format!("server-{}:1", self.sent).into();
+        tried.add(&address);
+        Ok(Sent { address, pulse })
+    }
+
+    async fn begin(&mut self) -> Result<(), Code> {
+        match self.current.map(|(server, _)| server) {
+            Some(Server::Answers(after, _) | Server::Breaks(after, _)) => {
+                self.until(after).await;
+                Ok(())
+            }
+            Some(Server::Fails(after, code)) => {
+                self.until(after).await;
+                Err(code)
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
+    async fn complete(&mut self) -> Result<(), Code> {
+        match self.current.map(|(server, _)| server) {
+            Some(Server::Answers(first, more)) => {
+                self.until(first + more).await;
+                Ok(())
+            }
+            Some(Server::Breaks(first, more)) => {
+                self.until(first + more).await;
+                Err(Code::Unavailable)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn retry_reason(&self, error: &Code) -> Option<RetryReason> {
+        retry_reason(*error)
+    }
+
+    fn give_up(&mut self, why: GivenUp) -> Code {
+        match why {
+            GivenUp::NoOutput(_) => Code::DeadlineExceeded,
+            GivenUp::TimedOut => Code::OutOfRange,
+            GivenUp::ShuttingDown => Code::Aborted,
+        }
+    }
+}
+
+async fn run(
+    request: &mut Scripted,
+    first_ms: Option<u64>,
+    ends_ms: Option<u64>,
+) -> Result<(), Code> {
+    let now = Instant::from(tokio::time::Instant::now());
+    let limit = first_ms.map(Duration::from_millis);
+    let first = limit.map(|limit| (now + limit, limit));
+    let deadline = ends_ms.map(|ends| now + Duration::from_millis(ends));
+    let interrupted = watch::Sender::new(false);
+    let until = ended(interrupted.subscribe(), deadline);
+    let retries = Family::default();
+    let done = deliver(request, &CallContext::default(), first, until, &retries).await;
+    let counted = |reason| retries.get_or_create(&RetryLabels::from(reason)).get();
+    let reasons = [
+        RetryReason::Unavailable,
+        RetryReason::Full,
+        RetryReason::Silent,
+    ];
+    let counted: u64 = reasons.map(counted).iter().sum();
+    assert_eq!(counted, request.sent.saturating_sub(1) as u64);
+    done
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_request_goes_on_until_a_server_answers_or_three_have_failed() {
+    use Server::{Answers, Breaks, Fails};
+    let lost = Fails(5, Code::Unavailable);
+    let full = Fails(5, Code::ResourceExhausted);
+    let wrong = Fails(5, Code::InvalidArgument);
+    let answers = Answers(1, 1);
+    let table: &[(&[Server], Result<(), Code>, usize)] = &[
+        (&[answers], Ok(()), 1),
+        (&[lost, answers], Ok(()), 2),
+        (&[full, lost, answers], Ok(()), 3),
+        (
+            &[lost, lost, full, answers],
+            Err(Code::ResourceExhausted),
+            3,
+        ),
+        // What would fail again is not sent again.
+        (&[wrong, answers], Err(Code::InvalidArgument), 1),
+        // Without another server, the failure is the first one's.
+        (&[lost], Err(Code::Unavailable), 1),
+        // An answer in one piece begins anew until it is complete.
+        (&[Breaks(1, 5), answers], Ok(()), 2),
+        (&[], Err(Code::NotFound), 0),
+    ];
+    for (servers, expected, sent) in table {
+        let mut request = Scripted::new(servers);
+        let done = run(&mut request, None, None).await;
+        assert_eq!((done, request.sent), (*expected, *sent), "{servers:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_given_up_when_its_time_has_come() {
+    use Server::{Answers, Hangs};
+    let table = [
+        (Hangs, Some(20), None, Err(Code::DeadlineExceeded)),
+        (Hangs, None, Some(20), Err(Code::OutOfRange)),
+        (Hangs, Some(30), Some(20), Err(Code::OutOfRange)),
+        (Answers(10, 0), Some(20), Some(20), Ok(())),
+        // The limit is on the first output alone, the deadline on all that is waited for.
+        (Answers(10, 50), Some(20), None, Ok(())),
+        (Answers(10, 50), Some(20), Some(30), Err(Code::OutOfRange)),
+    ];
+    for (server, first, ends, expected) in table {
+        let mut request = Scripted::new(&[server]);
+        let done = run(&mut request, first, ends).await;
+        assert_eq!(done, expected, "{server:?} {first:?} {ends:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_is_left_if_another_takes_the_request_and_waited_for_otherwise() {
+    for (servers, sent) in [
+        (&[Server::Hangs, Server::Answers(1, 1)][..], 2),
+        (&[Server::Answers(500, 1)][..], 1),
+    ] {
+        let mut request = Scripted::new(servers);
+        let pulse = Arc::clone(&request.servers[0].1);
+        let silent = async {
+            // Silent from its first missed check on, and lost much later than the test ends.
+            let limit = Duration::from_millis(60);
+            pulse.watch(limit, async || false, |_| ()).await;
+            std::future::pending::<()>().await;
+        };
+        let done = tokio::select! {
+            done = run(&mut request, None, None) => done,
+            () = silent => unreachable!("it waits for ever"),
+        };
+        assert_eq!((done, request.sent), (Ok(()), sent));
+    }
+}
