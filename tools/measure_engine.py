@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from inflight.executors.base import Request
-from inflight.executors.reference.admission import Bounds
-from inflight.executors.reference.cache import BlockPool
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.reuse import ReuseIndex
-from inflight.executors.reference.rows import pack
-from inflight.executors.reference.runner import Outcome, Pending, Work
-from inflight.executors.reference.sampler import SamplerState
-from inflight.executors.reference.scheduler import Limits
+from inflight.executors.reference.core.admission import Bounds
+from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.reuse import ReuseIndex
+from inflight.executors.reference.core.rows import pack
+from inflight.executors.reference.core.runner import Outcome, Pending, Work
+from inflight.executors.reference.core.sampler import SamplerState
+from inflight.executors.reference.core.scheduler import Limits
 
 TOKENS, BLOCKS, TOKENS_PER_BLOCK, VOCABULARY = 128, 40_000, 32, 32_000
 ITERATIONS = 100

@@ -11,9 +11,9 @@ import openai
 import pytest
 import tritonclient.grpc as grpc
 
-from inflight.executors.reference.batch import Span, build_batch
-from inflight.executors.reference.cache import PagedCache
-from inflight.executors.reference.model import load_model
+from inflight.executors.reference.numpy.batch import Span, build_batch
+from inflight.executors.reference.numpy.cache import PagedCache
+from inflight.executors.reference.numpy.model import load_model
 from inflight.launch.model import find_model
 from support.http import post
 from support.metrics import total

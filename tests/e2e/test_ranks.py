@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inflight.executors.reference.config import load_config
+from inflight.executors.reference.model.config import load_config
 from support.processes import InflightProcess, exists, wait_until
 from support.servers import MODEL_ARGUMENTS, MODEL_NAME, Server, Start, start_gateway, wait_ready
 from support.triton import TritonStream, inputs, tensor, tokens

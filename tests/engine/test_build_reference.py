@@ -61,7 +61,7 @@ def test_what_was_built_answers_like_the_checkpoint(built: Path, start: Start) -
 
 
 def test_the_weights_are_float32_and_the_same_numbers(built: Path) -> None:
-    from inflight.executors.reference.weights import CheckpointWeights, find_weights
+    from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
     shard = read_shard(built / "model.safetensors")
     assert {tensor.dtype for tensor in shard.tensors} == {"F32"}

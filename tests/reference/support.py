@@ -14,19 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from inflight.executors.base import FinishReason, OutputConfig, Request, ResponseBatch, SamplingConfig
-from inflight.executors.reference.adapters import Adapters
-from inflight.executors.reference.admission import Bounds
-from inflight.executors.reference.cache import BlockPool, PagedCache
-from inflight.executors.reference.config import ModelConfig, load_config
-from inflight.executors.reference.drafts import LookupConfig
-from inflight.executors.reference.engine import Engine, Iteration, Proposer
-from inflight.executors.reference.model import NumpyModel, load_model
-from inflight.executors.reference.numpy_runner import NumpyRunner
-from inflight.executors.reference.options import cache_window, limit_windows, parse_options
-from inflight.executors.reference.reuse import ReuseIndex
-from inflight.executors.reference.rows import Row
-from inflight.executors.reference.runner import Runner
-from inflight.executors.reference.scheduler import CapacitySchedulerPolicy, Limits
+from inflight.executors.reference.core.adapters import Adapters
+from inflight.executors.reference.core.admission import Bounds
+from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.drafts import LookupConfig
+from inflight.executors.reference.core.engine import Engine, Iteration, Proposer
+from inflight.executors.reference.core.options import cache_window, limit_windows, parse_options
+from inflight.executors.reference.core.reuse import ReuseIndex
+from inflight.executors.reference.core.rows import Row
+from inflight.executors.reference.core.runner import Runner
+from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy, Limits
+from inflight.executors.reference.model.config import ModelConfig, load_config
+from inflight.executors.reference.numpy.cache import PagedCache
+from inflight.executors.reference.numpy.model import NumpyModel, load_model
+from inflight.executors.reference.numpy.runner import NumpyRunner
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VOCAB_SIZE = 64
@@ -156,11 +157,11 @@ def torch_runner(
     """A runner on PyTorch over a fixture."""
     import torch
 
+    from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
     from inflight.executors.reference.pytorch import operations
     from inflight.executors.reference.pytorch.model import TorchModel
     from inflight.executors.reference.pytorch.runner import TorchRunner
     from inflight.executors.reference.pytorch.weights import DeviceWeights
-    from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
     kernels = settings.kernels
     if settings.device == "cuda" and kernels is None:

@@ -14,11 +14,11 @@ import pytest
 from inflight.errors import UserMistake
 from inflight.executors.base import AdapterRefused, Executor, Request, StatusCode
 from inflight.executors.reference import create
-from inflight.executors.reference.adapters import Adapters, task_id_of
-from inflight.executors.reference.config import load_config
-from inflight.executors.reference.engine import Iteration
+from inflight.executors.reference.core.adapters import Adapters, task_id_of
+from inflight.executors.reference.core.engine import Iteration
+from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.executor import ReferenceExecutor
-from inflight.executors.reference.refusal import Refused
+from inflight.executors.reference.model.config import load_config
 
 from .support import FIXTURES, engine, run
 from .test_lora import PROMPTS, asked, matrices, merge, same, save_peft, sent, serving, task
@@ -199,7 +199,7 @@ def test_what_was_read_for_a_request_does_not_outlive_its_name(tmp_path: Path) -
     # It is not in the cache any more, so that the request's own copy is read.
     assert run(subject, [asked(1, PROMPTS[0], sent(1, matrices("llama", 2)))])[1, 0].error is None
     request = asked(2, PROMPTS[0], [task(task_id)])
-    from inflight.executors.reference.extras import read_extras
+    from inflight.executors.reference.core.extras import read_extras
 
     lora = read_extras(request).lora
     assert lora is not None

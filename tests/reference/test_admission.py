@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import NamedTensor, StatusCode
-from inflight.executors.reference.admission import Bounds, admit
-from inflight.executors.reference.refusal import Refused
+from inflight.executors.reference.core.admission import Bounds, admit
+from inflight.executors.reference.core.refusal import Refused
 
 from .support import request
 

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.executors.reference.cache import (
+from inflight.executors.reference.core.blocks import (
     GONE,
     BlockAccountingError,
     BlockPool,
     BlockTable,
-    PagedCache,
     blocks_for,
 )
-from inflight.executors.reference.reuse import NO_MATCH, ReuseIndex, chain, root
-from inflight.executors.reference.window import CacheWindow
+from inflight.executors.reference.core.reuse import NO_MATCH, ReuseIndex, chain, root
+from inflight.executors.reference.core.window import CacheWindow
+from inflight.executors.reference.numpy.cache import PagedCache
 
 SIZE = 4
 ROOT = root()

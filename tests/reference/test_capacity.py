@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import FinishReason, NamedTensor, Request
-from inflight.executors.reference.admission import Bounds
-from inflight.executors.reference.cache import BlockPool
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.reuse import ReuseIndex
-from inflight.executors.reference.runner import Outcome, Pending, Work
-from inflight.executors.reference.sampler import SamplerState
-from inflight.executors.reference.scheduler import CapacitySchedulerPolicy, Limits
+from inflight.executors.reference.core.admission import Bounds
+from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.reuse import ReuseIndex
+from inflight.executors.reference.core.runner import Outcome, Pending, Work
+from inflight.executors.reference.core.sampler import SamplerState
+from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy, Limits
 
 from .support import AllTold, collect, engine, expected, request, run
 

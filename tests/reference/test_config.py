@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from inflight.errors import UserMistake
-from inflight.executors.reference.config import RopeConfig, load_config, parse_config
 from inflight.executors.reference.errors import CheckpointError, UnsupportedModelError
+from inflight.executors.reference.model.config import RopeConfig, load_config, parse_config
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.base import FinishReason, NamedTensor
-from inflight.executors.reference.draft_model import DraftModel
-from inflight.executors.reference.drafts import Drafts, LookupConfig
-from inflight.executors.reference.engine import Iteration
-from inflight.executors.reference.extras import ExternalDrafts
-from inflight.executors.reference.sampler import SamplerState
-from inflight.executors.reference.scheduler import CapacitySchedulerPolicy
+from inflight.executors.reference.core.draft_model import DraftModel
+from inflight.executors.reference.core.drafts import Drafts, LookupConfig
+from inflight.executors.reference.core.engine import Iteration
+from inflight.executors.reference.core.extras import ExternalDrafts
+from inflight.executors.reference.core.sampler import SamplerState
+from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 
 from .support import FIXTURES, Told, collect, engine, expected, request, run
 from .test_sampler import state_parameters

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.base import NamedTensor, StatusCode
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.extras import POOLING, read_extras
-from inflight.executors.reference.pooling import Pooling
-from inflight.executors.reference.refusal import Refused
-from inflight.executors.reference.scheduler import CapacitySchedulerPolicy
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.extras import POOLING, read_extras
+from inflight.executors.reference.core.pooling import Pooling
+from inflight.executors.reference.core.refusal import Refused
+from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 from reference.support import collect, engine, expected, model, request, run, torch_engine
 
 NAMES = ["llama", "qwen3", "gpt2", "gemma", "mixtral", "mistral_window"]

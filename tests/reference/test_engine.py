@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.executors.base import FinishReason, Request
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.rows import Row
-from inflight.executors.reference.scheduler import CapacitySchedulerPolicy
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.rows import Row
+from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 
 from .support import Told, collect, engine, expected, request, run
 

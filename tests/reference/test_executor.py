@@ -19,7 +19,7 @@ import pytest
 from inflight.errors import UserMistake
 from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
-from inflight.executors.reference.engine import Engine
+from inflight.executors.reference.core.engine import Engine
 
 from .support import FIXTURES, AllTold, collect, read_config, request, unpack
 

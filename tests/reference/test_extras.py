@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import NamedTensor, StatusCode
-from inflight.executors.reference.extras import Extras, read_extras
-from inflight.executors.reference.refusal import Refused
-from inflight.executors.reference.reuse import Retention
+from inflight.executors.reference.core.extras import Extras, read_extras
+from inflight.executors.reference.core.refusal import Refused
+from inflight.executors.reference.core.reuse import Retention
 
 from .support import request
 

@@ -20,16 +20,16 @@ pytest.importorskip("llguidance", reason="pip install 'inflight-llm[guided]'")
 import inflight
 from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
-from inflight.executors.reference.admission import Bounds, admit
-from inflight.executors.reference.cache import BlockPool
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.guides import MAX_FAMILIES, GuideRequest, Guides
-from inflight.executors.reference.masks import Guide, stacked
-from inflight.executors.reference.refusal import Refused
-from inflight.executors.reference.runner import Outcome, Pending, Work
-from inflight.executors.reference.sampler import SamplerState, sample
-from inflight.executors.reference.scheduler import Limits
-from inflight.executors.reference.sequence import SequenceState
+from inflight.executors.reference.core.admission import Bounds, admit
+from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.guides import MAX_FAMILIES, GuideRequest, Guides
+from inflight.executors.reference.core.masks import Guide, stacked
+from inflight.executors.reference.core.refusal import Refused
+from inflight.executors.reference.core.runner import Outcome, Pending, Work
+from inflight.executors.reference.core.sampler import SamplerState, sample
+from inflight.executors.reference.core.scheduler import Limits
+from inflight.executors.reference.core.sequence import SequenceState
 
 from .support import collect, request, unpack
 

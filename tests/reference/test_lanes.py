@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import Request
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.lanes import Lanes
-from inflight.executors.reference.rows import Row, TokenRows, pack
-from inflight.executors.reference.runner import Outcome, Pending, Work
-from inflight.executors.reference.sampler import SamplerState
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.lanes import Lanes
+from inflight.executors.reference.core.rows import Row, TokenRows, pack
+from inflight.executors.reference.core.runner import Outcome, Pending, Work
+from inflight.executors.reference.core.sampler import SamplerState
 
 from .support import AllTold, Told, collect, engine, request, run
 
@@ -128,7 +128,7 @@ def test_an_iteration_ahead_changes_no_token() -> None:
 
 def test_columns_change_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     in_columns = run(engine(depth=2), demanding())
-    monkeypatch.setattr("inflight.executors.reference.lanes.fits", lambda _sequence: False)
+    monkeypatch.setattr("inflight.executors.reference.core.lanes.fits", lambda _sequence: False)
     one_by_one = run(engine(depth=2), demanding())
     assert {key: plain(one) for key, one in in_columns.items()} == {
         key: plain(one) for key, one in one_by_one.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inflight.executors.reference.log_probs import chosen_and_best
+from inflight.executors.reference.core.log_probs import chosen_and_best
 
 ROWS = np.array([[1.0, 3.0, 2.0, 0.0], [5.0, 5.0, 5.0, 5.0]], dtype=np.float32)
 

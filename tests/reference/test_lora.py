@@ -16,13 +16,13 @@ from safetensors.numpy import save_file
 
 from inflight.errors import UserMistake
 from inflight.executors.base import NamedTensor, Request
-from inflight.executors.reference import adapters as adapters_module
 from inflight.executors.reference import create
-from inflight.executors.reference.adapters import Adapters, task_id_of
-from inflight.executors.reference.config import load_config
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.tensors import required_tensors
-from inflight.executors.reference.weights import CheckpointWeights, find_weights
+from inflight.executors.reference.core import adapters as adapters_module
+from inflight.executors.reference.core.adapters import Adapters, task_id_of
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.model.config import load_config
+from inflight.executors.reference.model.tensors import required_tensors
+from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
 from .support import FIXTURES, AllTold, engine, expected, request, run
 

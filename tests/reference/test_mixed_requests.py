@@ -26,20 +26,20 @@ import pytest
 
 import inflight
 from inflight.executors.base import FinishReason, NamedTensor, Request
-from inflight.executors.reference.adapters import Adapters, LoraRequest
-from inflight.executors.reference.beams import BeamSearch
-from inflight.executors.reference.cache import BlockTable
-from inflight.executors.reference.config import load_config
-from inflight.executors.reference.draft_model import DraftModel
-from inflight.executors.reference.drafts import Drafts, LookupConfig
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.extras import numbers, read_extras
-from inflight.executors.reference.lora import module_slots
-from inflight.executors.reference.masks import Guide
-from inflight.executors.reference.rows import Row
-from inflight.executors.reference.sampler import SamplerState
-from inflight.executors.reference.scheduler import CapacitySchedulerPolicy
-from inflight.executors.reference.sequence import RequestState, SequenceState
+from inflight.executors.reference.core.adapters import Adapters, LoraRequest
+from inflight.executors.reference.core.beams import BeamSearch
+from inflight.executors.reference.core.blocks import BlockTable
+from inflight.executors.reference.core.draft_model import DraftModel
+from inflight.executors.reference.core.drafts import Drafts, LookupConfig
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.extras import numbers, read_extras
+from inflight.executors.reference.core.masks import Guide
+from inflight.executors.reference.core.rows import Row
+from inflight.executors.reference.core.sampler import SamplerState
+from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
+from inflight.executors.reference.core.sequence import RequestState, SequenceState
+from inflight.executors.reference.model.config import load_config
+from inflight.executors.reference.model.lora import module_slots
 
 from .support import engine, request
 
@@ -118,7 +118,7 @@ ENGINES: dict[str, Callable[[Adapters], Engine]] = {
 @pytest.fixture(scope="module")
 def guides() -> Any:
     pytest.importorskip("llguidance", reason="pip install 'inflight-llm[guided]'")
-    from inflight.executors.reference.guides import Guides
+    from inflight.executors.reference.core.guides import Guides
 
     return Guides((DEMO / "tokenizer.json").read_text(encoding="utf-8"), CONFIG.vocab_size, END_IDS)
 

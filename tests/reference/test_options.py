@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from inflight.executors.reference.config import parse_config
+from inflight.executors.reference.core.options import Sizes, limit_windows, parse_options, plan_sizes
+from inflight.executors.reference.core.window import CacheWindow
 from inflight.executors.reference.errors import OptionError
-from inflight.executors.reference.options import Sizes, limit_windows, parse_options, plan_sizes
-from inflight.executors.reference.window import CacheWindow
+from inflight.executors.reference.model.config import parse_config
 
 from .support import read_config
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 from inflight.executors.progress import Progress, in_words, watched
-from inflight.executors.reference.config import load_config
-from inflight.executors.reference.parallel.split import parts
-from inflight.executors.reference.tensors import required_tensors
-from inflight.executors.reference.weights import CheckpointWeights, find_weights
+from inflight.executors.reference.model.config import load_config
+from inflight.executors.reference.model.split import parts
+from inflight.executors.reference.model.tensors import required_tensors
+from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
 from .support import FIXTURES
 

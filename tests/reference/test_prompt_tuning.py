@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.base import NamedTensor, Request
-from inflight.executors.reference.config import load_config
-from inflight.executors.reference.drafts import LookupConfig
-from inflight.executors.reference.engine import Engine
-from inflight.executors.reference.scheduler import CapacitySchedulerPolicy
-from inflight.executors.reference.weights import CheckpointWeights, find_weights
+from inflight.executors.reference.core.drafts import LookupConfig
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
+from inflight.executors.reference.model.config import load_config
+from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
 from .support import FIXTURES, VOCAB_SIZE, AllTold, engine, request, run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from inflight.executors.base import FinishReason, ResponseBatch, StatusCode
-from inflight.executors.reference.rows import PromptRecord, Row, TokenRecord, pack
+from inflight.executors.reference.core.rows import PromptRecord, Row, TokenRecord, pack
 
 from .support import unpack
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from inflight.executors.reference.admission import Bounds, Parameters, admit
-from inflight.executors.reference.sampler import SamplerState, draw, sample, uniform
+from inflight.executors.reference.core.admission import Bounds, Parameters, admit
+from inflight.executors.reference.core.sampler import SamplerState, draw, sample, uniform
 
 from .support import request
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.executors.reference.scheduler import (
+from inflight.executors.reference.core.scheduler import (
     Active,
     CapacitySchedulerPolicy,
     Limits,

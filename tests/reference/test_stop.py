@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.executors.base import FinishReason
-from inflight.executors.reference.stop import finish_reason
+from inflight.executors.reference.core.stop import finish_reason
 
 
 @pytest.mark.parametrize(

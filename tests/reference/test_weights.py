@@ -15,11 +15,11 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from inflight.errors import UserMistake
-from inflight.executors.reference.config import ModelConfig, load_config, parse_config
 from inflight.executors.reference.errors import CheckpointError, UnsupportedModelError
-from inflight.executors.reference.model import NumpyModel
-from inflight.executors.reference.tensors import required_tensors
-from inflight.executors.reference.weights import CheckpointWeights, find_weights
+from inflight.executors.reference.model.config import ModelConfig, load_config, parse_config
+from inflight.executors.reference.model.tensors import required_tensors
+from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
+from inflight.executors.reference.numpy.model import NumpyModel
 
 from .support import FIXTURES
 

@@ -10,19 +10,20 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.base import Request
-from inflight.executors.reference import arrays
-from inflight.executors.reference.admission import Bounds
-from inflight.executors.reference.arrays import Float32
-from inflight.executors.reference.batch import Span, build_batch
-from inflight.executors.reference.cache import BlockPool, PagedCache
-from inflight.executors.reference.config import load_config
-from inflight.executors.reference.drafts import LookupConfig
-from inflight.executors.reference.engine import Engine, Iteration
-from inflight.executors.reference.model import load_model
-from inflight.executors.reference.options import limit_windows, parse_options
-from inflight.executors.reference.reuse import ReuseIndex
-from inflight.executors.reference.scheduler import CapacitySchedulerPolicy, Limits
-from inflight.executors.reference.window import CacheWindow
+from inflight.executors.reference.core.admission import Bounds
+from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.drafts import LookupConfig
+from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.options import limit_windows, parse_options
+from inflight.executors.reference.core.reuse import ReuseIndex
+from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy, Limits
+from inflight.executors.reference.core.window import CacheWindow
+from inflight.executors.reference.model.array_types import Float32
+from inflight.executors.reference.model.config import load_config
+from inflight.executors.reference.numpy import arrays
+from inflight.executors.reference.numpy.batch import Span, build_batch
+from inflight.executors.reference.numpy.cache import PagedCache
+from inflight.executors.reference.numpy.model import load_model
 
 from .support import FIXTURES, AllTold, TorchSettings, collect, engine, request, run
 from .test_capacity import CountingRunner

@@ -11,8 +11,8 @@ import openai
 from safetensors.numpy import save_file
 
 import inflight
-from inflight.executors.reference.config import load_config
-from inflight.executors.reference.lora import named_slots
+from inflight.executors.reference.model.config import load_config
+from inflight.executors.reference.model.lora import named_slots
 
 DEMO = Path(inflight.__file__).parent / "demo"
 RANK = 2

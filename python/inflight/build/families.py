@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from inflight.executors.reference.config import SUPPORTED_ARCHITECTURES as REFERENCE_ARCHITECTURES
+from inflight.executors.reference.model.config import SUPPORTED_ARCHITECTURES as REFERENCE_ARCHITECTURES
 from inflight.model.runtimes import PYTORCH, REFERENCE, RUNTIMES, TENSORRT
 
 Converter = Literal["model_class", "llm", "script"]

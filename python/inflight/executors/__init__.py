@@ -47,7 +47,7 @@ def options_of(name: str) -> Mapping[str, Option]:
 
         return OPTIONS
     if name == "reference":
-        from inflight.executors.reference.options import OPTIONS as REFERENCE_OPTIONS
+        from inflight.executors.reference.core.options import OPTIONS as REFERENCE_OPTIONS
 
         return REFERENCE_OPTIONS
     if name == "scripted":

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from inflight.errors import Problem, UserMistake
-from inflight.executors.reference.config import parse_config
-from inflight.executors.reference.weights import CheckpointWeights
+from inflight.executors.reference.model.config import parse_config
+from inflight.executors.reference.model.weights import CheckpointWeights
 from inflight.model.checkpoint import Checkpoint
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from inflight.build.steps import Layout, Own, Step
 from inflight.errors import CheckpointError
-from inflight.executors.reference.weights import STORED_AS, widen
+from inflight.executors.reference.model.weights import STORED_AS, widen
 from inflight.model.shards import DTYPE_BYTES, FETCH_AGAIN, Shard, Tensor, find_shards
 
 #: Elements widened at a time.
@@ -113,7 +113,7 @@ def _width(tensor: Tensor) -> int | None:
 
 def verify(result: str) -> None:
     """Loads what was written with the executor's own loader; `UserMistake` where it refuses them."""
-    from inflight.executors.reference.model import load_model
+    from inflight.executors.reference.numpy.model import load_model
 
     # One position: the rotary tables of a long context take memory and prove nothing.
     load_model(Path(result), 1)

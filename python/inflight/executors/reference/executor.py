@@ -23,16 +23,16 @@ from inflight.executors.base import (
     StatusCode,
 )
 
-from .adapters import Adapters, Loaded
-from .engine import Engine, Iteration
-from .extras import read_extras
-from .guides import Guides
-from .masks import Guide
+from .core.adapters import Adapters, Loaded
+from .core.engine import Engine, Iteration
+from .core.extras import read_extras
+from .core.guides import Guides
+from .core.masks import Guide
+from .core.refusal import Refused
+from .core.rows import Row, TokenRows, pack
+from .core.statistics import Memory, Statistics
 from .parallel.team import Leader, RanksLost
 from .preparation import Preparation, Prepared
-from .refusal import Refused
-from .rows import Row, TokenRows, pack
-from .statistics import Memory, Statistics
 
 _T = TypeVar("_T")
 

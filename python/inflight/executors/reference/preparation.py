@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from inflight.executors.base import Request
 
-from .adapters import Loaded
-from .masks import Guide
-from .refusal import Refused
+from .core.adapters import Loaded
+from .core.masks import Guide
+from .core.refusal import Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from inflight.executors.ranks import Job
-from inflight.executors.reference.config import ModelConfig
 from inflight.executors.reference.errors import OptionError
+from inflight.executors.reference.model.config import ModelConfig
+from inflight.executors.reference.model.split import require_splittable
 
 from . import meeting
 from .channel import Address, Door, FollowerChannel, LeaderChannel
-from .communicator import MpiCommunicator
 from .meeting import LOOPBACK, Meeting, MpiMeeting, StoreMeeting
-from .split import require_splittable
 
 #: The exit code of a worker whose executor failed.
 EXIT_FAILED = 3
@@ -75,16 +74,6 @@ def _join(job: Job, met: Meeting) -> Team:
     address = Address.from_json(met.exchange(None)[0])
     channel = FollowerChannel(host, address, job.rank)
     return Team(job, met, None, Follower(job, channel, isinstance(met, MpiMeeting)))
-
-
-def mpi_communicator(team: Team) -> MpiCommunicator:
-    """What joins NumPy's arrays. Errors: `OptionError` where the ranks did not meet through MPI."""
-    if not isinstance(team.meeting, MpiMeeting):
-        raise OptionError(
-            "NumPy talks to other ranks through MPI, and torchrun started these",
-            "start them with `mpirun`, or set the option `backend` to `pytorch`",
-        )
-    return MpiCommunicator(team.meeting.world)
 
 
 class Leader:

@@ -1,11 +1,15 @@
-"""The reference executor's second implementation: the same engine over PyTorch, on a GPU or a CPU.
+"""The fast runner: the same engine over PyTorch, on a GPU or a CPU.
 
-    device       which device, and whether it can be used    model    the forward pass
-    weights      a checkpoint's tensors, on the device       sampling logits to tokens
-    operations   every operation, in plain PyTorch           inputs   an iteration's rows, in one upload
-    kernels      the same in Triton the language             runner   launch, CUDA graphs, collect
-    attention_kernels  its attention                         adapters LoRA, several in one batch
-    slots        sampling by what the device keeps           sampling_kernels, search_kernels, told_kernels
+    build        from a checkpoint to a runner               device   which one, and whether it can be used
+    runner       launch and collect                          steps    the device's half, CUDA graphs
+    packing      an iteration's rows, in one upload          weights  a checkpoint's tensors, on the device
+    model        the forward pass                            operations  every operation, in plain PyTorch
+    kernels      the same in Triton the language             attention_kernels  its attention
+    sampling     logits to tokens, in plain PyTorch          slots    the same by what the device keeps
+    sampling_kernels, search_kernels, log_prob_kernels       the kernels of `slots`
+    adapters     LoRA, several in one batch                  communicator  sums and gathers over NCCL or gloo
 
-Imported only when a device is chosen: PyTorch is optional, and importing it takes seconds.
+Owns speed, and nothing else: what is right is `core.sampler`'s policy and `numpy`'s arithmetic, and
+`tests/reference/pytorch` holds this package to them. How fast it is, and how to measure that, is in
+docs/PERFORMANCE.md. Imported only when a device is chosen: PyTorch is optional, and takes seconds to import.
 """

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from inflight.executors.reference.arrays import Float32
-from inflight.executors.reference.lora import Adapter, Part, Slot
+from inflight.executors.reference.model.array_types import Float32
+from inflight.executors.reference.model.lora import Adapter, Part, Slot
 
 from .operations import Tensor, linear
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from inflight.executors.reference.config import ModelConfig
+from inflight.executors.reference.core.options import Options, Sizes, plan_sizes
+from inflight.executors.reference.core.runner import Built
+from inflight.executors.reference.core.scheduler import Limits
 from inflight.executors.reference.errors import OptionError
-from inflight.executors.reference.layers import Weights
-from inflight.executors.reference.options import Options, Sizes, plan_sizes
-from inflight.executors.reference.parallel import split
+from inflight.executors.reference.model import split
+from inflight.executors.reference.model.config import ModelConfig
+from inflight.executors.reference.model.layers import Weights
+from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 from inflight.executors.reference.parallel.team import Team
-from inflight.executors.reference.runner import Built
-from inflight.executors.reference.scheduler import Limits
-from inflight.executors.reference.weights import CheckpointWeights, find_weights
 
 from . import operations
 from .communicator import TorchCommunicator, connect, local_device

@@ -14,7 +14,7 @@ import torch.distributed as distributed
 
 from inflight.executors.ranks import Job
 from inflight.executors.reference.errors import OptionError
-from inflight.executors.reference.parallel.communicator import Alone, Communicator
+from inflight.executors.reference.model.communicator import Alone, Communicator
 from inflight.executors.reference.parallel.meeting import Meeting, StoreMeeting
 
 from .operations import Tensor

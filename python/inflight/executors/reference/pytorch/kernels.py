@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inflight.executors.reference.families.family import Activation
+from inflight.executors.reference.model.families.family import Activation
 
 from .attention_kernels import context_attention, generation_attention
 from .operations import Shape, Tensor, add_layer_norm, choose_experts

@@ -1,4 +1,4 @@
-"""A decoder's forward pass on PyTorch: `reference.model`'s order of operations, on device tensors.
+"""A decoder's forward pass on PyTorch: `numpy.model`'s order of operations, on device tensors.
 
 Owns that order and the cache's storage. Every operation is in `operations`, or in `kernels` where the
 device runs Triton. Knows nothing of requests, scheduling or sampling.
@@ -13,9 +13,9 @@ from types import ModuleType
 import torch
 import torch.nn.functional as functional
 
-from inflight.executors.reference.config import ModelConfig
-from inflight.executors.reference.layers import Layer, Loader, Weights, held
-from inflight.executors.reference.model import inverse_frequencies
+from inflight.executors.reference.model.config import ModelConfig
+from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
+from inflight.executors.reference.model.rope import inverse_frequencies
 
 from . import operations
 from .adapters import AdaptedRows, adapt, adapt_expert

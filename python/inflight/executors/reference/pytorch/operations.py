@@ -1,6 +1,6 @@
 """The array seam on PyTorch, in plain operations: every device runs them, and every kernel is held to them.
 
-The same operations as `arrays`, fused as the device wants them. Rows are those of one iteration ``[T]``;
+The operations of `numpy.arrays`, fused as the device wants them. Rows are those of one iteration ``[T]``;
 floats have the model's type, and sums are taken in float32. Knows nothing of requests or block accounting.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from inflight.executors.reference.families.family import Activation
+from inflight.executors.reference.model.families.family import Activation
 
 #: Rows of a prompt that one tile of `Context` holds at most.
 CONTEXT_TILE = 64

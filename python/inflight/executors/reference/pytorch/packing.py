@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from inflight.executors.reference.prompt_tuning import Embedded, join, take_virtual
-from inflight.executors.reference.runner import KNOWN, Work
+from inflight.executors.reference.core.prompt_tuning import Embedded, join, take_virtual
+from inflight.executors.reference.core.runner import KNOWN, Work
 
 from .operations import CONTEXT_TILE
 

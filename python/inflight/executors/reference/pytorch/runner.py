@@ -14,13 +14,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from inflight.executors.reference.cache import BlockTable
-from inflight.executors.reference.lora import Adapter
+from inflight.executors.reference.core.blocks import BlockTable
+from inflight.executors.reference.core.runner import Outcome, Pending, ToldToken, Work
+from inflight.executors.reference.core.sampler import SamplerState
+from inflight.executors.reference.core.scheduler import Limits
+from inflight.executors.reference.core.sequence import SequenceState
+from inflight.executors.reference.model.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
-from inflight.executors.reference.runner import Outcome, Pending, ToldToken, Work
-from inflight.executors.reference.sampler import SamplerState
-from inflight.executors.reference.scheduler import Limits
-from inflight.executors.reference.sequence import SequenceState
 
 from . import operations, sampling
 from .model import TorchModel
@@ -60,7 +60,7 @@ class _Launched:
 
 
 class TorchRunner:
-    """Implements `runner.Runner`. Makes the model's cache; with a ``leader``, others hold parts of both."""
+    """Implements `core.runner.Runner` and makes the cache. With a ``leader``, others hold parts of both."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The next token of each row, by the policy of `reference.sampler`, in PyTorch's own operations.
+"""The next token of each row, by the policy of `core.sampler`, in PyTorch's own operations.
 
 Owns how that policy is computed where there is no Triton, and for rows that wait for the host: the same order
 of operations, the same random numbers, so that a seed says the same alone and in any batch. A row's way
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from inflight.executors.reference.masks import stacked
-from inflight.executors.reference.runner import Told
-from inflight.executors.reference.sampler import BANNED, SamplerState
-from inflight.executors.reference.sequence import SequenceState
+from inflight.executors.reference.core.masks import stacked
+from inflight.executors.reference.core.runner import Told
+from inflight.executors.reference.core.sampler import BANNED, SamplerState
+from inflight.executors.reference.core.sequence import SequenceState
 
 from .operations import Tensor
 from .steps import DeviceSteps

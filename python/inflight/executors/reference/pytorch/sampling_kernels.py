@@ -1,4 +1,4 @@
-"""The policy of `reference.sampler` in Triton the language: no row is sorted, and nothing comes from the
+"""The policy of `core.sampler` in Triton the language: no row is sorted, and nothing comes from the
 host.
 
 Owns the three kernels of an iteration's choice: logits changed by bias, temperature and penalties (`_edit`),

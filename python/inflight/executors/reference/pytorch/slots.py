@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from inflight.executors.reference.admission import Parameters
-from inflight.executors.reference.sampler import SamplerState
-from inflight.executors.reference.sequence import SequenceState
+from inflight.executors.reference.core.admission import Parameters
+from inflight.executors.reference.core.sampler import SamplerState
+from inflight.executors.reference.core.sequence import SequenceState
 
-from . import sampling, told_kernels
+from . import log_prob_kernels as told_kernels
+from . import sampling
 from . import sampling_kernels as kernels
 from .operations import Tensor
 from .steps import DeviceSteps

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from inflight.executors.reference.lora import Adapter
+from inflight.executors.reference.core.prompt_tuning import Embedded
+from inflight.executors.reference.core.scheduler import Limits
+from inflight.executors.reference.model.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
-from inflight.executors.reference.prompt_tuning import Embedded
-from inflight.executors.reference.scheduler import Limits
 
 from . import operations
 from .adapters import AdaptedRows, DeviceAdapters

@@ -11,10 +11,10 @@ import time
 
 import torch
 
-from inflight.executors.reference.config import ModelConfig
-from inflight.executors.reference.parallel.split import Parts
-from inflight.executors.reference.tensors import required_tensors
-from inflight.executors.reference.weights import CheckpointWeights
+from inflight.executors.reference.model.config import ModelConfig
+from inflight.executors.reference.model.split import Parts
+from inflight.executors.reference.model.tensors import required_tensors
+from inflight.executors.reference.model.weights import CheckpointWeights
 
 from .operations import Tensor
 

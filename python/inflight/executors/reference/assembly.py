@@ -1,0 +1,258 @@
+"""Puts the executor together: a model's config, a runner for it, the engine, and the threads around it.
+
+Owns the order, since NumPy takes its number of threads when it is first imported, and which runner serves;
+knows nothing of what the parts do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import CheckpointError, OptionError
+
+if TYPE_CHECKING:
+    from inflight.executors.base import Executor
+
+    from .core.adapters import Adapters
+    from .core.engine import Engine, Proposer
+    from .core.guides import Guides
+    from .core.options import Options
+    from .core.runner import Built
+    from .core.statistics import Memory
+    from .model.config import ModelConfig
+    from .parallel.team import Team
+
+#: What works, by the names of ``crates/kserve/src/capability.rs``.
+CAPABILITIES = (
+    "log_probs",
+    "top_log_probs",
+    "prompt_log_probs",
+    "min_p",
+    "penalties",
+    "min_tokens",
+    "bad_words",
+    "embedding_bias",
+    "num_return_sequences",
+    "priority",
+    "cache_salt",
+    "kv_cache_retention",
+    "no_repeat_ngram_size",
+    "beam_search",
+    "context_logits",
+    "draft_tokens",
+    "generation_logits",
+    "top_p_decay",
+    "perf_metrics",
+    "prompt_tuning",
+    "embeddings",
+)
+
+
+def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
+    """Loads a Hugging Face checkpoint directory and starts its executor.
+
+    ``device`` is ``auto``, ``cpu`` or ``cuda``; ``options`` are the fields of `core.options.Options`. On a
+    rank above 0 of several it stays inside until rank 0 ends, then raises `SystemExit`. Raises
+    `CheckpointError`, `UnsupportedModelError` or `OptionError`.
+    """
+    from inflight.executors import ranks
+
+    from .core.options import CUDA_DEFAULTS, limit_windows, parse_options
+    from .model.config import load_config
+    from .numpy.threads import import_numpy_for
+    from .parallel.team import assemble
+    from .pytorch.device import find_device
+
+    model_dir = Path(model_dir)
+    if not model_dir.is_dir():
+        raise CheckpointError(
+            f"model directory `{model_dir}` does not exist",
+            "pass the path of a Hugging Face checkpoint directory",
+        )
+    config = load_config(model_dir)
+    job = ranks.find()
+    # NumPy takes its number of threads when it is first imported: below, not with this package.
+    import_numpy_for(config.hidden_size)
+    device = find_device(device)
+    values = parse_options(options, CUDA_DEFAULTS if device == "cuda" else None)
+    config = limit_windows(config, values)
+
+    from inflight.executors.base import ModelInfo
+
+    from .core.adapters import Adapters
+    from .executor import ReferenceExecutor
+
+    team = assemble(job, values.tensor_parallel_size, config)
+    proposer, draft = None, None
+    if values.speculative_model is not None:
+        if team is not None:
+            raise OptionError(
+                "option `speculative_model` does not work on several ranks", "leave it out, or run one rank"
+            )
+        proposer, draft = _load_draft_model(Path(values.speculative_model), config, values, device)
+    adapters = None
+    if team is None:
+        adapters = Adapters(
+            config,
+            values.lora_cache_max_adapter_size,
+            values.lora_cache_host_memory_bytes,
+            None if values.lora_adapter_dir is None else Path(values.lora_adapter_dir),
+            values.lora_max_adapters,
+        )
+    elif values.lora_adapter_dir is not None:
+        raise OptionError(
+            "option `lora_adapter_dir` does not work on several ranks", "leave it out, or run one rank"
+        )
+    engine, built = _load_engine(model_dir, config, values, device, proposer, team, adapters)
+    sizes = built.sizes
+    guides = _load_guides(model_dir, config.vocab_size)
+    info = ModelInfo(
+        executor="reference",
+        vocab_size=config.vocab_size,
+        max_seq_len=sizes.max_seq_len,
+        max_input_len=min(
+            sizes.max_seq_len - 1,
+            sizes.max_seq_len if values.enable_chunked_context else sizes.max_num_tokens,
+        ),
+        max_batch_size=values.max_batch_size,
+        max_num_tokens=sizes.max_num_tokens,
+        max_beam_width=values.max_beam_width,
+        tokens_per_block=values.tokens_per_block,
+        capabilities=CAPABILITIES
+        + (() if guides is None else ("guided_decoding", "structural_formats"))
+        + (() if adapters is None else ("lora", "adapter_loading")),
+        adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
+    )
+    memory = _memory([built, *([draft] if draft else [])], device)
+    leader = None if team is None else team.leader
+    return ReferenceExecutor(engine, info, memory, guides, leader, adapters)
+
+
+def _load_engine(
+    model_dir: Path,
+    config: ModelConfig,
+    values: Options,
+    device: str,
+    proposer: Proposer | None = None,
+    team: Team | None = None,
+    adapters: Adapters | None = None,
+) -> tuple[Engine, Built]:
+    """A model with its runner, its cache and what schedules it."""
+    from .pytorch.device import is_faster_on_cpu
+
+    backend = values.backend
+    if backend == "auto":
+        # Several ranks on CPUs speak through MPI, which is NumPy's.
+        faster = team is None and is_faster_on_cpu(config.hidden_size)
+        backend = "pytorch" if device == "cuda" or faster else "numpy"
+    if backend == "pytorch":
+        from .pytorch.build import build
+    else:
+        from .numpy.build import build
+
+    from .core.admission import Bounds
+    from .core.blocks import BlockPool
+    from .core.drafts import LookupConfig
+    from .core.engine import Engine
+    from .core.reuse import ReuseIndex
+    from .core.scheduler import CapacitySchedulerPolicy, Limits
+
+    built = build(model_dir, config, values, device, team)
+    sizes, block = built.sizes, values.tokens_per_block
+    index = None
+    if values.enable_kv_cache_reuse:
+        index = ReuseIndex(block, values.enable_partial_reuse, values.event_buffer_max_size)
+    lookup = None
+    if values.max_draft_len and proposer is None:
+        lookup = LookupConfig(values.max_draft_len, values.max_matching_ngram_size)
+    policy = CapacitySchedulerPolicy(values.batch_scheduler_policy)
+    engine = Engine(
+        built.runner,
+        BlockPool(
+            sizes.num_blocks,
+            block,
+            index,
+            window=sizes.window,
+            num_host_blocks=sizes.num_host_blocks,
+            offload_min_priority=values.secondary_offload_min_priority,
+        ),
+        Limits(values.max_batch_size, sizes.max_num_tokens, policy, values.enable_chunked_context),
+        Bounds(
+            config.vocab_size,
+            sizes.max_seq_len,
+            sizes.num_blocks,
+            block,
+            values.max_queue_size,
+            None if values.enable_chunked_context else sizes.max_num_tokens,
+            policy is CapacitySchedulerPolicy.MAX_UTILIZATION,
+            values.max_beam_width,
+            sizes.window,
+            config.hidden_size,
+            index is not None,
+        ),
+        lookup,
+        proposer,
+        adapters,
+    )
+    return engine, built
+
+
+def _load_draft_model(
+    model_dir: Path, target: ModelConfig, values: Options, device: str
+) -> tuple[Proposer, Built]:
+    """The model that guesses tokens for ``target``."""
+    from .core.draft_model import DraftModel
+    from .core.options import draft_options
+    from .model.config import load_config
+
+    if not model_dir.is_dir():
+        raise CheckpointError(
+            f"option `speculative_model`: `{model_dir}` does not exist",
+            "pass the path of a Hugging Face checkpoint directory",
+        )
+    config = load_config(model_dir)
+    if config.vocab_size != target.vocab_size:
+        raise OptionError(
+            f"option `speculative_model`: `{model_dir}` has a vocabulary of `{config.vocab_size}`,"
+            f" the model has one of `{target.vocab_size}`",
+            "pass a model with the same tokenizer",
+        )
+    engine, built = _load_engine(model_dir, config, draft_options(values, device), device)
+    return DraftModel(engine, built.sizes.max_seq_len, values.max_draft_len), built
+
+
+def _memory(models: Sequence[Built], device: str) -> Memory:
+    """Where the weights and the caches are; on a CPU host blocks are part of them."""
+    from .core.statistics import Memory
+
+    total = sum(built.memory_bytes for built in models)
+    host = sum(
+        built.sizes.num_host_blocks * (built.sizes.cache_bytes // built.sizes.num_blocks) for built in models
+    )
+    return Memory(gpu=total, pinned=host) if device == "cuda" else Memory(cpu=total + host)
+
+
+def _load_guides(model_dir: Path, vocab_size: int) -> Guides | None:
+    """What guides decoding; None where llguidance is not installed or the tokenizer is not there."""
+    import importlib.util
+
+    from inflight.model.files import read_json
+    from inflight.model.tokenizer import tokenizer_json
+
+    tokenizer = tokenizer_json(model_dir)
+    if importlib.util.find_spec("llguidance") is None or tokenizer is None:
+        return None
+    from .core.guides import Guides
+
+    ends: list[int] = []
+    for name in ("config.json", "generation_config.json"):
+        if (model_dir / name).is_file():
+            value = read_json(model_dir / name).get("eos_token_id")
+            named = value if isinstance(value, list) else [value]
+            # One outside the vocabulary never comes, and llguidance does not take it.
+            ends += [one for one in named if isinstance(one, int) and 0 <= one < vocab_size]
+    if not ends:
+        return None
+    return Guides(tokenizer.decode("utf-8"), vocab_size, sorted(set(ends)))

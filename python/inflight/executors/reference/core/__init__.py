@@ -1,0 +1,22 @@
+"""In-flight batching without a model or a device: who runs, where their cache lies, and what a token means.
+
+    engine     one iteration                    runner     the seam: what the engine asks to compute
+    admission  one request's check              extras     what a request's tensors ask
+    refusal    why a request is not served      options    sizes and their defaults
+    queue      who waits, in order              scheduler  which sequences run next
+    planner    who runs next, and where         sequence   a request in flight
+    lanes      sequences in columns             blocks     which cache block belongs to whom
+    reuse      what cached blocks hold          eviction   which block goes first
+    window     what of a cache is still read    adapters   those that are loaded, and their cache
+    sampler    the sampling policy              probabilities  softmax, and the best of a row
+    guides     answers that fit a grammar       masks      what such an answer allows next
+    structural_tags, schemas  parts of a guide  prompt_tuning  embeddings that a request brings
+    drafts     guesses of what comes next       draft_model    those of a smaller model
+    beams      a search with several beams      stop       whether a sequence ends
+    pooling    hidden states to an embedding    log_probs  what is reported of a token
+    rows       columns of a response            metrics    what a sequence took
+    statistics what an iteration did
+
+NumPy appears here as columns of numbers and where the host chooses by logits that it asked for (beams, draft
+tokens). `sampler` states the policy that every runner follows. Knows nothing of runners' insides.
+"""

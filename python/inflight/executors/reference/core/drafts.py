@@ -1,0 +1,115 @@
+"""Draft tokens: guesses of what comes next, checked by the model several at a time.
+
+Owns where guesses come from (the request, what the sequence said before, or a draft model) and which are
+accepted. A guess is accepted when the model chooses the same token; with draft logits, by the ratio of the
+two probabilities, as TensorRT-LLM does. Knows nothing of blocks or iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from inflight.executors.reference.model.array_types import Float32
+
+from .extras import ExternalDrafts
+from .probabilities import softmax
+from .sampler import ACCEPTANCE, SamplerState, pick, sample
+
+
+@dataclass(frozen=True, slots=True)
+class LookupConfig:
+    """TensorRT-LLM's ``NGramDecodingConfig``: guesses that continue an earlier occurrence of the tail."""
+
+    max_draft_len: int
+    max_matching_ngram_size: int
+
+
+@dataclass(slots=True)
+class Drafts:
+    """One sequence's guesses, and how good they were."""
+
+    lookup: LookupConfig | None = None
+    external: ExternalDrafts | None = None
+    #: How many of the external ones are through.
+    _used: int = 0
+    _pending: list[int] = field(default_factory=list)
+    #: Where each run of tokens was last followed by something: by run, the place after it.
+    _after: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _indexed: int = 0
+    proposed: int = 0
+    accepted: int = 0
+
+    def __post_init__(self) -> None:
+        if self.external is not None:
+            self._pending = list(self.external.tokens)
+
+    def pending(self, most: int) -> Sequence[int]:
+        """The guesses that may be checked next, at most ``most``."""
+        return self._pending[: max(most, 0)]
+
+    def check(self, logits: Float32, state: SamplerState) -> tuple[int, bool]:
+        """The next token by one row of logits, and whether it is the next guess."""
+        if not self._pending:
+            return sample(logits[None], [state])[0], False
+        guess = self._pending.pop(0)
+        self.proposed += 1
+        external = self.external
+        if external is not None and external.logits is not None:
+            token, accepted = _accept(logits, external.logits[self._used], guess, external, state)
+        else:
+            token = sample(logits[None], [state])[0]
+            accepted = token == guess
+        self._used += 1
+        self.accepted += accepted
+        if not accepted:
+            self._pending.clear()
+            self.external = None
+        return token, accepted
+
+    @property
+    def is_out(self) -> bool:
+        """Whether no guess is left."""
+        return not self._pending
+
+    def take(self, guesses: Sequence[int]) -> None:
+        """Guesses of somebody else's."""
+        self.external = None
+        self._pending = list(guesses)
+
+    def propose(self, tokens: Sequence[int]) -> None:
+        """Looks for guesses after ``tokens``, where none are left."""
+        if self._pending or self.lookup is None:
+            return
+        self.external = None
+        sizes = range(self.lookup.max_matching_ngram_size, 0, -1)
+        for place in range(max(self._indexed, 1), len(tokens)):
+            for size in sizes:
+                if size <= place:
+                    self._after[tuple(tokens[place - size : place])] = place
+        self._indexed = len(tokens)
+        for size in sizes:
+            after = self._after.get(tuple(tokens[-size:])) if size <= len(tokens) else None
+            if after is not None:
+                self._pending = list(tokens[after : after + self.lookup.max_draft_len])
+                return
+
+
+def _accept(
+    logits: Float32, draft_logits: Float32, guess: int, drafts: ExternalDrafts, state: SamplerState
+) -> tuple[int, bool]:
+    target = softmax(state.processed(logits))
+    draft = softmax(draft_logits.astype(np.float32))
+    threshold = drafts.acceptance_threshold
+    if threshold is None:
+        threshold = state.uniform(purpose=ACCEPTANCE)
+    if target[guess] >= threshold * draft[guess]:
+        return guess, True
+    # What the draft gave too little of: drawn from it, accepted and drawn tokens together follow the model.
+    rest = np.maximum(target - draft, 0.0)
+    weights = rest if rest.any() else target
+    if state.parameters.greedy:
+        return int(weights.argmax()), False
+    return int(pick(weights[None], np.array([state.uniform()]))[0]), False

@@ -1,0 +1,25 @@
+"""Log probabilities of chosen tokens and of the best alternatives.
+
+Pure. They are those of the model's own distribution: taken from the raw logits, before bias,
+temperature, penalties and bans, so that no sampling option changes what is told of a token.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from inflight.executors.reference.model.array_types import Float32, Int
+
+from .probabilities import best_ids, log_softmax
+
+Int32 = npt.NDArray[np.int32]
+
+
+def chosen_and_best(logits: Float32, tokens: Int, width: int) -> tuple[Float32, Int32, Float32]:
+    """For rows ``[rows, vocabulary]``: the tokens' values ``[rows]``, and ids and values of the best
+    ``[rows, width]``, best first."""
+    values = log_softmax(logits)
+    ids = best_ids(values, width)
+    best: Float32 = np.take_along_axis(values, ids, axis=1)
+    return values[np.arange(len(tokens)), tokens], ids.astype(np.int32), best

@@ -1,0 +1,368 @@
+"""Plans an iteration: which sequences run, and which cache blocks and slots their tokens use.
+
+Owns the queue, the sequences in flight, their blocks and slots, and turns a `scheduler.Schedule` into a
+`runner.Work`. Knows nothing of what a token means: that is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import lanes, reuse, scheduler
+from .blocks import GONE, BlockPool, BlockTable, blocks_for
+from .lanes import NO_LANE_ROWS, LaneRows, Lanes
+from .queue import WaitingQueue
+from .reuse import NO_MATCH
+from .runner import KNOWN, Chunk, Probe, Work
+from .sequence import SequenceState
+
+
+@dataclass(slots=True)
+class Plan:
+    """A schedule, the sequences that run beside it, and the waiting ones that it looked at, by key."""
+
+    schedule: scheduler.Schedule
+    steady: scheduler.Steady = field(default_factory=scheduler.Steady)
+    #: The first generation rows, once it is carried out.
+    rows: LaneRows = NO_LANE_ROWS
+    candidates: dict[int, SequenceState] = field(default_factory=dict)
+
+
+class Planner:
+    """Sequences that wait and sequences in flight, over one pool of blocks."""
+
+    def __init__(self, pool: BlockPool, limits: scheduler.Limits) -> None:
+        self.pool = pool
+        self.limits = limits
+        self.waiting = WaitingQueue()
+        #: In order of admission; a dictionary, so that a cancel finds its sequences at once.
+        self.active: dict[int, SequenceState] = {}
+        #: Of these, those that take one token an iteration, and all others.
+        self.lanes = Lanes(limits.max_batch_size, pool)
+        self._others: dict[int, SequenceState] = {}
+        self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
+
+    def push(self, sequence: SequenceState) -> None:
+        """Queues a new sequence."""
+        self._hash(sequence)
+        self.waiting.push(sequence)
+
+    def remove(self, sequence: SequenceState) -> None:
+        """Takes out a sequence that has ended."""
+        self.waiting.remove(sequence)
+        self._take_out(sequence)
+        self._give_back(sequence)
+
+    def plan(self) -> Plan:
+        """What the scheduler makes of the sequences; nothing changes yet."""
+        if self.pool.window is not None:
+            active = [self._windowed_demand(one) for one in self.active.values()]
+        else:
+            self._fill_lanes()
+            active = [self._demand(one) for one in self._others.values()]
+        steady = self.lanes.demand()
+        may_pause = self.limits.policy is scheduler.CapacitySchedulerPolicy.MAX_UTILIZATION
+        needed = steady.blocks_next + sum(one.blocks_next for one in active)
+        if may_pause and needed > self.pool.available:
+            # Somebody will have to go: only then it matters who came last, and what each shares.
+            self.lanes.clear()
+            self._others = dict(self.active)
+            steady = scheduler.Steady()
+            if self.pool.window is None:
+                active = [self._demand(one) for one in self.active.values()]
+            for demand in active:
+                demand.blocks_held = sum(
+                    self.pool.owned(table) for table in self.active[demand.key].all_tables
+                )
+        looked_at: dict[int, SequenceState] = {}
+        candidates = self._candidates(looked_at)
+        available = self.pool.available
+        schedule = scheduler.schedule(candidates, active, available, self.limits, steady)
+        return Plan(schedule, steady, candidates=looked_at)
+
+    def carry_out(self, plan: Plan, *, late: bool = False) -> Work | None:
+        """Pauses, admits and takes blocks as planned; None when nobody runs. ``late`` is `Work.late`."""
+        schedule = plan.schedule
+        for key in schedule.paused:
+            self._pause(self.active[key])
+        self._admit([plan.candidates[key] for key in schedule.admitted])
+        if not schedule.generation and not schedule.context and not plan.steady.running:
+            return None
+        granted = dict(schedule.drafts)
+        generating: list[SequenceState] = []
+        probes: list[Probe] = []
+        for key in schedule.generation:
+            one = self.active[key]
+            if one.beams is not None:
+                probes += self._probe_beams(one)
+            elif one.drafts is not None:
+                probes.append(self._probe_drafts(one, granted.get(key, 0)))
+            else:
+                generating.append(one)
+        rows = self.lanes.advance() if plan.steady.running else NO_LANE_ROWS
+        first = len(rows.sequences)
+        inputs = rows.inputs
+        if generating:
+            inputs = np.concatenate([inputs, np.array([self._inputs(one) for one in generating]).T], axis=1)
+        chunks = [self._chunk(self.active[key], tokens) for key, tokens in schedule.context]
+        work = Work(
+            [*rows.sequences, *generating],
+            inputs.astype(np.int32, copy=False),
+            [*rows.special, *range(first, first + len(generating))],
+            chunks,
+            self.pool.take_copies(),
+            probes,
+            late,
+        )
+        plan.rows = rows
+        for row, sequence in enumerate(work.choosing()[first:], first):
+            sequence.row = row
+            sequence.launched += 1
+        return work
+
+    def _inputs(self, one: SequenceState) -> tuple[int, int, int, int, int]:
+        """Of a generation row, as a column of `Work.inputs`, with the block that it needs."""
+        position, generated = one.position, one.sampler.generated
+        if one.table is None:
+            raise RuntimeError("a sequence without blocks was scheduled")
+        self.pool.grow(one.table, position + 1)
+        source = KNOWN if one.launched == len(generated) else one.row
+        block = one.table.blocks[position // self.pool.tokens_per_block]
+        return generated[-1] if source == KNOWN else 0, source, position, one.slot, block
+
+    def _fill_lanes(self) -> None:
+        """Moves to the lanes whoever takes one token an iteration from now on."""
+        joining = [one for one in self._others.values() if lanes.fits(one)]
+        if joining:
+            self.lanes.join(joining)
+            for one in joining:
+                del self._others[one.key]
+
+    # What the scheduler sees.
+
+    def _demand(self, one: SequenceState) -> scheduler.Active:
+        """Of a sequence that is not in the lanes."""
+        size = self.pool.tokens_per_block
+        demand = scheduler.Active(one.key, one.context_left, ending=one.ending)
+        if one.beams is not None and not one.context_left:
+            held = len({block for table in one.all_tables for block in table.blocks})
+            demand.tokens_next = demand.blocks_next = one.beams.config.width
+        else:
+            held = len(one.blocks)
+            tokens = one.position + 1
+            if one.drafts is not None and not one.context_left:
+                demand.draft_tokens = len(one.drafts.pending(one.tokens_left - 1))
+                tokens += demand.draft_tokens
+            demand.blocks_next = 0 if one.ending else max(0, blocks_for(tokens, size) - held)
+        demand.blocks_left = one.owner.admitted.blocks - held
+        return demand
+
+    def _windowed_demand(self, one: SequenceState) -> scheduler.Active:
+        """Of a sequence whose blocks leave the window as it goes: it holds so many at once and no more."""
+        position = one.context_done if one.context_left else one.position
+        if one.beams is not None and not one.context_left:
+            position = len(one.prompt) + len(one.beams.beams[0].tokens) - 1
+        for table in one.all_tables:
+            self.pool.trim(table, position)
+        demand = self._demand(one)
+        held = sum(block != GONE for block in one.blocks)
+        if one.context_left:
+            demand.blocks_next = min(demand.blocks_next, one.owner.admitted.blocks - held)
+        owned = sum(self.pool.owned(table) for table in one.all_tables)
+        demand.blocks_left = one.owner.admitted.blocks - owned
+        return demand
+
+    def _candidates(self, looked_at: dict[int, SequenceState]) -> Iterator[scheduler.Waiting]:
+        """The queue in order, with what each finds in the cache; made as far as it is asked for."""
+        size = self.pool.tokens_per_block
+        computing: set[bytes] | None = None
+        for one in self.waiting:
+            if computing is None:
+                computing = {
+                    content
+                    for other in self._others.values()
+                    if other.context_left
+                    for content in other.hashes[other.context_done // size :]
+                }
+            one.match = NO_MATCH
+            deferred = False
+            if self.pool.reuses and not one.tells_of_the_prompt:
+                one.match = self.pool.match(
+                    one.owner.cache_tokens(one.context), one.hashes, one.owner.cache_root
+                )
+                found = len(one.match.blocks)
+                deferred = found < (len(one.context) - 1) // size and one.hashes[found] in computing
+            blocks = min(blocks_for(len(one.context), size), one.owner.admitted.blocks)
+            if self.pool.cost(one.match, one.owner.admitted.blocks) > self.pool.num_blocks:
+                one.match = one.match.whole()
+            looked_at[one.key] = one
+            yield scheduler.Waiting(
+                one.key,
+                len(one.context) - one.match.tokens(size),
+                self.pool.cost(one.match, one.owner.admitted.blocks),
+                self.pool.cost(one.match, blocks),
+                deferred,
+            )
+            # Whoever asks for the next has admitted this one, unless it was to wait.
+            if not deferred:
+                computing.update(one.hashes)
+
+    # Coming and going.
+
+    def _admit(self, admitted: Sequence[SequenceState]) -> None:
+        """Gives sequences their blocks and slots. Where blocks leave a window, those of a long context are
+        taken chunk by chunk."""
+        # All that was found is held before the first takes new blocks, which evicts what nobody holds.
+        tables = [self.pool.hold(sequence.match) for sequence in admitted]
+        now = None if self.pool.window is None else 0
+        for sequence, table in zip(admitted, tables, strict=True):
+            self.pool.fill(table, sequence.match, len(sequence.context), now)
+            self.waiting.remove(sequence)
+            sequence.table = table
+            sequence.slot = self._free_slots.pop()
+            sequence.context_done = sequence.match.tokens(self.pool.tokens_per_block)
+            if not sequence.paused:
+                sequence.cached_tokens = sequence.context_done
+            sequence.paused = False
+            self.active[sequence.key] = self._others[sequence.key] = sequence
+
+    def _take_out(self, sequence: SequenceState) -> None:
+        """Of the sequences in flight, if it is there."""
+        if self.active.pop(sequence.key, None) is not None:
+            self.lanes.leave(sequence)
+            self._others.pop(sequence.key, None)
+
+    def _pause(self, sequence: SequenceState) -> None:
+        """Takes a sequence's blocks; it waits to compute prompt and output again, or what was evicted of
+        them meanwhile."""
+        self._take_out(sequence)
+        self._give_back(sequence)
+        sequence.paused = True
+        sequence.context = sequence.known
+        sequence.context_done = 0
+        sequence.restart_beams()
+        self._hash(sequence)
+        self.waiting.push(sequence)
+
+    def _give_back(self, sequence: SequenceState) -> None:
+        """Frees a sequence's slot and blocks; what they hold can be found as long as nobody needs them."""
+        if not sequence.all_tables:
+            return
+        for table in sequence.tables:
+            self._release(sequence, table)
+        sequence.tables = []
+        if sequence.table is not None:
+            if self.pool.reuses:
+                # The last token was chosen and not fed back: it has no keys and values.
+                computed = sequence.context_done if sequence.context_left else len(sequence.known) - 1
+                known = sequence.known[: max(computed, sequence.context_done)]
+                tokens = sequence.owner.cache_tokens(known)
+                size = self.pool.tokens_per_block
+                parent = sequence.hashes[-1] if sequence.hashes else sequence.owner.cache_root
+                rest = tokens[len(sequence.hashes) * size :]
+                self._store(sequence, tokens, sequence.hashes + reuse.chain(parent, rest, size), ended=True)
+            self._release(sequence, sequence.table)
+            sequence.table = None
+        self._free_slots.append(sequence.slot)
+
+    def _release(self, sequence: SequenceState, table: BlockTable) -> None:
+        if sequence.metrics is not None:
+            sequence.metrics.note_blocks(table)
+        self.pool.release(table)
+
+    def _hash(self, sequence: SequenceState) -> None:
+        if self.pool.reuses:
+            size = self.pool.tokens_per_block
+            tokens = sequence.owner.cache_tokens(sequence.context)
+            sequence.hashes = reuse.chain(sequence.owner.cache_root, tokens, size)
+
+    def _store(
+        self, sequence: SequenceState, tokens: Sequence[int], hashes: Sequence[bytes], *, ended: bool
+    ) -> None:
+        if sequence.table is None:
+            return
+        plan, prompt_tokens = sequence.owner.admitted.extras.retention, len(sequence.prompt)
+        self.pool.store(
+            sequence.table,
+            tokens,
+            hashes,
+            sequence.owner.cache_root,
+            lambda position: plan.at(position, prompt_tokens),
+            ended=ended,
+        )
+
+    # What runs.
+
+    def _chunk(self, sequence: SequenceState, tokens: int) -> Chunk:
+        """The next ``tokens`` of a context, which counts as processed from here on."""
+        first = sequence.context_done
+        sequence.context_done += tokens
+        if sequence.table is not None:
+            self.pool.grow(sequence.table, sequence.context_done)
+        if self.pool.reuses:
+            # Whoever runs later, runs after this chunk: it may find its blocks from now on.
+            done = sequence.owner.cache_tokens(sequence.context[: sequence.context_done])
+            self._store(sequence, done, sequence.hashes, ended=False)
+        owner = sequence.owner
+        telling = sequence.tells_of_the_prompt
+        record = owner.prompt_record if telling else None
+        generates = sequence.context_left == 0 and owner.admitted.max_tokens > 0
+        logit_rows = tokens if telling and owner.context_logits is not None else 0
+        if generates and sequence.chooses_on_the_host:
+            logit_rows = max(logit_rows, 1)
+        return Chunk(
+            sequence,
+            first,
+            sequence.context_done,
+            chooses=generates and not sequence.chooses_on_the_host,
+            prompt_width=None if record is None else record.top_ids.shape[1],
+            logit_rows=logit_rows,
+            pooled=_pooled(sequence, first) if telling else range(0),
+        )
+
+    def _probe_drafts(self, sequence: SequenceState, drafts: int) -> Probe:
+        """The last token and the guesses after it."""
+        if sequence.table is None or sequence.drafts is None:
+            raise RuntimeError("a sequence without blocks was scheduled")
+        tokens = [sequence.known[-1], *sequence.drafts.pending(drafts)]
+        self.pool.grow(sequence.table, sequence.position + len(tokens))
+        return Probe(sequence, tokens, sequence.position, list(sequence.table.blocks))
+
+    def _probe_beams(self, sequence: SequenceState) -> list[Probe]:
+        """The last token of each beam, in blocks that follow the beams' branching."""
+        beams = sequence.beams
+        if beams is None:
+            return []
+        length = len(beams.beams[0].tokens)
+        position = len(sequence.prompt) + length - 1
+        before = sequence.all_tables
+        sequence.table = None
+        parents = beams.parents
+        # Beams that nobody continues go first, so that branching takes no more blocks than it must.
+        for place, table in enumerate(before):
+            if place not in parents:
+                self._release(sequence, table)
+        tables: list[BlockTable] = []
+        for place, parent in enumerate(parents):
+            if parent in parents[:place]:
+                tables.append(self.pool.fork(before[parent], position))
+            else:
+                tables.append(before[parent])
+        for table in tables:
+            self.pool.grow(table, position + 1)
+        sequence.tables = tables
+        return [
+            Probe(sequence, [beam.tokens[-1]], position, list(table.blocks))
+            for beam, table in zip(beams.beams, tables, strict=True)
+        ]
+
+
+def _pooled(sequence: SequenceState, first: int) -> range:
+    """The positions of a chunk from ``first`` on that an embedding is made of."""
+    pooling = sequence.owner.admitted.extras.pooling
+    if pooling is None:
+        return range(0)
+    return pooling.rows(first, sequence.context_done, len(sequence.prompt))

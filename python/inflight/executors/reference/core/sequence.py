@@ -1,0 +1,203 @@
+"""A request in flight and its sequences: how far each is, and what has not been sent to its client yet.
+
+Owns that state and how it becomes a row. Knows nothing of batches, models or scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from inflight.executors.base import FinishReason, Request
+from inflight.executors.reference.model.array_types import Float32
+from inflight.executors.reference.model.lora import Adapter
+
+from .admission import Admitted
+from .beams import BeamSearch
+from .blocks import BlockTable
+from .drafts import Drafts
+from .metrics import SequenceMetrics
+from .pooling import Pool
+from .reuse import NO_MATCH, Match, with_extra_ids
+from .rows import PromptRecord, Row, TokenRecord
+from .sampler import SamplerState
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """What the sequences of one request share."""
+
+    request: Request
+    admitted: Admitted
+    unfinished: list[SequenceState] = field(default_factory=list)
+    #: Filled chunk by chunk as sequence 0 goes through the prompt; given out with the first row.
+    prompt_record: PromptRecord | None = None
+    prompt_recorded: bool = False
+    #: The parent of its first block: see `reuse.root`.
+    cache_root: bytes = b""
+    #: The LoRA adapter that its rows are computed with.
+    adapter: Adapter | None = None
+    #: ``[prompt, vocabulary]``, filled like the record and given out with it.
+    context_logits: Float32 | None = None
+    #: Filled like the record, where an embedding is asked for.
+    pool: Pool | None = None
+    #: By the clock of `engine.Iteration`.
+    arrived_s: float = 0.0
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether its prompt may have virtual tokens."""
+        return self.admitted.extras.prompt_tuning is not None
+
+    def cache_tokens(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The first tokens of one of its sequences as cached blocks know them."""
+        tuning = self.admitted.extras.prompt_tuning
+        return tokens if tuning is None else with_extra_ids(tokens, tuning.extra_ids)
+
+
+@dataclass(slots=True, eq=False)
+class SequenceState:
+    """One returned sequence: a request of `num_return_sequences` n has n of them."""
+
+    key: int
+    owner: RequestState
+    index: int
+    sampler: SamplerState
+    #: What is computed before it generates: its prompt, and after a pause its output so far as well.
+    context: Sequence[int]
+    #: Tokens of the context found or launched, and tokens of the output launched: chosen, or being chosen.
+    context_done: int = 0
+    launched: int = 0
+    #: Among the choosing rows of the latest `runner.Work` it was in.
+    row: int = 0
+    #: Its place among the sequences in flight, below max_batch_size, while it has a table.
+    slot: int = -1
+    table: BlockTable | None = None
+    #: Of the context's full blocks, and of what was found of them in the cache.
+    hashes: list[bytes] = field(default_factory=list)
+    match: Match = NO_MATCH
+    #: Prompt tokens found at its first admission; None once its client was told, or before.
+    cached_tokens: int | None = None
+    paused: bool = False
+    ended: bool = False
+    #: Guesses of its next tokens; None: it takes one at a time.
+    drafts: Drafts | None = None
+    #: Its branches, and a table for each once they part; None: it has one.
+    beams: BeamSearch | None = None
+    tables: list[BlockTable] = field(default_factory=list)
+    #: What a request that does not stream has not been told yet.
+    unsent: list[int] = field(default_factory=list)
+    record: TokenRecord | None = None
+    #: Kept where the request asks for them.
+    metrics: SequenceMetrics | None = None
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        return self.owner.request.input_token_ids
+
+    @property
+    def context_left(self) -> int:
+        return len(self.context) - self.context_done
+
+    @property
+    def ending(self) -> bool:
+        """Whether its last token is launched: it holds its place until that is collected."""
+        return self.context_left == 0 and self.launched >= self.owner.admitted.max_tokens
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """The cache blocks that it holds, in order of position."""
+        return () if self.table is None else self.table.blocks
+
+    @property
+    def position(self) -> int:
+        """Of the last token that was launched: what its next generation row puts in."""
+        return len(self.prompt) + self.launched - 1
+
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens it may still choose."""
+        return self.owner.admitted.max_tokens - self.launched
+
+    @property
+    def chooses_on_the_host(self) -> bool:
+        """Whether its logits come to the host, which chooses several tokens at a time."""
+        return self.drafts is not None or self.beams is not None
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether its next step cannot be planned before the last one is known."""
+        return self.drafts is not None or self.beams is not None or self.sampler.needs_history
+
+    @property
+    def all_tables(self) -> list[BlockTable]:
+        """The tables of all its branches."""
+        return self.tables or ([] if self.table is None else [self.table])
+
+    def restart_beams(self) -> None:
+        """Begins its search again: it comes out the same."""
+        if self.beams is not None:
+            self.beams = BeamSearch(self.beams.config, self.owner.admitted.max_tokens)
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether the logits of its output are returned."""
+        return self.owner.request.output_config.return_generation_logits
+
+    @property
+    def tells_of_the_prompt(self) -> bool:
+        """Whether every token of its prompt must be computed, since what it gives is asked for."""
+        owner = self.owner
+        if self.index or owner.prompt_recorded:
+            return False
+        # Asked for every row: one by one, since a generator costs more than the answer.
+        record, logits, pool = owner.prompt_record, owner.context_logits, owner.pool
+        return record is not None or logits is not None or pool is not None
+
+    @property
+    def known(self) -> list[int]:
+        """All its tokens that the host knows."""
+        return [*self.prompt, *self.sampler.generated]
+
+    @property
+    def top_width(self) -> int:
+        """Alternatives told of each token of the output."""
+        return self.owner.request.output_config.num_top_log_probs
+
+    def end(self) -> None:
+        """Nothing more is taken."""
+        self.ended = True
+        if self.sampler.guide is not None:
+            self.sampler.guide.end()
+
+    def keep(self, token: int) -> None:
+        """Takes a token that its client is not told yet."""
+        self.sampler.observe(token)
+        self.unsent.append(token)
+
+    def tell(self, reason: FinishReason) -> Row:
+        """A row of all that its client has not been told."""
+        owner = self.owner
+        output = owner.request.output_config
+        row = Row(
+            owner.request.client_id,
+            self.index,
+            self.unsent,
+            reason,
+            record=self.record,
+            top_width=output.num_top_log_probs,
+            wants_log_probs=output.return_log_probs,
+            cached_tokens=self.cached_tokens,
+        )
+        if self.metrics is not None:
+            row.metrics = self.metrics.tensors(self.all_tables, self.drafts)
+        self.unsent = []
+        self.cached_tokens = None
+        if self.record is not None:
+            self.record = TokenRecord()
+        if self.tells_of_the_prompt and reason != FinishReason.CANCELLED:
+            row.prompt, row.context_logits = owner.prompt_record, owner.context_logits
+            row.embedding = None if owner.pool is None else owner.pool.embedding()
+            owner.context_logits = None
+            owner.prompt_recorded = True
+        return row

@@ -1,0 +1,161 @@
+"""What each iteration did, under TensorRT-LLM's keys: kept as numbers, written out when somebody asks.
+
+Owns the keys of `IterationStats.to_json_str`, and how many iterations are kept. Iterations may be many a
+second and questions few, so nothing is written out while streams wait.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime
+
+from inflight.executors.base import IterationStats
+
+from .blocks import BlockPool, CacheStats
+from .engine import Iteration
+from .scheduler import Limits
+
+#: Iterations that are kept for the next question; TensorRT-LLM's default.
+MAX_ITERATIONS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of weights and cache, by where they are."""
+
+    cpu: int = 0
+    gpu: int = 0
+    #: On the host, where a GPU copies from and to.
+    pinned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    number: int
+    time_s: float
+    seconds: float
+    iteration: Iteration
+    active: int
+    waiting: int
+    used_blocks: int
+    used_host_blocks: int
+    #: As they were before and after the iteration.
+    before: CacheStats
+    after: CacheStats
+
+
+class Statistics:
+    """The latest iterations. One thread records; `describe` may be called by another on what `take` gave."""
+
+    def __init__(self, pool: BlockPool, limits: Limits, memory: Memory, max_seq_len: int) -> None:
+        self._pool, self._limits, self._memory = pool, limits, memory
+        self._window = str(max_seq_len if pool.window is None else pool.window.tokens)
+        self._recorded: deque[_Recorded] = deque(maxlen=MAX_ITERATIONS)
+        self._count = 0
+        self._latest = CacheStats()
+
+    def record(self, iteration: Iteration, time_s: float, seconds: float, active: int, waiting: int) -> None:
+        """Keeps an iteration that took ``seconds`` and ended at ``time_s`` of the wall clock."""
+        self._count += 1
+        before, self._latest = self._latest, copy.copy(self._pool.stats)
+        self._recorded.append(
+            _Recorded(
+                self._count,
+                time_s,
+                seconds,
+                iteration,
+                active,
+                waiting,
+                self._pool.used,
+                self._pool.used_host,
+                before,
+                self._latest,
+            )
+        )
+
+    def take(self) -> list[_Recorded]:
+        """Iterations since the last call, oldest first."""
+        taken = list(self._recorded)
+        self._recorded.clear()
+        return taken
+
+    def describe(self, recorded: _Recorded) -> IterationStats:
+        """One iteration under the keys of TensorRT-LLM's ``IterationStats.to_json_str``."""
+        iteration, pool, limits = recorded.iteration, self._pool, self._limits
+        milliseconds = recorded.seconds * 1000.0
+        return {
+            # In local time, as Triton's TensorRT-LLM backend reads it.
+            "timestamp": datetime.fromtimestamp(recorded.time_s).strftime("%m-%d-%Y %H:%M:%S.%f"),
+            "iter": recorded.number,
+            "iterLatencyMS": milliseconds,
+            "newActiveRequestsQueueLatencyMS": iteration.queue_latency_s * 1000.0,
+            "numNewActiveRequests": iteration.admitted,
+            "numActiveRequests": recorded.active,
+            "numQueuedRequests": recorded.waiting,
+            "numCompletedRequests": iteration.completed,
+            "maxNumActiveRequests": limits.max_batch_size,
+            # Nothing tunes sizes while it runs: what is configured holds.
+            "maxBatchSizeStatic": limits.max_batch_size,
+            "maxBatchSizeTunerRecommended": 0,
+            "maxBatchSizeRuntime": limits.max_batch_size,
+            "maxNumTokensStatic": limits.max_num_tokens,
+            "maxNumTokensTunerRecommended": 0,
+            "maxNumTokensRuntime": limits.max_num_tokens,
+            "gpuMemUsage": self._memory.gpu,
+            "cpuMemUsage": self._memory.cpu,
+            "pinnedMemUsage": self._memory.pinned,
+            "kvCacheStats": {
+                "maxNumBlocks": pool.num_blocks,
+                "freeNumBlocks": pool.num_blocks - recorded.used_blocks,
+                "usedNumBlocks": recorded.used_blocks,
+                "tokensPerBlock": pool.tokens_per_block,
+                "allocTotalBlocks": recorded.after.alloc_total_blocks,
+                "allocNewBlocks": recorded.after.alloc_new_blocks,
+                "reusedBlocks": recorded.after.reused_blocks,
+                "missedBlocks": recorded.after.missed_blocks,
+                "cacheHitRate": recorded.after.hit_rate,
+            },
+            "kvCacheIterationStats": {self._window: self._cache_iteration(recorded)},
+            "staticBatchingStats": None,
+            "inflightBatchingStats": {
+                "numScheduledRequests": iteration.context_requests + iteration.generation_requests,
+                "numContextRequests": iteration.context_requests,
+                "numGenRequests": iteration.generation_requests,
+                "numPausedRequests": iteration.paused,
+                "numCtxTokens": iteration.context_tokens,
+                "microBatchId": 0,
+                "avgNumDecodedTokensPerIter": iteration.generated_tokens / max(1, iteration.decoded_requests),
+            },
+            "specDecodingStats": {
+                "numDraftTokens": iteration.draft_tokens,
+                "numAcceptedTokens": iteration.accepted_tokens,
+                "numRequestsWithDraftTokens": iteration.requests_with_drafts,
+                # Tokens of a step, the one that the model chose itself included.
+                "acceptanceLength": 1.0 + iteration.accepted_tokens / max(1, iteration.requests_with_drafts),
+                "iterLatencyMS": milliseconds,
+                "draftOverhead": iteration.draft_s / recorded.seconds if recorded.seconds else 0.0,
+            },
+        }
+
+    def _cache_iteration(self, recorded: _Recorded) -> IterationStats:
+        """One iteration of the cache, as TensorRT-LLM tells it by window size since 1.3."""
+        pool, before, after = self._pool, recorded.before, recorded.after
+        reused = after.reused_blocks - before.reused_blocks
+        missed = after.missed_blocks - before.missed_blocks
+        return {
+            "primaryMaxNumBlocks": pool.num_blocks,
+            "primaryFreeNumBlocks": pool.num_blocks - recorded.used_blocks,
+            "primaryUsedNumBlocks": recorded.used_blocks,
+            "secondaryMaxNumBlocks": pool.num_host_blocks,
+            "secondaryFreeNumBlocks": pool.num_host_blocks - recorded.used_host_blocks,
+            "secondaryUsedNumBlocks": recorded.used_host_blocks,
+            "iterAllocTotalBlocks": after.alloc_total_blocks - before.alloc_total_blocks,
+            "iterAllocNewBlocks": after.alloc_new_blocks - before.alloc_new_blocks,
+            "iterReusedBlocks": reused,
+            "iterMissedBlocks": missed,
+            "iterCacheHitRate": reused / (reused + missed) if reused + missed else 0.0,
+            "iterOnboardBlocks": after.onboarded_blocks - before.onboarded_blocks,
+            "iterOffloadBlocks": after.offloaded_blocks - before.offloaded_blocks,
+        }

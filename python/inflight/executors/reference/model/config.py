@@ -1,0 +1,229 @@
+"""What the forward pass needs of a model, over the facts that `inflight.model.config` reads.
+
+Owns the keys of transformers 4.x and 5.x that change the arithmetic and are common to families; what is one
+family's own is in its file in `families`. Whatever would change the logits and is not implemented is refused
+by name. Knows nothing of weights or arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight.executors.reference.errors import UnsupportedModelError
+from inflight.model.config import ModelFacts, find_architecture, text_values
+from inflight.model.config import parse_config as parse_facts
+from inflight.model.files import read_json
+from inflight.model.values import bad_value, flag, integer, missing_key, number
+
+from .families import FAMILIES
+from .families.family import Activation, Family, Names, Norm, Positions, Variant
+
+#: Rotary scaling by name; the others (dynamic, yarn, longrope, ...) are refused.
+SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
+
+_DEFAULT_ROPE_THETA = 10000.0
+#: What transformers assumes where the config states no longest sequence.
+_DEFAULT_POSITIONS = 2048
+#: Far above any model, so that a damaged number cannot ask for all memory.
+_MOST_LAYERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding; the last four fields have meaning for scaled types only."""
+
+    theta: float
+    rope_type: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Everything the forward pass needs to know of a model."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    norm: Norm
+    norm_epsilon: float
+    #: What is added to the stored weights of a norm.
+    norm_offset: float
+    positions: Positions
+    #: None: heads are not rotated.
+    rope: RopeConfig | None
+    #: By head, how much scores fall per position of distance (ALiBi); None: they do not.
+    alibi_slopes: tuple[float, ...] | None
+    activation: Activation
+    gated_mlp: bool
+    #: 0: every layer has one MLP.
+    num_experts: int
+    experts_per_token: int
+    #: What embeddings are multiplied with.
+    embedding_scale: float
+    #: Whether each row of the head has unit length.
+    unit_head: bool
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    #: RMS norm of each query and key head before the rotary embedding (Qwen3).
+    qk_norm: bool
+    #: Per layer: how many of the latest positions a query sees, itself included; None: all.
+    windows: tuple[int | None, ...]
+    names: Names
+    #: First positions that every query of a layer with a window sees besides.
+    sink_tokens: int = 0
+
+
+SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
+
+
+def load_config(model_dir: Path) -> ModelConfig:
+    """Reads `config.json` of a checkpoint directory. Raises `CheckpointError`, `UnsupportedModelError`."""
+    return parse_config(read_json(model_dir / "config.json"))
+
+
+def parse_config(config: Mapping[str, Any]) -> ModelConfig:
+    """The configuration in the object of a `config.json`."""
+    architecture = find_architecture(config)
+    family = FAMILIES.get(architecture)
+    if family is None:
+        raise UnsupportedModelError(
+            f"the architecture `{architecture}` is not supported by the reference executor",
+            f"use one of {', '.join(SUPPORTED_ARCHITECTURES)}, or the tensorrt_llm executor",
+        )
+    facts, values = parse_facts(config), text_values(config)
+    activation = _require_supported(facts, values, family)
+    max_positions = facts.max_position_embeddings or _DEFAULT_POSITIONS
+    variant = Variant(family.positions) if family.variant is None else family.variant(facts, values)
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=facts.vocab_size,
+        hidden_size=facts.hidden_size,
+        intermediate_size=facts.intermediate_size,
+        num_layers=facts.num_layers,
+        num_heads=facts.num_heads,
+        num_kv_heads=facts.num_kv_heads,
+        head_dim=facts.head_dim,
+        max_position_embeddings=max_positions,
+        norm=family.norm,
+        norm_epsilon=number(values, family.epsilon_key, family.epsilon),
+        norm_offset=family.norm_offset,
+        positions=variant.positions,
+        rope=_rope(values, max_positions) if variant.positions == "rotary" else None,
+        alibi_slopes=_alibi_slopes(facts.num_heads) if variant.positions == "alibi" else None,
+        activation=activation,
+        gated_mlp=family.gated_mlp,
+        num_experts=facts.num_experts if family.names.router else 0,
+        experts_per_token=facts.experts_per_token if family.names.router else 0,
+        embedding_scale=facts.hidden_size**0.5 if family.scaled_embedding else 1.0,
+        unit_head=variant.unit_head,
+        tie_word_embeddings=facts.tie_word_embeddings,
+        qkv_bias=_bias(values, "attention_bias", family.qkv_bias),
+        output_bias=_bias(values, "attention_bias", family.output_bias),
+        mlp_bias=_bias(values, "mlp_bias", family.mlp_bias),
+        qk_norm=family.qk_norm,
+        windows=family.windows(values, facts.num_layers),
+        names=family.names,
+    )
+
+
+def _alibi_slopes(heads: int) -> tuple[float, ...]:
+    """As "Train Short, Test Long" has them: a geometric sequence for a power of two, and for other numbers
+    every second of the next longer one."""
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * (place + 1) / power) for place in range(power)]
+    slopes += [2.0 ** (-4.0 * (2 * place + 1) / power) for place in range(heads - power)]
+    return tuple(slopes)
+
+
+def _bias(values: Mapping[str, Any], key: str, fixed: bool | None) -> bool:
+    return flag(values, key, False) if fixed is None else fixed
+
+
+def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Family) -> Activation:
+    """Refuses what is not implemented; the activation is."""
+    if facts.quantized:
+        raise UnsupportedModelError(
+            f"the checkpoint is quantized (`{facts.quantized}`, in `quantization_config`)",
+            "use the unquantized checkpoint with the reference executor",
+        )
+    key = family.activation_key
+    activation = values.get(key) or family.activation
+    if activation not in family.activations:
+        raise UnsupportedModelError(
+            f"`{key}` in `config.json` must be `{'` or `'.join(family.activations)}` for the reference"
+            f" executor, got `{activation}`",
+            "use another checkpoint, or the tensorrt_llm executor",
+        )
+    for key, accepted in family.required.items():
+        if values.get(key, accepted[0]) not in accepted:
+            raise UnsupportedModelError(
+                f"`{key}` in `config.json` is `{values[key]}`, which the reference executor does not support",
+                "use another checkpoint, or the tensorrt_llm executor",
+            )
+    if family.gated_mlp and values.get("intermediate_size") is None:
+        # Not to be guessed from the hidden size, as it is where the MLP has no gate.
+        raise missing_key("intermediate_size")
+    if facts.num_layers > _MOST_LAYERS:
+        raise bad_value("num_hidden_layers", facts.num_layers, f"at most {_MOST_LAYERS}")
+    if facts.head_dim % 2:
+        raise bad_value("head_dim", facts.head_dim, "an even number")
+    return family.activations[activation]
+
+
+def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:
+    """transformers 5 keeps all in ``rope_parameters``; 4 has ``rope_theta`` beside ``rope_scaling``."""
+    for key in ("rope_parameters", "rope_scaling"):
+        if not isinstance(values.get(key), (dict, type(None))):
+            raise bad_value(key, values[key], "an object")
+    parameters: Mapping[str, Any] = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if any(isinstance(value, dict) for value in parameters.values()):
+        raise UnsupportedModelError(
+            "`rope_parameters` in `config.json` differs by layer type",
+            "use a model with one rotary embedding",
+        )
+    partial = parameters.get("partial_rotary_factor", values.get("partial_rotary_factor"))
+    if partial not in (None, 1, 1.0):
+        raise UnsupportedModelError(
+            f"`partial_rotary_factor` in `config.json` is `{partial}`",
+            "use a checkpoint without it: the reference executor rotates whole heads",
+        )
+    rope_type = str(parameters.get("rope_type", parameters.get("type", "default")))
+    if rope_type not in SUPPORTED_ROPE_TYPES:
+        raise UnsupportedModelError(
+            f"rotary scaling `{rope_type}` is not supported by the reference executor",
+            f"use a checkpoint with one of {', '.join(SUPPORTED_ROPE_TYPES)}",
+        )
+    theta = number(parameters, "rope_theta", number(values, "rope_theta", _DEFAULT_ROPE_THETA))
+    if rope_type == "default":
+        return RopeConfig(theta=theta)
+    factor = number(parameters, "factor")
+    if rope_type == "linear":
+        return RopeConfig(theta=theta, rope_type=rope_type, factor=factor)
+    low = number(parameters, "low_freq_factor")
+    high = number(parameters, "high_freq_factor")
+    if high <= low:
+        raise bad_value("high_freq_factor", high, f"more than low_freq_factor ({low})")
+    return RopeConfig(
+        theta=theta,
+        rope_type=rope_type,
+        factor=factor,
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_position_embeddings=integer(
+            parameters, "original_max_position_embeddings", max_positions
+        ),
+    )

@@ -1,0 +1,31 @@
+"""The angles of the rotary embedding, with the scalings that checkpoints ask for. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .array_types import Float32
+from .config import RopeConfig
+
+
+def inverse_frequencies(rope: RopeConfig | None, head_dim: int) -> Float32:
+    """Angles per position of each pair, scaled as the checkpoint says; in float32, as transformers. A model
+    without a rotary embedding turns by nothing."""
+    if rope is None:
+        return np.zeros(head_dim // 2, dtype=np.float32)
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies: Float32 = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
+    if rope.rope_type == "linear":
+        frequencies /= np.float32(rope.factor)
+    if rope.rope_type != "llama3":
+        return frequencies
+    # Llama 3.1: long wavelengths are stretched, short ones kept, and those between blended.
+    wavelengths: Float32 = np.float32(2 * np.pi) / frequencies
+    original = rope.original_max_position_embeddings
+    smooth = (original / wavelengths - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blended = (1 - smooth) * frequencies / rope.factor + smooth * frequencies
+    scaled: Float32 = np.where(
+        wavelengths > original / rope.low_freq_factor, frequencies / rope.factor, blended
+    )
+    scaled = np.where(wavelengths < original / rope.high_freq_factor, frequencies, scaled)
+    return scaled.astype(np.float32)

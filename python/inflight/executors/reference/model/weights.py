@@ -1,0 +1,173 @@
+"""Tensors of a checkpoint as float32 arrays: which of them are missing or unusable, and their reading.
+
+Owns the widening of float16, bfloat16 and float64. The file format is `inflight.model.shards`', which names
+and shapes are needed is `tensors`'. Imports NumPy only to read, so that a check of headers stays light; the
+`safetensors` package cannot give NumPy a bfloat16 tensor, and its raw route reads whole files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from inflight.executors.progress import Progress
+from inflight.executors.reference.errors import CheckpointError, UnsupportedModelError
+from inflight.model.files import open_regular
+from inflight.model.shards import FETCH_AGAIN, INDEX, SINGLE, Shard, Tensor, find_shards
+
+from .config import ModelConfig
+from .tensors import required_tensors
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from .array_types import Float32
+    from .split import Part
+
+#: Types that are widened to float32, by NumPy's name for what is stored.
+STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+#: Bytes of a matrix that are read at once where a part of each row is kept.
+_READ_AT_ONCE = 1 << 24
+
+_OTHER_WEIGHTS = "check that `config.json` belongs to these weights"
+
+
+class CheckpointWeights:
+    """The tensors that a model needs, checked against the headers of its shards and read on demand."""
+
+    @classmethod
+    def of(
+        cls, config: ModelConfig, shards: Iterable[Shard], parts: Mapping[str, Part] | None = None
+    ) -> CheckpointWeights:
+        """The tensors of a configuration. Errors as the constructor's."""
+        return cls(shards, required_tensors(config), config.names.optional_prefix, parts)
+
+    def __init__(
+        self,
+        shards: Iterable[Shard],
+        required: Iterable[tuple[str, tuple[int, ...]]],
+        optional_prefix: str = "",
+        parts: Mapping[str, Part] | None = None,
+    ) -> None:
+        """Of the tensors in ``parts``, by name, only these are read.
+
+        Raises `CheckpointError` for a tensor that is missing or has another shape, and
+        `UnsupportedModelError` for one of another type than a float. Names may lack ``optional_prefix``.
+        """
+        found = {tensor.name: (shard.path, tensor) for shard in shards for tensor in shard.tensors}
+        if optional_prefix and not any(name.startswith(optional_prefix) for name in found):
+            found |= {optional_prefix + name: place for name, place in found.items()}
+        self._parts = parts or {}
+        self._where: dict[str, tuple[Path, Tensor]] = {}
+        for name, shape in required:
+            if name not in found:
+                raise CheckpointError(f"tensor `{name}` is missing from the checkpoint", _OTHER_WEIGHTS)
+            tensor = found[name][1]
+            if tensor.shape != shape:
+                raise CheckpointError(
+                    f"tensor `{name}` has shape `{list(tensor.shape)}`, but `config.json` implies"
+                    f" `{list(shape)}`",
+                    _OTHER_WEIGHTS,
+                )
+            if tensor.dtype not in STORED_AS:
+                raise UnsupportedModelError(
+                    f"tensor `{name}` has dtype `{tensor.dtype}`",
+                    "use a checkpoint in F32, F16 or BF16 with the reference executor",
+                )
+            self._where[name] = found[name]
+        self._progress = Progress(sum(self._bytes(name) for name in self._where))
+
+    def _bytes(self, name: str) -> int:
+        """What is kept of a tensor, as it is stored."""
+        _, tensor = self._where[name]
+        whole = tensor.end - tensor.begin
+        part = self._parts.get(name)
+        if part is None:
+            return whole
+        return whole // max(math.prod(tensor.shape), 1) * math.prod(part.shape(tensor.shape))
+
+    def raw(self, name: str) -> tuple[Tensor, bytearray]:
+        """A required tensor, or its part, as it is stored: its header and its bytes, little-endian. Raises
+        `CheckpointError` if its file can no longer be read.
+        """
+        path, tensor = self._where[name]
+        part = self._parts.get(name)
+        try:
+            with open_regular(path) as file:
+                if part is None:
+                    data = _read(file, tensor.begin, tensor.end - tensor.begin)
+                else:
+                    data = _read_part(file, tensor, part)
+                    tensor = replace(tensor, shape=part.shape(tensor.shape))
+        except OSError as error:
+            raise CheckpointError(
+                f"`{path}` cannot be read: {error.strerror}", "check its permissions"
+            ) from error
+        except EOFError as error:
+            raise CheckpointError(f"`{path}` ends before tensor `{name}` does", FETCH_AGAIN) from error
+        self._progress.add(len(data))
+        return tensor, data
+
+    def tensor(self, name: str) -> Float32:
+        """A required tensor as a float32 array of its own memory. Errors as `raw`."""
+        import numpy as np
+
+        tensor, data = self.raw(name)
+        return widen(np.frombuffer(data, dtype=STORED_AS[tensor.dtype]), tensor.dtype).reshape(tensor.shape)
+
+
+def _read(file: BinaryIO, begin: int, count: int) -> bytearray:
+    data = bytearray(count)
+    file.seek(begin)
+    if file.readinto(data) != count:  # type: ignore[attr-defined]
+        raise EOFError
+    return data
+
+
+def _read_part(file: BinaryIO, tensor: Tensor, part: Part) -> bytearray:
+    """The bytes of a part. Of columns, some rows are read whole at a time, since they lie side by side."""
+    if part.axis == 0:
+        row = (tensor.end - tensor.begin) // tensor.shape[0]
+        data = bytearray()
+        for start, stop in part.ranges:
+            data += _read(file, tensor.begin + start * row, (stop - start) * row)
+        return data + bytes(part.length * row - len(data))
+    rows, columns = tensor.shape
+    row = (tensor.end - tensor.begin) // rows
+    element = row // columns
+    data = bytearray()
+    step = max(1, _READ_AT_ONCE // row)
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        block = memoryview(_read(file, tensor.begin + first * row, count * row))
+        for place in range(count):
+            for start, stop in part.ranges:
+                data += block[place * row + start * element : place * row + stop * element]
+    return data
+
+
+def find_weights(directory: Path) -> tuple[Shard, ...]:
+    """The safetensors files of a checkpoint directory; shards need their index, so that none is missing
+    unnoticed. Raises `CheckpointError`.
+    """
+    if not any((directory / name).is_file() for name in (SINGLE, INDEX)):
+        raise CheckpointError(
+            f"`{directory}` contains neither `{SINGLE}` nor `{INDEX}`",
+            "pass a checkpoint with safetensors weights; `inflight build` makes one file of shards without an"
+            " index",
+        )
+    return find_shards(directory)
+
+
+def widen(raw: npt.NDArray[Any], dtype: str) -> Float32:
+    """Elements as stored (`STORED_AS`) to float32; float32 itself is not copied."""
+    import numpy as np
+
+    if dtype == "BF16":
+        # bfloat16 is the upper half of a float32.
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float32, copy=False)

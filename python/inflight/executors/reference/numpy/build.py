@@ -1,0 +1,59 @@
+"""A runner on NumPy from a checkpoint and options.
+
+Owns the order of the steps, and the sentences for what NumPy cannot serve.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inflight.executors.reference.core.options import Options, plan_sizes
+from inflight.executors.reference.core.runner import Built
+from inflight.executors.reference.errors import OptionError
+from inflight.executors.reference.model.config import ModelConfig
+from inflight.executors.reference.model.split import local_config
+from inflight.executors.reference.parallel.team import Team
+
+from .cache import PagedCache
+from .communicator import mpi_communicator
+from .model import load_model
+from .runner import NumpyRunner
+from .steps import NumpySteps
+
+
+def build(
+    model_dir: Path, config: ModelConfig, options: Options, device: str, team: Team | None = None
+) -> Built:
+    """Loads a checkpoint and makes its cache, or this rank's part of both; a rank above 0 then stays inside.
+    Raises `UserMistake` where that cannot be."""
+    for name, value, accepted in (
+        ("device", device, "cpu"),
+        ("dtype", options.dtype, "float32"),
+        ("load_format", options.load_format, "auto"),
+    ):
+        if value not in (accepted, "auto"):
+            raise OptionError(f"{name} `{value}` needs PyTorch", "set the option `backend` to `pytorch`")
+    communicator = None if team is None else mpi_communicator(team)
+    rank, ranks = (0, 1) if communicator is None else (communicator.rank, communicator.size)
+    local = local_config(config, rank, ranks)
+    sizes = plan_sizes(options, local)
+    try:
+        model = load_model(model_dir, sizes.max_seq_len, config, communicator)
+        cache = PagedCache(
+            local.num_layers,
+            sizes.num_blocks + sizes.num_host_blocks,
+            options.tokens_per_block,
+            local.num_kv_heads,
+            local.head_dim,
+        )
+    except MemoryError as error:
+        raise OptionError(
+            f"the model and a cache of {sizes.cache_bytes >> 20} MiB do not fit in memory",
+            "lower `max_tokens_in_paged_kv_cache`, or serve a smaller model",
+        ) from error
+    leader = None
+    if team is not None:
+        if team.follower is not None:
+            team.follower.follow(NumpySteps(model, cache))
+        leader = team.leader
+    return Built(NumpyRunner(model, cache, leader=leader), sizes, model.memory_bytes + sizes.cache_bytes)

@@ -1,0 +1,197 @@
+"""A decoder's forward pass over one ragged batch.
+
+Owns the order of operations, which all of `families` share; every operation itself is in `arrays`. One pass
+serves all sequences of an iteration. Knows nothing of requests, scheduling or sampling.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from inflight.executors.reference.model import split
+from inflight.executors.reference.model.array_types import Float32, Int
+from inflight.executors.reference.model.communicator import Alone, Communicator
+from inflight.executors.reference.model.config import ModelConfig, load_config
+from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
+from inflight.executors.reference.model.lora import LayerDeltas, Part
+from inflight.executors.reference.model.rope import inverse_frequencies
+from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
+
+from . import arrays
+from .batch import Batch
+from .cache import PagedCache
+
+
+class NumpyModel:
+    """A loaded model: weights and rotary tables, immutable after construction."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights[Float32],
+        max_seq_len: int,
+        communicator: Communicator[Float32] | None = None,
+    ) -> None:
+        """``config`` and ``weights`` are this rank's part where a ``communicator`` joins it with others."""
+        self.config = config
+        self._ranks: Communicator[Float32] = communicator or Alone()
+        loader = Loader(config, weights, arrays, self._ranks)
+        self._ends = loader.ends()
+        self._layers = tuple(loader.layer(index) for index in range(config.num_layers))
+        frequencies = inverse_frequencies(config.rope, config.head_dim)
+        self._slopes = None
+        if config.alibi_slopes is not None:
+            self._slopes = np.array(config.alibi_slopes, dtype=np.float32)
+        self._cosines, self._sines = arrays.rope_tables(frequencies, max_seq_len)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the weights take."""
+        tables = self._cosines.nbytes + self._sines.nbytes
+        return tables + sum(int(array.nbytes) for array in held(self._ends, *self._layers).values())
+
+    def forward(self, batch: Batch, cache: PagedCache, output_rows: Int) -> Float32:
+        """Runs all rows, writes keys and values to ``cache``; final hidden states of ``output_rows``."""
+        config = self.config
+        epsilon = config.norm_epsilon
+        query_heads = config.num_heads
+        rotating_heads = query_heads + config.num_kv_heads
+        cosines, sines = self._cosines[batch.positions], self._sines[batch.positions]
+        rows = len(batch.token_ids)
+        x = self._embed(batch)
+        for index, layer in enumerate(self._layers):
+            normed = self._norm(x, layer.input_norm, layer.input_norm_bias)
+            qkv = arrays.linear(normed, layer.qkv, layer.qkv_bias)
+            _adapt(batch, index, "qkv", normed, qkv)
+            heads = qkv.reshape(rows, -1, config.head_dim)
+            rotating, values = heads[:, :rotating_heads], heads[:, rotating_heads:]
+            if layer.query_norm is not None and layer.key_norm is not None:
+                rotating[:, :query_heads] = arrays.rms_norm(
+                    rotating[:, :query_heads], layer.query_norm, epsilon
+                )
+                rotating[:, query_heads:] = arrays.rms_norm(
+                    rotating[:, query_heads:], layer.key_norm, epsilon
+                )
+            rotated = arrays.rope(rotating, cosines, sines)
+            arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
+            arrays.scatter(cache.values[index], batch.slots, values)
+            mixed = self._attend(batch, rotated[:, :query_heads], cache, index, layer.window)
+            mixed = mixed.reshape(rows, -1)
+            projected = arrays.linear(mixed, layer.output, layer.output_bias)
+            _adapt(batch, index, "output", mixed, projected)
+            x += self._ranks.all_reduce(projected)
+            normed = self._norm(x, layer.post_norm, layer.post_norm_bias)
+            x += self._ranks.all_reduce(self._mlp(normed, layer, batch, index))
+        return self._norm(x[output_rows], self._ends.norm, self._ends.norm_bias)
+
+    def logits(self, hidden: Float32) -> Float32:
+        """Logits ``[rows, vocab_size]`` of final hidden states."""
+        logits = self._ranks.all_gather(arrays.linear(hidden, self._ends.head))
+        return logits[:, : self.config.vocab_size]
+
+    def _embed(self, batch: Batch) -> Float32:
+        x = arrays.embed(self._ends.embedding, batch.token_ids)
+        if batch.embedded is not None:
+            x[batch.embedded.rows] = batch.embedded.values
+        if self.config.embedding_scale != 1.0:
+            x *= np.float32(self.config.embedding_scale)
+        if self._ends.positions is not None:
+            x += arrays.embed(self._ends.positions, batch.positions)
+        return x
+
+    def _norm(self, x: Float32, weight: Float32, bias: Float32 | None) -> Float32:
+        if bias is None:
+            return arrays.rms_norm(x, weight, self.config.norm_epsilon)
+        return arrays.layer_norm(x, weight, bias, self.config.norm_epsilon)
+
+    def _mlp(self, x: Float32, layer: Layer[Float32], batch: Batch, index: int) -> Float32:
+        config = self.config
+        if layer.router is not None:
+            scores = arrays.linear(x, layer.router)
+            _adapt(batch, index, "router", x, scores)
+            chosen, activation = config.experts_per_token, config.activation
+            mixed = arrays.experts(x, scores, layer.gate_up, layer.down, chosen, activation)
+            for rows, adapter in batch.adapted:
+                deltas = adapter.layers[index]
+                if "gate_up" in deltas or "down" in deltas:
+                    mixed[rows] = arrays.experts(
+                        x[rows],
+                        scores[rows],
+                        layer.gate_up,
+                        layer.down,
+                        chosen,
+                        activation,
+                        partial(_adapt_expert, deltas),
+                    )
+            return mixed
+        inner = arrays.linear(x, layer.gate_up, layer.gate_up_bias)
+        _adapt(batch, index, "gate_up", x, inner)
+        active = arrays.activate(inner, config.activation, config.gated_mlp)
+        out = arrays.linear(active, layer.down, layer.down_bias)
+        _adapt(batch, index, "down", active, out)
+        return out
+
+    def _attend(
+        self, batch: Batch, queries: Float32, cache: PagedCache, layer: int, window: int | None
+    ) -> Float32:
+        keys, values, size = cache.keys[layer], cache.values[layer], cache.tokens_per_block
+        scale = self.config.head_dim**-0.5
+        mixed = np.empty_like(queries)
+        for group in batch.generation:
+            mixed[group.rows] = arrays.generation_attention(
+                queries[group.rows],
+                arrays.gather(keys, size, group.block_table)[:, : group.padded],
+                arrays.gather(values, size, group.block_table)[:, : group.padded],
+                group.mask(window),
+                scale,
+                self._slopes,
+                None if self._slopes is None else group.distances,
+            )
+        for span in batch.context:
+            mixed[span.start : span.stop] = arrays.context_attention(
+                queries[span.start : span.stop],
+                arrays.gather(keys, size, span.block_table)[0, : span.keys],
+                arrays.gather(values, size, span.block_table)[0, : span.keys],
+                span.first_position,
+                window,
+                scale,
+                span.places,
+                span.sink_tokens,
+                self._slopes,
+            )
+        return mixed
+
+
+def _adapt(batch: Batch, layer: int, part: Part, x: Float32, out: Float32) -> None:
+    """Adds what LoRA adapters make of ``x`` to their rows of ``out``."""
+    for rows, adapter in batch.adapted:
+        for delta in adapter.layers[layer].get(part, ()):
+            added = arrays.linear(arrays.linear(x[rows], delta.down), delta.up)
+            out[rows, delta.slot.start : delta.slot.stop] += added
+
+
+def _adapt_expert(deltas: LayerDeltas, part: Part, expert: int, x: Float32, out: Float32) -> None:
+    """As `_adapt`, for rows of one adapter that an expert computes."""
+    for delta in deltas.get(part, ()):
+        if delta.slot.expert == expert:
+            out[:, delta.slot.start : delta.slot.stop] += arrays.linear(
+                arrays.linear(x, delta.down), delta.up
+            )
+
+
+def load_model(
+    model_dir: Path,
+    max_seq_len: int | None = None,
+    config: ModelConfig | None = None,
+    communicator: Communicator[Float32] | None = None,
+) -> NumpyModel:
+    """Loads a Hugging Face checkpoint directory, or this rank's part of it, as it is or with another
+    ``config`` of the whole model. Raises `CheckpointError`, `UnsupportedModelError`."""
+    config = config or load_config(model_dir)
+    rank, size = (communicator.rank, communicator.size) if communicator else (0, 1)
+    weights = CheckpointWeights.of(config, find_weights(model_dir), split.parts(config, rank, size))
+    longest = max_seq_len or config.max_position_embeddings
+    return NumpyModel(split.local_config(config, rank, size), weights, longest, communicator)
