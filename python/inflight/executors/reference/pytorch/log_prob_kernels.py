@@ -12,7 +12,6 @@ import triton.language as tl
 
 from .operations import Tensor
 from .search_kernels import (
-    HIGHEST,
     IN_FLIGHT,
     LOG2_E,
     LOWEST,
@@ -20,15 +19,17 @@ from .search_kernels import (
     WARPS,
     amounts_above,
     cut_of,
+    finite,
     largest,
     row_values,
+    segment_length,
     start_of,
     total_of,
 )
 
 
 @triton.jit(do_not_specialize=["width"])
-def _tell(
+def _report(
     logits,
     stride,
     tokens,
@@ -52,10 +53,9 @@ def _tell(
             tl.exp2((row_values(row, vocab_size, step, LENGTH, SEGMENTS) - top) * factor), axis=2
         )
     log_total = tl.log(total_of(weights))
-    told = out + place * (1 + 2 * width)
-    value = tl.load(row + tl.load(tokens + place)).to(tl.float32)
-    value = tl.minimum(tl.maximum(value, LOWEST), HIGHEST) - top - log_total
-    tl.store(told, value.to(tl.int32, bitcast=True))
+    own_out = out + place * (1 + 2 * width)
+    value = finite(tl.load(row + tl.load(tokens + place))) - top - log_total
+    tl.store(own_out, value.to(tl.int32, bitcast=True))
     if PADDED > 0:
         wanted = width.to(tl.float32)
         low, wider = start_of(top, factor), tl.maximum(top - 4096.0, LOWEST)
@@ -80,8 +80,7 @@ def _tell(
         for step in tl.range(0, LENGTH // SPAN, loop_unroll_factor=UNROLLED):
             ids = tl.arange(0, SEGMENTS)[:, None] * LENGTH + step * SPAN + tl.arange(0, SPAN)[None, :]
             inside = ids < vocab_size
-            values = tl.load(row + ids, mask=inside, other=0.0).to(tl.float32)
-            values = tl.minimum(tl.maximum(values, LOWEST), HIGHEST)
+            values = finite(tl.load(row + ids, mask=inside, other=0.0))
             is_tie = ((values == cut) & inside).to(tl.int32)
             rank = tl.cumsum(is_tie, axis=1) - is_tie
             keeps = (inside & ((values > cut) | ((is_tie > 0) & (rank < left[:, None])))).to(tl.int32)
@@ -99,8 +98,8 @@ def _tell(
         ids = 0x7FFFFFFF - (keys & 0xFFFFFFFF).to(tl.int32)
         ordered = (keys >> 32).to(tl.int32)
         best = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True) - top - log_total
-        tl.store(told + 1 + places, ids, mask=inside)
-        tl.store(told + 1 + width + places, best.to(tl.int32, bitcast=True), mask=inside)
+        tl.store(own_out + 1 + places, ids, mask=inside)
+        tl.store(own_out + 1 + width + places, best.to(tl.int32, bitcast=True), mask=inside)
 
 
 def chosen_and_best(logits: Tensor, tokens: Tensor, width: int) -> Tensor:
@@ -109,9 +108,8 @@ def chosen_and_best(logits: Tensor, tokens: Tensor, width: int) -> Tensor:
     padded = triton.next_power_of_2(width) if width else 0
     out = torch.empty((rows, 1 + 2 * width), dtype=torch.int32, device=logits.device)
     scratch = torch.empty((rows, max(padded, 1)), dtype=torch.int64, device=logits.device)
-    length = triton.cdiv(vocab_size, WARPS * SPAN.value) * SPAN.value
     if rows:
-        _tell[(rows,)](
+        _report[(rows,)](
             logits,
             logits.stride(0),
             tokens,
@@ -120,7 +118,7 @@ def chosen_and_best(logits: Tensor, tokens: Tensor, width: int) -> Tensor:
             vocab_size,
             width,
             PADDED=padded,
-            LENGTH=length,
+            LENGTH=segment_length(vocab_size),
             SEGMENTS=WARPS,
             num_warps=WARPS,
         )

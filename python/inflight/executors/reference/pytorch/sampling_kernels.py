@@ -1,5 +1,4 @@
-"""The policy of `core.sampler` in Triton the language: no row is sorted, and nothing comes from the
-host.
+"""The policy of `core.sampler` in Triton the language: no row is sorted, and nothing comes from the host.
 
 Owns the three kernels of an iteration's choice: logits changed by bias, temperature and penalties (`_edit`),
 bans (`_ban`) and the draw (`_draw`), all by a table of parameters that `slots` keeps for each sequence slot.
@@ -19,15 +18,16 @@ import triton.language as tl
 
 from .operations import Tensor
 from .search_kernels import (
-    HIGHEST,
     IN_FLIGHT,
     LOG2_E,
     LOWEST,
     SPAN,
     WARPS,
     cut_of,
+    finite,
     largest,
     row_values,
+    segment_length,
     start_of,
 )
 
@@ -132,8 +132,7 @@ def _edit(
         penalized -= _float(table, slot, _PRESENCE)
         penalized -= _float(table, slot, _FREQUENCY) * seen.to(tl.float32)
         values = tl.where(seen > 0, penalized, values)
-    values = tl.minimum(tl.maximum(values, LOWEST), HIGHEST)
-    tl.store(edited + row * vocab_size + ids, values, mask=inside)
+    tl.store(edited + row * vocab_size + ids, finite(values), mask=inside)
 
 
 @triton.jit(do_not_specialize_on_alignment=["slots", "positions"])
@@ -250,8 +249,7 @@ def _pick(
         places = start + tl.arange(0, BLOCK)
         ids = segment * LENGTH + places
         inside = (places < LENGTH) & (ids < vocab_size)
-        values = tl.load(row + ids, mask=inside, other=0.0).to(tl.float32)
-        values = tl.minimum(tl.maximum(values, LOWEST), HIGHEST)
+        values = finite(tl.load(row + ids, mask=inside, other=0.0))
         is_tie = ((values == cut) & inside).to(tl.int32)
         rank = tl.cumsum(is_tie, axis=0) - is_tie
         keeps = inside & ((values > cut) | ((is_tie > 0) & (rank < left_here)))
@@ -340,8 +338,7 @@ def draw(
     what it has in other rows. ``edited``: ``logits`` are what `edit` made, and only its rows count.
     """
     rows, vocab_size = logits.shape
-    span = WARPS * SPAN.value
-    length = triton.cdiv(vocab_size, span) * SPAN.value
+    length = segment_length(vocab_size)
     _draw[(rows,)](
         logits,
         logits.stride(0),

@@ -34,14 +34,25 @@ IN_FLIGHT = tl.constexpr(64)
 WARPS = 16
 
 
+def segment_length(vocab_size: int) -> int:
+    """Logits of a row's segment, of which there are `WARPS`: whole spans."""
+    span = int(SPAN.value)
+    return -(-vocab_size // (WARPS * span)) * span
+
+
+@triton.jit
+def finite(values):
+    """Logits as float32, within what a float32 can hold."""
+    return tl.minimum(tl.maximum(values.to(tl.float32), LOWEST), HIGHEST)
+
+
 @triton.jit
 def row_values(row, vocab_size, step, LENGTH: tl.constexpr, SEGMENTS: tl.constexpr):
     """The logits of one step of all segments ``[SEGMENTS, 32, 8]``; minus infinity beyond the vocabulary."""
     ids = tl.arange(0, SEGMENTS)[:, None, None] * LENGTH + step * SPAN
     ids = ids + tl.arange(0, 32)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
     inside = ids < vocab_size
-    values = tl.load(row + ids, mask=inside, other=0.0).to(tl.float32)
-    return tl.where(inside, tl.minimum(tl.maximum(values, LOWEST), HIGHEST), float("-inf"))
+    return tl.where(inside, finite(tl.load(row + ids, mask=inside, other=0.0)), float("-inf"))
 
 
 @triton.jit
@@ -123,6 +134,13 @@ def _narrowed(low, above_low, high, above_high, pivot, above, wanted):
 
 
 @triton.jit
+def _narrowed_by_two(low, above_low, high, above_high, first, above_first, second, above_second, wanted):
+    """The bracket after two pivots."""
+    low, above_low, high, above_high = _narrowed(low, above_low, high, above_high, first, above_first, wanted)
+    return _narrowed(low, above_low, high, above_high, second, above_second, wanted)
+
+
+@triton.jit
 def _pivots(low, above_low, high, above_high, wanted, is_slow):
     """Three pivots in a bracket. The amount above falls about exponentially: they lie around the place where
     it should be what is wanted; where that did not narrow the bracket much, one is in its middle."""
@@ -174,11 +192,8 @@ def cut_of(
     cut, ahead, ties = low, above_low, low_ties
     if above_low > wanted:
         high, above_high = top, 0.0 * top
-        low, above_low, high, above_high = _narrowed(
-            low, above_low, high, above_high, second, above_second, wanted
-        )
-        low, above_low, high, above_high = _narrowed(
-            low, above_low, high, above_high, third, above_third, wanted
+        low, above_low, high, above_high = _narrowed_by_two(
+            low, above_low, high, above_high, second, above_second, third, above_third, wanted
         )
         is_slow = top < top
         first, second, third = _pivots(low, above_low, high, above_high, wanted, is_slow)
@@ -188,11 +203,8 @@ def cut_of(
         low, above_low, high, above_high = _narrowed(
             low, above_low, high, above_high, first, above_first, wanted
         )
-        low, above_low, high, above_high = _narrowed(
-            low, above_low, high, above_high, second, above_second, wanted
-        )
-        low, above_low, high, above_high = _narrowed(
-            low, above_low, high, above_high, third, above_third, wanted
+        low, above_low, high, above_high = _narrowed_by_two(
+            low, above_low, high, above_high, second, above_second, third, above_third, wanted
         )
         least, most, passes = low, high, 0 * low_ties
         while (least < most) & (above_low > wanted) & (passes < _MOST_PASSES):
@@ -219,11 +231,8 @@ def cut_of(
             low, above_low, high, above_high = _narrowed(
                 low, above_low, high, above_high, first, above_first, wanted
             )
-            low, above_low, high, above_high = _narrowed(
-                low, above_low, high, above_high, second, above_second, wanted
-            )
-            low, above_low, high, above_high = _narrowed(
-                low, above_low, high, above_high, third, above_third, wanted
+            low, above_low, high, above_high = _narrowed_by_two(
+                low, above_low, high, above_high, second, above_second, third, above_third, wanted
             )
             is_slow = high * 0.5 - low * 0.5 > width * 0.25
             passes += 1

@@ -20,8 +20,7 @@ from inflight.executors.reference.core.admission import Parameters
 from inflight.executors.reference.core.sampler import SamplerState
 from inflight.executors.reference.core.sequence import SequenceState
 
-from . import log_prob_kernels as told_kernels
-from . import sampling
+from . import log_prob_kernels, sampling
 from . import sampling_kernels as kernels
 from .operations import Tensor
 from .steps import DeviceSteps
@@ -55,8 +54,8 @@ class SlotSampling:
                     choose = partial(self._choose, steps.logits(bucket), *steps.places(bucket), edits)
                     self._graphs[bucket, edits] = steps.capture(choose)
 
-    #: How log probabilities are told.
-    chosen_and_best = staticmethod(told_kernels.chosen_and_best)
+    #: How log probabilities are computed.
+    chosen_and_best = staticmethod(log_prob_kernels.chosen_and_best)
 
     def follows(self, sampler: SamplerState) -> bool:
         """Whether the device keeps what this sampler needs of tokens that the host does not know yet."""
@@ -152,9 +151,7 @@ class SlotSampling:
     def _enter_counts(self, sequences: Sequence[SequenceState]) -> None:
         if not sequences:
             return
-        self._counts.index_fill_(
-            0, self._upload(np.array([one.slot for one in sequences], dtype=np.int64)), 0
-        )
+        self._counts.index_fill_(0, self._slots(sequences), 0)
         parts = []
         for one in sequences:
             ids = np.array(one.known, dtype=np.int64)
@@ -167,9 +164,7 @@ class SlotSampling:
         """Bias, and minus infinity for words of one token, which no penalty undoes."""
         if not sequences:
             return
-        self._biases.index_fill_(
-            0, self._upload(np.array([one.slot for one in sequences], dtype=np.int64)), 0.0
-        )
+        self._biases.index_fill_(0, self._slots(sequences), 0.0)
         places, values, banned = [], [], []
         for one in sequences:
             parameters, first = one.sampler.parameters, one.slot * self._vocab_size
