@@ -232,9 +232,12 @@ def collect(rows: Sequence[Row], into: AllTold | None = None) -> AllTold:
         one.finish_reason, one.final = row.finish_reason, row.final
         one.error = row.error[1] if row.error else None
         if row.record is not None:
-            one.log_probs.extend(row.record.log_probs)
-            one.top_ids.extend(ids.tolist() for ids in row.record.top_ids)
-            one.top_values.extend(values.tolist() for values in row.record.top_log_probs)
+            # What was not asked for is not sent.
+            if row.wants_log_probs:
+                one.log_probs.extend(row.record.log_probs)
+            if row.top_width:
+                one.top_ids.extend(ids.tolist() for ids in row.record.top_ids)
+                one.top_values.extend(values.tolist() for values in row.record.top_log_probs)
             one.logits.extend(row.record.logits)
         if row.context_logits is not None:
             assert one.context_logits is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from inflight.executors.base import Request
 from inflight.executors.reference.core.engine import Engine, Iteration
 from inflight.executors.reference.core.lanes import Lanes
 from inflight.executors.reference.core.rows import Row, TokenRows, pack
-from inflight.executors.reference.core.runner import Outcome, Pending, Work
+from inflight.executors.reference.core.runner import LogProbs, Outcome, Pending, Work
 from inflight.executors.reference.core.sampler import SamplerState
 
 from .support import AllTold, Told, collect, engine, request, run
@@ -42,7 +43,9 @@ class InstantRunner:
     def collect(self, pending: Pending) -> Outcome:
         assert isinstance(pending, Launched)
         self.asked.append(f"collect {pending.number}")
-        return Outcome([7] * pending.rows)
+        values = np.zeros((pending.rows, 20), dtype=np.float32)
+        report = LogProbs(values[:, 0], values.astype(np.int32), values)
+        return Outcome([7] * pending.rows, np.arange(pending.rows), report)
 
 
 class Launched(Pending):
@@ -61,9 +64,9 @@ def instant(sequences: int, **fields: Any) -> tuple[Engine, InstantRunner]:
     return subject, runner
 
 
-def calls_of_a_step(sequences: int) -> int:
+def calls_of_a_step(sequences: int, **fields: Any) -> int:
     """Functions that one iteration calls, those of C included, with its rows packed."""
-    subject, _ = instant(sequences)
+    subject, _ = instant(sequences, **fields)
     calls = 0
 
     def count(_frame: Any, event: str, _argument: Any) -> None:
@@ -79,8 +82,9 @@ def calls_of_a_step(sequences: int) -> int:
     return calls
 
 
-def test_a_sequence_more_costs_an_iteration_next_to_nothing() -> None:
-    few, many = calls_of_a_step(8), calls_of_a_step(208)
+@pytest.mark.parametrize("output", [{}, {"return_log_probs": True, "num_top_log_probs": 20}])
+def test_a_sequence_more_costs_an_iteration_next_to_nothing(output: dict[str, Any]) -> None:
+    few, many = (calls_of_a_step(count, output=output) for count in (8, 208))
     # One call takes note of its token; the rest is for a block now and then.
     assert (many - few) / 200 < 2
 
@@ -91,11 +95,24 @@ def test_rows_in_columns_are_packed_like_rows() -> None:
         np.array([0, 0, 1], dtype=np.int32),
         np.array([9, 8, 7], dtype=np.int32),
     )
+    values = np.array([-0.5, -1.5, -2.5], dtype=np.float32)
+    ids = np.arange(6, dtype=np.int32).reshape(3, 2)
+    columns = [
+        rows,
+        replace(rows, log_probs=values),
+        replace(rows, top=(ids, ids.astype(np.float32))),
+        # As a part of a wider table.
+        replace(rows, log_probs=values, top=(ids[:, :1], ids.astype(np.float32)[:, :1])),
+    ]
     before, after = Row(5, tokens=[1, 2]), Row(1 << 40, tokens=[3], final=True)
-    assert pack([before, rows, after]) == pack([before, *rows.rows(), after])
+    one_by_one = [row for part in columns for row in part.rows()]
+    batch = pack([before, *columns, after])
+    assert batch == pack([before, *one_by_one, after])
+    assert np.frombuffer(batch.log_prob_rows, "<u4").tolist() == [4, 5, 6, 10, 11, 12]
+    assert np.frombuffer(batch.top_log_prob_widths, "<u4").tolist() == [2, 2, 2, 1, 1, 1]
 
 
-#: What makes each token depend on those before it, or tells more of it than its id.
+#: What makes each token depend on those before it, or reports more of it than its id.
 DEMANDING: list[dict[str, Any]] = [
     {"sampling": {"repetition_penalty": 1.4, "top_p": 0.9, "seed": 3}},
     {"sampling": {"frequency_penalty": 0.7}},
@@ -105,6 +122,10 @@ DEMANDING: list[dict[str, Any]] = [
     {"bad_words": [[5, 6], [9]]},
     {"stop_words": [[11, 12], [30]]},
     {"output": {"num_top_log_probs": 2, "return_log_probs": True}},
+    {"output": {"return_log_probs": True}},
+    {"output": {"num_top_log_probs": 3}},
+    {"output": {"num_top_log_probs": 2}, "streaming": False},
+    {"output": {"return_log_probs": True, "return_generation_logits": True}},
     {"streaming": False},
     {"sampling": {"top_p": 0.8, "seed": 9, "num_return_sequences": 3}},
     {},
@@ -115,8 +136,9 @@ def demanding() -> list[Request]:
     return [request(key, [3 + key, 4, 5], 24, **fields) for key, fields in enumerate(DEMANDING)]
 
 
-def plain(told: Told) -> tuple[list[int], int, int]:
-    return told.tokens, told.rows, int(told.finish_reason)
+def plain(told: Told) -> tuple[Any, ...]:
+    logits = [row.argmax().item() for row in told.logits]
+    return told.tokens, told.rows, int(told.finish_reason), told.log_probs, told.top_ids, logits
 
 
 def test_an_iteration_ahead_changes_no_token() -> None:

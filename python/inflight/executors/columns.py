@@ -87,15 +87,33 @@ class Columns:
             self._top_values.extend(top[2])
         return row
 
-    def add_tokens(self, client_ids: Packed, sequences: Packed, tokens: Packed) -> None:
-        """Adds rows of one token each that end nothing: columns of uint64, int32 and int32."""
-        first = len(self._tokens)
+    def add_tokens(
+        self,
+        client_ids: Packed,
+        sequences: Packed,
+        tokens: Packed,
+        log_probs: Packed | None = None,
+        top: tuple[int, Packed, Packed] | None = None,
+    ) -> None:
+        """Adds rows of one token each that end nothing: columns of uint64, int32 and int32; float32 for log
+        probabilities, and for alternatives their width, int32 and float32."""
+        first, first_row = len(self._tokens), len(self._finals)
         self._client_ids.frombytes(client_ids.tobytes())
         self._sequences.frombytes(sequences.tobytes())
         self._tokens.frombytes(tokens.tobytes())
         self._offsets.extend(range(first + 1, len(self._tokens) + 1))
         self._reasons.extend(bytes(len(self._tokens) - first))
         self._finals.extend(bytes(len(self._tokens) - first))
+        rows = range(first_row, len(self._finals))
+        if log_probs is not None:
+            self._log_prob_rows.extend(rows)
+            self._log_probs.frombytes(log_probs.tobytes())
+        if top is not None:
+            width, ids, values = top
+            self._top_rows.extend(rows)
+            self._top_widths.extend([width] * len(rows))
+            self._top_ids.frombytes(ids.tobytes())
+            self._top_values.frombytes(values.tobytes())
 
     def fail(self, client_id: int, code: StatusCode, text: str) -> None:
         """Adds the errored, final row of a request."""

@@ -313,8 +313,7 @@ def test_random_numbers_are_the_hosts() -> None:
 @pytest.mark.parametrize("vocab_size", [40, 4099])
 @pytest.mark.parametrize("width", [0, 1, 20, 33])
 def test_log_probs_are_numpys(width: int, vocab_size: int, dtype: Any) -> None:
-    from inflight.executors.reference.pytorch import log_prob_kernels as told_kernels
-    from inflight.executors.reference.pytorch import sampling
+    from inflight.executors.reference.pytorch import log_prob_kernels, sampling
 
     logits = random_logits(6, vocab_size, 8, dtype)
     logits[1] *= 200.0  # the best are far from each other
@@ -324,8 +323,8 @@ def test_log_probs_are_numpys(width: int, vocab_size: int, dtype: Any) -> None:
     logits = logits.clamp(min=-3e38)
     tokens = torch.tensor([3, 0, vocab_size - 1, 7, 2, 1], dtype=torch.int32, device=DEVICE)
     wanted = log_probs.chosen_and_best(on_host(logits), tokens.cpu().numpy(), width)
-    for compute in (told_kernels.chosen_and_best, sampling.chosen_and_best):
-        told = sampling.told(compute(logits, tokens, width).cpu().numpy())
+    for compute in (log_prob_kernels.chosen_and_best, sampling.chosen_and_best):
+        told = sampling.unpacked_log_probs(compute(logits, tokens, width).cpu().numpy())
         np.testing.assert_allclose(told.values, wanted[0], rtol=1e-5, atol=1e-4)
         np.testing.assert_array_equal(told.top_ids, wanted[1])
         np.testing.assert_allclose(told.top_values, wanted[2], rtol=1e-5, atol=1e-4)

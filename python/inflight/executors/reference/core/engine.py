@@ -244,21 +244,17 @@ class Engine:
         choosing, first = work.choosing(), len(rows.sequences)
         looked_at: Iterable[int] = range(len(choosing))
         if first:
-            taken = self._planner.lanes.take(rows, outcome.tokens[:first])
+            taken = self._planner.lanes.take(rows, outcome)
             iteration.generated_tokens += taken.count
             iteration.decoded_requests += taken.count
-            if len(taken.rows.tokens):
-                iteration.output.append(taken.rows)
+            iteration.output += taken.rows
             looked_at = [*taken.odd, *range(first, len(choosing))]
         for row in looked_at:
             sequence, token = choosing[row], int(outcome.tokens[row])
             if sequence.ended:
                 continue  # it ended, or was cancelled, while this row was in flight
-            told = outcome.told.get(row)
-            if told is not None and sequence.record is not None:
-                sequence.record.append(*told)
-                if row in outcome.logits:
-                    sequence.record.logits.append(outcome.logits[row])
+            if sequence.record is not None:
+                self._record(sequence, sequence.record, row, outcome)
             iteration.generated_tokens += 1
             iteration.decoded_requests += 1
             self._take(sequence, token, iteration)
@@ -266,6 +262,17 @@ class Engine:
         for chunk in work.chunks:
             if chunk.sequence.owner.admitted.max_tokens == 0 and chunk.stop == len(chunk.sequence.context):
                 self._finish(chunk.sequence, FinishReason.LENGTH, iteration)
+
+    def _record(self, sequence: SequenceState, record: TokenRecord, row: int, outcome: Outcome) -> None:
+        """Notes what is reported of a row's token."""
+        place, values = outcome.place(row), outcome.log_probs
+        if place is not None and values is not None:
+            width = sequence.top_width
+            record.append(
+                float(values.values[place]), values.top_ids[place, :width], values.top_values[place, :width]
+            )
+        if row in outcome.logits:
+            record.logits.append(outcome.logits[row])
 
     def _take_prompts(self, work: Work, outcome: Outcome) -> None:
         """Fills in the logits, log probabilities and hidden states of prompt tokens."""
@@ -283,14 +290,14 @@ class Engine:
             if wanted is not None and chunk.sequence.tells_of_the_prompt:
                 stop_position = min(chunk.stop, len(chunk.sequence.prompt))
                 wanted[chunk.first : stop_position] = logits[: max(0, stop_position - chunk.first)]
-        for place, told in outcome.prompts.items():
+        for place, reported in outcome.prompts.items():
             chunk = work.chunks[place]
             record = chunk.sequence.owner.prompt_record
             if record is not None:
-                tokens = slice(chunk.first + 1, chunk.first + 1 + chunk.told)
-                record.values[tokens] = told.values
-                record.top_ids[tokens] = told.top_ids
-                record.top_values[tokens] = told.top_values
+                tokens = slice(chunk.first + 1, chunk.first + 1 + chunk.reported)
+                record.values[tokens] = reported.values
+                record.top_ids[tokens] = reported.top_ids
+                record.top_values[tokens] = reported.top_values
 
     def _choose_on_the_host(self, work: Work, outcome: Outcome, iteration: Iteration) -> None:
         """What follows from the logits of branches, and of contexts that are through."""

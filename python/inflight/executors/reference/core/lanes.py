@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .blocks import BlockPool
 from .masks import Guide
 from .rows import TokenRows
-from .runner import INPUTS, KNOWN
+from .runner import INPUTS, KNOWN, LogProbs, Outcome
 from .scheduler import Steady
 from .sequence import SequenceState
 
@@ -24,6 +24,7 @@ Int = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
 _NOBODY = -1
+_NO_RECORD = -1
 _NO_ROWS = np.zeros((INPUTS, 0), dtype=np.int32)
 
 
@@ -45,7 +46,7 @@ class Taken:
     """What the tokens of `LaneRows` came to."""
 
     #: Rows of streams that go on.
-    rows: TokenRows
+    rows: Sequence[TokenRows]
     #: How many tokens were taken, and those that were not: rows that need a closer look.
     count: int
     odd: Sequence[int]
@@ -87,6 +88,9 @@ class Lanes:
         self._quiet = np.zeros(slots, dtype=np.bool_)
         self._streams = np.zeros(slots, dtype=np.bool_)
         self._special = np.zeros(slots, dtype=np.bool_)
+        #: Alternatives that are reported of a token, or `_NO_RECORD`; and whether its log probability is.
+        self._top_width = np.full(slots, _NO_RECORD, dtype=np.int64)
+        self._reports_value = np.zeros(slots, dtype=np.bool_)
         #: By slot: a guide has errors of its own, and ends, which all guides of a model share.
         self._guides: dict[int, Guide] = {}
         self._is_guided = np.zeros(slots, dtype=np.bool_)
@@ -154,10 +158,12 @@ class Lanes:
         special = np.flatnonzero(self._special[slots]).tolist()
         return LaneRows(sequences, inputs, special, slots, self._keys[slots])
 
-    def take(self, rows: LaneRows, chosen: Sequence[int]) -> Taken:
-        """Notes the tokens that the rows chose. What ends a sequence, is more than a token or is of one that
-        left meanwhile is left to the caller, who then says that the host `knows` it."""
-        slots, tokens = rows.slots, np.asarray(chosen, dtype=np.int32)
+    def take(self, rows: LaneRows, outcome: Outcome) -> Taken:
+        """Notes the tokens that the rows chose: the first of the outcome's. What ends a sequence, needs a row
+        of its own or is of one that left meanwhile is left to the caller, who then says that the host `knows`
+        it."""
+        slots = rows.slots
+        tokens = np.asarray(outcome.tokens[: len(slots)], dtype=np.int32)
         quiet = self._quiet[slots] & (self._keys[slots] == rows.keys)
         quiet &= (tokens != self._end_ids[slots]) & (rows.inputs[2] != self._last[slots])
         if self._guides:
@@ -173,13 +179,36 @@ class Lanes:
         if self._guides:
             # Their next masks are computed while the rows are.
             next(iter(self._guides.values())).begin()
+        places = np.flatnonzero(quiet)
         streams = self._streams[slots]
-        told = slots[streams]
-        return Taken(
-            TokenRows(self._client_ids[told], self._indices[told], tokens[streams]),
-            len(slots),
-            odd,
-        )
+        if streams.all():
+            return Taken(self._rows(slots, tokens, places, outcome), len(slots), odd)
+        return Taken(self._rows(slots[streams], tokens[streams], places[streams], outcome), len(slots), odd)
+
+    def _rows(self, slots: Int, tokens: Int32, places: Int, outcome: Outcome) -> list[TokenRows]:
+        """What the clients of slots get; ``places`` are their rows in the outcome."""
+        reported = outcome.log_probs
+        if reported is None:
+            return [self._columns(slots, tokens)] if len(slots) else []
+        # Requests that ask for the same have their rows together; nearly always all of them.
+        kinds = 2 * self._top_width[slots] + self._reports_value[slots]
+        rows = []
+        for kind in np.unique(kinds).tolist():
+            alike = np.flatnonzero(kinds == kind)
+            width, own, report = kind // 2, slots[alike], None
+            if width != _NO_RECORD:
+                report = reported.part(np.searchsorted(outcome.recorded, places[alike]), width)
+            rows.append(self._columns(own, tokens[alike], report, bool(kind % 2)))
+        return rows
+
+    def _columns(
+        self, slots: Int, tokens: Int32, report: LogProbs | None = None, with_values: bool = False
+    ) -> TokenRows:
+        client_ids, indices = self._client_ids[slots], self._indices[slots]
+        if report is None:
+            return TokenRows(client_ids, indices, tokens)
+        top = (report.top_ids, report.top_values) if report.top_ids.shape[1] else None
+        return TokenRows(client_ids, indices, tokens, report.values if with_values else None, top)
 
     def knows(self, sequence: SequenceState, token: int) -> None:
         """The host has taken a token of a sequence, which may be here."""
@@ -203,7 +232,10 @@ class Lanes:
         self._in_flight[slot] = one.launched - len(sampler.generated)
         self._tokens[slot] = sampler.generated[-1] if sampler.generated else 0
         self._client_ids[slot], self._indices[slot] = request.client_id, one.index
-        self._quiet[slot] = one.record is None and one.metrics is None and not request.stop_words
+        in_columns = one.record is None or (request.streaming and not one.keeps_logits)
+        self._quiet[slot] = in_columns and one.metrics is None and not request.stop_words
+        self._top_width[slot] = _NO_RECORD if one.record is None else one.top_width
+        self._reports_value[slot] = one.record is not None and request.output_config.return_log_probs
         self._streams[slot] = request.streaming
         self._special[slot] = (
             one.record is not None

@@ -1,4 +1,4 @@
-"""Response rows, and what they tell of their tokens. `executors.columns` packs them."""
+"""Response rows, and what they report of their tokens. `executors.columns` packs them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(slots=True)
 class TokenRecord:
-    """What is told of generated tokens besides their ids: one entry a token, in the lists that were asked."""
+    """Of generated tokens, what is reported besides their ids: one entry a token, in the lists asked for."""
 
     log_probs: list[float] = field(default_factory=list)
     top_ids: list[Int32] = field(default_factory=list)
@@ -79,16 +79,36 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """Rows of one token each and nothing else, of sequences that go on: a column for each field."""
+    """Rows of one token each and at most its log probabilities, of sequences that go on: a column for each
+    field."""
 
     client_ids: npt.NDArray[np.uint64]
     sequence_indices: Int32
     tokens: Int32
+    #: ``[rows]``, where they are asked for.
+    log_probs: Float32 | None = None
+    #: Ids and log probabilities of the best alternatives ``[rows, width]``, where they are asked for.
+    top: tuple[Int32, Float32] | None = None
 
     def rows(self) -> list[Row]:
         """The same, one by one."""
         columns = (self.client_ids.tolist(), self.sequence_indices.tolist(), self.tokens.tolist())
-        return [Row(client_id, index, [token]) for client_id, index, token in zip(*columns, strict=True)]
+        rows = [Row(client_id, index, [token]) for client_id, index, token in zip(*columns, strict=True)]
+        if self.log_probs is not None or self.top is not None:
+            for place, row in enumerate(rows):
+                self._record(row, place)
+        return rows
+
+    def _record(self, row: Row, place: int) -> None:
+        row.record = TokenRecord()
+        if self.log_probs is not None:
+            row.wants_log_probs = True
+            row.record.log_probs.append(float(self.log_probs[place]))
+        if self.top is not None:
+            ids, values = self.top
+            row.top_width = ids.shape[1]
+            row.record.top_ids.append(ids[place])
+            row.record.top_log_probs.append(values[place])
 
 
 def pack(rows: Sequence[Row | TokenRows]) -> ResponseBatch:
@@ -96,19 +116,25 @@ def pack(rows: Sequence[Row | TokenRows]) -> ResponseBatch:
     columns = Columns()
     for row in rows:
         if isinstance(row, TokenRows):
-            columns.add_tokens(row.client_ids, row.sequence_indices, row.tokens)
+            columns.add_tokens(
+                row.client_ids,
+                row.sequence_indices,
+                row.tokens,
+                row.log_probs,
+                None if row.top is None else (row.top[0].shape[1], *row.top),
+            )
             continue
         record, tokens = row.record, row.tokens
-        told = record if record is not None and tokens else None
+        reported = record if record is not None and tokens else None
         number = columns.add(
             row.client_id,
             tokens,
             row.finish_reason,
             row.final,
             row.sequence_index,
-            told.log_probs if told is not None and row.wants_log_probs else None,
-            (row.top_width, _joined("i", told.top_ids), _joined("f", told.top_log_probs))
-            if told is not None and row.top_width
+            reported.log_probs if reported is not None and row.wants_log_probs else None,
+            (row.top_width, _joined("i", reported.top_ids), _joined("f", reported.top_log_probs))
+            if reported is not None and row.top_width
             else None,
         )
         if row.error is not None:
@@ -119,8 +145,8 @@ def pack(rows: Sequence[Row | TokenRows]) -> ResponseBatch:
             columns.tensor(number, _floats("context_logits", row.context_logits))
         if row.embedding is not None:
             columns.tensor(number, _floats("inflight_embedding", row.embedding))
-        if told is not None and told.logits:
-            columns.tensor(number, _floats("generation_logits", np.stack(told.logits)[None]))
+        if reported is not None and reported.logits:
+            columns.tensor(number, _floats("generation_logits", np.stack(reported.logits)[None]))
         for tensor in row.metrics:
             columns.tensor(number, tensor)
         if row.prompt is not None:

@@ -35,6 +35,12 @@ KNOWN = -1
 
 Int32 = npt.NDArray[np.int32]
 
+NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
+def _no_rows() -> npt.NDArray[np.int64]:
+    return NO_ROWS
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -45,8 +51,8 @@ class Chunk:
     stop: int
     #: Whether its last row chooses the first token of the output.
     chooses: bool
-    #: Alternatives told of each prompt token; None: nothing is told. The row of position p tells of the
-    #: token at p + 1, and the prompt's last row tells of none.
+    #: Alternatives reported of each prompt token; None: nothing is reported. The row of position p reports
+    #: the token at p + 1, and the prompt's last row reports none.
     prompt_width: int | None = None
     #: How many of its last rows give their logits to the host.
     logit_rows: int = 0
@@ -58,8 +64,8 @@ class Chunk:
         return self.sequence.context[self.first : self.stop]
 
     @property
-    def told(self) -> int:
-        """How many prompt tokens its rows tell of, from ``first + 1`` on."""
+    def reported(self) -> int:
+        """How many prompt tokens its rows report, from ``first + 1`` on."""
         if self.prompt_width is None:
             return 0
         return max(0, min(self.stop, len(self.sequence.prompt) - 1) - self.first)
@@ -92,7 +98,7 @@ class Work:
     #: sequence's slot; and the block that it goes to.
     inputs: Int32
     #: Generation rows that ask for more than their most likely token: one that is drawn, whose logits are
-    #: edited, of which more is told than its id, or that an adapter computes.
+    #: edited, of which more is reported than its id, or that an adapter computes.
     special: Sequence[int] = ()
     chunks: Sequence[Chunk] = ()
     #: Blocks whose first tokens are another's: (from, to, tokens). Done before anything is computed, in
@@ -119,17 +125,16 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LogProbs:
     """Log probabilities of tokens ``[tokens]``, and of the best alternatives ``[tokens, width]``."""
 
     values: npt.NDArray[np.float32]
     top_ids: npt.NDArray[np.int32]
     top_values: npt.NDArray[np.float32]
 
-
-#: One token's log probability, and ids and values of the best alternatives ``[width]``: a plain tuple, since
-#: there is one for every row of every iteration.
-ToldToken = tuple[float, npt.NDArray[np.int32], npt.NDArray[np.float32]]
+    def part(self, places: npt.NDArray[np.int64], width: int) -> LogProbs:
+        """Those of some tokens, with the first ``width`` alternatives."""
+        return LogProbs(self.values[places], self.top_ids[places, :width], self.top_values[places, :width])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +143,12 @@ class Outcome:
 
     #: One for each choosing row: a list or an array.
     tokens: Sequence[int] = ()
-    #: By choosing row, for the sequences that keep a record.
-    told: dict[int, ToldToken] = field(default_factory=dict)
+    #: The choosing rows of sequences that keep a record, ascending, and what is reported of their tokens: as
+    #: wide as the widest asks.
+    recorded: npt.NDArray[np.int64] = field(default_factory=_no_rows)
+    log_probs: LogProbs | None = None
     #: By place in `Work.chunks`, for the chunks with a ``prompt_width``.
-    prompts: dict[int, Told] = field(default_factory=dict)
+    prompts: dict[int, LogProbs] = field(default_factory=dict)
     #: By choosing row, for the sequences that keep their logits: ``[vocabulary]``.
     logits: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
     #: By place in `Work.chunks`, for the chunks with ``logit_rows``: ``[rows, vocabulary]``.
@@ -150,6 +157,11 @@ class Outcome:
     probe_logits: Sequence[npt.NDArray[np.float32]] = ()
     #: By place in `Work.chunks`, for the chunks with positions that are ``pooled``: ``[positions, hidden]``.
     hidden: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+
+    def place(self, row: int) -> int | None:
+        """Where in ``log_probs`` a choosing row is; None: nothing is reported of its token."""
+        place = int(np.searchsorted(self.recorded, row))
+        return place if place < len(self.recorded) and self.recorded[place] == row else None
 
 
 class Pending(Protocol):

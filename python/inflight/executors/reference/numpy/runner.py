@@ -15,17 +15,17 @@ import numpy as np
 from inflight.executors.reference.core import log_probs
 from inflight.executors.reference.core.runner import (
     KNOWN,
+    NO_ROWS,
     Chunk,
+    LogProbs,
     Outcome,
     Pending,
     Probe,
-    Told,
-    ToldToken,
     Work,
 )
 from inflight.executors.reference.core.sampler import SamplerState, sample
 from inflight.executors.reference.core.sequence import SequenceState
-from inflight.executors.reference.model.array_types import Float32
+from inflight.executors.reference.model.array_types import Float32, Int
 from inflight.executors.reference.parallel.team import Leader
 
 from .batch import Span, build_batch
@@ -78,8 +78,10 @@ class NumpyRunner:
             numbers = [one.launched - 1 for one in choosing]
             tokens = sample(logits, [one.sampler for one in choosing], numbers)
             kept = {row: logits[row] for row, one in enumerate(choosing) if one.keeps_logits}
-            told = _tell(choosing, logits, tokens)
-            launched.outcome = replace(outcome, tokens=tokens, told=told, logits=kept)
+            recorded, reported = _report(choosing, logits, tokens)
+            launched.outcome = replace(
+                outcome, tokens=tokens, recorded=recorded, log_probs=reported, logits=kept
+            )
         self._last_tokens = launched.outcome.tokens
 
     def _compute(self, work: Work) -> _Launched:
@@ -107,7 +109,7 @@ class NumpyRunner:
             sink_tokens=self._sink_tokens,
             vocab_size=self._vocab_size,
         )
-        # Rows that choose a token come first, then those that only tell of a prompt, then those whose
+        # Rows that choose a token come first, then those that only report a prompt, then those whose
         # logits the host wants.
         choosing_rows = list(range(len(work.generation)))
         prompt_rows: list[int] = []
@@ -115,7 +117,7 @@ class NumpyRunner:
         for chunk, span in zip(work.chunks, batch.context, strict=False):
             if chunk.chooses:
                 choosing_rows.append(span.stop - 1)
-            prompt_rows.extend(range(span.start, span.start + chunk.told))
+            prompt_rows.extend(range(span.start, span.start + chunk.reported))
             if chunk.logit_rows:
                 wanted.append(range(span.stop - chunk.logit_rows, span.stop))
         singles = iter(range(len(work.generation), len(work.generation) + len(single)))
@@ -138,12 +140,12 @@ class NumpyRunner:
         pooled_rows = [row for part in pooled.values() for row in part]
         rows = np.array(choosing_rows + prompt_rows + wanted_rows + pooled_rows, dtype=np.int64)
         hidden = self._steps.forward(batch, rows)
-        told_rows = len(choosing_rows) + len(prompt_rows)
-        prompts = self._tell_prompts(work.chunks, hidden[len(choosing_rows) : told_rows])
+        reported_rows = len(choosing_rows) + len(prompt_rows)
+        prompts = self._report_prompts(work.chunks, hidden[len(choosing_rows) : reported_rows])
         choosing = work.choosing()
         logits = self._steps.logits(hidden[: len(choosing)]) if choosing else hidden[:0]
         given: list[Float32] = []
-        offset = told_rows
+        offset = reported_rows
         for part in wanted:
             given.append(self._steps.logits(hidden[offset : offset + len(part)]))
             offset += len(part)
@@ -161,22 +163,22 @@ class NumpyRunner:
     def collect(self, pending: Pending) -> Outcome:
         return cast(_Launched, pending).outcome
 
-    def _tell_prompts(self, chunks: Sequence[Chunk], hidden: Float32) -> dict[int, Told]:
-        """The log probabilities of the prompt tokens that the rows of ``hidden`` tell of, chunk by chunk."""
-        prompts: dict[int, Told] = {}
+    def _report_prompts(self, chunks: Sequence[Chunk], hidden: Float32) -> dict[int, LogProbs]:
+        """The log probabilities of the prompt tokens that the rows of ``hidden`` report, chunk by chunk."""
+        prompts: dict[int, LogProbs] = {}
         offset = 0
         for place, chunk in enumerate(chunks):
             if chunk.prompt_width is None:
                 continue
             following = np.asarray(chunk.sequence.prompt[chunk.first + 1 : chunk.stop + 1], dtype=np.int64)
             parts = []
-            for start in range(0, max(1, chunk.told), _PROMPT_LOGIT_ROWS):
-                stop = min(chunk.told, start + _PROMPT_LOGIT_ROWS)
+            for start in range(0, max(1, chunk.reported), _PROMPT_LOGIT_ROWS):
+                stop = min(chunk.reported, start + _PROMPT_LOGIT_ROWS)
                 logits = self._steps.logits(hidden[offset + start : offset + stop])
                 parts.append(log_probs.chosen_and_best(logits, following[start:stop], chunk.prompt_width))
             values, ids, best = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-            prompts[place] = Told(values, ids, best)
-            offset += chunk.told
+            prompts[place] = LogProbs(values, ids, best)
+            offset += chunk.reported
         return prompts
 
 
@@ -190,15 +192,13 @@ def _probe_span(probe: Probe) -> Span:
     return Span(probe.tokens, probe.first, probe.blocks, probe.sequence.owner.adapter)
 
 
-def _tell(sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[int]) -> dict[int, ToldToken]:
-    """Log probabilities for the rows that keep a record; one computation, as wide as the widest."""
-    rows = [row for row, one in enumerate(sequences) if one.record is not None]
-    if not rows:
-        return {}
-    widths = [sequences[row].top_width for row in rows]
-    chosen = np.array([tokens[row] for row in rows], dtype=np.int64)
-    values, ids, best = log_probs.chosen_and_best(logits[rows], chosen, max(widths))
-    return {
-        row: (float(values[place]), ids[place, :width], best[place, :width])
-        for place, (row, width) in enumerate(zip(rows, widths, strict=True))
-    }
+def _report(
+    sequences: Sequence[SequenceState], logits: Float32, tokens: Sequence[int]
+) -> tuple[Int, LogProbs | None]:
+    """The rows that keep a record, and their log probabilities: one computation, as wide as the widest."""
+    rows = np.array([row for row, one in enumerate(sequences) if one.record is not None], dtype=np.int64)
+    if not len(rows):
+        return NO_ROWS, None
+    width = max(sequences[row].top_width for row in rows.tolist())
+    chosen = np.array(tokens, dtype=np.int64)[rows]
+    return rows, LogProbs(*log_probs.chosen_and_best(logits[rows], chosen, width))

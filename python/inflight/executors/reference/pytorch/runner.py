@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from inflight.executors.reference.core.blocks import BlockTable
-from inflight.executors.reference.core.runner import Outcome, Pending, ToldToken, Work
+from inflight.executors.reference.core.runner import NO_ROWS, Outcome, Pending, Work
 from inflight.executors.reference.core.sampler import SamplerState
 from inflight.executors.reference.core.scheduler import Limits
 from inflight.executors.reference.core.sequence import SequenceState
@@ -31,24 +31,25 @@ from .steps import DeviceSteps, LedSteps
 #: Rows of prompt logits held at once.
 _PROMPT_LOGIT_ROWS = 256
 
+_NO_RECORD = -1
+
 
 @dataclass(slots=True)
 class _Launched:
     """What an iteration leaves on the host once ``done`` has passed."""
 
     choosing: Sequence[SequenceState]
-    #: Choosing rows that may ask for more than their most likely token.
-    special: Sequence[int] = ()
+    #: Whether choosing rows may ask for more than their most likely token.
+    is_special: bool = False
     #: Their logits, until they are chosen by.
     chooses_by: Tensor = None
     #: Of choosing rows, positions and slots, and the size of the graph that gave their logits, if one did.
     places: Any = None
     bucket: int | None = None
     tokens: Tensor | None = None
-    #: Choosing rows that keep a record, the width of each, and what `chosen_and_best` gives for them.
-    rows: Sequence[int] = ()
-    widths: Sequence[int] = ()
-    told: Tensor | None = None
+    #: Choosing rows that keep a record, and what `chosen_and_best` gives for them.
+    recorded: Any = None
+    reported: Tensor | None = None
     prompts: dict[int, list[Tensor]] = field(default_factory=dict)
     #: Logits for the host, by choosing row, by chunk and of each probe; the last two in pieces.
     logits: dict[int, Tensor] = field(default_factory=dict)
@@ -83,6 +84,9 @@ class TorchRunner:
         self._size = model.shape.tokens_per_block
         self._vocab_size = model.config.vocab_size
         self._upload = self._steps.upload
+        #: By slot: alternatives that are reported of a token, or `_NO_RECORD`; whether logits are returned.
+        self._top_width = np.full(limits.max_batch_size, _NO_RECORD, dtype=np.int64)
+        self._keeps_logits = np.zeros(limits.max_batch_size, dtype=np.bool_)
         #: By slot: whose blocks the device's table holds, and how many of them.
         self._known: list[tuple[BlockTable | None, int]] = [(None, 0)] * limits.max_batch_size
 
@@ -104,21 +108,18 @@ class TorchRunner:
         launched = cast(_Launched, pending)
         if launched.done is not None:
             launched.done.synchronize()
-        told: dict[int, ToldToken] = {}
-        if launched.told is not None:
+        reported = None
+        if launched.reported is not None:
             # A copy: rows of it are kept, and pinned memory is for the next iterations.
-            columns = sampling.told(launched.told.numpy().copy())
-            one_by_one = zip(columns.values.tolist(), columns.top_ids, columns.top_values, strict=True)
-            told = dict(zip(launched.rows, one_by_one, strict=True))
-            for row, width in zip(launched.rows, launched.widths, strict=True):
-                if width < columns.top_ids.shape[1]:
-                    value, ids, best = told[row]
-                    told[row] = value, ids[:width], best[:width]
-        prompts = {place: sampling.told(_joined(parts)) for place, parts in launched.prompts.items()}
+            reported = sampling.unpacked_log_probs(launched.reported.numpy().copy())
+        prompts = {
+            place: sampling.unpacked_log_probs(_joined(parts)) for place, parts in launched.prompts.items()
+        }
         tokens = () if launched.tokens is None else launched.tokens.numpy()
         return Outcome(
             tokens,
-            told,
+            NO_ROWS if launched.recorded is None else launched.recorded,
+            reported,
             prompts,
             {row: logits.numpy() for row, logits in launched.logits.items()},
             {place: _joined(parts) for place, parts in launched.chunk_logits.items()},
@@ -129,13 +130,15 @@ class TorchRunner:
     def _launch(self, work: Work) -> _Launched:
         choosing = work.choosing()
         launched = _Launched(choosing)
-        launched.special = [*work.special, *range(len(work.generation), len(choosing))]
+        launched.is_special = bool(work.special) or len(choosing) > len(work.generation)
         self._copy(work.copies)
         self._note_tables(work)
         generation = work.inputs
         if work.chunks or work.probes:
             launched.chooses_by = self._mix(work, generation, launched)
-            self._sampling.enter(chunk.sequence for chunk in work.chunks if chunk.chooses)
+            entering = [chunk.sequence for chunk in work.chunks if chunk.chooses]
+            self._sampling.enter(entering)
+            self._enter(entering)
             others = choosing[len(work.generation) :]
             # Of the token put in: `position` is that of the one being chosen.
             places = [[one.position - 1 for one in others], [one.slot for one in others]]
@@ -156,27 +159,35 @@ class TorchRunner:
             launched.done.record(self._steps.stream)
 
     def _choose_tokens(self, launched: _Launched) -> None:
-        """The tokens of choosing rows, and what is told of them."""
-        choosing, special = launched.choosing, launched.special
-        logits = launched.chooses_by
+        """The tokens of choosing rows, and what is reported of them."""
+        choosing, logits = launched.choosing, launched.chooses_by
         count = len(choosing)
-        if any(_edits_or_draws(choosing[row]) for row in special):
-            positions, slots = launched.places
-            self._sampling.choose(logits[:count], choosing, slots, positions, launched.bucket)
+        positions, slots = launched.places
         chosen = self._steps.chosen[:count]
+        if not launched.is_special:
+            launched.tokens = self._download(chosen)
+            return
+        self._sampling.choose(logits[:count], choosing, slots, positions, launched.bucket)
         launched.tokens = self._download(chosen)
-        launched.rows = [row for row in special if choosing[row].record is not None]
-        if launched.rows:
-            launched.widths = [choosing[row].top_width for row in launched.rows]
+        widths = self._top_width[slots]
+        launched.recorded = np.flatnonzero(widths != _NO_RECORD)
+        if len(launched.recorded):
             own, tokens = logits[:count], chosen
-            if len(launched.rows) < count:
-                places = self._upload(np.array(launched.rows, dtype=np.int64))
+            if len(launched.recorded) < count:
+                places = self._upload(launched.recorded)
                 own, tokens = logits[places], chosen[places]
-            columns = self._sampling.chosen_and_best(own, tokens, max(launched.widths))
-            launched.told = self._download(columns)
+            columns = self._sampling.chosen_and_best(own, tokens, int(widths.max()))
+            launched.reported = self._download(columns)
         launched.logits = {
-            row: self._download(logits[row].float()) for row in special if choosing[row].keeps_logits
+            row: self._download(logits[row].float())
+            for row in np.flatnonzero(self._keeps_logits[slots]).tolist()
         }
+
+    def _enter(self, sequences: Sequence[SequenceState]) -> None:
+        """Notes what is asked of sequences that are about to choose their first token in their slot."""
+        for one in sequences:
+            self._top_width[one.slot] = _NO_RECORD if one.record is None else one.top_width
+            self._keeps_logits[one.slot] = one.record is not None and one.keeps_logits
 
     # The way in.
 
@@ -236,14 +247,14 @@ class TorchRunner:
     def _mix(self, work: Work, generation: Any, launched: _Launched) -> Tensor:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are chosen."""
         packed = Packed.of(work, generation, self._size, self._steps.spare.slot + 1)
-        told = any(
+        keeps_hidden = any(
             chunk.prompt_width is not None or chunk.logit_rows or chunk.pooled for chunk in work.chunks
         )
         embedded = packed.take_virtual(work, self._vocab_size)
-        logits = self._steps.mix(packed, self._probe_tables(work), told, _adapters(work), embedded)
-        if told or work.probes:
+        logits = self._steps.mix(packed, self._probe_tables(work), keeps_hidden, _adapters(work), embedded)
+        if keeps_hidden or work.probes:
             chunks = packed.moved_chunks(packed.shape.rounded())
-            self._tell_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)
+            self._report_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)
             self._give_logits(work, chunks, launched)
             for place, (chunk, (row, *_)) in enumerate(zip(work.chunks, chunks, strict=False)):
                 if chunk.pooled:
@@ -278,16 +289,16 @@ class TorchRunner:
             elif wanted:
                 launched.chunk_logits[place] = pieces
 
-    def _tell_prompts(self, work: Work, rows: Sequence[int], launched: _Launched) -> None:
+    def _report_prompts(self, work: Work, rows: Sequence[int], launched: _Launched) -> None:
         """Log probabilities of prompt tokens; ``rows`` are the first of each chunk."""
         for place, (chunk, row) in enumerate(zip(work.chunks, rows, strict=True)):
             if chunk.prompt_width is None:
                 continue
-            following = chunk.sequence.prompt[chunk.first + 1 : chunk.first + 1 + chunk.told]
+            following = chunk.sequence.prompt[chunk.first + 1 : chunk.first + 1 + chunk.reported]
             tokens = self._upload(np.array(following, dtype=np.int64))
             parts = []
-            for start in range(0, max(1, chunk.told), _PROMPT_LOGIT_ROWS):
-                stop = min(chunk.told, start + _PROMPT_LOGIT_ROWS)
+            for start in range(0, max(1, chunk.reported), _PROMPT_LOGIT_ROWS):
+                stop = min(chunk.reported, start + _PROMPT_LOGIT_ROWS)
                 logits = self._steps.hidden_logits(row + start, row + stop)
                 columns = self._sampling.chosen_and_best(logits, tokens[start:stop], chunk.prompt_width)
                 parts.append(self._download(columns))
@@ -311,11 +322,6 @@ def _adapters(work: Work) -> list[Adapter | None]:
     if not any(adapted.values()) and not any(found):
         return []
     return [*(adapted.get(row) for row in range(len(work.generation))), *found]
-
-
-def _edits_or_draws(sequence: SequenceState) -> bool:
-    """Whether its token may be another than its most likely one."""
-    return sequence.sampler.edits or not sequence.sampler.parameters.greedy
 
 
 def _joined(parts: Sequence[Tensor]) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from inflight.executors.reference.core.masks import stacked
-from inflight.executors.reference.core.runner import Told
+from inflight.executors.reference.core.runner import LogProbs
 from inflight.executors.reference.core.sampler import BANNED, SamplerState
 from inflight.executors.reference.core.sequence import SequenceState
 
@@ -35,7 +35,7 @@ class PlainSampling:
         self._steps = steps
 
     def chosen_and_best(self, logits: Tensor, tokens: Tensor, width: int) -> Tensor:
-        """How log probabilities are told."""
+        """How log probabilities are computed."""
         return chosen_and_best(logits, tokens, width)
 
     def follows(self, _: SamplerState) -> bool:
@@ -210,8 +210,8 @@ def chosen_and_best(logits: Tensor, tokens: Tensor, width: int) -> Tensor:
     return torch.cat(columns, dim=1)
 
 
-def told(columns: Any) -> Told:
+def unpacked_log_probs(columns: Any) -> LogProbs:
     """What `chosen_and_best` packed, on the host."""
     width = columns.shape[1] // 2
     values = columns.view(np.float32)
-    return Told(values[:, 0], columns[:, 1 : 1 + width], values[:, 1 + width :])
+    return LogProbs(values[:, 0], columns[:, 1 : 1 + width], values[:, 1 + width :])
