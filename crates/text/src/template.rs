@@ -27,6 +27,7 @@ mod helper;
 mod history;
 mod inline;
 mod json;
+mod large_stack;
 mod output;
 mod plain;
 mod pool;

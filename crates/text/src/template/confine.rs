@@ -12,10 +12,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::engine::Engine;
+use super::large_stack::STACK_BYTES;
 use super::{Sources, wire};
 
-/// The stack of the rendering thread; only what is used takes memory.
-const STACK_BYTES: usize = 64 << 20;
 /// Input that adds a second of CPU time.
 const BYTES_PER_SECOND: u64 = 1 << 20;
 

@@ -9,12 +9,9 @@ use std::collections::{HashMap, HashSet};
 use minijinja::machinery::ast::{BinOpKind, Call, CallArg, Expr, Stmt};
 use minijinja::machinery::parse;
 
+use super::large_stack::{MAX_SOURCE, on_large_stack};
 use super::{engine, source};
 
-/// Bytes of a template that is looked at; longer ones get strings. The longest known has two thirds.
-const MAX_SOURCE: usize = 32 * 1024;
-/// A stack on which no syntax tree of so long a source overflows.
-const STACK_BYTES: usize = 64 << 20;
 /// Names that are passed from one to the next: `content` to a macro, and from there to a variable.
 const MAX_PASSES: usize = 8;
 
@@ -47,19 +44,13 @@ fn read(adapted_source: &str) -> ContentForm {
     if adapted_source.len() > MAX_SOURCE {
         return ContentForm::Text;
     }
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let reading = thread.spawn_scoped(scope, || {
-            let tree = parse(adapted_source, "template", engine::syntax()).ok();
-            tree.map(|tree| {
-                let mut found = Found::default();
-                found.statement(&tree);
-                found.form()
-            })
-        });
-        let form = reading.ok().and_then(|reading| reading.join().ok());
-        form.flatten().unwrap_or_default()
-    })
+    let form = on_large_stack(|| {
+        let tree = parse(adapted_source, "template", engine::syntax()).ok()?;
+        let mut found = Found::default();
+        found.statement(&tree);
+        Some(found.form())
+    });
+    form.flatten().unwrap_or_default()
 }
 
 /// What a template does, whatever the order.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::engine::Engine;
+use super::large_stack::on_large_stack;
 use super::{INLINE_BYTES, Sources, TemplateError, TemplateInput, TemplateLimits, plain, source};
 
 /// Steps: those of a hundred messages. More are left to a helper.
@@ -19,8 +20,6 @@ pub(super) const FUEL: u64 = 20_000;
 const OUTPUT_BYTES: usize = 16 * INLINE_BYTES;
 /// CPU time: many times what an honest template takes.
 const SLOW: Duration = Duration::from_millis(50);
-/// A stack for compiling what a syntax tree of 32 KiB may be.
-const STACK_BYTES: usize = 64 << 20;
 
 pub(super) struct Inline {
     engine: Engine,
@@ -51,12 +50,8 @@ impl Inline {
             ..sources.limits
         };
         let engine = Engine::new(sources);
-        let compiled = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let compiling = thread.spawn_scoped(scope, || engine.compile());
-            compiling.is_ok_and(|compiling| compiling.join().is_ok())
-        });
-        compiled.then(|| Self {
+        on_large_stack(|| engine.compile())?;
+        Some(Self {
             engine,
             is_slow: AtomicBool::new(false),
         })

@@ -13,27 +13,19 @@ mod turns;
 use minijinja::machinery::parse;
 
 use super::engine;
+use super::large_stack::{MAX_SOURCE, on_large_stack};
 use proof::Proof;
-
-/// Bytes of a template that is looked at. The longest real ones that qualify have half.
-const MAX_SOURCE: usize = 32 * 1024;
-/// A stack on which no syntax tree of so long a source overflows.
-const STACK_BYTES: usize = 64 << 20;
 
 /// Whether the template may be rendered where it was not confined.
 pub(super) fn is_plain(adapted_source: &str) -> bool {
     if adapted_source.len() > MAX_SOURCE {
         return false;
     }
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let proof = thread.spawn_scoped(scope, || {
-            let syntax = engine::syntax();
-            let tree = parse(adapted_source, "template", syntax).ok();
-            tree.is_some_and(|tree| Proof::default().template(&tree).is_some())
-        });
-        proof.is_ok_and(|proof| proof.join().unwrap_or(false))
-    })
+    let proof = on_large_stack(|| {
+        let tree = parse(adapted_source, "template", engine::syntax()).ok()?;
+        Proof::default().template(&tree)
+    });
+    proof.flatten().is_some()
 }
 
 #[cfg(test)]

@@ -1,0 +1,15 @@
+//! Work on a template's syntax tree, on a thread whose stack it does not overflow. Owns the length of the sources that
+//! are looked at and the stack that they need; knows nothing of the work.
+
+/// Bytes of a template that is looked at. The longest known one has two thirds.
+pub(super) const MAX_SOURCE: usize = 32 * 1024;
+/// A stack on which no syntax tree of a source of [`MAX_SOURCE`] overflows; only what is used takes memory.
+pub(super) const STACK_BYTES: usize = 64 << 20;
+
+/// What `work` returns; `None`: it panicked, or its thread cannot be started.
+pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        thread.spawn_scoped(scope, work).ok()?.join().ok()
+    })
+}
