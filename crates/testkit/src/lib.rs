@@ -1,5 +1,5 @@
-//! For tests only: servers that do what the test says, a proxy that holds bytes back, and a reader of event
-//! streams.
+//! For tests only: servers that do what the test says, a proxy that holds bytes back, a reader of event
+//! streams, and an allocator that counts.
 //!
 //! Panics are wanted here: each is a failed test.
 
@@ -20,6 +20,7 @@ macro_rules! unimplemented_rpcs {
     )*};
 }
 
+pub mod allocations;
 pub mod model;
 pub mod proxy;
 pub mod sse;

@@ -1,40 +1,11 @@
 //! The hot path allocates nothing per token: detokenizing and matching, in steady state.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may, like tests")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use inflight_testkit::allocations::{Counting, taken};
 use inflight_text::{Detokenizer, StopMatcher};
 
 #[path = "support/fixtures.rs"]
 mod fixtures;
-
-thread_local! {
-    /// Allocations of this thread, so that the test harness's own do not count.
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: forwards to the system allocator; the count is a plain thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -71,11 +42,11 @@ fn a_token_costs_no_allocation() {
         // The first rounds grow the buffers.
         round(&ids);
         round(&ids);
-        let before = COUNT.with(Cell::get);
+        let before = taken().allocations;
         for _ in 0..100 {
             round(&ids);
         }
-        assert_eq!(COUNT.with(Cell::get), before, "{name}");
+        assert_eq!(taken().allocations, before, "{name}");
         assert!(characters > 1000, "{name} streamed {characters} characters");
     }
 }

@@ -2,48 +2,12 @@
 //! and their conversation are: random templates of what multiplies, nests and repeats.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may, like tests")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Instant;
 
+use inflight_testkit::allocations::{Counting, restart, taken};
 use inflight_text::{ChatTemplate, HelperCommand, TemplateInput, use_template_helper};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-
-thread_local! {
-    /// Bytes that this thread holds, and the most that it held.
-    static HELD: Cell<(i64, i64)> = const { Cell::new((0, 0)) };
-}
-
-fn held(more: i64) {
-    HELD.with(|held| {
-        let (now, most) = held.get();
-        held.set((now + more, most.max(now + more)));
-    });
-}
-
-struct Counting;
-
-// SAFETY: forwards to the system allocator; the counts are plain thread-locals without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        held(layout.size() as i64);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        held(-(layout.size() as i64));
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        held(size as i64 - layout.size() as i64);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -183,10 +147,10 @@ fn stays_within(source: &str) -> Result<bool, TestCaseError> {
         if !template.renders_at_once() {
             break;
         }
-        HELD.with(|held| held.set((0, 0)));
+        restart();
         let started = Instant::now();
         let _ = template.render(&input);
-        let (_, most) = HELD.with(Cell::get);
+        let most = taken().most_bytes;
         prop_assert!(most < BYTES, "{} MiB for {source}", most >> 20);
         let seconds = started.elapsed().as_secs();
         prop_assert!(seconds < SECONDS, "{seconds} s for {source}");

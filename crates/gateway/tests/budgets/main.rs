@@ -4,8 +4,6 @@
 //! A change that needs more than a budget raises it here, and says why.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may, like tests")]
 
-mod counting;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -13,10 +11,14 @@ use std::time::Duration;
 use clap::Parser;
 use inflight_gateway::{GatewayOptions, serve};
 use inflight_kserve::step::{FinishReason, Handle};
+use inflight_testkit::allocations::{self, Counting};
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_testkit::worker::{FakeModel, FakeWorker, Received, join, row};
 use inflight_text::{HelperCommand, use_template_helper};
 use tokio::runtime::{Builder, Runtime};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// Allocations of a chat with one token of answer, from its first byte to its last.
 const CHAT_ALLOCATIONS: f64 = 235.0;
@@ -54,7 +56,7 @@ impl Counted {
         let gateway = Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
-            .on_thread_start(counting::count_this_thread)
+            .on_thread_start(allocations::share)
             .build()
             .unwrap();
         let upstream = worker.address.to_string();
@@ -201,9 +203,9 @@ fn requests_tokens_and_streams_stay_within_their_budgets() {
         }
     };
     chats(50);
-    let before = counting::allocations();
+    let before = allocations::shared_allocations();
     chats(200);
-    let chat = (counting::allocations() - before) as f64 / 200.0;
+    let chat = (allocations::shared_allocations() - before) as f64 / 200.0;
 
     const STREAMS: usize = 16;
     let mut clients: Vec<Client> = (0..STREAMS)
@@ -223,12 +225,12 @@ fn requests_tokens_and_streams_stay_within_their_budgets() {
         }
     };
     tokens(50);
-    let before = counting::allocations();
+    let before = allocations::shared_allocations();
     tokens(200);
-    let token = (counting::allocations() - before) as f64 / (200 * STREAMS) as f64;
+    let token = (allocations::shared_allocations() - before) as f64 / (200 * STREAMS) as f64;
 
     const OPEN: usize = 400;
-    let held = counting::bytes();
+    let held = allocations::shared_bytes();
     let mut more = Vec::new();
     for _ in 0..OPEN {
         let mut client = Client::connect(gateway.address);
@@ -240,7 +242,7 @@ fn requests_tokens_and_streams_stay_within_their_budgets() {
     for client in &mut more {
         client.until("\"content\":\"a\"");
     }
-    let stream = (counting::bytes() - held) as f64 / OPEN as f64;
+    let stream = (allocations::shared_bytes() - held) as f64 / OPEN as f64;
 
     println!("{chat:.1} allocations a chat, {token:.2} a token, {stream:.0} bytes a stream");
     assert!(chat <= CHAT_ALLOCATIONS, "{chat:.1} allocations a chat");
