@@ -57,12 +57,31 @@ pub(super) fn parts(message: &Message) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use inflight_openai::chat::Part;
     use inflight_text::{ChatTemplate, TemplateInput};
     use serde_json::Map;
 
     use super::*;
+
+    /// A template of this source, and how messages are rendered by it.
+    pub(in crate::handlers) fn template(
+        source: &str,
+    ) -> (
+        ContentForm,
+        impl FnMut(Value) -> Result<String, TemplateError>,
+    ) {
+        let sources = vec![("default".to_owned(), source.to_owned())];
+        let template = ChatTemplate::new(sources, Map::new());
+        let form = template.content_form();
+        let once = move |messages| {
+            template.render(&TemplateInput {
+                messages,
+                ..TemplateInput::default()
+            })
+        };
+        (form, once)
+    }
 
     fn conversation() -> Vec<Message> {
         let two = || {
@@ -79,15 +98,8 @@ mod tests {
     }
 
     fn rendered(source: &str, messages: &[Message]) -> Result<String, String> {
-        let sources = vec![("default".to_owned(), source.to_owned())];
-        let template = ChatTemplate::new(sources, Map::new());
-        let once = |messages| {
-            template.render(&TemplateInput {
-                messages,
-                ..TemplateInput::default()
-            })
-        };
-        render(messages, template.content_form(), once).map_err(|error| error.to_string())
+        let (form, once) = template(source);
+        render(messages, form, once).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -130,11 +130,8 @@ fn has_texts(prompt: &str, messages: &[Message]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use inflight_openai::chat::{Part, Role};
-    use inflight_text::{ChatTemplate, TemplateInput};
-    use serde_json::Map;
-
     use super::*;
+    use inflight_openai::chat::{Part, Role};
 
     fn conversation() -> Vec<Message> {
         let image = || {
@@ -154,14 +151,7 @@ mod tests {
     }
 
     fn rendered(source: &str, messages: &[Message]) -> Result<Option<String>, String> {
-        let sources = vec![("default".to_owned(), source.to_owned())];
-        let template = ChatTemplate::new(sources, Map::new());
-        let once = |messages| {
-            template.render(&TemplateInput {
-                messages,
-                ..TemplateInput::default()
-            })
-        };
+        let (_, once) = content::tests::template(source);
         render(messages, once).map_err(|error| error.to_string())
     }
 
