@@ -7,7 +7,7 @@ use inflight_testkit::model::tokens;
 use inflight_testkit::worker::FakeWorker;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Gateway, byte_model, pair};
+use crate::support::{Answer, Client, Gateway, byte_model, pair, two_models};
 
 /// Asks as Anthropic's clients do.
 async fn ask(gateway: &Gateway, path: &str) -> Answer {
@@ -80,7 +80,7 @@ async fn anthropics_clients_get_pages_in_their_form() {
 }
 
 /// Requests that name no model, with where the answer names it.
-fn unnamed() -> [(&'static str, Value, &'static str); 9] {
+fn unnamed() -> [(&'static str, Value, &'static str); 10] {
     let messages = json!([{"role": "user", "content": "Hi"}]);
     [
         (
@@ -112,6 +112,7 @@ fn unnamed() -> [(&'static str, Value, &'static str); 9] {
         ("/v1/responses/input_tokens", json!({"input": "Hi"}), ""),
         ("/tokenize", json!({"messages": messages}), ""),
         ("/v1/tokenize", json!({"messages": messages}), ""),
+        ("/detokenize", json!({"tokens": tokens("Hi")}), ""),
     ]
 }
 
@@ -131,12 +132,7 @@ async fn the_only_model_need_not_be_named() {
 
 #[tokio::test]
 async fn one_of_several_models_must_be_named() {
-    let mut other = byte_model();
-    other.description.served_model_name = "n".to_owned();
-    let one = FakeWorker::start(byte_model()).await;
-    let two = FakeWorker::start(other).await;
-    let workers = [one.address, two.address];
-    let gateway = Gateway::start(&workers, &[]).await.all_ready().await;
+    let (_workers, gateway) = two_models().await;
     for (path, body, _) in unnamed() {
         let answer = gateway.post(path, &body).await;
         let message = answer.json()["error"]["message"].to_string();

@@ -145,6 +145,19 @@ pub(crate) async fn pair() -> (FakeWorker, Gateway) {
     (worker, gateway)
 }
 
+/// Workers with the byte model as `m` and as `n`, and a gateway that is ready for both.
+pub(crate) async fn two_models() -> ([FakeWorker; 2], Gateway) {
+    let mut other = byte_model();
+    other.description.served_model_name = "n".to_owned();
+    let workers = [
+        FakeWorker::start(byte_model()).await,
+        FakeWorker::start(other).await,
+    ];
+    let addresses = workers.each_ref().map(|worker| worker.address);
+    let gateway = Gateway::start(&addresses, &[]).await.all_ready().await;
+    (workers, gateway)
+}
+
 /// A whole response.
 #[derive(Debug)]
 pub(crate) struct Answer {
