@@ -140,7 +140,8 @@ def test_a_reload_fails_no_call_over_grpc(start: Start, tmp_path: Path) -> None:
 def test_a_reload_changes_the_number_of_workers_and_leaves_the_others(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "topology.yaml"
     text = (
-        "models: [{executor: simulated, name: m, replicas: 1}]\ngateways: {port: 0}\ndrain: {worker_s: 3}\n"
+        "models: [{executor: simulated, name: m, replicas: 1, grpc_port: 0, metrics_port: 0}]\n"
+        "gateways: {port: 0}\ndrain: {worker_s: 3}\n"
     )
     path.write_text(text)
     launched = start("launch", str(path))
