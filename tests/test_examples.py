@@ -44,13 +44,14 @@ def output_of(*command: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["chat_stream.py", "completions.py", "tools.py", "kserve_stream.py", "chat.sh"]
+    "name", ["chat.py", "chat_stream.py", "completions.py", "tools.py", "kserve_stream.py", "chat.sh"]
 )
 def test_a_script_answers(server: Server, tmp_path: Path, name: str) -> None:
     script = tmp_path / name
     script.write_text(at(server, (EXAMPLES / name).read_text(encoding="utf-8")), encoding="utf-8")
     output = output_of(sys.executable if name.endswith(".py") else "bash", str(script))
     shown = {
+        "chat.py": r"\w+ \w+",
         "chat_stream.py": r"\w+ \w+",
         "completions.py": r"(?s)^0: .+\n1: .+ \((stop|length)\)\n\d+ prompt tokens, \d+ generated$",
         "tools.py": r"^get_weather {'city': 'Paris'}\n.*sunny",
