@@ -39,8 +39,8 @@ BATCH = ResponseBatch(
 
 #: Columns are named as on the wire, where the worker checks them; half a value is found before that.
 MALFORMED: list[tuple[dict[str, Any], str]] = [
-    ({"client_ids": b"1234567"}, "column `client_ids` holds 7 bytes, which is no multiple of 8"),
-    ({"token_ids": b"123"}, "column `token_ids` holds 3 bytes, which is no multiple of 4"),
+    ({"client_ids": b"1234567"}, "column `client_ids` has 7 bytes, not a multiple of 8"),
+    ({"token_ids": b"123"}, "column `token_ids` has 3 bytes, not a multiple of 4"),
     ({"prompt_log_probs": ((0, b"123", 0, b"", b""),)}, "column `prompt_log_probs` holds 3 bytes"),
     ({"client_ids": pack("Q", 7)}, "column `inflight_sequence_index` has 2 values, expected 1"),
     ({"sequence_index": b""}, "column `inflight_sequence_index` has 0 values, expected 2"),

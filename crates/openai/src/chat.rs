@@ -125,7 +125,7 @@ pub(crate) fn check_kwargs(kwargs: &Map<String, Value>) -> Result<(), ApiError> 
         Some(name) => Err(ApiError::invalid_request(
             format!("chat_template_kwargs.{name}"),
             format!(
-                "`{name}` is not allowed in `chat_template_kwargs`. Send it as a field of its own."
+                "`{name}` is not allowed in `chat_template_kwargs`. Send it as a top-level field."
             ),
         )),
     }

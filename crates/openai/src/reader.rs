@@ -480,7 +480,7 @@ pub fn wrong_type(param: &str, expected: &str, raw: &RawValue) -> ApiError {
         return ApiError::invalid_request(
             param,
             format!(
-                "Invalid value for `{param}`: {} holds an escape that is no character, such as \
+                "Invalid value for `{param}`: {} contains an escape sequence that is not a valid character, such as \
                  half a surrogate pair. Send valid Unicode.",
                 described(raw)
             ),

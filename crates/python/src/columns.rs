@@ -37,9 +37,9 @@ pub(crate) struct RawPromptLogProbs<'a> {
     pub(crate) top_values: &'a [u8],
 }
 
-/// A column whose bytes are no whole number of values.
+/// A column whose length is not a multiple of the size of its values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("column `{column}` holds {bytes} bytes, which is no multiple of {width}")]
+#[error("column `{column}` has {bytes} bytes, not a multiple of {width}")]
 pub(crate) struct Ragged {
     column: &'static str,
     bytes: usize,

@@ -107,7 +107,7 @@ fn add(
         }
         let value = serde_json::from_str(value.get()).map_err(not_json)?;
         let value = parameter(&key, &value).map_err(|error| {
-            let message = format!("`{key}` is no input of the model; as {error}");
+            let message = format!("`{key}` is not an input of the model; as {error}");
             RestError::invalid(message.replacen("as the parameter", "as a parameter,", 1))
         })?;
         request.parameters.insert(key, value);
@@ -119,7 +119,7 @@ fn add(
     let datatype = DataType::from_name(&input.datatype).ok_or_else(|| {
         let datatype = &input.datatype;
         RestError::invalid(format!(
-            "`{key}` is of type {datatype}, which JSON cannot say"
+            "`{key}` has type {datatype}, which JSON cannot represent"
         ))
     })?;
     let count = tensor_json::pack(value, datatype, 1, buffer)
@@ -127,7 +127,7 @@ fn add(
     let shape = shape(&input.shape, count).ok_or_else(|| {
         let wanted = &input.shape;
         RestError::invalid(format!(
-            "`{key}` has `{count}` elements, which do not fill the shape {wanted:?}"
+            "`{key}` has `{count}` elements, which does not match the shape {wanted:?}"
         ))
     })?;
     request.inputs.push(InferInputTensor {

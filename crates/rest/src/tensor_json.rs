@@ -50,7 +50,10 @@ impl<'de> DeserializeSeed<'de> for Elements<'_> {
 
 impl Elements<'_> {
     fn no_element<E: Error>(&self, value: impl std::fmt::Display) -> E {
-        E::custom(format_args!("`{value}` is no {}", self.datatype))
+        E::custom(format_args!(
+            "`{value}` is not a value of {}",
+            self.datatype
+        ))
     }
 
     fn integer<E: Error>(self, value: i128) -> Result<(), E> {
@@ -130,7 +133,10 @@ impl<'de> Visitor<'de> for Elements<'_> {
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
         if self.datatype != DataType::Bytes {
-            return Err(E::custom(format_args!("a text is no {}", self.datatype)));
+            return Err(E::custom(format_args!(
+                "a string is not a value of {}",
+                self.datatype
+            )));
         }
         let length = u32::try_from(value.len()).map_err(E::custom)?;
         self.out.put_u32_le(length);
@@ -282,13 +288,17 @@ mod tests {
     #[test]
     fn what_is_no_element_is_named() {
         for (text, datatype, words) in [
-            ("[256]", DataType::Uint8, "`256` is no UINT8"),
-            ("[-1]", DataType::Uint64, "`-1` is no UINT64"),
-            ("[1.5]", DataType::Int32, "`1.5` is no INT32"),
-            ("[true]", DataType::Int32, "`true` is no INT32"),
-            ("[\"1\"]", DataType::Int32, "a text is no INT32"),
-            ("[1]", DataType::Bytes, "`1` is no BYTES"),
-            ("[2]", DataType::Bool, "`2` is no BOOL"),
+            ("[256]", DataType::Uint8, "`256` is not a value of UINT8"),
+            ("[-1]", DataType::Uint64, "`-1` is not a value of UINT64"),
+            ("[1.5]", DataType::Int32, "`1.5` is not a value of INT32"),
+            ("[true]", DataType::Int32, "`true` is not a value of INT32"),
+            (
+                "[\"1\"]",
+                DataType::Int32,
+                "a string is not a value of INT32",
+            ),
+            ("[1]", DataType::Bytes, "`1` is not a value of BYTES"),
+            ("[2]", DataType::Bool, "`2` is not a value of BOOL"),
             ("[null]", DataType::Fp32, "null"),
             ("[{}]", DataType::Fp32, "map"),
         ] {

@@ -47,7 +47,7 @@ pub enum HandshakeError {
         server: String,
         reason: std::io::Error,
     },
-    #[error("`{0}` speaks no HTTP/2 over TLS, which gRPC needs")]
+    #[error("`{0}` does not speak HTTP/2 over TLS, which gRPC needs")]
     NoHttp2(String),
 }
 
@@ -149,19 +149,19 @@ fn advice(error: &std::io::Error) -> &'static str {
         // Another authority of the same name gives the second.
         Some(InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        )) => "; give the authority that signed its certificate with `--upstream-ca`",
+        )) => "; pass the authority that signed its certificate with `--upstream-ca`",
         Some(InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => "; give a name that its certificate has with `--upstream-server-name`",
+        )) => "; pass a name that its certificate contains with `--upstream-server-name`",
         Some(InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         )) => "; renew its certificate",
         Some(InvalidMessage(_)) => {
-            "; it may speak no TLS: then write its address without `https://`"
+            "; it may not use TLS: if so, write its address without `https://`"
         }
         Some(AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
-        )) => "; it may want a certificate: give one with `--upstream-certificate`",
+        )) => "; it may require a certificate: pass one with `--upstream-certificate`",
         _ => "",
     }
 }

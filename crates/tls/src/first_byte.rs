@@ -19,7 +19,7 @@ pub struct FirstByte<S> {
 
 /// The peer speaks no TLS.
 #[derive(Debug, thiserror::Error)]
-#[error("the peer speaks no TLS")]
+#[error("the peer does not speak TLS")]
 pub(crate) struct NoTls;
 
 impl<S> FirstByte<S> {

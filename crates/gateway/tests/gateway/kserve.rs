@@ -251,7 +251,8 @@ async fn generate_answers_once() {
     );
     let refused = json!({"text_input": "a", "max_tokens": "many"});
     let answer = gateway.post(GENERATE, &refused).await;
-    let error = json!({"error": "`max_tokens`: a text is no INT32 at line 1 column 6"});
+    let error =
+        json!({"error": "`max_tokens`: a string is not a value of INT32 at line 1 column 6"});
     assert_eq!((answer.status, answer.json()), (400, error));
 }
 

@@ -1,4 +1,4 @@
-//! The rows of fields that other servers have beside OpenAI's and those that open servers share: `trtllm-serve`,
+//! The rows of fields that other servers have besides OpenAI's and those that open servers share: `trtllm-serve`,
 //! Triton's front end, SGLang, llama.cpp and vLLM. A field that changes the answer is refused unless its value is the
 //! default; what only routes, logs or tunes is ignored.
 
@@ -10,7 +10,7 @@ const NO_GRAMMAR: &str = "Send `guided_grammar` instead.";
 const NO_BUDGET: &str =
     "Reasoning has no budget of tokens. Leave it out, or send `reasoning_effort`.";
 const NO_MEDIA: &str = "The model's own processor decides how images are read. Leave it out.";
-const NO_TELLING: &str = "The answer has no place for it. Leave it out.";
+const NO_TELLING: &str = "The response cannot contain it. Leave it out.";
 const NO_DISAGGREGATION: &str =
     "Prompts and answers are not divided between servers. Leave it out.";
 const NO_PARSER: &str = "The operator names the model's formats with `--tool-parser` and `--reasoning-parser`. \
@@ -65,7 +65,7 @@ pub(super) const OTHERS: &[Field] = &[
         Chat,
         "separate_reasoning",
         TRUE,
-        "Reasoning is told apart where the model has a format for it. Leave it out.",
+        "Reasoning is always separated where the model's format is known. Leave it out.",
     ),
     ignored(Chat, "stream_reasoning", TRUE),
     refused(Both, "session_params", &[], NO_SUCH),
@@ -202,7 +202,7 @@ pub(super) const OTHERS: &[Field] = &[
         Responses,
         "include_reasoning",
         TRUE,
-        "Reasoning is an item of its own. Leave it out.",
+        "Reasoning is always a separate item. Leave it out.",
     ),
     // Of embeddings.
     ignored(Embeddings, "rid", &[]),

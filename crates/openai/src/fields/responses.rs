@@ -5,9 +5,10 @@ use super::{Field, NO_SUCH, applied, ignored, refused};
 
 const NO_CONVERSATION: &str =
     "Conversations are not kept. Send `previous_response_id`, or all items in `input`.";
-const NO_BACKGROUND: &str = "An answer lives as long as its request. Leave it out, and set `stream` to true \
+const NO_BACKGROUND: &str = "An answer ends with its request. Leave it out, and set `stream` to true \
      for a long answer.";
-const NO_LIST: &str = "The answer has no place for it. Send the request to `/v1/chat/completions`.";
+const NO_LIST: &str =
+    "The Responses API cannot return it. Send the request to `/v1/chat/completions`.";
 
 /// See the module.
 pub(super) const RESPONSES: &[Field] = &[

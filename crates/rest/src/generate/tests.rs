@@ -91,13 +91,22 @@ fn what_is_wrong_is_named() {
         ("", "cannot be read"),
         ("{", "cannot be read"),
         ("[]", "a JSON object"),
-        (r#"{"text_input": 5}"#, "`text_input`: `5` is no BYTES"),
-        (r#"{"max_tokens": "5"}"#, "`max_tokens`: a text is no INT32"),
-        (r#"{"max_tokens": 1.5}"#, "`1.5` is no INT32"),
-        (r#"{"max_tokens": 3000000000}"#, "`3000000000` is no INT32"),
+        (
+            r#"{"text_input": 5}"#,
+            "`text_input`: `5` is not a value of BYTES",
+        ),
+        (
+            r#"{"max_tokens": "5"}"#,
+            "`max_tokens`: a string is not a value of INT32",
+        ),
+        (r#"{"max_tokens": 1.5}"#, "`1.5` is not a value of INT32"),
+        (
+            r#"{"max_tokens": 3000000000}"#,
+            "`3000000000` is not a value of INT32",
+        ),
         (
             r#"{"pair": [1, 2, 3]}"#,
-            "`pair` has `3` elements, which do not fill the shape [-1, 2, -1]",
+            "`pair` has `3` elements, which does not match the shape [-1, 2, -1]",
         ),
         (r#"{"bad_words": [["a"]]}"#, "nested too deep"),
         (
@@ -106,7 +115,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             r#"{"other": [1]}"#,
-            "`other` is no input of the model; as a parameter, `other` must be a number",
+            "`other` is not an input of the model; as a parameter, `other` must be a number",
         ),
         (r#"{"other": null}"#, "`other` is no input"),
         (r#"{"parameters": 3}"#, "a JSON object"),

@@ -109,7 +109,10 @@ fn what_is_wrong_is_named() {
             input(json!({"data": [1], "shape": [i64::MAX, 4]})),
             "has `1` elements",
         ),
-        (input(json!({"data": ["1"]})), "a text is no INT32"),
+        (
+            input(json!({"data": ["1"]})),
+            "a string is not a value of INT32",
+        ),
         (input(json!({"data": [[1]]})), "nested too deep"),
         (
             input(json!({"data": [1], "datatype": "INT128"})),

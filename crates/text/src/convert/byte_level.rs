@@ -71,7 +71,12 @@ fn rules(merges: &[u8]) -> Result<Vec<(&str, &str)>, TextError> {
     lines
         .map(|(line, number)| {
             let rule = line.trim_end_matches('\r').split_once(' ');
-            rule.ok_or_else(|| refused("merges.txt", format!("line {number} is no pair of tokens")))
+            rule.ok_or_else(|| {
+                refused(
+                    "merges.txt",
+                    format!("line {number} is not a pair of tokens"),
+                )
+            })
         })
         .collect()
 }

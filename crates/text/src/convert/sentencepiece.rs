@@ -95,12 +95,12 @@ impl Piece {
 /// [`TextError::Convert`].
 pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result<Value, TextError> {
     let model = Model::decode(bytes)
-        .map_err(|error| refused(name, format!("it is no model of SentencePiece: {error}")))?;
+        .map_err(|error| refused(name, format!("it is not a SentencePiece model: {error}")))?;
     let trainer = model.trainer.clone().unwrap_or_default();
     if model.pieces.is_empty() {
         return Err(refused(
             name,
-            "it is no model of SentencePiece: it has no pieces",
+            "it is not a SentencePiece model: it has no pieces",
         ));
     }
     if trainer.whitespace_as_suffix == Some(true) {

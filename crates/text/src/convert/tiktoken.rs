@@ -33,10 +33,7 @@ fn line(line: &[u8]) -> Option<(Vec<u8>, u64)> {
 pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result<Value, TextError> {
     let is_qwen = about.class == "QWenTokenizer" || name == "qwen.tiktoken";
     if about.class == "TikTokenTokenizer" && about.model_type.starts_with("kimi") {
-        return Err(refused(
-            name,
-            "Kimi's way to take a text apart has no equal here",
-        ));
+        return Err(refused(name, "Kimi's way to split text is not supported"));
     }
     let mut ranks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     for (number, text) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
@@ -46,7 +43,7 @@ pub(super) fn convert(name: &'static str, bytes: &[u8], about: &About) -> Result
         let (token, rank) = line(text).ok_or_else(|| {
             refused(
                 name,
-                format!("line {number} is no token in base64 with a rank"),
+                format!("line {number} is not a token in base64 with a rank"),
             )
         })?;
         ranks.insert(rank, token);
