@@ -183,11 +183,11 @@ def test_what_only_one_worker_lacks_it_alone_is_asked_for(
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("../secret", "is not in the worker's directory of adapters"),
-        ("loud/../../secret", "is not in the worker's directory of adapters"),
-        ("/etc", "is not in the worker's directory of adapters"),
-        ("link", "leads out of the worker's directory of adapters by a link"),
-        ("missing", "is no directory in the worker's directory"),
+        ("../secret", "is not in the worker's `--adapter-dir`"),
+        ("loud/../../secret", "is not in the worker's `--adapter-dir`"),
+        ("/etc", "is not in the worker's `--adapter-dir`"),
+        ("link", "is a link out of the worker's `--adapter-dir`"),
+        ("missing", "there is no directory `missing` in the worker's `--adapter-dir`"),
         ("empty", "cannot be read: No such file or directory"),
     ],
 )

@@ -264,7 +264,7 @@ def test_a_draft_worker_that_is_gone_is_named(start: Start) -> None:
     _, address = start_worker(start, "--draft-worker=127.0.0.1:1")
     client = triton.InferenceServerClient(address)
     with pytest.raises(
-        InferenceServerException, match=r"the draft worker `127\.0\.0\.1:1` gave no tokens"
+        InferenceServerException, match=r"the draft worker `127\.0\.0\.1:1` returned no tokens"
     ) as raised:
         client.infer("tensorrt_llm_bls", text("Hello", 4, num_draft_tokens=2))
     assert raised.value.status() == "StatusCode.UNAVAILABLE"

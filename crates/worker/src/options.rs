@@ -211,8 +211,8 @@ pub enum WorkerError {
         source: std::io::Error,
     },
     #[error(
-        "two models of this worker would be called `{0}`; give each a name of its own, that is not another's with an \
-         end such as `_ensemble`"
+        "two models of this worker would be called `{0}`; give each a different name, which must not be another's with a \
+         suffix such as `_ensemble`"
     )]
     SameName(String),
     #[error("one worker serves at most `{most}` models; start another worker for more")]
@@ -225,7 +225,7 @@ pub enum WorkerError {
         #[source]
         source: std::io::Error,
     },
-    #[error("the directory of adapters `{path}` cannot be used; give one that exists, or none")]
+    #[error("the adapter directory `{path}` cannot be used; pass one that exists, or none")]
     AdapterDir {
         path: String,
         #[source]

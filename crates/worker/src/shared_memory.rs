@@ -190,7 +190,7 @@ impl Regions {
         };
         let wrong = |name: &str, expected: &str| {
             Status::invalid_argument(format!(
-                "tensor `{tensor}` has a parameter `{name}` that is no {expected}"
+                "tensor `{tensor}` has a parameter `{name}` that is not a {expected}"
             ))
         };
         let Some(ParameterChoice::StringParam(name)) = &name.parameter_choice else {

@@ -20,24 +20,22 @@ pub(super) struct Directory {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DirectoryError {
     #[error(
-        "`{0}` is not in the worker's directory of adapters; give a path in it, without `..`, such as `support`"
+        "`{0}` is not in the worker's `--adapter-dir`; pass a path inside it, without `..`, such as `support`"
     )]
     Outside(String),
-    #[error(
-        "`{0}` leads out of the worker's directory of adapters by a link; put the files there themselves"
-    )]
+    #[error("`{0}` is a link out of the worker's `--adapter-dir`; copy the files there")]
     Leaving(String),
     #[error(
-        "`{0}` is no directory in the worker's directory of adapters; give one that holds an adapter"
+        "there is no directory `{0}` in the worker's `--adapter-dir`; pass one that contains an adapter"
     )]
     Missing(String),
-    #[error("`{0}` has more than {MAX_ENTRIES} files; give a directory with one adapter alone")]
+    #[error("`{0}` has more than {MAX_ENTRIES} files; pass a directory with a single adapter")]
     TooMany(String),
 }
 
 impl Directory {
     /// # Errors
-    /// It is not there, or is no directory.
+    /// It does not exist, or is not a directory.
     pub(super) fn open(given: &Path) -> io::Result<Self> {
         let root = given.canonicalize()?;
         if !root.is_dir() {
@@ -160,9 +158,9 @@ mod tests {
             ),
             ("out".to_owned(), Err("by a link")),
             ("linked".to_owned(), Err("by a link")),
-            ("missing".to_owned(), Err("is no directory")),
-            ("file".to_owned(), Err("is no directory")),
-            ("a\0b".to_owned(), Err("is no directory")),
+            ("missing".to_owned(), Err("there is no directory")),
+            ("file".to_owned(), Err("there is no directory")),
+            ("a\0b".to_owned(), Err("there is no directory")),
         ] {
             match (directory.resolve(&asked), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(&found, expected, "{asked}"),

@@ -67,7 +67,7 @@ impl Gpus {
     pub(super) fn open() -> Self {
         let nvml = Nvml::builder().lib_path(LIBRARY.as_ref()).init();
         if let Err(error) = &nvml {
-            tracing::debug!(%error, "no figures of GPUs");
+            tracing::debug!(%error, "GPU metrics are not available");
         }
         let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         let mut gpus = Self {

@@ -44,7 +44,7 @@ impl Host {
     /// Adds `nv_cpu_*`; adds nothing where `/proc` cannot be read.
     pub(super) fn write(&mut self, page: &mut Page) {
         if let Err(error) = self.try_write(page) {
-            tracing::debug!(%error, "processors and memory are not known");
+            tracing::debug!(%error, "CPU and memory metrics are not available");
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) enum TensorMismatch {
         expected_of: &'static str,
         expected: usize,
     },
-    #[error("the batch has `{rows}` rows, at most `{limit}` are taken: split it")]
+    #[error("the batch has `{rows}` rows, at most `{limit}` are supported: split it")]
     BatchLimit { rows: usize, limit: usize },
 }
 

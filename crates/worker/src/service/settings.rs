@@ -78,7 +78,7 @@ impl LogSettings {
         if wanted != *levels {
             let Some(control) = &self.control else {
                 return Err(Status::unimplemented(
-                    "this process does not let its log be changed; start it with INFLIGHT_LOG",
+                    "the log of this process cannot be changed while it runs; set INFLIGHT_LOG when you start it",
                 ));
             };
             control.set(wanted.filter());

@@ -91,7 +91,7 @@ pub(super) async fn run(
                         _ => Code::Unavailable,
                     },
                     format!(
-                        "the draft worker `{}` gave no tokens: {}",
+                        "the draft worker `{}` returned no tokens: {}",
                         draft.address,
                         error_chain(&status)
                     ),

@@ -155,7 +155,7 @@ async fn what_cannot_be_loaded_is_refused_and_changes_nothing() {
             "missing",
             None,
             Code::InvalidArgument,
-            "`missing` is no directory",
+            "there is no directory `missing`",
         ),
         (
             "sales",
