@@ -70,8 +70,8 @@ def test_mistakes_are_told_like_those_of_flags(tmp_path: Path) -> None:
     assert code == 2
     assert "Invalid value for '--port'" in output
     for text, said in (
-        ("prot = 1", "`prot` is no option; near it is `port`"),
-        ("help = true", "`help` is no option"),
+        ("prot = 1", "unknown option `prot`; did you mean `port`?"),
+        ("help = true", "unknown option `help`"),
         ("port", "line 1"),
     ):
         file.write_text(text)

@@ -215,8 +215,8 @@ def test_images_of_anthropics_messages_reach_the_model(seeing: Seeing, stream: b
         (data_url("png", PNG[:30]), "`inflight_images[0]` "),
         ("https://HOST/page", "neither a PNG nor"),
         # On another port than its host may have; the metadata service of a cloud.
-        ("https://localhost/jpeg", "fetches no images from"),
-        ("https://HOST/inside", "fetches no images from"),
+        ("https://localhost/jpeg", "from which this server does not fetch images"),
+        ("https://HOST/inside", "from which this server does not fetch images"),
         ("http://HOST/jpeg", "could not be fetched from `localhost`"),
     ],
 )

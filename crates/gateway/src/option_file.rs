@@ -41,7 +41,7 @@ fn parse(text: &str, known: &[String]) -> Result<OptionValues, String> {
     for (key, value) in table {
         let name = key.replace('_', "-");
         if !known.contains(&name) {
-            return Err(format!("`{key}` is no option{}", near(&name, known)));
+            return Err(format!("unknown option `{key}`{}", near(&name, known)));
         }
         let texts = match value {
             Value::Array(items) => items.iter().map(|item| one(&key, item)).collect(),
@@ -49,7 +49,7 @@ fn parse(text: &str, known: &[String]) -> Result<OptionValues, String> {
         };
         if values.insert(name, texts?).is_some() {
             return Err(format!(
-                "`{key}` is there twice, with dashes and with underscores"
+                "`{key}` appears twice, with dashes and with underscores"
             ));
         }
     }
@@ -83,7 +83,7 @@ fn near(name: &str, known: &[String]) -> String {
         .collect();
     match names.as_slice() {
         [] => "; `--help` lists all".to_owned(),
-        names => format!("; near it is {}", names.join(", ")),
+        names => format!("; did you mean {}?", names.join(", ")),
     }
 }
 
@@ -110,13 +110,13 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_their_place() {
         for (text, said) in [
-            ("prot = 1", "`prot` is no option; near it is `port`"),
+            ("prot = 1", "unknown option `prot`; did you mean `port`?"),
             ("max-conections = 1", "`max-connections`"),
             ("zzz = 1", "`--help` lists all"),
             ("port = 1\nport", "line 2"),
             ("port = {a = 1}", "`port` must be text"),
             ("worker = [[1]]", "`worker` must be text"),
-            ("max-connections = 1\nmax_connections = 2", "is there twice"),
+            ("max-connections = 1\nmax_connections = 2", "appears twice"),
         ] {
             let error = parse(text, &known()).unwrap_err();
             assert!(error.contains(said) && !error.contains('\n'), "{error}");

@@ -159,7 +159,7 @@ impl Fetcher {
         }
         let stream = connect(&addresses)
             .await
-            .ok_or_else(|| failed("it takes no connection"))?;
+            .ok_or_else(|| failed("it does not accept connections"))?;
         if target.is_tls {
             let stream = self.tls.connect(&target.host, stream).await;
             let stream = stream.map_err(|error| {

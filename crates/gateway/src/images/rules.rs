@@ -249,12 +249,12 @@ pub(super) enum Refusal {
     #[error("has a URL with a user name. Leave it out.")]
     Credentials,
     #[error(
-        "has a URL, and this server fetches no images. Send the file as a `data:` URL, or start the gateway with \
+        "has a URL, and this server does not fetch images. Send the file as a `data:` URL, or start the gateway with \
          `--image-host`."
     )]
     NotFetched,
     #[error(
-        "is on `{0}`, which this server fetches no images from. Send the file as a `data:` URL."
+        "is on `{0}`, from which this server does not fetch images. Send the file as a `data:` URL."
     )]
     Host(String),
     #[error(
@@ -273,7 +273,7 @@ pub(super) enum Refusal {
     Unreachable { host: String, reason: &'static str },
     #[error("could not be fetched from `{host}`, which answered `{status}`. Send another URL.")]
     Status { host: String, status: u16 },
-    #[error("was not there within {seconds} s. Send the file as a `data:` URL.")]
+    #[error("did not arrive within {seconds} s. Send the file as a `data:` URL.")]
     Late { seconds: u64 },
 }
 
@@ -285,7 +285,7 @@ impl Refusal {
             Self::LongUrl => format!("a URL of more than {MAX_URL_BYTES} bytes"),
             Self::Scheme(scheme) => format!("a URL that starts with `{scheme}:`"),
             Self::Credentials => "a URL with a user name".to_owned(),
-            Self::Host(other) => format!("`{other}`, which this server fetches no images from"),
+            Self::Host(other) => format!("`{other}`, from which this server does not fetch images"),
             other => return other,
         };
         let host = quoted(host);
@@ -405,11 +405,11 @@ mod tests {
             ("http://a.b/", Refusal::Downgraded),
             (
                 "https://x.y/",
-                misled("`x.y`, which this server fetches no images from"),
+                misled("`x.y`, from which this server does not fetch images"),
             ),
             (
                 "//127.0.0.1/",
-                misled("`127.0.0.1`, which this server fetches no images from"),
+                misled("`127.0.0.1`, from which this server does not fetch images"),
             ),
             (
                 "data:image/png;base64,AA",

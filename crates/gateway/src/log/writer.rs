@@ -30,7 +30,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: Vec<u8>,
-    /// Lines for which there was no room since the last that there was room for.
+    /// Lines dropped since the last line that fitted.
     dropped: u64,
     is_writing: bool,
 }

@@ -151,7 +151,7 @@ fn triton_lacks(
             input(Setting::EmbeddingBias)
         }
         Capability::LogitBias | Capability::AllowedTokens if !triton.takes_text() => Some(
-            "needs the size of the vocabulary, which the gateway reads from a `config.json` beside \
+            "needs the size of the vocabulary, which the gateway reads from a `config.json` next to \
              the tokenizer"
                 .to_owned(),
         ),

@@ -123,7 +123,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         OPENAI,
         "/v1/embeddings",
         "create_embedding",
-        "Make vectors of texts",
+        "Compute embeddings of texts",
     )
     .takes(Body::OpenAi(RequestBody::Embeddings))
     .answers(Answer::Embeddings),
@@ -419,7 +419,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         KSERVE,
         "/v2/repository/index",
         "repository_index",
-        "The models that are there",
+        "The models and their states",
     )
     .takes(Body::AnyOrNone)
     .answers(Answer::Array),

@@ -43,7 +43,7 @@ impl FromStr for Limits {
             let number =
                 number.ok_or_else(|| format!("`{name}` must be a whole number from 1 to {MAX}"))?;
             if limit.replace(number).is_some() {
-                return Err(format!("`{name}` is there twice"));
+                return Err(format!("`{name}` appears twice"));
             }
         }
         match limits.is_any() {
@@ -91,7 +91,7 @@ mod tests {
             ("tokens=-1", "`tokens` must be"),
             ("tokens=1000000001", "`tokens` must be"),
             ("concurrent=1.5", "`concurrent` must be"),
-            ("tokens=1 tokens=2", "`tokens` is there twice"),
+            ("tokens=1 tokens=2", "`tokens` appears twice"),
         ] {
             let error = bad.parse::<Limits>().unwrap_err();
             assert!(

@@ -120,7 +120,7 @@ mod tests {
         peer.write_all(b"ab").await.unwrap();
         assert_eq!(stream.read_u8().await.unwrap(), b'a');
         let early = tokio::time::timeout(Duration::from_millis(20), hang_up.noticed()).await;
-        assert!(early.is_err(), "bytes are no end");
+        assert!(early.is_err(), "bytes are not an end");
         drop(peer);
         hang_up.noticed().await;
         // What was sent before is there to be read all the same.

@@ -183,7 +183,7 @@ async fn what_cannot_be_had_is_refused_by_its_place() {
         (
             asked(&[url("https://example.com/a.png")]),
             "messages[0].content[0]",
-            "this server fetches no images",
+            "this server does not fetch images",
         ),
         (
             asked(&[url("file:///etc/passwd")]),
@@ -324,7 +324,7 @@ async fn files_elsewhere_are_fetched_where_both_the_host_and_its_address_are_all
         ),
         (
             vec!["--image-host=example.com"],
-            "which this server fetches no images from",
+            "from which this server does not fetch images",
         ),
     ] {
         let (_worker, gateway) = pair_with(seeing_model(), &options).await;

@@ -233,7 +233,7 @@ async fn a_redirect_leads_to_no_address_that_is_not_allowed() {
         let expected = match host {
             "10.0.0.1" => Refusal::Misled {
                 host: "127.0.0.1".to_owned(),
-                to: format!("`{host}:{port}`, which this server fetches no images from"),
+                to: format!("`{host}:{port}`, from which this server does not fetch images"),
             },
             _ => Refusal::Address(host.to_owned()),
         };
@@ -243,7 +243,7 @@ async fn a_redirect_leads_to_no_address_that_is_not_allowed() {
     let refusal = fetch(&rules, &url).await.unwrap_err();
     let expected = Refusal::Misled {
         host: "127.0.0.1".to_owned(),
-        to: "`127.0.0.1:22`, which this server fetches no images from".to_owned(),
+        to: "`127.0.0.1:22`, from which this server does not fetch images".to_owned(),
     };
     assert_eq!(refusal, expected);
     assert_eq!(inner.connections.load(Ordering::Relaxed), 0);
