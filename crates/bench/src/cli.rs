@@ -38,7 +38,7 @@ enum Command {
     Load(LoadArgs),
     /// Run a minimal server that writes one ready event per token, to compare with.
     Floor(FloorArgs),
-    /// Start the servers one after another, each alone on a core, and measure them beside the floor.
+    /// Start the servers one after another, each alone on a core, and compare them with the floor.
     Suite(SuiteArgs),
 }
 

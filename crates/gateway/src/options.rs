@@ -41,7 +41,7 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "PORT")]
     pub grpc_port: Option<u16>,
 
-    /// Certificate of these ports, then those that lead to its authority, as a PEM file: clients then use `https://`
+    /// Certificate of these ports and its chain, as a PEM file: clients then use `https://`
     /// and gRPC over TLS. Read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_certificate: Option<PathBuf>,
@@ -100,28 +100,28 @@ pub struct GatewayOptions {
     pub max_seq_lens: Vec<ForModel<u32>>,
 
     /// How models write tool calls, such as `hermes`, or `none`; `MODEL=NAME` for one model. By default, `auto`:
-    /// as the chat template tells
+    /// chosen from the chat template
     #[arg(long = "tool-parser", value_name = "NAME")]
     pub tool_parsers: Vec<ForModel<FormatChoice<ToolFormat>>>,
 
     /// How models write reasoning, such as `think`, or `none`: then it is part of the answer; `MODEL=NAME` for
-    /// one model. By default, `auto`: as the chat template tells
+    /// one model. By default, `auto`: chosen from the chat template
     #[arg(long = "reasoning-parser", value_name = "NAME")]
     pub reasoning_parsers: Vec<ForModel<FormatChoice<ReasoningFormat>>>,
 
-    /// What chat answers call the model's reasoning: reasoning_content, or reasoning as in vLLM, or both, which
+    /// Field of chat answers with the model's reasoning: reasoning_content, reasoning as in vLLM, or both, which
     /// sends it twice
     #[arg(long, value_name = "NAME", default_value_t)]
     pub reasoning_field: ReasoningField,
 
     /// Chat template of one model, or of all without their own: a file of Jinja or with `chat_template` as in
     /// `tokenizer_config.json`, or plain, chatml, llama-2, llama-3, gemma, phi-3, vicuna or baichuan2. Default: the
-    /// model's own, else the one of these that its tokens suit, else plain
+    /// model's own; otherwise the built-in that matches its special tokens; otherwise plain
     #[arg(long = "chat-template", value_name = "[MODEL=]FILE|NAME")]
     pub chat_templates: Vec<ForModel<ChatTemplateOption>>,
 
     /// Liquid template of prompts over `items` with `identity`, `name` and `content`, as in openai_trtllm; for
-    /// every model without a `--chat-template` of its own
+    /// every model without its own `--chat-template`
     #[arg(long, value_name = "TEXT", value_parser = history_template)]
     pub history_template: Option<HistoryTemplate>,
 
@@ -140,13 +140,13 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "FILE", value_parser = KeyFile::read)]
     pub api_key_file: Option<KeyFile>,
 
-    /// What each key without limits of its own may use, such as `requests=60,tokens=40000,concurrent=8`: requests and
+    /// What each key without its own limits may use, such as `requests=60,tokens=40000,concurrent=8`: requests and
     /// tokens a minute, and open requests. By default, no limits
     #[arg(long, value_name = "LIMITS", requires = "keys")]
     pub key_limits: Option<Limits>,
 
     /// Whether prompts of different keys share the KV cache. Off by default: how much of a prompt was cached, and how
-    /// soon its answer begins, shows one key what another has sent
+    /// soon its answer begins, would show one key what another has sent
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = false)]
     pub share_prompt_cache: bool,
@@ -169,14 +169,14 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub grpc_max_message_bytes: usize,
 
-    /// Host that images may be fetched from: `cdn.example.com`, `*.example.com` or `*`, on the ports 80 and 443 or with
-    /// one of its own; repeat for several. By default, none, because the gateway would ask whomever its clients
-    /// name: images come in requests, as `data:` URLs
+    /// Host that images may be fetched from: `cdn.example.com`, `*.example.com` or `*`, on the ports 80 and 443 or on
+    /// the port given; repeat for several. By default, none, so that clients cannot make the gateway contact
+    /// arbitrary hosts: images come in requests, as `data:` URLs
     #[arg(long = "image-host", value_name = "HOST[:PORT]")]
     pub image_hosts: Vec<HostRule>,
 
-    /// Addresses such hosts may have besides those of the public internet, such as `10.20.0.0/16`; repeat for several.
-    /// By default, none: private, local and special addresses are refused
+    /// Addresses that such hosts may have besides those of the public internet, such as `10.20.0.0/16`; repeat for
+    /// several. By default, none: private, local and special addresses are refused
     #[arg(
         long = "image-network",
         value_name = "ADDRESS/BITS",
@@ -184,7 +184,8 @@ pub struct GatewayOptions {
     )]
     pub image_networks: Vec<Network>,
 
-    /// Largest image file; OpenAI's limit. All of a request fit three quarters of `--grpc-max-message-bytes` together
+    /// Largest image file; OpenAI's limit. All images of a request together may have
+    /// three quarters of `--grpc-max-message-bytes`
     #[arg(long, value_name = "BYTES", default_value_t = 20 << 20)]
     pub image_max_bytes: usize,
 
@@ -192,22 +193,23 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub images_per_request: usize,
 
-    /// Seconds in which an image must have been fetched, redirects included; a slow host holds its request up
+    /// Seconds to fetch an image, redirects included; a slow host delays its request
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub image_timeout_s: u64,
 
-    /// Lets clients load and unload LoRA adapters with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as far as
-    /// the workers have an `--adapter-dir`. Off by default: it changes what every client gets
+    /// Whether clients may load and unload LoRA adapters with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`; the
+    /// workers need an `--adapter-dir`. Off by default: it changes what every client gets
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = false)]
     pub allow_lora_loading: bool,
 
-    /// Open sequences, waiting ones included: a request's prompts times its `n`. More are refused with 429. A few times an engine's batch
+    /// Open sequences, waiting ones included: a request's prompts times its `n`. More are refused with 429. The
+    /// default is a few times an engine's batch
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub max_concurrent_requests: usize,
 
-    /// Responses of `/v1/responses` that clients can come back to, in this gateway's memory; the oldest go first.
-    /// 0 keeps none
+    /// Responses of `/v1/responses` that clients can refer to later, in this gateway's memory; the oldest are
+    /// removed first. 0 keeps none
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_stored_responses: usize,
 
@@ -219,7 +221,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
     pub stored_responses_s: u64,
 
-    /// Open connections; for one more, the idlest is closed. If all have requests, more get health checks only
+    /// Open connections; for one more, the longest idle one is closed. If all have requests, a new one gets health
+    /// checks only
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub max_connections: usize,
 
@@ -267,8 +270,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_parser = otlp_endpoint)]
     pub otlp_endpoint: Option<String>,
 
-    /// Share of the requests that are traced, of those without a `traceparent`, whose sender decides; all by
-    /// default, which a busy gateway need not
+    /// Share of the requests without a `traceparent` that are traced; with one, its sender decides. By default, all;
+    /// lower it on a busy gateway
     #[arg(
         long,
         value_name = "RATIO",

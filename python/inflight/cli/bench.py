@@ -30,7 +30,7 @@ def bench(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
     code = _native.bench_main(["inflight bench", *arguments])
     if arguments in (("--help",), ("-h",)):
-        click.echo(f"\nAlso, with options of its own:\n  {PYTHON}  {requests_help()}")
+        click.echo(f"\nAlso, with its own options:\n  {PYTHON}  {requests_help()}")
     ctx.exit(code)
 
 

@@ -26,15 +26,15 @@ SAMPLING: dict[str, tuple[Any, str]] = {
     "num_return_sequences": (click.IntRange(1), "Sequences for each prompt"),
     "temperature": (Finite(0), "Randomness"),
     "top_k": (click.IntRange(0), "Only the most probable tokens"),
-    "top_p": (Finite(0, 1), "Only tokens of this probability together"),
-    "min_tokens": (click.IntRange(0), "No end before so many tokens"),
-    "length_penalty": (float, "Of beams, for their length"),
-    "repetition_penalty": (float, "For tokens that came before"),
-    "presence_penalty": (float, "For tokens that came before, once"),
-    "frequency_penalty": (float, "For tokens that came before, each time"),
-    "seed": (click.IntRange(0), "Of the random choice"),
+    "top_p": (Finite(0, 1), "Only the most probable tokens that together have this probability"),
+    "min_tokens": (click.IntRange(0), "Fewest tokens before the end"),
+    "length_penalty": (float, "Length penalty of beam search"),
+    "repetition_penalty": (float, "Repetition penalty: for tokens that appeared before"),
+    "presence_penalty": (float, "Presence penalty: for tokens that appeared before, once"),
+    "frequency_penalty": (float, "Frequency penalty: for tokens that appeared before, each time"),
+    "seed": (click.IntRange(0), "Random seed"),
     "end_id": (int, "The token that ends a sequence; -1 for none"),
-    "pad_id": (int, "The token that fills up"),
+    "pad_id": (int, "Padding token"),
     "lora_task_id": (click.IntRange(0), "The adapter"),
 }
 #: What NVIDIA's scripts call some of them.
@@ -105,10 +105,16 @@ def _request_options(command: Command) -> Command:
             "--stop-via-request-cancel",
             "cancel",
             is_flag=True,
-            help="Stop by leaving, not by a request with `stop`; over HTTP always so",
+            help="Stop by closing the connection, not by a request with `stop`; over HTTP, always",
         ),
         *sampling,
-        click.option("--stop-word", "stop_words", multiple=True, metavar="TEXT", help="Ends the answer"),
+        click.option(
+            "--stop-word",
+            "stop_words",
+            multiple=True,
+            metavar="TEXT",
+            help="Text that ends the answer; repeatable",
+        ),
         click.option("--bad-word", "bad_words", multiple=True, metavar="TEXT", help="Never generated"),
         click.option(
             "--lora-path",
@@ -171,7 +177,7 @@ def _request_options(command: Command) -> Command:
 @click.option("--model", "--model-name", default="tensorrt_llm", show_default=True, help="The core model")
 @_request_options
 @_connection_options
-@click.option("--draft-ids", metavar="IDS", help="Guessed tokens that the model is to check")
+@click.option("--draft-ids", metavar="IDS", help="Guessed tokens for the model to check")
 def tokens(
     ids: tuple[str, ...],
     file: Path | None,

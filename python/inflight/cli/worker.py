@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from inflight.executors.base import Executor
     from inflight.launch.model import Model
 
-#: Option -> the executors that it means something to, its type and its help.
+#: Option -> the executors that have it, its type and its help.
 EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "step_us": (("simulated", "scripted"), Finite(min=0), "Microseconds of every iteration"),
     "step_us_per_sequence": (("simulated",), Finite(min=0), "Microseconds per sequence in an iteration"),
@@ -56,21 +56,21 @@ MODELS = {
     "core_model_name": (str, "KServe name of the model that takes token ids"),
     "exclude_input_in_output": (
         bool,
-        "Whether KServe answers leave out the prompt where a request does not say: true or false",
+        "Whether KServe answers leave out the prompt by default; a request may choose",
     ),
     "fill_outputs": (
         bool,
-        "Whether answers have log probabilities and logits that were not asked for, as zeros; Triton's models"
-        " up to 0.11 answer so: true or false",
+        "Whether answers contain log probabilities and logits that were not asked for, as zeros, like those"
+        " of Triton's models up to 0.11",
     ),
     "wrap_token_ids": (
         bool,
-        "Whether token ids of a prompt that are beyond the vocabulary are taken as their remainder: NVIDIA's"
-        " benchmark scripts send random ones: true or false",
+        "Wrap prompt token ids beyond the vocabulary, modulo its size; NVIDIA's benchmark scripts"
+        " send such ids",
     ),
     "accumulate_tokens": (
         bool,
-        "Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it: true or false",
+        "Whether each streamed response of `tensorrt_llm_bls` repeats the text before it",
     ),
     "draft_worker": (
         str,
@@ -79,7 +79,8 @@ MODELS = {
     "draft_model_name": (str, "KServe name of that worker's core model"),
     "adapter_dir": (
         click.Path(exists=True, file_okay=False),
-        "Directory whose LoRA adapters clients may load while the worker runs; without it they may load none",
+        "Directory of LoRA adapters that clients may load while the worker runs; without it, they cannot"
+        " load any",
     ),
 }
 
@@ -113,7 +114,7 @@ def worker_options(command: Command) -> Command:
             "--add-model",
             multiple=True,
             metavar="NAME=MODEL",
-            help="One more model in the same process, with an executor of its own and the same options."
+            help="One more model in the same process, with its own executor and the same options."
             " OpenAI clients call it NAME; KServe clients call its models `NAME_tensorrt_llm`,"
             " `NAME_ensemble` and so on",
         ),
@@ -160,7 +161,7 @@ def worker_options(command: Command) -> Command:
     "--tls-certificate",
     type=click.Path(),
     metavar="FILE",
-    help="Certificate of the ports for gRPC and HTTP, then those that lead to its authority, as a PEM file:"
+    help="Certificate of the ports for gRPC and HTTP and its chain, as a PEM file:"
     " gateways then need `https://` before this worker's address. Read again when it changes",
 )
 @click.option(
@@ -190,7 +191,7 @@ def worker_options(command: Command) -> Command:
     type=click.FloatRange(0, 1),
     envvar="OTEL_TRACES_SAMPLER_ARG",
     show_envvar=True,
-    help="Share of the requests that are traced, of those without a `traceparent`, whose sender decides",
+    help="Share of the requests without a `traceparent` that are traced; with one, its sender decides",
 )
 @click.pass_context
 def worker(
