@@ -29,11 +29,11 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:
-        """The body; fails the check where it is no JSON."""
+        """The body; fails the check if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
-            raise AssertionError(f"the body of a {self.status} is no JSON: {self.body[:80]!r}") from None
+            raise AssertionError(f"the body of a {self.status} is not JSON: {self.body[:80]!r}") from None
 
 
 class Target:
@@ -105,7 +105,7 @@ class Target:
     def request(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
     ) -> Answer:
-        """One request on a connection of its own; `body` is bytes or what JSON is made of."""
+        """One request on its own connection; `body` is bytes or what JSON is made of."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         sent = {} if data is None else {"content-type": "application/json"}
         if self.api_key:

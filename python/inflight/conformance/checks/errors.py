@@ -21,8 +21,8 @@ TABLE: dict[str, tuple[str, str, Any, int, tuple[str | None, ...]]] = {
         404,
         ("model_not_found",),
     ),
-    "a body that is no JSON": ("POST", CHAT, b'{"model": ', 400, (None,)),
-    "a body that is no object": ("POST", CHAT, [1], 400, (None,)),
+    "a body that is not JSON": ("POST", CHAT, b'{"model": ', 400, (None,)),
+    "a body that is not an object": ("POST", CHAT, [1], 400, (None,)),
     "a missing `messages`": ("POST", CHAT, {}, 400, (None,)),
     "no message": ("POST", CHAT, {"messages": []}, 400, (None,)),
     "an unknown path": ("GET", "/v1/no/such/path", None, 404, (None,)),
@@ -40,7 +40,7 @@ def _is_told(
     told = answer.json()
     expect(isinstance(told, dict) and isinstance(told.get("error"), dict), f"the body is {told!r}")
     error = told["error"]
-    expect(isinstance(error.get("message"), str) and error["message"], "`message` is no text")
+    expect(isinstance(error.get("message"), str) and error["message"], "`message` is not text")
     expect(isinstance(error.get("type"), str), f"`type` is {error.get('type')!r}")
     expect(error.get("code", "absent") != "absent", "`code` is absent")
     expect(error.get("param", "absent") != "absent", "`param` is absent")
@@ -74,7 +74,7 @@ def too_long(target: Target) -> None:
     raise AssertionError("a prompt of 400,000 words was answered")
 
 
-@check(TOPIC, "serves on after bad requests")
+@check(TOPIC, "keeps serving after bad requests")
 def serves_on(target: Target) -> None:
     for _ in range(20):
         target.request("POST", CHAT, b"{")

@@ -132,4 +132,4 @@ def errors(target: Target) -> None:
         expect_equal("`type`", body["type"], "error")
         expect_equal("`error.type`", body["error"]["type"], "invalid_request_error")
         return
-    raise AssertionError("an unknown role was taken")
+    raise AssertionError("an unknown role was accepted")

@@ -72,14 +72,14 @@ def tokenize(target: Target) -> None:
     expect("Hello there." in answer.json()["prompt"], f"the text is {answer.json()['prompt']!r}")
 
 
-@check(TOPIC, "tells the tokenizer's class and chat template", optional=True)
+@check(TOPIC, "reports the tokenizer's class and chat template", optional=True)
 def tokenizer_info(target: Target) -> None:
     path = f"/tokenizer_info?model={quote(target.model, safe='')}"
     answer = target.request("GET", path)
     if answer.status == 404:
         raise Absent("404")
     told = answer.json()
-    expect(isinstance(told["tokenizer_class"], str), "`tokenizer_class` is no string")
+    expect(isinstance(told["tokenizer_class"], str), "`tokenizer_class` is not a string")
     expect(told.get("chat_template"), "there is no chat template")
 
 

@@ -151,4 +151,4 @@ def unknown(target: Target) -> None:
         if error.param is None and "previous_response" not in str(error.code):
             raise
         return
-    raise AssertionError("the id was taken")
+    raise AssertionError("the id was accepted")

@@ -40,7 +40,7 @@ def json_object(target: Target) -> None:
     answer = ask(target, messages=CITY, response_format={"type": "json_object"}, max_tokens=400)
     [choice] = answer.choices
     if choice.finish_reason == "stop":
-        expect(isinstance(json.loads(choice.message.content), dict), "the answer is no object")
+        expect(isinstance(json.loads(choice.message.content), dict), "the answer is not an object")
 
 
 @check(TOPIC, "answers by a schema", optional=True)
@@ -71,7 +71,7 @@ def parses(target: Target) -> None:
     expect(isinstance(choice.message.parsed, City), f"`parsed` is {choice.message.parsed!r}")
 
 
-@check(TOPIC, "refuses a schema that is none")
+@check(TOPIC, "refuses an invalid schema")
 def wrong_schema(target: Target) -> None:
     import openai
 
@@ -79,4 +79,4 @@ def wrong_schema(target: Target) -> None:
         ask(target, messages=CITY, response_format=_format({"type": "no-such-type"}))
     except openai.BadRequestError:
         return
-    raise AssertionError("the schema was taken")
+    raise AssertionError("the schema was accepted")

@@ -152,4 +152,4 @@ def unknown(target: Target) -> None:
         _call(target, tool_choice={"type": "function", "function": {"name": "no_such_function"}})
     except openai.BadRequestError:
         return
-    raise AssertionError("the choice was taken")
+    raise AssertionError("the choice was accepted")
