@@ -312,7 +312,7 @@ def test_a_gateway_with_endless_requests_is_asked_to_end_in_time() -> None:
         ((12, Exited("gateway.2", 2)), "gateway.2 ended before it was ready, last line ``; gateway goes on"),
         (
             (59, Line("gateway.2", "no worker")),
-            "gateway.2 had no worker that is ready within 25 s; gateway goes on",
+            "gateway.2 had no ready worker within 25 s; gateway goes on",
         ),
     ],
 )

@@ -412,9 +412,9 @@ def test_cuda_graphs_are_off_as_made_or_by_default(
 @pytest.mark.parametrize(
     ("adapters", "options", "words"),
     [
-        ([], {"lora_target_modules": "attn_q"}, "which is no directory"),
+        ([], {"lora_target_modules": "attn_q"}, "`lora_adapter_dir` must be a directory"),
         (["7"], {}, "no target modules"),
-        (["seven"], {"lora_target_modules": "attn_q"}, "its name is no task id"),
+        (["seven"], {"lora_target_modules": "attn_q"}, "is not named after a LoRA task id"),
         (["7"], {"lora_target_modules": "attn_q", "max_lora_rank": 4}, "and `max_lora_rank` is `4`"),
     ],
 )

@@ -67,7 +67,7 @@ def read(path: Path) -> Histogram:
 def _of_json(text: str) -> Iterable[tuple[str, Any]]:
     whole = json.loads(text)
     if sorted(whole) != sorted(KINDS) or not all(isinstance(rows, list) for rows in whole.values()):
-        raise ValueError("it has no two lists `input` and `output`")
+        raise ValueError("the lists `input` and `output` are missing")
     return [(kind, row) for kind in KINDS for row in whole[kind]]
 
 
@@ -95,7 +95,7 @@ def _bucket(kind: str, row: Any) -> tuple[int, int, float]:
             1 <= first <= last <= LONGEST and 0 <= count < math.inf
         ):
             return first, last, count
-    raise ValueError(f"`{row}` is no bucket of `{kind}`: first and last number of tokens, and a count")
+    raise ValueError(f"`{row}` is not a bucket of `{kind}`: first and last number of tokens, and a count")
 
 
 def _drawn(

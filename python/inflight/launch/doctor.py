@@ -93,7 +93,7 @@ def _gpus() -> Iterator[Finding]:
             yield Finding(
                 "GPUs",
                 "problem",
-                f"{len(devices)} in `/dev`, and no `nvidia-smi` that would say which",
+                f"{len(devices)} in `/dev`, and no `nvidia-smi` that could list them",
                 "install the driver's tools; in a container, use NVIDIA's container toolkit",
             )
         else:

@@ -44,7 +44,7 @@ def find_further(
         if name in taken:
             raise UserMistake(
                 f"two models of this worker would be called `{name}`",
-                "give each `--add-model` a name of its own; `--served-model-name` renames the first model",
+                "give each `--add-model` a different name; `--served-model-name` renames the first model",
             )
         taken.add(name)
         with _about(name):

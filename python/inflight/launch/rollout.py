@@ -302,7 +302,7 @@ class Rollout:
         if self._phase is Phase.JOIN and waited >= JOIN_WITHIN_S:
             return f"no token came from {name} within {JOIN_WITHIN_S:g} s{goes_on}"
         if swap.is_gateway and waited >= GATEWAY_WITHIN_S and not crew.is_ready(name):
-            return f"{name} had no worker that is ready within {GATEWAY_WITHIN_S:g} s{goes_on}"
+            return f"{name} had no ready worker within {GATEWAY_WITHIN_S:g} s{goes_on}"
         return None
 
     def _give_up(self, crew: Crew, swap: Swap) -> None:

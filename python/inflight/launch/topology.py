@@ -190,7 +190,7 @@ class Reload:
     order: str = option(
         "choice",
         "`start-first`: the new worker serves before the old one goes; it needs memory for both, and picks"
-        " ports of its own. `stop-first`: for GPUs that hold one; the other replicas serve meanwhile, and"
+        " its own ports. `stop-first`: for GPUs that hold one; the other replicas serve meanwhile, and"
         " ports stay",
         default="start-first",
         choices=("start-first", "stop-first"),
@@ -311,7 +311,7 @@ _WORDS = {"user": r"[\w.@-]+\$?", "partition": r"[\w.,@+:-]+", "time_limit": r"[
 
 
 def _check_words(topology: Topology) -> None:
-    """Refuses text that would become lines or options of its own in what `--render` writes."""
+    """Refuses text that would become lines or separate options in what `--render` writes."""
     deploy = topology.deploy
     for key, pattern in _WORDS.items():
         value = getattr(deploy, key)
@@ -395,7 +395,7 @@ def groups_of(model: Model, key: str = "`gpus`") -> Groups:
     for group in groups:
         shown = ",".join(group)
         if len(set(group)) != len(group):
-            raise UserMistake(f"{key} lists a GPU twice in `{shown}`", "give every rank a GPU of its own")
+            raise UserMistake(f"{key} lists a GPU twice in `{shown}`", "give every rank its own GPU")
         if len(group) > 1 and any(gpu.startswith("MIG-") for gpu in group):
             raise UserMistake(
                 f"{key} joins MIG slices in `{shown}`, and a process sees only one",

@@ -114,7 +114,7 @@ def _paths(checkpoint: Checkpoint, family: EngineFamily, *, calibrates: bool) ->
     for part in wrong:
         if part in source:
             yield Problem(
-                f"the path `{source}` contains `{part}`, so TensorRT-LLM takes it for a model of that name",
+                f"the path `{source}` contains `{part}`, so TensorRT-LLM treats it as a model of that name",
                 "pass a symbolic link to it whose path does not contain that",
             )
     if architecture == "ExaoneForCausalLM" and not calibrates and "exaone" not in source:

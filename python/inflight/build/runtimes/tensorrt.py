@@ -345,7 +345,7 @@ def _build_with_llm(
 def _files(checkpoint: Checkpoint, layout: Layout) -> Step:
     return Step(
         "files",
-        "copy the tokenizer and the checkpoint's config beside the engine",
+        "copy the tokenizer and the checkpoint's config next to the engine",
         Own(
             "files.copy_for_engine",
             {"source": str(checkpoint.directory), "result": layout.result},

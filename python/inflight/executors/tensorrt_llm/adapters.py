@@ -36,20 +36,20 @@ class Adapters:
 def read_adapters(directory: str, max_rank: int | None) -> Adapters:
     """Checks the folder: `7/adapter_config.json` is the adapter of task 7. `max_rank` None: the default.
 
-    Errors: `UserMistake` for a folder that is not there, a name that is no task id, or an adapter that is
-    none or has too large a rank.
+    Errors: `UserMistake` for a missing folder, a name that is not a task id, or an adapter that is
+    invalid or has too large a rank.
     """
     folder = Path(directory)
     if not folder.is_dir():
         raise UserMistake(
-            f"`lora_adapter_dir` is `{directory}`, which is no directory",
+            f"`lora_adapter_dir` must be a directory, got `{directory}`",
             "give a folder with one adapter a task id, such as `7/adapter_config.json`",
         )
     limit = max_rank or _MAX_RANK
     for adapter in _subdirectories(folder):
         if not adapter.name.isdecimal():
             raise UserMistake(
-                f"`{adapter}` is in `lora_adapter_dir`, and its name is no task id",
+                f"`{adapter}` in `lora_adapter_dir` is not named after a LoRA task id",
                 "give it the number that requests send as `lora_task_id`",
             )
         rank = _rank(adapter / CONFIG)

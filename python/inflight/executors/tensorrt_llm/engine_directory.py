@@ -55,7 +55,7 @@ class EngineDirectory:
     def read(cls, directory: Path, encoder: Path | None = None) -> EngineDirectory:
         """Reads it. `encoder`: the engine of the encoder, where that is elsewhere.
 
-        Errors: `UserMistake` for a file that is no engine's, or ranks that are missing.
+        Errors: `UserMistake` for a file that does not belong to an engine, or for missing ranks.
         """
         start = _decoder_start(directory)
         if is_encoder_decoder(directory):
@@ -68,7 +68,7 @@ class EngineDirectory:
         start = decoder.decoder_start if start is None else start
         if start is None:
             raise UserMistake(
-                f"nothing beside the engine `{directory}` says which token its decoder starts with",
+                f"no file next to the engine `{directory}` says which token its decoder starts with",
                 "put the checkpoint's `generation_config.json` with `decoder_start_token_id` there",
             )
         taken = _read(encoder)
@@ -127,7 +127,7 @@ def _read(directory: Path) -> EngineDirectory:
     except (OSError, ValueError) as error:
         raise UserMistake(f"`{path}` cannot be read: {error}", _REMEDY) from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserMistake(f"`{path}` is not an engine's: {error!r} is missing or odd", _REMEDY) from error
+        raise UserMistake(f"`{path}` is not an engine's: {error!r} is missing or invalid", _REMEDY) from error
     for rank in range(read.world_size):
         engine = directory / f"rank{rank}.engine"
         if not engine.is_file() or not engine.stat().st_size:

@@ -42,7 +42,7 @@ _TOGETHER = frozenset(
 
 
 def _plain() -> list[tuple[Callable[[Any], Any], str, str]]:
-    """(value of a request, class, keyword) of each field that is a value of its own."""
+    """(value of a request, class, keyword) of each field that is a separate value."""
     return [
         (attrgetter(field.path), field.engines.owner, field.engines.keyword)
         for field in FIELDS
@@ -127,7 +127,7 @@ class RequestBuilder:
         for tensor in request.tensors:
             field = BY_TENSOR.get(tensor.name)
             if field is None or (field.path is not None):
-                raise Refused(f"the input `{tensor.name}` means nothing to the tensorrt_llm executor")
+                raise Refused(f"the tensorrt_llm executor does not support the input `{tensor.name}`")
             if isinstance(field.engines, Target):
                 given[tensor.name] = field.engines.convert(tensor, self._torch)
         self._gather(given, request, keywords)

@@ -207,7 +207,7 @@ class EnginesExecutor:
             # Asked by another thread than the one that ends the engine.
             if self._closed:
                 return ()
-            raise fatal("telling statistics", error) from error
+            raise fatal("reporting statistics", error) from error
         return [json.loads(stats.to_json_str()) for stats in list(latest)[-_MAX_STATS:]]
 
     def shutdown(self) -> None:

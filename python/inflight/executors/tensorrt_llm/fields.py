@@ -95,7 +95,7 @@ CONDITIONS = {
     "lookahead": "option `decoding_mode=lookahead`",
     "cache_transceiver": "option `cache_transceiver_backend`",
     "trtllm_sampler": f"option `{TRTLLM_SAMPLER}`",
-    "no_reuse": "option `enable_kv_cache_reuse=false`: logits of a prompt lack the tokens that the cache had",
+    "no_reuse": "option `enable_kv_cache_reuse=false`: the logits of a prompt do not cover cached tokens",
     "images": "checkpoint with a `vision_config`, for which TensorRT-LLM has an input processor",
     "own_sampling": "build without `--speculative-decoding-mode` `eagle` or `mtp`",
 }
@@ -135,7 +135,7 @@ def _keyword(tensor: str) -> str:
     """The name of the field that a tensor becomes, which is TensorRT-LLM's as well."""
     row = _ROWS[tensor]
     if not isinstance(row, CoreInput) or row.path is None:
-        raise ValueError(f"`{tensor}` has no field of its own")
+        raise ValueError(f"`{tensor}` has no separate field")
     return row.path.rpartition(".")[2]
 
 

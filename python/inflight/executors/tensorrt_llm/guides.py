@@ -44,7 +44,7 @@ def _from_tokenizer(directory: Path) -> dict[str, Any]:
         ends = _ends(directory, vocab)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserMistake(
-            f"`{path}` does not tell xgrammar how tokens are spelled: {error!r}", _REMEDY
+            f"`{path}` does not specify how tokens are spelled, which xgrammar needs: {error!r}", _REMEDY
         ) from error
     if not ends:
         raise UserMistake(f"nothing in `{directory}` says which token ends a text", _REMEDY)
@@ -63,7 +63,7 @@ def _vocabulary(tokenizer: dict[str, Any]) -> dict[str, int]:
     vocab = {str(token): int(number) for token, number in pairs}
     vocab |= {str(added["content"]): int(added["id"]) for added in tokenizer.get("added_tokens") or ()}
     if not vocab or min(vocab.values()) < 0 or max(vocab.values()) > 16 * len(vocab):
-        raise ValueError("its vocabulary is empty or its ids are odd")
+        raise ValueError("its vocabulary is empty or its ids are invalid")
     return vocab
 
 

@@ -113,7 +113,7 @@ class Options:
     # Ranks and devices.
     communication_mode: str | None = _option(
         "choice",
-        "Whether the first rank or a process of its own leads the others",
+        "Whether the first rank or a separate process leads the others",
         choices=("leader", "orchestrator"),
     )
     spawn_processes: bool | None = _option("bool", "Whether the orchestrator starts the ranks")

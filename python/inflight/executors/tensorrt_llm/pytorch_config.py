@@ -140,10 +140,10 @@ def _written(model_dir: Path) -> dict[str, Any]:
     try:
         arguments = load_json(path)
         if not isinstance(arguments, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         for name in (*CLASSES, SPECULATION):
             if not isinstance(arguments.get(name, {}), dict):
-                raise ValueError(f"its {name} is no object")
+                raise ValueError(f"its {name} is not an object")
     except (OSError, ValueError) as error:
         raise UserMistake(
             f"`{path}` cannot be read: {error}", "build it again with `inflight build --force`"

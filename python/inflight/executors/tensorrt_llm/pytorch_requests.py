@@ -140,7 +140,7 @@ class SamplingBuilder:
             if field is not None and isinstance(field.pytorch, Refusal):
                 raise Refused(f"`{tensor.name}` cannot be taken: {field.pytorch.reason}")
             if field is None or not isinstance(field.pytorch, Target) or field.path is not None:
-                raise Refused(f"the input `{tensor.name}` means nothing to TensorRT-LLM's PyTorch runtime")
+                raise Refused(f"the input `{tensor.name}` is not supported by TensorRT-LLM's PyTorch runtime")
             given[tensor.name] = field.pytorch.convert(tensor, self._torch)
         kind = given.get("guided_decoding_guide_type")
         if kind is not None:

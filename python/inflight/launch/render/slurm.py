@@ -111,7 +111,7 @@ def _directives(topology: Topology, nodes: int, gpus: int, seats: tuple[Seat, ..
 #: `srun` kills its tasks when it gets a TERM.
 _SHELL = """\
 set -u
-# What this shell was started with would tell a step's processes that they are this job's only rank.
+# What this shell was started with would make a step's processes believe that they are this job's only rank.
 unset SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 workers=() gateways=()

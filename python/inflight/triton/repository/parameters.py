@@ -40,7 +40,7 @@ logits_datatype; TYPE_FP32|TYPE_FP16|TYPE_BF16; TYPE_FP32; as the engine gathers
 encoder_input_features_data_type; TYPE_FP16|TYPE_FP32|TYPE_BF16; TYPE_FP16; of an encoder's features
 prompt_embedding_table_data_type; TYPE_FP16|TYPE_FP32|TYPE_BF16; TYPE_FP16; of prompt tables
 max_queue_delay_microseconds; int; 0; dynamic batching
-max_queue_size; int; 0; dynamic batching; 0 is no bound
+max_queue_size; int; 0; dynamic batching; 0 means no bound
 preprocessing_instance_count; count; 1; instances
 postprocessing_instance_count; count; 1; instances
 bls_instance_count; count; 1; instances
