@@ -77,3 +77,23 @@ def test_the_names_that_a_page_links_are_in_their_files(page: Path) -> None:
             f"{link}: {part}" for part in re.findall(r"\w+", name) if not re.search(rf"\b{part}\b", code)
         ]
     assert missing == []
+
+
+#: Written by the tests of two crates, heads included.
+GENERATED = {"fields.md", "messages-fields.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in CURRENT_PAGES if page.name not in GENERATED],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_prose_wraps_at_110_characters(page: Path) -> None:
+    prose = FENCE.sub(lambda block: "\n" * block[0].count("\n"), page.read_text(encoding="utf-8"))
+    # Rows of tables and what cannot be broken, such as an address, may be longer.
+    long = [
+        f"line {number}: {line}"
+        for number, line in enumerate(prose.splitlines(), 1)
+        if len(line) > 110 and not re.match(r"\s*(\||!\[|<!--)|\S+$", line)
+    ]
+    assert long == []
