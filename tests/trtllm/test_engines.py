@@ -398,8 +398,8 @@ def test_guides_know_how_tokens_are_spelled(tmp_path: Path, given: bool) -> None
 @pytest.mark.parametrize(
     ("tokenizer", "words"),
     [
-        ("{}", "does not tell xgrammar"),
-        ('{"model": {"vocab": {}}}', "does not tell xgrammar"),
+        ("{}", "does not specify how tokens are spelled"),
+        ('{"model": {"vocab": {}}}', "does not specify how tokens are spelled"),
         ('{"model": {"vocab": {"a": 1000000}}}', "its ids are invalid"),
         ('{"model": {"vocab": [["a", 0.5]]}}', "which token ends a text"),
     ],
