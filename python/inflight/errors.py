@@ -1,4 +1,4 @@
-"""The exceptions that people read. Owns their shape and exit codes; knows no command and no executor.
+"""The exceptions that people read. Owns their shape and exit codes; knows nothing of commands and executors.
 
 What failed, with the value in backticks, and what to do next, one sentence each. Anything else that
 reaches the command line is a defect and keeps its traceback.

@@ -1,5 +1,5 @@
-"""Sends planned requests when they are due and records each. Owns threads and clocks; knows no dataset and no
-report.
+"""Sends planned requests when they are due and records each. Owns threads and clocks; knows nothing of
+datasets and reports.
 """
 
 from __future__ import annotations

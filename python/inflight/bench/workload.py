@@ -35,7 +35,7 @@ def lengths(
     count: int, mean: float, stdev: float, distribution: Lengths, random: np.random.Generator
 ) -> list[int]:
     """Token counts of at least 1, rounded up as NVIDIA's script does. An exponential distribution has no
-    standard deviation of its own choice: `stdev` is not read.
+    standard deviation to choose: `stdev` is not read.
     """
     if distribution == "exponential":
         drawn = random.exponential(mean, count)

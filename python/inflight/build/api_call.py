@@ -1,6 +1,6 @@
 """The child process that calls TensorRT-LLM: `python -m inflight.build.api_call STEP.json`.
 
-Owns how a call written as data is made. A process of its own, because a fault in TensorRT-LLM's C++ ends the
+Owns how a call written as data is made. A separate process, because a fault in TensorRT-LLM's C++ ends the
 process, and because what it allocated goes with it. Keywords are checked against the installed signature
 before anything is called: another release's spelling is one sentence and no crash.
 """

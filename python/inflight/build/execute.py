@@ -1,7 +1,7 @@
 """Executes one step: a command, calls of TensorRT-LLM in a child, or a function of this package.
 
-Owns child processes and step logs. No shell: an argv is passed as it is. Children are in a group of their
-own, end with the step, and hold the build's lock, so that one that outlives a killed build keeps the next
+Owns child processes and step logs. No shell: an argv is passed as it is. Children are in a separate
+group, end with the step, and hold the build's lock, so that one that outlives a killed build keeps the next
 one out.
 """
 

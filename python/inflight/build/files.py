@@ -1,4 +1,4 @@
-"""The files beside weights or an engine: tokenizer, configs, links.
+"""The files next to weights or an engine: tokenizer, configs, links.
 
 Functions here are steps of a plan (`steps.Own`): paths in, files out, the same bytes for the same input.
 """

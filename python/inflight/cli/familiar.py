@@ -1,5 +1,6 @@
 """What people type who know other servers, and what it is here. Owns the names of vLLM, SGLang, trtllm-serve
-and Ollama; knows no option's meaning, and accepts none of these names: two names for one option confuse.
+and Ollama; does not know what an option means, and accepts none of these names: two names for one option
+confuse.
 """
 
 from __future__ import annotations

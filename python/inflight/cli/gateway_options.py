@@ -46,7 +46,7 @@ class GatewayOption(click.Option):
         super().__init__(
             ["--" + declared.flag],
             type=kind,
-            # A switch stands for true alone, as in the gateway.
+            # A switch alone means true, as in the gateway.
             flag_value="true" if declared.choices == ["true", "false"] else None,
             is_flag=False,
             multiple=declared.is_multiple,
@@ -65,8 +65,8 @@ class GatewayOption(click.Option):
 
 
 class CommandWithGateway(TracedCommand):
-    """A command that takes the gateway's options beside its own. They are read from the extension once the
-    command runs or shows its own help, so that other help stays quick.
+    """A command that takes the gateway's options in addition to its own. They are read from the extension
+    once the command runs or shows its own help, so that other help stays quick.
     """
 
     _added: list[GatewayOption] | None = None

@@ -17,7 +17,7 @@ import click
 from inflight.cli.terminal import echo
 from inflight.errors import UserMistake
 
-#: Flags of their own; every other option is set by `--set` or in the YAML file.
+#: These have their own flags; every other option is set by `--set` or in the YAML file.
 FLAGS = {
     "max_batch_size": "triton_max_batch_size",
     "tokenizer_dir": "tokenizer_dir",

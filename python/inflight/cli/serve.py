@@ -1,5 +1,5 @@
 """`inflight serve`: workers of one model and a gateway in front of them, until Ctrl-C. Owns its options;
-they stand for keys of a topology, and the plan and the loop are `inflight.launch`'s.
+they set keys of a topology, and the plan and the loop are `inflight.launch`'s.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inflight.cli.layers import forget_variables, option_names
 from inflight.cli.options import PORT, named_options, native_options
 from inflight.cli.worker import BOUNDS, EXECUTOR_OPTIONS, MODELS, refuse_foreign, worker_options
 
-#: Keys of the topology by the options that stand for them, for messages.
+#: Keys of the topology by the options that set them, for messages.
 SPELLED = (
     ("gateways.port", "--port"),
     ("gateways.host", "--host"),

@@ -292,7 +292,7 @@ def worker(
                     )
                 )
     except BaseException:
-        # What is loaded holds a GPU, and perhaps processes of its own.
+        # What is loaded holds a GPU, and perhaps its own processes.
         for engine in engines:
             engine.shutdown()
         raise

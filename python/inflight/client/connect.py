@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from inflight.client.kserve import Connection
 from inflight.errors import UserMistake
 
-#: Ports of Triton and of our own servers.
+#: Ports of Triton and of Inflight's servers.
 DEFAULT_PORTS = {"grpc": 8001, "http": 8000}
 
 

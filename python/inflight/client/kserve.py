@@ -1,5 +1,5 @@
 """What a client of KServe's models asks and gets, over either protocol. Owns the seam between the two
-transports (`kserve_grpc`, `kserve_http`) and what is made of it; knows no model by name.
+transports (`kserve_grpc`, `kserve_http`) and what is made of it; does not know any model by name.
 """
 
 from __future__ import annotations

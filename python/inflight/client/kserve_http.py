@@ -177,7 +177,7 @@ class HttpConnection:
         )
 
 
-#: What `generate_stream` says of a response beside its outputs.
+#: What `generate_stream` says of a response besides its outputs.
 ENVELOPE = frozenset(
     {
         "id",
@@ -241,7 +241,7 @@ def _values(array: Array) -> list[Any]:
 
 
 def _array(value: Any, datatype: str | None) -> Array:
-    """An output of JSON; `None` stands for what is no number there."""
+    """An output of JSON; `None` is for what is not a number there."""
     values = value if isinstance(value, list) else [value]
     if datatype == "BYTES" or (datatype is None and any(isinstance(one, str) for one in values)):
         return np.array([str(one).encode() for one in values], np.object_)

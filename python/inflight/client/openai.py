@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from inflight.errors import InflightError, UserMistake
 
-#: Seconds without a byte before the server is taken for gone; covers a long prefill.
+#: Seconds without a byte before the server counts as gone; covers a long prefill.
 TIMEOUT_S = 300.0
 #: A longer event is not a token.
 LONGEST_EVENT = 16 * 1024 * 1024

@@ -18,7 +18,7 @@ def counts(results: Sequence[Result]) -> str:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """A table for each topic. `reason` stands beside what did not pass."""
+    """A table for each topic. `reason` is given for what did not pass."""
     lines = []
     for topic, of_topic in groupby(results, key=lambda result: result.topic):
         lines += [f"## {topic}", "", "| what | |", "|---|---|"]

@@ -154,7 +154,7 @@ class ModelInfo:
 
 
 class AdapterRefused(Exception):
-    """An adapter is not loaded or unloaded, for a reason that clients are told; nothing has changed."""
+    """An adapter is not loaded or unloaded, for a reason that clients receive; nothing has changed."""
 
     def __init__(self, code: StatusCode, text: str) -> None:
         super().__init__(text)
@@ -196,14 +196,14 @@ class AdapterLoader(Protocol):
     """What an executor with the capability ``adapter_loading`` does besides: it takes LoRA adapters while it
     runs.
 
-    Calls come one at a time, from a thread of their own, and may take as long as reading the files does. An
+    Calls come one at a time, from a separate thread, and may take as long as reading the files does. An
     exception other than `AdapterRefused` means that the executor is broken.
     """
 
     def load_adapter(self, name: str, path: str) -> int:
         """Loads the adapter of a directory, and returns the task id that requests ask for it with.
 
-        A name that is loaded already stands for these files from now on; requests that run keep what they
+        A name that is loaded already means these files from now on; requests that run keep what they
         started with. Errors: `AdapterRefused` for files that cannot be served, or where there is no room.
         """
 

@@ -1,4 +1,4 @@
-"""How much of a model has been read, for whoever watches it load.
+"""How much of a model has been read, for those who watch it load.
 
 Owns the one watcher of this process, which loads one model at a time. Who reads says so here, and knows
 nobody who listens.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 #: Takes the bytes that were read, and all that there are to read.
 Watcher = Callable[[int, int], None]
 
-#: People are told this often at most, and of this many per cent at least: a line in the log each time.
+#: Progress is reported this often at most, and of this many per cent at least: a line in the log each time.
 TELL_EVERY_S = 1.0
 TELL_EVERY_PERCENT = 5
 
@@ -46,7 +46,7 @@ class Progress:
 
 
 def in_words(tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> Watcher:
-    """A watcher that tells people now and then: "40 % of 14.9 GiB read". Quick readings have none."""
+    """A watcher that reports to people now and then: "40 % of 14.9 GiB read". Quick readings have none."""
     told_at, told = clock(), 0
 
     def watch(read: int, total: int) -> None:

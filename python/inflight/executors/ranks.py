@@ -27,7 +27,7 @@ class Job:
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Job:
-    """The job that the environment tells of."""
+    """The job that the environment describes."""
     if _TORCHRUN in environment:
         rank, size, local = (_first((name,), environment) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     else:

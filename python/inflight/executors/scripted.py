@@ -121,7 +121,7 @@ class ScriptedExecutor:
             )
 
     def shutdown(self) -> None:
-        """Wakes whoever waits; no rows follow."""
+        """Wakes the waiting threads; no rows follow."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -108,7 +108,7 @@ class ControlSocket:
 
 
 def ask_reload(path: Path, tell: Callable[[str], None]) -> str:
-    """Asks the one that listens at `path`; `tell` takes progress. Returns an empty text or what failed.
+    """Asks the one that listens at `path`; `tell` receives progress. Returns an empty text or what failed.
 
     Raises `UserMistake` where none listens.
     """

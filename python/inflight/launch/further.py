@@ -12,7 +12,7 @@ from inflight.errors import InflightError, UserMistake
 from inflight.executors import ranks
 from inflight.launch.model import Model, find_model
 
-#: NAME is a part of KServe's model names, which stand in paths of URLs.
+#: NAME is a part of KServe's model names, which appear in paths of URLs.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SYNTAX = "pass it as NAME=MODEL, such as `--add-model llama=/models/llama`"
 

@@ -24,7 +24,7 @@ UNWANTED = ["*/*", "consolidated*.safetensors"]
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether `model` is no path here, and looks like a name on the Hub."""
+    """Whether `model` is not a path here, and looks like a name on the Hub."""
     return ID.fullmatch(model) is not None and not Path(model).exists()
 
 

@@ -32,7 +32,7 @@ PR_SET_PDEATHSIG = 1
 ORPHAN_LIFE_S = 120.0
 #: The module that a launcher such as mpirun is started by.
 GUARD = "inflight.launch.guard"
-#: What Open MPI, PMIx and MPICH tell a process of its rank.
+#: What Open MPI, PMIx and MPICH set for a process with its rank.
 RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"PMI_RANK=")
 
 
@@ -67,7 +67,7 @@ def end_with_parent() -> None:
                 pass
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(ORPHAN_LIFE_S)
-        # Leader of its own session; whatever it has started goes with it.
+        # Leader of a new session; whatever it has started goes with it.
         os.killpg(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
@@ -136,7 +136,7 @@ class ChildProcess:
             stdin=subprocess.DEVNULL if self._is_launched else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # A session of its own: the terminal's Ctrl-C reaches the supervisor only, which stops
+            # A separate session: the terminal's Ctrl-C reaches the supervisor only, which stops
             # the gateway before the worker.
             start_new_session=True,
             pass_fds=listeners,
@@ -181,7 +181,7 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for pid in ranks:
-            # mpirun gives each rank a group of its own.
+            # mpirun gives each rank a separate group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -1,7 +1,7 @@
 """Replaces running workers and gateways by others, one after the other, without losing a request. Pure:
 decides what happens next; processes, gateways and the clock are the supervisor's.
 
-A swap, start first: the new worker starts and loads -> joins (gateways are told of it, and all count it as
+A swap, start first: the new worker starts and loads -> joins (gateways get its address, and all count it as
 ready) -> the old one is taken out (gateways send it nothing new, and let go of it once its requests have
 ended) -> ends. Stop first: the same with the last two before the others.
 
@@ -201,7 +201,7 @@ class Rollout:
         clock: Callable[[], float],
         tell: Callable[[str], None],
     ) -> None:
-        """`workers` are the names that gateways have now; `tell` is for people."""
+        """`workers` are the names that gateways have now; `tell` reports to people."""
         self._todo = list(todo)
         self._workers = list(workers)
         self._reload = reload

@@ -61,7 +61,7 @@ class ReloadRequested:
     """The processes are to be replaced by those of another plan."""
 
     plan: LaunchPlan
-    #: Takes progress for whoever asked.
+    #: Takes progress for the one who asked.
     tell: Callable[[str], None]
     #: Takes the end: an empty text for success, else a sentence. Called once.
     done: Callable[[str], None]
@@ -133,7 +133,7 @@ class Supervisor:
         keep_listening: Callable[[Sequence[ProcessSpec]], None] = lambda _: None,
     ) -> None:
         """`start` takes a process and its resolved arguments; `next_event` waits that many seconds at
-        most; `probe` asks an address and a path for readiness; `publish` tells gateways the workers'
+        most; `probe` asks an address and a path for readiness; `publish` sends gateways the workers'
         addresses; `look` asks a gateway which workers it has, and which are ready; `keep_listening` takes
         those that there still are, when one is gone for good.
         """
@@ -163,7 +163,7 @@ class Supervisor:
         self._exit_code = 0
         #: Those that gateways are to have.
         self._workers = [spec.name for spec in plan.processes if spec.ready_path is None]
-        #: Those whose end is no accident.
+        #: Those whose end is not an accident.
         self._dispensable: set[str] = set()
         self._rollout: tuple[Rollout, ReloadRequested] | None = None
 

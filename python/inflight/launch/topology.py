@@ -19,7 +19,7 @@ from inflight.launch.gpus import Groups, parse_groups
 from inflight.launch.model import DEMO_NAME
 from inflight.options import Option, option
 
-#: Names with a value each; a dataclass takes no dict as default.
+#: Names with a value each; a dataclass does not accept a dict as default.
 Pairs = tuple[tuple[str, str], ...]
 LARGEST_PORT = 65535
 

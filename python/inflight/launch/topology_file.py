@@ -24,7 +24,7 @@ from inflight.launch.topology import (
 )
 from inflight.options import declared
 
-#: Sections that hold one set of keys each, beside the list `models`.
+#: Sections that hold one set of keys each, next to the list `models`.
 SECTIONS: Mapping[str, type] = {
     "gateways": Gateways,
     "restart": Restart,
@@ -107,7 +107,7 @@ def parse(text: str, base: Path) -> Topology:
 
 def check_names(topology: Topology, worker: Iterable[str], gateway: Iterable[str]) -> None:
     """Raises `UserMistake` for a key of `worker_options` that `inflight worker` does not have, or of
-    `gateways.options` that `inflight gateway` does not have, or that is a key of its own.
+    `gateways.options` that `inflight gateway` does not have, or that is a separate key.
     """
     for index, model in enumerate(topology.models):
         _check_options(model.worker_options, worker, WORKER_KEYS, f"models[{index}].worker_options")

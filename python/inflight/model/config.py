@@ -1,7 +1,8 @@
 """`config.json` of a Hugging Face checkpoint, parsed: architecture, sizes, precision.
 
 Owns the key names that model families use, and what a family's config leaves out. To add a family, add a row
-to `FAMILIES`; what an executor computes with it is the executor's. Reads no file and knows no runtime.
+to `FAMILIES`; what an executor computes with it is the executor's. Reads no file and knows nothing of
+runtimes.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
     architecture = find_architecture(config)
     family = FAMILIES.get(architecture, Family())
     values = text_values(config)
-    # ChatGLM and Falcon spell the group size beside a switch.
+    # ChatGLM and Falcon spell the group size next to a switch.
     multi_query = values.get("multi_query") is True and values.get("num_kv_heads") is None
     hidden_size = stated(values, "hidden_size")
     num_heads = stated(values, "num_heads")

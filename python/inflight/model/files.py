@@ -1,6 +1,6 @@
 """Files of a model directory: their names, and reading and writing JSON.
 
-Owns the names that a build and whoever serves it must agree on, and how a file that anybody may have written
+Owns the names that a build and its server must agree on, and how a file that anybody may have written
 is opened: regular files only, of bounded size.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from inflight.errors import CheckpointError
 
-#: The checkpoint's `config.json` beside an engine, whose own config has that name.
+#: The checkpoint's `config.json` next to an engine, whose own config has that name.
 CHECKPOINT_CONFIG = "checkpoint_config.json"
 #: Keyword arguments of `LLM`, without the model, for the PyTorch runtime.
 ARGUMENTS_FILE = "llm_args.json"
@@ -25,7 +25,7 @@ MAX_JSON_BYTES = 64 * 1024 * 1024
 
 
 def config_path(directory: Path) -> Path:
-    """The checkpoint's config, which has another name beside an engine's."""
+    """The checkpoint's config, which has another name next to an engine's."""
     beside_engine = directory / CHECKPOINT_CONFIG
     return beside_engine if beside_engine.is_file() else directory / "config.json"
 

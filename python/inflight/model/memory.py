@@ -49,7 +49,7 @@ class Needs:
         return self.kv_bytes_per_token * self.tokens_per_block
 
     def blocks(self, memory_bytes: int, fraction: float = FREE_MEMORY_FRACTION) -> int:
-        """KV cache blocks that fit in a GPU of `memory_bytes` beside the weights."""
+        """KV cache blocks that fit in a GPU of `memory_bytes` next to the weights."""
         free = int((memory_bytes - self.weight_bytes) * fraction)
         return max(0, free // self.kv_bytes_per_block) if self.kv_bytes_per_block else 0
 

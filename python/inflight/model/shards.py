@@ -147,7 +147,7 @@ def hash_file(path: Path) -> str:
 def fingerprint_file(path: Path) -> str:
     """`hash_file` of a small file; of a large one its size, both ends and samples between them.
 
-    That tells hundreds of gigabytes apart in a second. It notices another set of weights, a
+    That distinguishes hundreds of gigabytes in a second. It notices another set of weights, a
     truncated or a replaced file; not a single flipped bit in the middle.
     """
     size = path.stat().st_size

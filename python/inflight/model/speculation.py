@@ -8,7 +8,7 @@ from __future__ import annotations
 
 #: Who may draft tokens: for `trtllm-build`, and for the PyTorch runtime.
 ENGINE_DRAFTERS = ("draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle")
-#: Of those, the ones whose heads only classes and scripts of their own convert, which a build does not run.
+#: Of those, the ones whose heads only their own classes and scripts convert, which a build does not run.
 UNCONVERTED_DRAFTERS = ("medusa", "explicit_draft_tokens", "eagle")
 PYTORCH_DRAFTERS = ("eagle", "draft_target", "ngram", "mtp", "auto")
 

@@ -41,7 +41,7 @@ TOKENIZERS = (
 )
 #: What `tokenizer.json` is made of where there is none.
 SOURCES = (*TOKENIZERS[1:], "merges.txt", "added_tokens.json")
-#: For whoever has none of them.
+#: For users who have none of them.
 NO_TOKENIZER = (
     "copy the checkpoint's `tokenizer.json` there, its `tokenizer.model`, or its `vocab.json` and"
     " `merges.txt`"

@@ -54,7 +54,7 @@ _QUANTIZE_PATHS = ("mpt", "vila", "llava")
 def check_conversion(
     checkpoint: Checkpoint, values: Values, mapping: Mapping4D, *, calibrates: bool
 ) -> list[Problem]:
-    """What stands against the conversion of this checkpoint with these options."""
+    """What prevents the conversion of this checkpoint with these options."""
     architecture = checkpoint.facts.architecture
     family = ENGINES[architecture]
     problems = [*_code(checkpoint, family, values, calibrates=calibrates)]
@@ -88,7 +88,7 @@ def _given(values: Values, names: tuple[str, ...], why: str) -> Iterator[Problem
 def _code(
     checkpoint: Checkpoint, family: EngineFamily, values: Values, *, calibrates: bool
 ) -> Iterator[Problem]:
-    """Untrusted code, which two ways of TensorRT-LLM run whatever they are told."""
+    """Untrusted code, which two of TensorRT-LLM's scripts always run."""
     if values["trust_remote_code"]:
         return
     architecture = checkpoint.facts.architecture

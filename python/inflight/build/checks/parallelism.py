@@ -100,7 +100,7 @@ def check_division(tp: int, pp: int, facts: ModelFacts) -> list[Problem]:
 
 
 def check_workers(values: Values, installed: Installed) -> list[Problem]:
-    """More builders than GPUs; unknown GPUs are taken for enough."""
+    """More builders than GPUs; unknown GPUs count as enough."""
     workers = values["workers"]
     if installed.gpus and workers > len(installed.gpus):
         return [

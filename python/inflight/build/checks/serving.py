@@ -1,5 +1,5 @@
 """What options of a build mean for the worker that serves the result: refused if none could serve it, noted
-if the worker needs an option of its own. Pure; the facts are TensorRT-LLM's executor's.
+if the worker needs an additional option. Pure; the facts are TensorRT-LLM's executor's.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ MOST = 2**31 - 1
 
 
 def check_applicable(values: Values, runtime: str) -> list[Problem]:
-    """Options given that mean nothing to `runtime`."""
+    """Options given that `runtime` does not have."""
     return [
         Problem(
             f"`{BY_NAME[name].flag}` has no effect with runtime `{runtime}`",

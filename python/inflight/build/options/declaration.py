@@ -13,7 +13,7 @@ from typing import Any
 from inflight.model.runtimes import TENSORRT
 from inflight.options import Kind, Option
 
-#: What trtllm-build takes for a plugin without a list of its own (`DefaultPluginDtype`).
+#: What trtllm-build takes for a plugin without its own list (`DefaultPluginDtype`).
 PLUGIN_DTYPES = ("auto", "float16", "float32", "bfloat16", "int32", "disable")
 LOG_LEVELS = ("internal_error", "error", "warning", "info", "verbose", "debug", "trace")
 ENABLE, DISABLE = SWITCH = "enable", "disable"
@@ -56,6 +56,6 @@ RUN, PARALLEL, LENGTHS, QUANTIZATION, LORA, SPECULATION, PLUGINS, FEATURES, BUIL
 
 
 def built(name: str, kind: Kind, group: str, meaning: str, **more: Any) -> BuildOption:
-    """An option with a flag of `trtllm-build` and a field of `BuildConfig` of its own name."""
+    """An option with a flag of `trtllm-build` and a field of `BuildConfig` of the same name."""
     more.setdefault("build_config", name)
     return BuildOption(name, kind, meaning, group=group, build_flag=f"--{name}", **more)

@@ -116,7 +116,7 @@ def counts(target: Target) -> None:
     del asked["max_tokens"]
     count = target.anthropic.messages.count_tokens(**asked).input_tokens
     usage = ask(target).usage
-    # Those of the cache are told apart from the others.
+    # Those of the cache are counted separately.
     told = usage.input_tokens + (usage.cache_read_input_tokens or 0)
     expect_equal("`input_tokens`", count, told + (usage.cache_creation_input_tokens or 0))
 

@@ -1,4 +1,4 @@
-"""What stands beside generation: embeddings, tokens, health, metrics."""
+"""Endpoints other than generation: embeddings, tokens, health, metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasoning: how much is asked for, and where it is told."""
+"""Reasoning: how much is asked for, and where it is returned."""
 
 from __future__ import annotations
 

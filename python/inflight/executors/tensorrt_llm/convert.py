@@ -67,7 +67,7 @@ def text(value: NamedTensor, torch: Any = None) -> str:  # noqa: ARG001
 
 
 def tensor(value: NamedTensor, torch: Any) -> Any:
-    """A `torch.Tensor` of the same type and shape, with memory of its own."""
+    """A `torch.Tensor` of the same type and shape, with its own memory."""
     dtype = TORCH_DTYPES.get(value.datatype)
     if dtype is None:
         raise Refused(f"`{value.name}` has the datatype `{value.datatype}`, which no tensor can have")

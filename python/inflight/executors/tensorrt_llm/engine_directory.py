@@ -13,7 +13,7 @@ from inflight.model.files import load_json
 #: Below the directory of an encoder-decoder, as `inflight build` and the walk-throughs write it.
 ENCODER, DECODER = "encoder", "decoder"
 
-#: Where checkpoints say which token a decoder starts with, beside an engine.
+#: Where checkpoints say which token a decoder starts with, next to an engine.
 _START_FILES = ("generation_config.json", "checkpoint_config.json")
 
 #: `SpeculativeDecodingMode` as builds write it, a flag; None: written before there were modes.
@@ -77,7 +77,7 @@ class EngineDirectory:
             encoder=encoder,
             decoder_start=start,
             max_input_len=taken.max_input_len,
-            # The worker counts prompt and output together; the prompt is no part of the decoder's sequence.
+            # The worker counts prompt and output together; the prompt is not part of the decoder's sequence.
             max_seq_len=taken.max_input_len + decoder.max_seq_len,
             max_num_tokens=min(taken.max_num_tokens, decoder.max_num_tokens),
             max_batch_size=min(taken.max_batch_size, decoder.max_batch_size),

@@ -162,7 +162,7 @@ class RequestBuilder:
             self._extra_ids(request, keywords["PromptTuningConfig"])
 
     def _extra_ids(self, request: Request, config: dict[str, Any]) -> None:
-        """As many as the prompt has tokens; the executor tells prompts with different tables apart by them
+        """As many as the prompt has tokens; the executor distinguishes prompts with different tables by them
         where it shares their blocks."""
         extra, needed = config.pop("input_token_extra_ids", None), len(request.input_token_ids)
         if extra is not None and len(extra) >= needed:

@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """The runtime has no place for it."""
+    """The runtime cannot receive it."""
 
     reason: str
 

@@ -54,7 +54,7 @@ def decode(value: NamedTensor, torch: Any = None) -> list[Image.Image]:  # noqa:
 
 
 def salt(value: NamedTensor) -> str:
-    """What tells the images of one request from those of another, for the keys of cache blocks."""
+    """What distinguishes the images of one request from those of another, for the keys of cache blocks."""
     return hashlib.sha256(value.data).hexdigest()
 
 
@@ -73,7 +73,7 @@ def elements(value: NamedTensor) -> list[bytes]:
 
 
 def _open(what: str, file: bytes) -> Image.Image:
-    """Reads the head of a file, which tells its size; no pixel yet."""
+    """Reads the head of a file, which contains its size; no pixel yet."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -82,7 +82,7 @@ def _open(what: str, file: bytes) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             return Image.open(io.BytesIO(file), formats=FORMATS)
     except Image.DecompressionBombError as error:
-        # Above a limit of its own it tells no size.
+        # Above its own limit it reports no size.
         raise _too_large(f"`{what}` has too many pixels") from error
     except UnidentifiedImageError as error:
         if file.startswith(_STARTS):

@@ -1,6 +1,6 @@
 """What follows from the table of `fields`: names that a runtime must have, capabilities it may promise.
 
-Owns the names that requests need beside those of the table.
+Owns the names that requests need besides those of the table.
 """
 
 from __future__ import annotations

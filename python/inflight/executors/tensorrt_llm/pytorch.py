@@ -46,8 +46,8 @@ _STATS_TIMEOUT_S = 1.0
 #: Iterations whose statistics are kept; TensorRT-LLM's default.
 _MAX_STATS = 1000
 _SLICE_S = 0.25
-#: Requests whose images are decoded at once, beside the loop and the thread that brings requests. Images of a
-#: request have `images.MAX_PIXELS` at most.
+#: Requests whose images are decoded at once, next to the loop and the thread that brings requests. Images of
+#: a request have `images.MAX_PIXELS` at most.
 _DECODERS = 2
 #: Requests with images that wait for that, besides.
 _MAX_UNDECODED = 64
@@ -98,7 +98,7 @@ class PyTorchExecutor:
             self._loop.call_soon_threadsafe(self._submit, built)
 
     def _build(self, active: Active, request: Request) -> dict[str, Any] | None:
-        """The keywords of a request; None: it is refused, and told so."""
+        """The keywords of a request; None: it is refused, with an error."""
         try:
             return self._builder.build(request)
         except Refused as error:
@@ -147,7 +147,7 @@ class PyTorchExecutor:
         """Whether the LLM takes requests and none of its worker processes has ended.
 
         `_check_health` reports a shutdown only. A worker process that died is a future that is done; an
-        engine that stands still in a living process is the worker's watchdog's (`--progress-timeout-s`).
+        engine that makes no progress in a living process is the worker's watchdog's (`--progress-timeout-s`).
         """
         ended = getattr(getattr(self._llm, "_executor", None), "mpi_futures", None) or ()
         return bool(self._llm._check_health()) and not any(future.done() for future in ended)

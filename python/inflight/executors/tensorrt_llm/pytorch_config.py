@@ -215,7 +215,7 @@ def _missing_speculation(arguments: dict[str, Any], find: Callable[[str], Any]) 
 
 
 def make_speculation(arguments: dict[str, Any], find: Callable[[str], Any]) -> None:
-    """Puts an object of its own class in place of the dict, whose `decoding_type` some versions refuse."""
+    """Puts an object of the right class in place of the dict, whose `decoding_type` some versions refuse."""
     config = arguments.get(SPECULATION)
     if config is None:
         return

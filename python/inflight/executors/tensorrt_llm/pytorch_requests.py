@@ -214,12 +214,13 @@ def _is_one_greedy_token(request: Request) -> bool:
 def _set_words(params: Any, name: str, words: list[list[int]]) -> None:
     """Words of several tokens, which have only a private place without a tokenizer.
 
-    TensorRT-LLM looks there only where there are texts too; one each, because a match is told by its text.
+    TensorRT-LLM looks there only where there are texts too; one each, because a match is reported by its
+    text.
     """
     if not words:
         return
     if not (hasattr(params, name) and hasattr(params, f"_{name}_word_ids")):
-        raise Refused("this TensorRT-LLM takes no stop or bad words of several tokens as ids")
+        raise Refused("this TensorRT-LLM does not support stop or bad words of several tokens as ids")
     setattr(params, name, [f"{name} word {number}" for number in range(len(words))])
     setattr(params, f"_{name}_word_ids", words)
 

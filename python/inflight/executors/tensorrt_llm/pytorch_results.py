@@ -127,7 +127,7 @@ class Progress:
         )
 
     def _unreported(self, tokens: Sequence[int]) -> FinishReason:
-        """Why a sequence ended of which the result does not say: of several, it tells the last one's only."""
+        """Why a sequence ended of which the result does not say: of several, it reports the last one's."""
         active = self.active
         if active.context_only:
             return FinishReason.LENGTH

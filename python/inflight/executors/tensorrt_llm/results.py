@@ -183,7 +183,7 @@ def _extras(result: Any, active: Active, row: int, rows: Columns, vocab_size: in
             prompt_from_logits(context, active, row, rows, vocab_size)
     if active.wants_generation_logits:
         generation = getattr(result, "generation_logits", None)
-        # A draft model that shares its ranks with the target tells where its logits are instead.
+        # A draft model that shares its ranks with the target reports where its logits are instead.
         where = getattr(result, "spec_dec_fast_logits_info", None)
         if generation is None and where is not None:
             generation = where.to_tensor()
@@ -233,7 +233,7 @@ def prompt_from_logits(context: Any, active: Active, row: int, rows: Columns, vo
         array("i", ids.tobytes()),
         array("f", tops.tobytes()),
     )
-    # Logits may come with more than one response; the prompt is told once.
+    # Logits may come with more than one response; the prompt is reported once.
     active.prompt_width = None
 
 

@@ -119,7 +119,7 @@ _PYBIND = re.compile(r"^(?:\d+\. )?(__init__\(self: .*)$", re.MULTILINE)
 
 
 def _native_parameters(function: Any) -> set[str] | None:
-    """The names of all overloads, as bindings by nanobind or by pybind11 tell them."""
+    """The names of all overloads, as bindings by nanobind or by pybind11 list them."""
     overloads = getattr(function, "__nb_signature__", None)
     if overloads:
         signatures = [overload[0] for overload in overloads]

@@ -22,7 +22,7 @@ from inflight.launch.plan import (
 from inflight.launch.topology import Topology
 
 HEADER = "# Written by `inflight launch --render compose`; change the topology and render it again.\n"
-#: Every container has an address of its own, so that all can have the same ports.
+#: Every container has its own address, so that all can have the same ports.
 GATEWAY_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
 #: Names under which Prometheus finds all gateways and all workers, whatever their services are called.
 GATEWAY_ALIAS, WORKER_ALIAS = "inflight-gateway", "inflight-worker"

@@ -26,7 +26,7 @@ from inflight.launch.plan import (
 from inflight.launch.topology import Model, Topology
 
 HEADER = "# Written by `inflight launch --render kubernetes`; change the topology and render it again.\n"
-#: Every pod has an address of its own, so that all can have the same ports.
+#: Every pod has its own address, so that all can have the same ports.
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
 #: Seconds in which proxies and gateways notice that a pod is leaving.
 LEAVING_S = 5

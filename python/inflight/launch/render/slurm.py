@@ -46,7 +46,7 @@ def render(topology: Topology) -> dict[str, str]:
 
 
 def seat(topology: Topology) -> tuple[Seat, ...]:
-    """Fills one machine after another; a replica over several gets machines of its own.
+    """Fills one machine after another; a replica over several gets its own machines.
 
     Raises `UserMistake` for a replica that needs more GPUs than a machine has.
     """

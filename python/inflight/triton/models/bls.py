@@ -24,9 +24,9 @@ from inflight.triton.repository.parameters import REFUSED
 
 #: Outputs of the core model that text is made from, or that it changes.
 READ = ("output_ids", "sequence_length", "batch_index", "sequence_index", "num_output_tokens")
-#: Requests at once; each waits in a thread of its own.
+#: Requests at once; each waits in a separate thread.
 _THREADS = 64
-#: Requests that wait for a thread at most; the core model has a queue of its own.
+#: Requests that wait for a thread at most; the core model has its own queue.
 _WAITING = 4096
 #: How often clients that left are looked for: as often as the core model does.
 _WATCH_S = 0.1

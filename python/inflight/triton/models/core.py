@@ -191,7 +191,7 @@ class TritonPythonModel:
             raise
 
     def _stop(self, group: Group) -> None:
-        """Cancels what runs under the same id; an unknown id may have ended and is no error."""
+        """Cancels what runs under the same id; an unknown id may have ended and is not an error."""
         with self._work:
             ids = [id for id, one in self._rows.items() if one.id == group.id]
             if ids:

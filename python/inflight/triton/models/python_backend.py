@@ -147,7 +147,7 @@ class Reply:
         return self._ended.wait(timeout_s)
 
     def is_abandoned(self) -> bool:
-        """Whether the client left; asks Triton, which knows no request that has ended."""
+        """Whether the client left; asks Triton, which forgets requests that have ended."""
         with self._lock:
             return not self._ended.is_set() and bool(self._asked.is_cancelled())
 

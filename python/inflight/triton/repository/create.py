@@ -100,7 +100,7 @@ def _instances(model: str, values: Mapping[str, str | None]) -> str:
         "postprocessing": "postprocessing_instance_count",
         "tensorrt_llm_bls": "bls_instance_count",
     }
-    # The core model batches by itself: a second instance is a second engine, on GPUs of its own.
+    # The core model batches by itself: a second instance is a second engine, on separate GPUs.
     devices = values["gpu_device_ids"]
     count = values[options[model]] if model in options else len(instance_lists(devices)) if devices else 1
     return f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]"

@@ -20,7 +20,7 @@ BOOLEANS = {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "
 
 
 def options() -> dict[str, Parameter]:
-    """Every option by name; `engine_dir` and `tokenizer_dir` stand for all models that have them."""
+    """Every option by name; `engine_dir` and `tokenizer_dir` apply to all models that have them."""
     found = {parameter.option: parameter for parameter in SHAPE}
     for parameters in (*PARAMETERS.values(), executor_options.parameters()):
         for parameter in parameters:
@@ -49,7 +49,7 @@ def validated(parameter: Parameter, value: str) -> str:
             raise ValueError("a whole number, 0 or more")
         return str(int(text))
     if kind == "count":
-        # Triton counts in 32 bits; none at all is no model.
+        # Triton counts in 32 bits; none at all is not a model.
         if not text.isdecimal() or not 1 <= int(text) < 2**31:
             raise ValueError("a whole number from 1 to 2147483647")
         return str(int(text))
@@ -101,7 +101,7 @@ def settings(given: Mapping[str, str], backend: str) -> dict[str, str | None]:
             except ValueError as error:
                 problems.append(f"`{name}` is `{given[name]}`, but must be {error}")
         elif backend == "python" and core.get(name, "") not in ("", *executor_options.OWN):
-            # An executor has defaults of its own; what the file says, it must apply.
+            # An executor has its own defaults; what the file says, it must apply.
             values[name] = None
     if backend == "python":
         written = {core[name]: value for name, value in values.items() if name in core and value is not None}

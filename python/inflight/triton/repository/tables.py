@@ -116,7 +116,7 @@ def _declared(rows: Iterable[CoreInput] | Iterable[CoreOutput]) -> tuple[Tensor,
 
 
 #: Inputs of earlier releases that NVIDIA's BLS has to this day. An ensemble joins tensors one to one, so that
-#: it has no place for a second name.
+#: it cannot have a second name.
 OLDER_INPUTS = ("min_length", "random_seed")
 INPUTS: dict[str, tuple[Tensor, ...]] = {
     model: _declared(CORE.inputs if model == CORE.name else _TEXT[model].inputs) for model in MODELS

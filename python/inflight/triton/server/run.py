@@ -151,7 +151,7 @@ class _Watch:
 
 @dataclass(frozen=True)
 class _Process:
-    """A process, told from a later one with the same number by when it started."""
+    """A process, distinguished from a later one with the same number by when it started."""
 
     pid: int
     started: str
