@@ -338,7 +338,7 @@ mod tests {
         let mut page = String::from(
             "# Request fields of the Messages API\n\nEvery field of `/v1/messages` and \
              `/v1/messages/count_tokens` that the gateway knows, from\n`crates/anthropic/src/fields.rs`; \
-             `content.` stands for the fields of any content block. `null`, `[]`, `{}` and\nthe listed values \
+             `content.` means the fields of any content block. `null`, `[]`, `{}` and\nthe listed values \
              ask for nothing and are always accepted. An unknown field is ignored and reported in\n\
              `x-inflight-ignored-fields`, unless it is nearly the name of a supported or refused one: then it is \
              refused, with\nthe name that was probably meant.\n\n## Supported\n\n",

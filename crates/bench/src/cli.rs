@@ -333,7 +333,7 @@ fn fail(error: &dyn std::error::Error) -> i32 {
 }
 
 fn print(text: &str) {
-    // A reader that has gone, e.g. `| head`, is no reason to fail.
+    // A reader that has gone, e.g. `| head`, must not make it fail.
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }

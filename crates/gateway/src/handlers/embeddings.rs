@@ -91,7 +91,10 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         return Err(ApiError::no_embeddings(&request.model, &reason));
     }
     if adapter.is_some() {
-        return Err(ApiError::no_embeddings(&request.model, "takes no adapter"));
+        return Err(ApiError::no_embeddings(
+            &request.model,
+            "does not support adapters",
+        ));
     }
     let started = Instant::now();
     let inputs = std::mem::take(&mut request.inputs);

@@ -37,15 +37,15 @@ pub(super) fn not_shown(messages: &[Message]) -> ApiError {
         .next()
         .map_or("messages", |image| &image.path);
     let message = format!(
-        "`{path}` is an image, and the model's chat template has no place for images. Start the gateway with a \
-         `--chat-template` that has."
+        "`{path}` is an image, and the model's chat template cannot show images. Start the gateway with a \
+         `--chat-template` that can."
     );
     ApiError::unsupported(path, message)
 }
 
 /// Renders a conversation with images. Templates differ in whether they take lists of parts, and in whether they take
-/// anything else, so messages without images are given as strings first, and then as lists too. `None`: the template shows
-/// no images, neither way.
+/// anything else, so messages without images are given as strings first, and then as lists too. `None`: the template
+/// shows no images, neither way.
 ///
 /// # Errors
 /// What `render` returns where the conversation cannot be rendered without its images either.

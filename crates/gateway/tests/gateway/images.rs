@@ -248,7 +248,7 @@ async fn a_model_or_a_template_without_images_refuses_them_by_name() {
             byte_model(),
             "needs `images`, which this model's executor (`fake`) does not support",
         ),
-        (unseen, "the model's chat template has no place for images"),
+        (unseen, "the model's chat template cannot show images"),
     ] {
         let (_worker, gateway) = pair_with(model, &["--image-host=*"]).await;
         // Nobody is asked for it.
