@@ -16,7 +16,7 @@ from test_documentation import ROOT, tracked
 #: What not to write -> what to write instead.
 PHRASES = {
     # The table of docs/STYLE.md.
-    r"(?<!there )is no (?!longer\b|more\b)[a-z`]": "is not a",
+    r"(?<![Tt]here )is no (?!longer\b|more\b)[a-z`]": "is not a",
     r"means? nothing": "has no effect, is not supported",
     r"has no place\b": "unexpected, cannot contain",
     r"\b(tells?|telling|told)\b": "report, say, specify, distinguish",
@@ -33,7 +33,7 @@ PHRASES = {
     r"\bis no build of\b": "was not created by",
     r"\ball it may\b": "its limit",
     # And what reads like it.
-    r"(?<!there )\bis none\b(?! of)": "is not a, is invalid",
+    r"(?<![Tt]here )\bis none\b(?! of)": "is not a, is invalid",
     r"of (its|their|our|your|one's|his) own\b": "its own, a separate",
     r"\bwho(m)?ever\b": "anyone who",
     r"\b(speaks?|knows?|takes?) no\b": "does not",

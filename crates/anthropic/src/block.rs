@@ -23,7 +23,7 @@ pub(crate) enum Block {
         input: Map<String, Value>,
     },
     ToolResult {
-        /// Where its `tool_use_id` stands, for errors.
+        /// The path of its `tool_use_id`, for errors.
         param: String,
         id: String,
         content: String,
@@ -156,7 +156,7 @@ fn read_image(param: &str, block: &mut Fields<'_>) -> Result<Image, ApiError> {
     Ok(Image { path, url })
 }
 
-/// The error of a block that cannot stand there.
+/// The error of a block that is not allowed there.
 fn refused(param: &str, kind: &str, role: Role) -> ApiError {
     let known = [
         "image",

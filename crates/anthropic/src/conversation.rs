@@ -1,5 +1,5 @@
 //! From Anthropic's turns to the messages of a chat. A turn's blocks become one message, or several: tools'
-//! results are messages of their own there. Turns of the same role become one, as Anthropic combines them, for
+//! results are separate messages there. Turns of the same role become one, as Anthropic combines them, for
 //! many chat templates insist on roles that alternate.
 
 use inflight_openai::chat::{Function, Message, Role, ToolCall};
@@ -135,7 +135,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Adds text to the last message, or a message of its own after one of another role.
+    /// Adds text to the last message, or a separate message after one of another role.
     fn add_text(&mut self, role: Role, text: String) {
         self.last(role).add_text(&text);
     }
@@ -197,7 +197,7 @@ fn take_role(turn: &mut Fields<'_>) -> Result<Role, ApiError> {
     }
 }
 
-/// A tool's result as a chat template sees it, which knows no flag for failures.
+/// A tool's result as a chat template sees it, which has no flag for failures.
 fn told(content: String, is_error: bool) -> String {
     let says_so = content
         .trim_start()

@@ -5,8 +5,8 @@ use inflight_openai::{ApiError, ErrorKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The HTTP status: the error's own, but for a server without room, which Anthropic tells from one that is
-/// broken.
+/// The HTTP status: the error's own, but for a server without room, which Anthropic distinguishes from a broken
+/// one.
 pub const fn status(error: &ApiError) -> u16 {
     match error.kind {
         ErrorKind::Unavailable => 529,
@@ -46,8 +46,8 @@ pub(crate) fn no_threads() -> ApiError {
     error
 }
 
-/// The body: `{"type": "error", "error": {"type", "message"}, "request_id"}`, with `error.details` where clients act on
-/// them.
+/// The body: `{"type": "error", "error": {"type", "message"}, "request_id"}`, with `error.details` where clients act
+/// on them.
 pub fn to_json(error: &ApiError, request_id: &str) -> Vec<u8> {
     let envelope = Envelope {
         envelope_type: "error",

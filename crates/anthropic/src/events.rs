@@ -1,6 +1,6 @@
 //! The events of a streamed answer. Owns their order and their bytes: blocks open when they have something to
 //! say and close when another begins. What all deltas of a block share is written once for each block, so that
-//! a delta is two copies and an escape, with no JSON tree and no allocation of its own.
+//! a delta is two copies and an escape, with no JSON tree and no extra allocation.
 
 use bytes::{BufMut, BytesMut};
 use inflight_openai::ApiError;

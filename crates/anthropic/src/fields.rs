@@ -22,7 +22,7 @@ use Treatment::{Applied, Ignored, Refused};
 
 const NO_SERVER: &str = "Nothing is run on the server. Leave it out.";
 
-/// Every field that current clients send, by its path. `messages.`, `content.` and so on stand for any element.
+/// Every field that current clients send, by its path. `messages.`, `content.` and so on mean any element.
 pub(crate) const FIELDS: &[(&str, Treatment)] = &[
     ("model", Applied),
     ("messages", Applied),

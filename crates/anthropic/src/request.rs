@@ -198,7 +198,7 @@ fn take_format(
     Ok(guide)
 }
 
-/// Whether the model is to think, and whether the answer tells it.
+/// Whether the model is to think, and whether the answer shows it.
 struct Thinking {
     /// `None`: as the model does by itself.
     wanted: Option<bool>,

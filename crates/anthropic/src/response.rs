@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What stands for a signature. Clients drop blocks of thinking without one when they send a conversation back;
+/// The value in place of a signature. Clients drop blocks of thinking without one when they send a conversation back;
 /// nobody checks it here, for a model reads whatever thoughts it is given.
 pub(crate) const SIGNATURE: &str = "inflight";
 
@@ -45,7 +45,7 @@ pub struct OutputTokensDetails {
 }
 
 impl Usage {
-    /// The usage of an answer whose prompt has `prompt` tokens, `cached` of which were in the cache. 0 stands
+    /// The usage of an answer whose prompt has `prompt` tokens, `cached` of which were in the cache. 0 is
     /// for a prompt that nobody counts: clients read a number.
     pub fn new(prompt: Option<u64>, cached: u64, generated: u64) -> Self {
         let prompt = prompt.unwrap_or(0);

@@ -158,7 +158,7 @@ pub(crate) fn raise_open_files() -> u64 {
     limit.rlim_cur
 }
 
-/// Asks a process to end. One that is gone already is no error.
+/// Asks a process to end. One that is gone already is not an error.
 pub(crate) fn terminate(pid: u32) {
     let Ok(pid) = libc::pid_t::try_from(pid) else {
         return;

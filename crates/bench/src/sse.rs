@@ -3,7 +3,7 @@
 
 use memchr::{memchr, memmem};
 
-/// A head longer than this is no answer of a gateway.
+/// A head longer than this is not a gateway's response.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 /// How much of an error's body is kept for the report.
 const MAX_ERROR_BYTES: usize = 512;
@@ -66,7 +66,7 @@ pub(crate) struct ResponseReader {
     event: Vec<u8>,
     head: Option<Head>,
     body: Option<Body>,
-    /// The start of a body that is no event stream.
+    /// The start of a body that is not an event stream.
     error_body: Vec<u8>,
 }
 
@@ -312,7 +312,7 @@ impl ResponseReader {
 fn chunk_size(line: &[u8]) -> Result<usize, ResponseError> {
     let text = std::str::from_utf8(line).unwrap_or_default();
     let digits = text.split(';').next().unwrap_or_default().trim();
-    // A sign is no digit of a size, but `from_str_radix` would take it.
+    // A sign is not a digit of a size, but `from_str_radix` would take it.
     if digits.starts_with('+') {
         return Err(ResponseError::ChunkSize(digits.to_owned()));
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::floor::{Floor, FloorOptions};
 use crate::load::{self, Fields, LoadError, Target, Wire, Workload};
 
-/// A floor on a thread of its own, stopped when dropped.
+/// A floor on a separate thread, stopped when dropped.
 struct RunningFloor {
     address: SocketAddr,
     stop: Arc<AtomicBool>,

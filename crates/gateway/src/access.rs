@@ -1,5 +1,5 @@
 //! Which requests are let in, by their head alone. Owns the order of the checks; each has its file. Reads no
-//! body and knows no handler.
+//! body and knows nothing of handlers.
 
 mod browser;
 mod message;
@@ -139,7 +139,7 @@ impl Access {
             }
             return Ok(true);
         }
-        // The right key is never refused, so that nobody can lock out whoever shares an address with them.
+        // The right key is never refused, so that nobody can lock out others who share an address with them.
         let peer = client.map(|client| client.connection().peer);
         Err(match peer.map(|peer| self.wrong_keys.allows(peer)) {
             Some(false) => ApiError::rate_limited(
@@ -157,7 +157,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
-/// The key as Anthropic's clients send it, beside or in place of a token.
+/// The key as Anthropic's clients send it, with or instead of a token.
 fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(API_KEY).map(HeaderValue::as_bytes)
 }

@@ -20,7 +20,7 @@ impl AddressFile {
     /// Reads the file at `path`; it may be empty.
     ///
     /// # Errors
-    /// A sentence for the user: it cannot be read, or a line is no address.
+    /// A sentence for the user: it cannot be read, or a line is not an address.
     pub(crate) fn read(path: &str) -> Result<Self, String> {
         let mut file = Self {
             path: path.into(),

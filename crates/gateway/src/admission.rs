@@ -16,7 +16,7 @@ use crate::quota::{OpenUse, Quota, too_many_sequences};
 /// Inputs up to this size are parsed, rendered and tokenized where they are: at some 2 MB/s that is 2 ms
 /// at worst, which no stream notices, and a hand-over costs more than most of them.
 pub(crate) const INLINE_BYTES: usize = 4 * 1024;
-/// Inputs from this size on take seconds; they have threads of their own, so that an ordinary long
+/// Inputs from this size on take seconds; they have separate threads, so that an ordinary long
 /// prompt never waits for one.
 const HUGE_BYTES: usize = 1 << 20;
 /// Text being tokenized at once, in bytes: tokenizing takes some seventy times that in memory.

@@ -63,7 +63,7 @@ pub(crate) struct Key {
     pub(crate) quota: Option<Arc<Quota>>,
 }
 
-/// A key with the limits of its own, as it is declared.
+/// A key with its own limits, as declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeclaredKey {
     secret: ApiKey,
@@ -77,7 +77,7 @@ pub(crate) struct ApiKeys {
     /// The key that comes from no file.
     fixed: Option<ApiKey>,
     file: Option<KeyFile>,
-    /// Of each key without limits of its own.
+    /// Of each key without its own limits.
     limits: Limits,
     /// Whether prompts of all keys share the KV cache.
     shares_cache: bool,

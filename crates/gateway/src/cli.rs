@@ -19,7 +19,7 @@ use crate::options::GatewayOptions;
 use crate::run::{self, ServeError};
 use crate::server::listeners::Listeners;
 
-/// Files beside the clients' connections: those to workers, logs, and what the runtime opens.
+/// Files in addition to the clients' connections: those to workers, logs, and what the runtime opens.
 const OTHER_FILES: u64 = 256;
 
 /// Runs the gateway with the process's own arguments. The word `gateway` may come first, as the Python

@@ -122,7 +122,7 @@ fn with_body(error: &ApiError, body: axum::body::Body) -> Response {
 /// known.
 pub(crate) fn from_worker(code: Code, text: &str, retry_after_ms: u32) -> ApiError {
     match code {
-        // About the request, and written for whoever made it.
+        // About the request, and written for the one who made it.
         Code::InvalidArgument | Code::OutOfRange => {
             ApiError::invalid_body(format!("The model's worker refused the request: {text}"))
         }

@@ -1,5 +1,5 @@
 //! Checks guides before a worker sees them: a schema or a regular expression that cannot be followed is the
-//! client's error, with the place in the schema. Owns the bounds of the work, which has threads of its own, and a
+//! client's error, with the place in the schema. Owns the bounds of the work, which has separate threads, and a
 //! memory of what was checked. Grammars are compiled by the worker alone: their notation is its own.
 
 mod compile;
@@ -21,7 +21,7 @@ pub(crate) use self::text_grammar::{Fit, TextGrammar, TextMatch};
 
 /// Verdicts in each of the two generations that are remembered.
 const REMEMBERED: usize = 1024;
-/// Guides that are compiled at once. Most take milliseconds and some many seconds, so they have places of their own,
+/// Guides that are compiled at once. Most take milliseconds and some many seconds, so they have separate places,
 /// and nothing but other guides waits for them.
 const COMPILING: usize = 2;
 /// How long a guide waits for such a place.
@@ -75,7 +75,7 @@ impl Memory {
 }
 
 impl Guides {
-    /// Checks a guide, on a thread of its own unless its verdict is remembered.
+    /// Checks a guide, on a separate thread unless its verdict is remembered.
     ///
     /// # Errors
     /// 400: it cannot be followed; 503 when other guides take too long.
@@ -98,7 +98,7 @@ impl Guides {
         verdict.map_or(Ok(()), Err)
     }
 
-    /// Compiles the grammar of a custom tool, on a thread of its own.
+    /// Compiles the grammar of a custom tool, on a separate thread.
     ///
     /// # Errors
     /// 400: it cannot be followed; 503 when other guides take too long.
@@ -152,7 +152,7 @@ fn verdict(guide: &Guide) -> Result<(), ApiError> {
 /// The compiler ended in a panic.
 struct Panicked;
 
-/// What `work` gives, which runs on a thread of its own.
+/// What `work` gives, which runs on a separate thread.
 fn on_a_deep_stack<T: Send>(
     work: impl FnOnce() -> Result<T, ApiError> + Send,
 ) -> Result<Result<T, ApiError>, Panicked> {

@@ -1,5 +1,6 @@
 //! Images of requests: from what clients name to the files that workers get. Owns the limits on their number, size,
-//! place and time. Knows a file's kind by its first bytes, and decodes none: that is the worker's work, beside the model.
+//! place and time. Knows a file's kind by its first bytes, and decodes none: that is the worker's work, next to the
+//! model.
 
 mod data_url;
 mod fetch;

@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use self::writer::LogWriter;
 
-/// What the last lines of a process get to be written; whoever reads the log needs a moment at most.
+/// What the last lines of a process get to be written; a reader of the log needs a moment at most.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 static WRITER: OnceLock<LogWriter> = OnceLock::new();

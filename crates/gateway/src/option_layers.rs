@@ -38,7 +38,7 @@ pub(crate) struct Layered {
     pub arguments: Vec<OsString>,
     /// The flag of each argument that was added, and where its value is from.
     pub origins: Vec<(String, String)>,
-    /// What to tell the user once the log is there.
+    /// What to report to the user once the log exists.
     pub notices: Vec<String>,
     /// Whether the command line has the API key, where everybody can read it.
     pub has_public_key: bool,
@@ -64,7 +64,7 @@ pub(crate) fn layered(
     arguments: Vec<OsString>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Layered, String> {
-    // Mistakes and `--help` are for whoever parses them in earnest.
+    // Mistakes and `--help` are left to the real parser.
     let Ok(matches) = command
         .clone()
         .ignore_errors(true)
@@ -163,7 +163,7 @@ fn of_environment(
             continue;
         };
         // Kubernetes sets `INFLIGHT_PORT` to such an address where a Service is called `inflight`. An empty key
-        // would lock every client out or let every client in, so that alone is told.
+        // would lock every client out or let every client in, so only that is reported.
         let is_ours = !value.starts_with("tcp://") && !value.starts_with("udp://");
         if !is_ours || (value.is_empty() && flag != "api-key") {
             continue;

@@ -11,7 +11,7 @@ use crate::options::GatewayOptions;
 pub struct OptionInfo {
     /// As people type it, without the dashes: `max-body-bytes`.
     pub flag: String,
-    /// What stands for its value in the help: `BYTES`.
+    /// The placeholder of its value in the help: `BYTES`.
     pub value_name: String,
     pub help: String,
     pub default: Option<String>,

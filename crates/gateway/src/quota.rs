@@ -1,9 +1,10 @@
 //! What the holder of an API key may use: requests and tokens a minute, and requests at once. Owns the counts and
 //! how limits are written; which key has which is `api_key`'s, and when a request is counted `admission`'s.
 //!
-//! A rate is a bucket with room for one minute: it may be used up at once, and comes back evenly. A request is counted
-//! when it is admitted. Tokens are counted when they are known: a prompt's when it is sent to a worker, an answer's at
-//! its end. So what is used may exceed the limit by what was open, and the next request waits until it has come back.
+//! A rate is a bucket with room for one minute: it may be used up at once, and comes back evenly. A request is
+//! counted when it is admitted. Tokens are counted when they are known: a prompt's when it is sent to a worker, an
+//! answer's at its end. So what is used may exceed the limit by what was open, and the next request waits until it
+//! has come back.
 
 mod limits;
 
@@ -70,7 +71,7 @@ fn cost(count: u64, limit: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// One rate, as clients are told of it.
+/// One rate, as it is reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) limit: u64,

@@ -63,7 +63,7 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// When a body of which `received` bytes have come at a steady pace has to have more: the memory that it
-/// holds is not for whoever sends a byte now and then.
+/// holds is not for clients that send a byte now and then.
 fn deadline(declared: Option<u64>, received: usize) -> Duration {
     // Half the pace at which it would be complete in time: networks are not steady.
     let steady = declared.unwrap_or(0) / (2 * BODY_TIMEOUT.as_secs());

@@ -15,7 +15,7 @@ use crate::client::Owner;
 
 /// No conversation may take more than this part of the memory, so that one cannot displace all others.
 const LARGEST_SHARE: usize = 8;
-/// What an entry takes beside its contents, about.
+/// What an entry takes in addition to its contents, about.
 const ENTRY_BYTES: usize = 256;
 
 /// How much is kept.

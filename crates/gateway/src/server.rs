@@ -1,5 +1,5 @@
 //! The accept loop: sockets, HTTP/1.1 and HTTP/2, limits of a connection, draining. Owns everything
-//! below a request; knows no route.
+//! below a request; knows nothing of routes.
 
 mod connections;
 pub(crate) mod delivery;
@@ -267,7 +267,7 @@ impl Accepted {
 }
 
 /// The service of one connection: each request is counted for its client until its response has left. With
-/// `last_answers`, HTTP/1.1 clients are told not to ask here again.
+/// `last_answers`, HTTP/1.1 clients are asked to close the connection.
 fn counted<S, F>(
     service: S,
     client: &Arc<Connection>,
@@ -364,7 +364,7 @@ async fn reason(
     End::Goodbye
 }
 
-/// Resolves when a connection may be told that the server ends. Over HTTP/1.1 an idle connection can only be cut,
+/// Resolves when a connection may be notified that the server ends. Over HTTP/1.1 an idle connection can only be cut,
 /// perhaps under a request that is on its way.
 async fn farewell(client: &Connection, draining: &mut watch::Receiver<Drain>) {
     let is_leisurely = match draining.wait_for(|drain| *drain != Drain::No).await {

@@ -1,4 +1,4 @@
-//! Files of text that whoever runs the gateway gives: read within a bound, and looked at again when they change.
+//! Files of text that the operator of the gateway gives: read within a bound, and looked at again when they change.
 
 use std::io::Read;
 use std::path::Path;

@@ -24,7 +24,7 @@ pub(crate) fn of_ports(options: &GatewayOptions) -> Result<Option<ServerTls>, Tl
 /// TLS of our connections to servers that speak it.
 ///
 /// # Errors
-/// A file cannot be used, or the name is none.
+/// A file cannot be used, or the name is invalid.
 pub(crate) fn of_upstream(options: &GatewayOptions) -> Result<ClientTls, HandshakeError> {
     let certificate = options.upstream_certificate.clone();
     ClientTls::load(ClientFiles {

@@ -1,4 +1,4 @@
-//! The trace of a request: what its servers are told of it, and its spans once it is over. Owns the names of spans
+//! The trace of a request: what its servers receive of it, and its spans once it is over. Owns the names of spans
 //! and attributes, which are OpenTelemetry's where it has some; which requests are traced, and the way to the
 //! collector, are inflight-traces'.
 //!
@@ -141,7 +141,7 @@ impl Trace {
         }))
     }
 
-    /// The same trace for calls that are not told apart in it.
+    /// The same trace for calls that it does not distinguish.
     pub(crate) fn as_parent(&self) -> Self {
         match self {
             Self::Recorded(trace) => Self::Passed(Arc::new(trace.context.clone())),
@@ -149,7 +149,7 @@ impl Trace {
         }
     }
 
-    /// What a server is told that the request is about to be sent to.
+    /// What the server receives to which the request is about to be sent.
     pub(crate) fn sending(&self) -> Option<Sending> {
         let context = match self {
             Self::None => return None,
@@ -179,7 +179,7 @@ impl Trace {
         });
     }
 
-    /// What the server is told that the request was sent to last.
+    /// What the server receives to which the request was sent last.
     fn current(&self) -> Option<TraceContext> {
         match self {
             Self::None => None,

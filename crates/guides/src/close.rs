@@ -1,7 +1,7 @@
 //! Which objects of a JSON schema are closed while it guides: those that name their properties and say nothing of
 //! others. OpenAI's strict mode demands that of its schemas, xgrammar reads all so, and a model that may write any
 //! other name writes some. Owns where that keeps what the schema means: only where nothing else constrains the same
-//! value, so not in several parts of `allOf`, beside a `$ref`, or under `not` and `if`.
+//! value, so not in several parts of `allOf`, next to a `$ref`, or under `not` and `if`.
 
 use std::collections::BTreeMap;
 
@@ -243,7 +243,7 @@ mod tests {
             json!({"properties": {"a": object("x")}, "anyOf": [object("b"), object("c")]}),
             json!({"required": ["b"], "anyOf": [object("a"), object("b")]}),
             json!({"$ref": "#/$defs/A", "properties": {"b": {}}, "$defs": {"A": object("a")}}),
-            // One of the uses is beside another schema.
+            // One of the uses is next to another schema.
             json!({"anyOf": [{"$ref": "#/$defs/A"}, {"allOf": [{"$ref": "#/$defs/A"}, object("b")]}],
                 "$defs": {"A": object("a")}}),
             json!({"not": object("a")}),

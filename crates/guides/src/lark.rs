@@ -1,5 +1,5 @@
-//! Bounds on Lark grammars as llguidance writes them, whose terminals may intersect (`&`) others. Owns an upper bound of
-//! the patterns that meet in one terminal. Complements (`~`) do not multiply. What is not a grammar is left to the
+//! Bounds on Lark grammars as llguidance writes them, whose terminals may intersect (`&`) others. Owns an upper bound
+//! of the patterns that meet in one terminal. Complements (`~`) do not multiply. What is not a grammar is left to the
 //! compiler to refuse.
 
 use std::collections::HashMap;
@@ -156,8 +156,8 @@ fn skip_blank(mut text: &str) -> &str {
     }
 }
 
-/// How many bytes a string or regular expression has that `text` begins with, its quotes included; 1 if it does not end,
-/// or has what may not be in it: the compiler refuses that.
+/// How many bytes a string or regular expression has that `text` begins with, its quotes included; 1 if it does not
+/// end, or has what may not be in it: the compiler refuses that.
 fn quoted(text: &str, quote: char, is_refused: impl Fn(char) -> bool) -> usize {
     let mut is_escaped = false;
     for (place, letter) in text.char_indices().skip(1) {

@@ -31,7 +31,7 @@ pub const CONTEXT_PHASE: &str = "context_phase";
 pub const ENCODER: &str = "encoder";
 pub const MROPE: &str = "mrope";
 pub const CROSS_ATTENTION: &str = "cross_attention";
-/// Images beside the prompt, as the bytes of image files.
+/// Images with the prompt, as the bytes of image files.
 pub const IMAGES: &str = "images";
 pub const EMBEDDINGS: &str = "embeddings";
 pub const CACHE_SALT: &str = "cache_salt";

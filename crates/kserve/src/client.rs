@@ -41,7 +41,7 @@ pub struct TransportOptions {
     pub connection_window_bytes: u32,
     /// Largest message that is read or written.
     pub max_message_bytes: usize,
-    /// For servers whose address starts with `https://`. By default, whoever this machine trusts.
+    /// For servers whose address starts with `https://`. By default, those that this machine trusts.
     pub tls: ClientTls,
 }
 
@@ -158,8 +158,8 @@ fn endpoint(address: &str, options: &TransportOptions) -> Result<Endpoint, Conne
         address: address.to_owned(),
         source,
     };
-    // Over TLS, too: tonic wants to do TLS itself for an endpoint of `https`, where other parts of the program make it
-    // do theirs. Requests name `https`.
+    // Over TLS, too: tonic wants to do TLS itself for an endpoint of `https`, where other parts of the program make
+    // it do theirs. Requests name `https`.
     let uri = match address.split_once("://") {
         Some((_, rest)) => format!("http://{rest}"),
         None => format!("http://{address}"),

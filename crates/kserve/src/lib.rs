@@ -30,7 +30,7 @@ pub mod assets {
     tonic::include_proto!("inflight.v1");
 }
 
-/// The files that describe the services, encoded, for a server's reflection service and for whoever writes the
+/// The files that describe the services, encoded, for a server's reflection service and for code that writes the
 /// messages in another form: KServe's, then ours.
 pub const FILE_DESCRIPTORS: [&[u8]; 2] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/kserve.bin")),

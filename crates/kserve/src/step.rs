@@ -93,10 +93,10 @@ impl FinishReason {
     }
 }
 
-/// The rows of one engine iteration, as columns. An empty batch is valid and means nothing moved.
+/// The rows of one engine iteration, as columns. An empty batch is valid: there was no progress.
 ///
 /// `Id` says by which number the rows name their requests: [`Handle`] on the wire; an executor has
-/// client ids of its own.
+/// its own client ids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepBatch<Id = Handle> {
     /// Which request each row belongs to.

@@ -27,7 +27,7 @@ pub trait StreamedResponse {
     /// What it says.
     ///
     /// # Errors
-    /// INTERNAL: it is no response.
+    /// INTERNAL: it is not a response.
     fn view(&self) -> Result<ResponseView<'_>, Status>;
 }
 
@@ -56,7 +56,7 @@ impl EncodedResponse {
         self.bytes.len()
     }
 
-    /// The same in memory of its own: what came is a part of what was read together with others.
+    /// The same in separate memory: what came is a part of what was read together with others.
     #[must_use]
     pub fn detached(self) -> Self {
         let bytes = Bytes::copy_from_slice(&self.bytes);
@@ -66,7 +66,7 @@ impl EncodedResponse {
     /// The message.
     ///
     /// # Errors
-    /// INTERNAL: it is none.
+    /// INTERNAL: the message is malformed.
     pub fn decode(self) -> Result<ModelStreamInferResponse, Status> {
         let mut message =
             ModelStreamInferResponse::decode(self.bytes).map_err(|error| damaged(&error))?;
@@ -188,7 +188,7 @@ impl ResponseView<'_> {
         self.parameter(names::FINAL_RESPONSE) == Parameter::Bool(true)
     }
 
-    /// The code of its error, where its server tells one.
+    /// The code of its error, where its server reports one.
     pub fn error_code(&self) -> Option<tonic::Code> {
         match self.parameter(names::ERROR_CODE) {
             Parameter::Int64(code) => i32::try_from(code).map(tonic::Code::from).ok(),

@@ -38,7 +38,7 @@ pub struct ChatRequest {
     pub messages: Vec<Message>,
     /// `None`: no log probabilities; `Some(k)`: with k alternatives, 0..=20.
     pub logprobs: Option<u32>,
-    /// Whether the answer tells the model's reasoning, where the model has a format for it.
+    /// Whether the answer contains the model's reasoning, where the model has a format for it.
     pub include_reasoning: bool,
     pub template: TemplateOptions,
 }
@@ -108,7 +108,7 @@ pub(crate) fn take_messages(
         .collect()
 }
 
-/// What the template's variables may not replace: each is a field of its own, or the gateway's.
+/// What the template's variables may not replace: each is a separate field, or the gateway's.
 const NOT_KWARGS: [&str; 6] = [
     "messages",
     "tools",
@@ -118,7 +118,7 @@ const NOT_KWARGS: [&str; 6] = [
     "continue_final_message",
 ];
 
-/// Refuses variables that would replace what has a field of its own.
+/// Refuses variables that would replace a separate field.
 pub(crate) fn check_kwargs(kwargs: &Map<String, Value>) -> Result<(), ApiError> {
     match NOT_KWARGS.iter().find(|name| kwargs.contains_key(**name)) {
         None => Ok(()),

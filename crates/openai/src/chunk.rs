@@ -1,6 +1,6 @@
 //! The frames of a stream. Everything that does not change between tokens is written once per choice;
-//! a frame is then two copies and an escape, with no JSON tree and no allocation of its own. Owns the
-//! bytes; knows no socket, and leaves order to the caller: role (chat), content, finish, usage,
+//! a frame is then two copies and an escape, with no JSON tree and no extra allocation. Owns the
+//! bytes; knows nothing of sockets, and leaves order to the caller: role (chat), content, finish, usage,
 //! [`DONE`].
 
 use bytes::{BufMut, BytesMut};
@@ -198,7 +198,7 @@ impl ChunkTemplate {
         out.put_slice(&self.after_text);
     }
 
-    /// A frame of text, which may be empty where there are log probabilities to tell.
+    /// A frame of text, which may be empty where there are log probabilities to report.
     pub fn write_content(
         &self,
         out: &mut BytesMut,

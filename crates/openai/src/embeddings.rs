@@ -1,4 +1,5 @@
-//! The request and the answer of `/v1/embeddings`. Owns their parsing and their form; knows no tokenizer and no model.
+//! The request and the answer of `/v1/embeddings`. Owns their parsing and their form; knows nothing of tokenizers and
+//! models.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -91,7 +92,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<EmbeddingRequest>, ApiError> {
     Ok(Parsed { request, ignored })
 }
 
-/// A word that stands for a value; absent, the default.
+/// A word that names a value; absent, the default.
 fn one_of<T: Copy + Default>(
     fields: &mut Fields<'_>,
     name: &str,

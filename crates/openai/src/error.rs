@@ -14,7 +14,7 @@ pub use self::schema::error_schema;
 /// What kind of failure, as data: the status, `type` and `code` follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The body cannot be served as it stands; the detail is in `code` and `param`.
+    /// The body cannot be served as it is; the detail is in `code` and `param`.
     InvalidRequest,
     ContextLengthExceeded,
     InvalidApiKey,
@@ -183,7 +183,7 @@ impl ApiError {
         self
     }
 
-    /// 400: the field at `param` cannot be served as it stands.
+    /// 400: the field at `param` cannot be served as it is.
     pub fn invalid_request(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidRequest, message)
             .with_param(param)
@@ -266,7 +266,7 @@ impl ApiError {
         )
     }
 
-    /// 404: no item of this client's responses has the id that stands at `place` of the input.
+    /// 404: no item of this client's responses has the id that is at `place` of the input.
     pub fn item_not_found(id: &str, place: usize) -> Self {
         let id = crate::reader::shortened(id);
         Self::new(

@@ -3,7 +3,7 @@
 
 use bytes::BufMut;
 
-/// What a byte becomes inside a JSON string: 0 stands for itself, `u` for `\u00XX`, any other for a
+/// What a byte becomes inside a JSON string: 0 is for itself, `u` for `\u00XX`, any other for a
 /// backslash and that byte.
 const ESCAPE: [u8; 256] = {
     let mut table = [0u8; 256];

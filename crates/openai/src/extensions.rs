@@ -246,7 +246,7 @@ fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> 
     Ok(salt)
 }
 
-/// An answer in events has no place for them, in vLLM either.
+/// An answer in events cannot contain them, in vLLM either.
 fn take_prompt_logprobs(fields: &mut Fields<'_>, stream: bool) -> Result<Option<u32>, ApiError> {
     let name = "prompt_logprobs";
     let count = fields.count(name, 0..=MAX_PROMPT_LOGPROBS)?;

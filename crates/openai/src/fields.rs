@@ -18,7 +18,7 @@ pub use self::body_schema::RequestBody;
 pub(crate) enum Endpoint {
     Chat,
     Completions,
-    /// Chat and completions, and `/v1/responses` where it has no row of its own.
+    /// Chat and completions, and `/v1/responses` where it has no separate row.
     Both,
     Responses,
     Embeddings,

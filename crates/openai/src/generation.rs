@@ -1,5 +1,5 @@
 //! The fields that chat and completions share: how to generate and how to answer. Owns their ranges,
-//! which are OpenAI's where OpenAI has the field, and their parsing; knows no endpoint and no default:
+//! which are OpenAI's where OpenAI has the field, and their parsing; knows nothing of endpoints and defaults:
 //! an absent field stays absent.
 
 use serde::Deserialize;
@@ -74,7 +74,7 @@ pub struct Sampling {
     /// Tokens before an end token may come; at most `max_tokens`.
     pub min_tokens: Option<u32>,
     pub ignore_eos: bool,
-    /// Token ids that end a choice, beside the model's own.
+    /// Token ids that end a choice, in addition to the model's own.
     pub stop_token_ids: Vec<u32>,
 }
 

@@ -29,10 +29,10 @@ pub struct Guide {
 }
 
 impl Guide {
-    /// A guide to a JSON schema that the field `param` asks for and that stands at `path`.
+    /// A guide to a JSON schema that the field `param` asks for and that is at `path`.
     ///
     /// # Errors
-    /// 400: it is no object, or too large.
+    /// 400: it is not an object, or too large.
     pub fn json_schema(param: &'static str, path: &str, raw: &RawValue) -> Result<Self, ApiError> {
         schema(param, path, raw)
     }
@@ -220,7 +220,8 @@ fn response_format(
     Ok(guide)
 }
 
-/// By what a schema is known that stands where OpenAI has an object with a name and a schema, as `trtllm-serve` takes it.
+/// Keys that show a bare schema in the place where OpenAI has an object with a name and a schema, as `trtllm-serve`
+/// accepts it.
 const SCHEMA_KEYWORDS: [&str; 10] = [
     "type",
     "properties",
@@ -258,7 +259,7 @@ fn named_schema(
     Ok(guide)
 }
 
-/// Takes what a named schema has beside the schema.
+/// Takes what a named schema has besides the schema.
 fn named(format: &mut Fields<'_>) -> Result<(), ApiError> {
     let name = format.required_string("name")?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';

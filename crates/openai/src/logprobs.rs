@@ -33,7 +33,7 @@ pub struct ChatLogprobs {
 /// One generated token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct TokenLogprob {
-    /// The token's text; U+FFFD stands for parts of characters, which `bytes` has exactly.
+    /// The token's text; U+FFFD replaces parts of characters, which `bytes` has exactly.
     pub token: String,
     #[serde(serialize_with = "write_logprob")]
     pub logprob: f32,

@@ -10,7 +10,7 @@ pub struct LoadAdapter {
     pub name: String,
     /// At the workers.
     pub path: String,
-    /// Whether a name that is loaded already stands for these files from now on.
+    /// Whether a name that is loaded already means these files from now on.
     pub in_place: bool,
 }
 

@@ -34,7 +34,7 @@ const MAX_SHOWN_BYTES: usize = 80;
 /// ```
 pub struct Fields<'a> {
     entries: Vec<(Cow<'a, str>, &'a RawValue)>,
-    /// What stands before a field's name in `param`: empty, or `messages[3].`.
+    /// What precedes a field's name in `param`: empty, or `messages[3].`.
     path: String,
 }
 
@@ -383,7 +383,7 @@ pub fn is_neutral(raw: &RawValue, neutral: &[&str]) -> bool {
         .any(|text| serde_json::from_str::<serde_json::Value>(text).is_ok_and(|v| v == value))
 }
 
-/// Reads an integer in `range`; `2.0` counts as one, as JSON has no integers of its own.
+/// Reads an integer in `range`; `2.0` counts as one, as JSON has no separate integers.
 pub fn integer(param: &str, raw: &RawValue, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
     let text = raw.get();
     let (low, high) = (*range.start(), *range.end());

@@ -1,5 +1,5 @@
-//! The requests and answers of `/tokenize`, `/detokenize` and `/tokenizer_info`, which are vLLM's. Owns their parsing; knows no
-//! tokenizer and no template.
+//! The requests and answers of `/tokenize`, `/detokenize` and `/tokenizer_info`, which are vLLM's. Owns their
+//! parsing; knows nothing of tokenizers and templates.
 
 use schemars::JsonSchema;
 use serde::Serialize;

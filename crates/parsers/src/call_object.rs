@@ -1,8 +1,8 @@
 //! A call that is written as one JSON object: `{"name": …, "arguments": {…}}`. Owns the order of its keys and when
-//! the call begins; what stands around the object is the formats'.
+//! the call begins; what is around the object is the formats'.
 //!
-//! `parameters` is `arguments` under another name. Arguments may also be `null`, which is none, or a string that
-//! holds the object. Other keys are skipped, except `id`.
+//! `parameters` is `arguments` under another name. Arguments may also be `null`, which means no arguments, or a
+//! string that holds the object. Other keys are skipped, except `id`.
 
 use crate::arguments::{Arguments, Step};
 use crate::json::{Scan, Scanner};
@@ -14,7 +14,7 @@ use crate::{MAX_NAME, skip_space};
 #[derive(Clone, Debug)]
 pub(crate) struct CallObject {
     /// Whether the object has to be a call and nothing else: its name first, then its arguments, which must be
-    /// there. So that JSON which is the answer itself is told apart early.
+    /// there. So that JSON which is the answer itself is recognized early.
     is_strict: bool,
     state: State,
     name: Option<String>,
@@ -157,7 +157,7 @@ impl CallObject {
         Step::Took(length)
     }
 
-    /// What a key means; `None`: it may not stand here.
+    /// What a key means; `None`: it is not allowed here.
     fn key(&self, key: &str) -> Option<Key> {
         let key = match key {
             "name" => Key::Name,

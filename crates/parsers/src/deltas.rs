@@ -1,4 +1,4 @@
-//! What a parser tells: the events of an answer, in a buffer that is reused. Owns how they are stored.
+//! What a parser reports: the events of an answer, in a buffer that is reused. Owns how they are stored.
 
 /// One event of an answer. The text belongs to the [`Deltas`] that it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

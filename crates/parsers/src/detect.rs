@@ -1,4 +1,5 @@
-//! Which format a model writes, by its chat template and its kind. Owns the marks by which templates are told apart.
+//! Which format a model writes, by its chat template and its kind. Owns the marks by which templates are
+//! distinguished.
 //!
 //! A template that renders tool calls shows how the model was taught to write them, so its text decides. The model's
 //! type counts only where the template says nothing.

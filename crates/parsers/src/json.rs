@@ -1,7 +1,7 @@
 //! An incremental JSON scanner. Owns JSON's grammar (RFC 8259) and where a text may be cut; builds no values.
 //!
-//! Two differences: a raw control character within a string is taken and escaped, since models write line ends so; and
-//! half of a surrogate pair, which is no character and which some parsers refuse, becomes U+FFFD.
+//! Two differences: a raw control character within a string is taken and escaped, since models write line ends so;
+//! and half of a surrogate pair, which is not a character and which some parsers refuse, becomes U+FFFD.
 
 use crate::MAX_DEPTH;
 

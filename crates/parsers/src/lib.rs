@@ -46,9 +46,9 @@
 //! - Held back is only what could still become a marker, a call whose name is not known yet, and white space at an
 //!   edge (below). A delta never ends within a JSON escape or between the two halves of a surrogate pair.
 //! - The arguments of a call that ended with `is_complete` are one JSON object. White space and key order are the
-//!   model's own; a raw control character in a string, which JSON forbids, is escaped, and half of a surrogate pair is
-//!   U+FFFD. Otherwise (`is_complete` is false: the model was cut, or wrote what is not valid) the deltas hold what was
-//!   valid up to there.
+//!   model's own; a raw control character in a string, which JSON forbids, is escaped, and half of a surrogate pair
+//!   is U+FFFD. Otherwise (`is_complete` is false: the model was cut, or wrote what is not valid) the deltas hold
+//!   what was valid up to there.
 //! - A call that turns out malformed **before** its [`Delta::CallBegin`] is content, every character of it. That
 //!   includes a name that is not among the request's tools, a call past [`ParserOptions::max_calls`], and a call that
 //!   the end of the answer cut. A call that turns out malformed **after** its `CallBegin` ends there with

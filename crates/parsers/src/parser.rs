@@ -20,8 +20,8 @@ pub struct ParserOptions {
     pub is_reasoning_open: bool,
     /// Calls that one answer may hold; what comes after them is content.
     pub max_calls: usize,
-    /// Whether a call is held until it is whole. Then one that turns out malformed, or that the model does not finish,
-    /// is content and was never a call. For answers in one piece: in a stream, arguments would come late.
+    /// Whether a call is held until it is whole. Then one that turns out malformed, or that the model does not
+    /// finish, is content and was never a call. For answers in one piece: in a stream, arguments would come late.
     pub holds_calls: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::sink::Sink;
 pub(crate) struct Tags {
     pub(crate) open: &'static [&'static str],
     pub(crate) close: &'static [&'static str],
-    /// What may stand around the answer behind the reasoning, and is not part of it.
+    /// What may be around the answer behind the reasoning, and is not part of it.
     pub(crate) answer: &'static [Wrapper],
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Answer {
     held: Option<Box<HeldCall>>,
     /// The text of a held call that turned out malformed; the present step's text is still missing.
     broken: Option<String>,
-    /// Whether what is held stands behind a whole call and belongs to it.
+    /// Whether what is held follows a whole call and belongs to it.
     is_behind_call: bool,
     has_content: bool,
     has_reasoning: bool,
@@ -154,7 +154,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// What follows stands between tags: the closing one of these is not content.
+    /// What follows is between tags: the closing one of these is not content.
     pub(crate) fn wrap_answer(&mut self, close: &'static [&'static str]) {
         self.answer.wrapper = Some(close);
     }
@@ -265,7 +265,7 @@ impl<'a> Sink<'a> {
         self.answer.is_behind_call = false;
     }
 
-    /// Keeps what was read of a call that has not begun, or of what stands between calls.
+    /// Keeps what was read of a call that has not begun, or of what is between calls.
     ///
     /// # Errors
     ///

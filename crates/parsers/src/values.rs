@@ -48,7 +48,7 @@ impl ObjectWriter {
         ValueWriter::new(types)
     }
 
-    /// Whether a key that stands within a value starts another parameter: the tool has it, and it was not written
+    /// Whether a key within a value starts another parameter: the tool has it, and it was not written
     /// yet. Where the schema does not say, `is_likely` decides.
     pub(crate) fn may_follow(&self, key: &str, is_likely: bool, sink: &Sink<'_>) -> bool {
         let known = sink

@@ -64,7 +64,8 @@ pub(crate) fn read_option_file(path: PathBuf, known: Vec<String>) -> PyResult<Op
     inflight_gateway::read_option_file(&path, &known).map_err(PyValueError::new_err)
 }
 
-/// What takes the place of the value of a variable of OpenTelemetry that cannot be used, and a warning; `None`: it can.
+/// What takes the place of the value of a variable of OpenTelemetry that cannot be used, and a warning; `None`: it
+/// can.
 #[pyfunction]
 pub(crate) fn trace_variable(name: &str, value: &str) -> Option<(String, String)> {
     let replaced = inflight_traces::replaced(name, value)?;

@@ -1,5 +1,5 @@
-//! The worker's options as Python sees them. Defaults are read from `inflight_worker`, where each stands
-//! with its reason; an argument that is left out, or `None`, takes that default.
+//! The worker's options as Python sees them. Defaults are read from `inflight_worker`, where each
+//! has its reason; an argument that is left out, or `None`, takes that default.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -361,7 +361,7 @@ impl PySimulatedOptions {
     }
 }
 
-/// What is traced; an empty endpoint, as a variable may have it, is none.
+/// What is traced; an empty endpoint, as a variable may have it, counts as none.
 fn traces(endpoint: Option<&str>, ratio: Option<f64>) -> PyResult<Option<TraceOptions>> {
     let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_empty()) else {
         return Ok(None);

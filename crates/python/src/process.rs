@@ -31,7 +31,7 @@ pub(crate) fn refuse_after_fork() -> PyResult<()> {
     )))
 }
 
-/// Gives SIGINT back to the system, so that Rust's handlers stand alone: Python's would raise
+/// Gives SIGINT back to the system, so that only Rust's handlers run: Python's would raise
 /// KeyboardInterrupt long after the server has drained.
 pub(crate) fn release_python_signals(py: Python<'_>) -> PyResult<()> {
     let signals = py.import("signal")?;
@@ -46,7 +46,7 @@ pub(crate) fn release_python_signals(py: Python<'_>) -> PyResult<()> {
 
 /// Resolves at the first SIGINT or SIGTERM; the second ends the process at once with 128 + its number.
 ///
-/// Must be called inside a tokio runtime; the handlers stand when it returns, not when it is polled.
+/// Must be called inside a tokio runtime; the handlers are installed when it returns, not when it is polled.
 pub(crate) fn stop_signals() -> std::io::Result<impl Future<Output = ()> + Send> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

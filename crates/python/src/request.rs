@@ -39,7 +39,7 @@ impl RequestClasses {
     }
 
     // Keywords rather than positions: the order of the dataclass's fields is Python's own affair, and
-    // a field that the client left out takes the default that stands there.
+    // a field that the client left out takes the default given there.
     fn request<'py>(&self, py: Python<'py>, request: &Request) -> PyResult<Bound<'py, PyAny>> {
         let fields = PyDict::new(py);
         fields.set_item(intern!(py, "client_id"), request.client_id.0)?;

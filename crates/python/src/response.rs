@@ -15,7 +15,7 @@ use crate::columns::{RawColumns, RawPromptLogProbs};
 ///
 /// # Errors
 /// `TypeError` for an attribute of the wrong type, `ValueError` for a column of half a value. Whether the
-/// columns fit together is asked by whoever uses them.
+/// columns fit together is checked by the code that uses them.
 pub(crate) fn read(batch: &Bound<'_, PyAny>) -> PyResult<ResponseBatch> {
     let py = batch.py();
     // The objects are kept here, because the slices below borrow from them.

@@ -20,14 +20,14 @@ use crate::options::{PySimulatedOptions, PyWorkerOptions};
 use crate::process;
 
 /// The exit code of a worker whose executor failed. Distinct from 1 (could not start) and 2 (usage), so
-/// that a supervisor can tell a broken engine from a bad command line.
+/// that a supervisor can distinguish a broken engine from a bad command line.
 pub(crate) const EXIT_EXECUTOR_FAILED: i32 = 3;
 const EXIT_FAILED: i32 = 1;
 /// What blocking tasks get after the server has ended; they hold nothing that must be kept.
 const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 
 /// Serves an executor with the protocol of `inflight.executors.base.Executor` until SIGINT or SIGTERM, and `further`
-/// models with executors of their own.
+/// models with their own executors.
 ///
 /// Blocks with the GIL released. The first signal drains, the second ends the process at once. Returns
 /// the exit code: 0 after a signal, 3 when the executor failed, 1 when the worker could not go on.

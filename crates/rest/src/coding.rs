@@ -52,7 +52,7 @@ impl Coding {
         })
     }
 
-    /// The one that a client takes and that is named first; what it rules out with `q=0` is none.
+    /// The one that a client takes and that is named first; what it rules out with `q=0` does not count.
     pub(crate) fn accepted(headers: &HeaderMap) -> Option<Self> {
         let values = headers.get_all(header::ACCEPT_ENCODING).iter();
         let mut named = values
@@ -74,7 +74,7 @@ impl Coding {
         })
     }
 
-    /// A body as it was before it was compressed. Before it grows, `reserve` is told how many bytes it may have
+    /// A body as it was before it was compressed. Before it grows, `reserve` receives how many bytes it may have
     /// then.
     ///
     /// # Errors

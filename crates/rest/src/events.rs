@@ -103,7 +103,7 @@ fn write(response: &ResponseView<'_>, form: Form, out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// The error of a request in a stream. A plain Triton tells no code, and its own errors are mostly of the request's
+/// The error of a request in a stream. A plain Triton sends no code, and its own errors are mostly of the request's
 /// making or INTERNAL.
 fn failure(response: &ResponseView<'_>) -> RestError {
     let code = response.error_code().unwrap_or(Code::Internal);

@@ -67,7 +67,7 @@ pub fn parse(
         model_version: model.version.clone(),
         ..ModelInferRequest::default()
     };
-    // What tells the last response from a stream that was cut.
+    // What distinguishes the last response from a stream that was cut.
     let last = parameter(names::ENABLE_EMPTY_FINAL_RESPONSE, &Value::Bool(true))?;
     let last_name = names::ENABLE_EMPTY_FINAL_RESPONSE.to_owned();
     request.parameters.insert(last_name, last);
@@ -160,7 +160,7 @@ fn shape(wanted: &[i64], count: usize) -> Option<Vec<i64>> {
     (left == 1).then_some(shape)
 }
 
-/// What a key of a response stands for.
+/// What a key of a response means.
 #[derive(Clone, Copy)]
 enum Entry<'a> {
     Text(&'a str),

@@ -363,7 +363,7 @@ fn sent(response: &ModelInferResponse) -> Cow<'_, ModelInferResponse> {
     Cow::Owned(sent)
 }
 
-/// 500: the server behind sent what is no response.
+/// 500: the server behind sent something that is not a response.
 pub(crate) fn malformed(error: &impl std::fmt::Display) -> RestError {
     RestError::new(
         http::StatusCode::INTERNAL_SERVER_ERROR,

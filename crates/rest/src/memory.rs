@@ -1,5 +1,5 @@
-//! Shared memory over HTTP: Triton's calls as gRPC has them, and the tensors of an answer that lie there. Pure but for
-//! the calls themselves; whose memory it is, and whether there is any, is the service's.
+//! Shared memory over HTTP: Triton's calls as gRPC has them, and the tensors of an answer that lie there. Pure but
+//! for the calls themselves; whose memory it is, and whether there is any, is the service's.
 
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
@@ -15,7 +15,7 @@ use crate::tensor_json::json as write_json;
 
 /// The parameter of a tensor that lies in shared memory.
 pub(crate) const REGION: &str = "shared_memory_region";
-/// What tells where it lies.
+/// Where it is.
 const PREFIX: &str = "shared_memory_";
 
 /// Answers a call. `None`: there is nothing to say.

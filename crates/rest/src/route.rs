@@ -63,7 +63,7 @@ pub enum MemoryCall {
     Unregister,
 }
 
-/// Why a path is no call.
+/// Why a path is not a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoute {
     NotFound,
@@ -71,7 +71,7 @@ pub enum NoRoute {
 }
 
 impl Route {
-    /// The call of a `path` below `/v2`, as it stands in the request's line.
+    /// The call of a `path` below `/v2`, as it is in the request's line.
     ///
     /// # Errors
     /// [`NoRoute`].

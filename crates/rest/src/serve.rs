@@ -1,4 +1,4 @@
-//! Answers one call through KServe's gRPC service, whoever is behind it. Owns the order of things in a call; the
+//! Answers one call through KServe's gRPC service, whatever serves it. Owns the order of things in a call; the
 //! forms are the other modules'.
 
 use std::future::poll_fn;
@@ -40,7 +40,7 @@ pub trait Upstream: Sync {
     /// Answers every call but streams.
     fn service(&self) -> &Self::Service;
 
-    /// Sends one request of a stream of its own.
+    /// Sends the one request of a separate stream.
     fn start(
         &self,
         request: Request<wire::ModelInferRequest>,
@@ -387,7 +387,7 @@ async fn generate_stream<U: Upstream>(
     model: &ModelRef,
 ) -> Result<Response<Body>, RestError> {
     let mut responses = start(upstream, call, model).await?;
-    // What fails before the first response has a status of its own.
+    // What fails before the first response has its own status.
     let mut first = Vec::new();
     poll_fn(|context| responses.poll_write(context, Form::Event, &mut first)).await?;
     let body = EventBody::new(first, responses);

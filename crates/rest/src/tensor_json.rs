@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 32;
 /// Appends the elements of `data`, nested as deep as `depth`, in order; returns how many there are.
 ///
 /// # Errors
-/// What is no element of `datatype`, in words.
+/// What is not an element of `datatype`, in words.
 pub(crate) fn pack(
     data: &RawValue,
     datatype: DataType,

@@ -69,14 +69,14 @@ fn refused(name: &'static str, reason: impl Into<String>) -> TextError {
     }
 }
 
-/// What the files beside a vocabulary say about it.
+/// What the files next to a vocabulary say about it.
 struct About {
     /// Without `Fast` at its end; empty where no file says.
     class: String,
     /// `model_type` of `config.json`, or empty.
     model_type: String,
     config: Map<String, Value>,
-    /// Tokens beside the vocabulary, by id.
+    /// Tokens outside the vocabulary, by id.
     added: BTreeMap<u64, Value>,
 }
 
@@ -142,7 +142,7 @@ impl About {
         names.filter_map(|name| self.special(name)).chain(further)
     }
 
-    /// The tokens to write beside a vocabulary: what the files declare, and what they name as special.
+    /// The tokens to write in addition to a vocabulary: what the files declare, and what they name as special.
     fn added_tokens(&self, id_of: impl Fn(&str) -> Option<u64>, own: &[Value]) -> Vec<Value> {
         let mut all: BTreeMap<u64, Value> = BTreeMap::new();
         for value in own {
@@ -165,7 +165,7 @@ impl About {
     }
 }
 
-/// Gives the vocabulary of a model the tokens beside it: the library numbers others on from its end.
+/// Gives the vocabulary of a model the tokens outside it: the library numbers others on from its end.
 fn name_added(vocabulary: &mut Map<String, Value>, added: &[Value]) {
     for token in added {
         if let Some(content) = token["content"].as_str() {

@@ -1,5 +1,5 @@
 //! Incremental detokenization: ids in, complete text out. Owns what must be held back so that the
-//! pieces of a stream, put together, equal the decoding of all its ids; knows no stop strings.
+//! pieces of a stream, put together, equal the decoding of all its ids; knows nothing of stop strings.
 //!
 //! Held back is only what a later id could still change: up to three bytes of an unfinished character
 //! (byte-level tokenizers); a run of byte-fallback tokens until a token of text ends it, because one

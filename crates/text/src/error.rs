@@ -1,5 +1,5 @@
-//! What can go wrong with a model's text files and with encoding and decoding. Owns the wording;
-//! knows no HTTP: callers decide whose fault an error is. Chat templates have their own error type.
+//! What can go wrong with a model's text files and with encoding and decoding. Owns the wording; knows
+//! nothing of HTTP: callers decide whose fault an error is. Chat templates have their own error type.
 
 use crate::template::TemplateError;
 

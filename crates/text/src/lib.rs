@@ -4,7 +4,7 @@
 //! Owns the Hugging Face file formats and their exact semantics. Knows nothing of OpenAI, KServe or
 //! servers: bytes in, values out. Encoding and rendering cost time in proportion to their input; callers
 //! put large inputs on a blocking pool. Chat templates are untrusted code: a server that has called
-//! [`use_template_helper`] renders them in processes of their own.
+//! [`use_template_helper`] renders them in separate processes.
 //!
 //! ```
 //! use inflight_text::{ModelFiles, TextModel};

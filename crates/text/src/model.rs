@@ -13,8 +13,9 @@ use crate::generation::{GenerationConfig, parse_object};
 use crate::template::{BuiltInTemplate, ChatTemplate, TemplateSource, named_templates};
 use crate::tokenizer::Tokenizer;
 
-/// A model's files by base name: `tokenizer.json` or one of [`CONVERTED_FILES`](crate::CONVERTED_FILES), `tokenizer_config.json`, `special_tokens_map.json`,
-/// `chat_template.jinja`, `chat_template.json`, `generation_config.json`, `config.json`. Others are ignored.
+/// A model's files by base name: `tokenizer.json` or one of [`CONVERTED_FILES`](crate::CONVERTED_FILES),
+/// `tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`, `chat_template.json`,
+/// `generation_config.json`, `config.json`. Others are ignored.
 pub type ModelFiles = BTreeMap<String, Vec<u8>>;
 
 /// Everything text of one model. Immutable; share it in an `Arc`.
@@ -61,7 +62,7 @@ impl TextModel {
     ///
     /// # Errors
     ///
-    /// [`TextError`] where a file is missing or malformed. A chat template that does not parse is no
+    /// [`TextError`] where a file is missing or malformed. A chat template that does not parse is not an
     /// error here: completions work without it, and each chat request gets its error from
     /// [`ChatTemplate::render`].
     pub fn load(files: &ModelFiles) -> Result<Self, TextError> {
@@ -142,7 +143,7 @@ impl TextModel {
                 "default".to_owned(),
                 String::from_utf8_lossy(bytes).into_owned(),
             )],
-            // Processors of images have a file of their own.
+            // Processors of images have a separate file.
             None => match parse_object("chat_template.json", file("chat_template.json"))? {
                 Some(own) => named_templates(own.get("chat_template")),
                 None => named_templates(config.get("chat_template")),
@@ -188,7 +189,7 @@ impl TextModel {
         self.chat_template.as_ref()
     }
 
-    /// How the model writes reasoning and tool calls, as its chat template and configuration tell.
+    /// How the model writes reasoning and tool calls, as its chat template and configuration show.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -229,7 +230,7 @@ fn special_tokens(config: &Map<String, Value>, legacy: &Map<String, Value>) -> M
                 tokens.insert(name.clone(), list.into());
             }
         } else if name == "extra_special_tokens" {
-            // Named tokens of newer checkpoints: each is a variable of its own.
+            // Named tokens of newer checkpoints: each is a separate variable.
             for (name, value) in value.as_object().into_iter().flatten() {
                 if let Some(text) = token_text(value) {
                     tokens.insert(name.clone(), text.into());

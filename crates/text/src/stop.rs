@@ -1,5 +1,5 @@
-//! Stop strings over a stream of text. Owns what may be shown while a stop string could still
-//! complete; knows no tokens.
+//! Stop strings over a stream of text. Owns what may be shown while a stop string could still complete;
+//! knows nothing of tokens.
 //!
 //! The text ends at the first moment at which some stop string is complete, and what is shown ends
 //! where that string starts. Where several complete at the same moment the one that starts first

@@ -4,10 +4,10 @@
 //! A template comes with a model, from a worker or a model directory, so it is untrusted code to a gateway
 //! that serves other models as well. The template engine itself can be made to exhaust the stack or the
 //! memory of its process, and no check in the same process covers every way. So a server calls
-//! [`use_template_helper`] once: from then on templates are rendered in helper processes, one template each, under the
-//! operating system's limits. Templates whose syntax tree proves that they cannot do such things, most of those that
-//! loop over messages, render small conversations in this process (`plain`, `inline`). Without a helper, e.g. in a
-//! test, all run in this process, under the engine's limits alone.
+//! [`use_template_helper`] once: from then on templates are rendered in helper processes, one template each, under
+//! the operating system's limits. Templates whose syntax tree proves that they cannot do such things, most of those
+//! that loop over messages, render small conversations in this process (`plain`, `inline`). Without a helper, e.g. in
+//! a test, all run in this process, under the engine's limits alone.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -331,7 +331,7 @@ impl ChatTemplate {
         self.content
     }
 
-    /// Its templates by name, in Jinja; `None` for a history template, which is none.
+    /// Its templates by name, in Jinja; `None` for a history template, which is Liquid.
     pub fn jinja(&self) -> Option<&[(String, String)]> {
         match &self.renderer {
             Renderer::History(_) => None,
@@ -373,7 +373,7 @@ impl fmt::Debug for ChatTemplate {
     }
 }
 
-/// A text from the template as it may stand in an error.
+/// A text from the template as it may appear in an error.
 fn excerpt(mut text: String) -> String {
     if text.len() > MESSAGE_LIMIT {
         let fits = |end: &usize| text.is_char_boundary(*end);

@@ -41,7 +41,7 @@ impl<'a> TokenText<'a> {
         self.bytes
     }
 
-    /// The bytes as text, with U+FFFD for what is no whole character.
+    /// The bytes as text, with U+FFFD for what is not a whole character.
     pub fn text(&self) -> Cow<'a, str> {
         String::from_utf8_lossy(self.bytes)
     }
@@ -115,7 +115,7 @@ impl Tokenizer {
     ///
     /// [`TextError::Decode`] where the tokenizer's decoder fails.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TextError> {
-        // Some decoders of the library count tokens minus one; no token is no text in all of them.
+        // Some decoders of the library count tokens minus one; no token is empty text in all of them.
         if ids
             .iter()
             .all(|id| self.pieces.visible(*id, skip_special_tokens).is_none())
@@ -131,7 +131,7 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// Whether the id stands for a token.
+    /// Whether the id names a token.
     pub fn contains(&self, id: u32) -> bool {
         self.pieces.get(id).is_some()
     }

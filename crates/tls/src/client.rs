@@ -1,4 +1,4 @@
-//! Our connections to servers: whom we trust, and who we are. Owns what a failed handshake means to whoever has to mend
+//! Our connections to servers: whom we trust, and who we are. Owns what a failed handshake means and how to fix
 //! it.
 
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ impl ClientTls {
     /// connection.
     ///
     /// # Errors
-    /// A file cannot be used, or the name is none.
+    /// A file cannot be used, or the name is invalid.
     pub fn load(files: ClientFiles) -> Result<Self, HandshakeError> {
         let name = files.server_name.as_deref().map(server_name).transpose()?;
         let is_given = files.ca.is_some() || files.identity.is_some();
@@ -71,7 +71,8 @@ impl ClientTls {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// Makes a TLS stream that speaks HTTP/2 of a connection to `host`, a name or an address. The caller bounds its time.
+    /// Makes a TLS stream that speaks HTTP/2 of a connection to `host`, a name or an address. The caller bounds its
+    /// time.
     ///
     /// # Errors
     /// [`HandshakeError`].

@@ -1,4 +1,4 @@
-//! Why certificates and keys cannot be used, in a sentence for whoever gave their files.
+//! Why certificates and keys cannot be used, in a sentence for the user who gave the files.
 
 use std::path::PathBuf;
 

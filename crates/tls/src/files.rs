@@ -14,7 +14,7 @@ use crate::TlsError;
 
 /// Larger files are a mistake; all authorities of a system are a quarter of this.
 const MAX_BYTES: u64 = 1 << 20;
-/// What a key with a passphrase starts with; older ones say so in a header of their own.
+/// What a key with a passphrase starts with; older ones say so in a separate header.
 const ENCRYPTED: [&str; 2] = ["BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"];
 
 /// What changes with a file's content.

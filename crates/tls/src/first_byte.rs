@@ -1,5 +1,5 @@
-//! A stream whose first byte must be TLS's. Where it is not, rustls would answer with an alert, which nobody reads who
-//! does not speak TLS; so it never gets to see such bytes.
+//! A stream whose first byte must be TLS's. Where it is not, rustls would answer with an alert, which nobody reads
+//! who does not speak TLS; so it never gets to see such bytes.
 
 use std::io::{Error, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -17,7 +17,7 @@ pub struct FirstByte<S> {
     is_known: bool,
 }
 
-/// The peer speaks no TLS.
+/// The peer does not speak TLS.
 #[derive(Debug, thiserror::Error)]
 #[error("the peer does not speak TLS")]
 pub(crate) struct NoTls;

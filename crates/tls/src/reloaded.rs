@@ -1,5 +1,5 @@
-//! Something made of files, made again when they change. Owns when the files are looked at: by whoever needs it, at
-//! most once a second, so that no task has to run beside.
+//! Something made of files, made again when they change. Owns when the files are looked at: when they are needed, at
+//! most once a second, so that no extra task has to run.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use crate::{HTTP1, HTTP2, TlsError};
 /// Three round trips and some milliseconds of work; who needs longer holds a place for nothing.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Most who speak no TLS here speak HTTP, and get to read why it does not work.
+/// Most clients without TLS speak HTTP here, and get to read why it does not work.
 const PLAIN_HTTP: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\
     Content-Length: 57\r\n\r\nThis port speaks HTTPS: use `https://` in place of http.\n";
@@ -57,8 +57,8 @@ impl ServerTls {
     /// Makes a TLS stream of one that a client has just opened.
     ///
     /// # Errors
-    /// The client speaks no TLS, accepts nothing that we offer, has no certificate where one is asked for, or takes too
-    /// long.
+    /// The client does not speak TLS, accepts nothing that we offer, has no certificate where one is asked for, or
+    /// takes too long.
     pub async fn accept<S>(&self, stream: S) -> Result<ServerStream<S>, Error>
     where
         S: AsyncRead + AsyncWrite + Unpin,

@@ -1,4 +1,5 @@
-//! TLS of connections to the web, which files are fetched from: any host that an authority of this machine's vouches for.
+//! TLS of connections to the web, which files are fetched from: any host that an authority of this machine's vouches
+//! for.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,7 +1,7 @@
-//! The way to the collector: a thread of its own takes what has gathered and sends it. Owns when a batch is sent, and
+//! The way to the collector: a separate thread takes what has gathered and sends it. Owns when a batch is sent, and
 //! what becomes of spans that nobody takes; the protocol is opentelemetry-otlp's.
 //!
-//! OpenTelemetry's own batch processor tells nobody how many spans it dropped, and sends from a runtime that it
+//! OpenTelemetry's own batch processor does not report how many spans it dropped, and sends from a runtime that it
 //! shares; here, that would be the one that serves requests.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const GATHERING: Duration = Duration::from_secs(1);
 /// How long a collector may take for a batch.
 pub(crate) const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the thread is told.
+/// Messages to the thread.
 pub(crate) enum Message {
     Spans(Vec<SpanData>),
     /// Sends what there is, and answers when it is gone.
@@ -84,7 +84,7 @@ struct Sender {
     endpoint: String,
     on_dropped: OnDropped,
     batch: Vec<SpanData>,
-    /// Whether the log has told that the collector takes nothing.
+    /// Whether the log has said that the collector accepts nothing.
     is_lost: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct InvalidEndpoint(pub String);
 /// The URL of a collector that speaks OTLP over gRPC; `http://` may be left out.
 ///
 /// # Errors
-/// It is none.
+/// It is not an address.
 pub fn endpoint(text: &str) -> Result<String, InvalidEndpoint> {
     let invalid = || InvalidEndpoint(text.to_owned());
     let url = match text.split_once("://") {
@@ -68,7 +68,8 @@ pub struct Replaced {
     pub warning: String,
 }
 
-/// What takes the place of a value that cannot be used, of [`ENDPOINT_VARIABLE`] or [`RATIO_VARIABLE`]; `None`: it can.
+/// What takes the place of a value that cannot be used, of [`ENDPOINT_VARIABLE`] or [`RATIO_VARIABLE`]; `None`: it
+/// can.
 ///
 /// OpenTelemetry's specification: a value that cannot be read is a warning and as good as none. The variables are set
 /// for whole machines and clusters, also for what exports over HTTP or samples in other ways.

@@ -55,10 +55,10 @@ pub struct Flush {
 
 impl Tracer {
     /// Starts the thread that exports. The collector need not be there: it is connected when there are spans.
-    /// `on_dropped` is told how many spans were dropped, because nobody took them.
+    /// `on_dropped` receives how many spans were dropped, because nobody took them.
     ///
     /// # Errors
-    /// The endpoint, or one of OpenTelemetry's variables, is none that can be used.
+    /// The endpoint, or one of OpenTelemetry's variables, is invalid.
     pub fn start(
         options: &TraceOptions,
         on_dropped: impl Fn(u64) + Send + Sync + 'static,

@@ -1,5 +1,5 @@
 //! LoRA adapters that clients load and unload while the worker runs, through Triton's model control. Owns which
-//! adapters there are now, who is told, and one change at a time; which files may be read is [`directory`]'s, and
+//! adapters there are now, who is notified, and one change at a time; which files may be read is [`directory`]'s, and
 //! what an adapter is the executor's.
 
 mod control;
@@ -96,7 +96,7 @@ impl Adapters {
     /// Reads a call of Triton's model control; `is_model`: its name is a model's.
     ///
     /// # Errors
-    /// It names a model, this worker loads nothing, or it is no call for an adapter.
+    /// It names a model, this worker loads nothing, or it is not a call for an adapter.
     pub(crate) fn read(
         &self,
         name: String,
@@ -113,7 +113,7 @@ impl Adapters {
     /// Loads an adapter; one of that name is replaced.
     ///
     /// # Errors
-    /// What the client is told: nothing has changed then.
+    /// The client's error: nothing has changed then.
     pub(crate) async fn load(self: &Arc<Self>, control: Control) -> Result<(), Status> {
         self.change(control, |adapters, control| {
             let directory = adapters.directory()?;

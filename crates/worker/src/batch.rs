@@ -32,7 +32,7 @@ pub(crate) fn merge_responses(batch: &ResponseBatch) -> ResponseBatch {
     ResponseBatch { rows, tensors }
 }
 
-/// `stands_alone` rows merge with no other; `place_alone` is told where each of them went.
+/// `stands_alone` rows merge with no other; `place_alone` receives where each of them went.
 fn merge_rows<Id: Copy + Default + Ord>(
     batch: &StepBatch<Id>,
     stands_alone: impl Fn(usize) -> bool,

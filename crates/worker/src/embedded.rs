@@ -97,7 +97,7 @@ impl CoreRequests {
                 input.shape.push(1);
             }
         }
-        // The host enforces timeouts of its own.
+        // The host enforces its own timeouts.
         let Plain {
             mut requests,
             prompts,
@@ -108,7 +108,7 @@ impl CoreRequests {
             Incoming::StopId(_) => return Ok(Parsed::Stop),
             Incoming::Plain(plain) => *plain,
             Incoming::StopHandle(_) | Incoming::Step { .. } => {
-                // Step batching is a protocol of our own server.
+                // Step batching is a protocol of Inflight's server.
                 return Err(RequestError::UnknownInput {
                     tensor: names::HANDLE.to_owned(),
                 }

@@ -52,7 +52,7 @@ impl Health {
         self.stage().is_none()
     }
 
-    /// Why it takes no requests: a word for programs, and a text for people.
+    /// Why it does not take requests: a word for programs, and a text for people.
     pub(crate) fn stage(&self) -> Option<(&'static str, &str)> {
         if let Some(reason) = &self.failed {
             return Some(("failed", reason));
@@ -64,7 +64,7 @@ impl Health {
     }
 }
 
-/// Why the engine takes no request now.
+/// Why the engine does not take requests now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAdmitted {
     #[error("the worker's queue is full (`{limit}` requests); retry later")]
@@ -111,7 +111,7 @@ pub(crate) enum Destination {
     },
     Plain {
         id: Option<String>,
-        /// The client's address, which tells its connection from others.
+        /// The client's address, which distinguishes its connection from others.
         connection: Option<SocketAddr>,
     },
 }
@@ -470,7 +470,7 @@ fn sequences(request: &Request) -> u32 {
     config.num_return_sequences.max(config.beam_width).max(1)
 }
 
-/// Runs `body` on a thread of its own. A panic there fails the engine instead of ending it silently.
+/// Runs `body` on a separate thread. A panic there fails the engine instead of ending it silently.
 fn spawn(
     name: &'static str,
     engine: &Arc<Engine>,

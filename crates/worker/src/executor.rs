@@ -32,7 +32,7 @@ pub trait Executor: Send + Sync + 'static {
     fn await_responses(&self, timeout: Duration) -> Result<ResponseBatch, ExecutorFailed>;
     /// Returns the iterations since the last call, oldest first, at most a bounded number.
     fn stats(&self) -> Result<Vec<IterationStats>, ExecutorFailed>;
-    /// Loads the LoRA adapter of a directory and returns its task id; a name that is loaded already stands for
+    /// Loads the LoRA adapter of a directory and returns its task id; a name that is loaded already means
     /// these files from now on. Blocks while they are read. One call at a time, and only where the capability
     /// [`ADAPTER_LOADING`](capability::ADAPTER_LOADING) is announced.
     fn load_adapter(&self, name: &str, path: &Path) -> Result<u64, AdapterError> {
@@ -48,7 +48,7 @@ pub trait Executor: Send + Sync + 'static {
     fn shutdown(&self);
 }
 
-/// The executor as a whole is broken; the worker process ends with an exit code of its own.
+/// The executor as a whole is broken; the worker process ends with a separate exit code.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the executor failed: {0}")]
 pub struct ExecutorFailed(pub String);

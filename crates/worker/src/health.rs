@@ -12,7 +12,7 @@ use crate::engine::Health;
 #[derive(Serialize)]
 struct Body<'a> {
     status: &'a str,
-    /// What it does meanwhile, or why it takes no requests.
+    /// What it does meanwhile, or why it does not take requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     stage: Option<&'a str>,
     /// For how long it has not been ready.
@@ -25,7 +25,7 @@ pub(crate) fn live() -> Response {
     respond(StatusCode::OK, "live", None, None)
 }
 
-/// It takes no requests: a word, what it does, and for how long.
+/// It does not take requests: a word, what it does, and for how long.
 pub(crate) fn not_ready(status: &str, stage: &str, since: Duration) -> Response {
     let code = StatusCode::SERVICE_UNAVAILABLE;
     respond(code, status, Some(stage), Some(since.as_secs()))

@@ -1,5 +1,5 @@
-//! One model of the process, from its executor to the parts that the service is made of. A process has one or several;
-//! what they share, ports and limits, is the options'.
+//! One model of the process, from its executor to the parts that the service is made of. A process has one or
+//! several; what they share, ports and limits, is the options'.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const EXECUTOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Without it a model has no text.
 const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// One more model of a worker's process, beside the first.
+/// One more model of a worker's process, next to the first.
 pub struct FurtherModel {
     /// The name that OpenAI clients use. KServe clients know its five models by Triton's names behind it:
     /// `NAME_tensorrt_llm`, `NAME_ensemble`, …
@@ -99,7 +99,7 @@ impl Hosted {
         Engine::start(Arc::clone(&self.executor), limits, metrics, place)
     }
 
-    /// What the service needs. The text models' files are read beside everything else that starts.
+    /// What the service needs. The text models' files are read while everything else starts.
     pub(crate) fn parts(
         &self,
         options: &WorkerOptions,
@@ -163,7 +163,7 @@ impl Hosted {
     }
 }
 
-/// Refuses models that a client could not tell apart.
+/// Refuses models that a client could not distinguish.
 pub(crate) fn check_names(models: &[Hosted]) -> Result<(), WorkerError> {
     if models.len() > MOST_MODELS {
         return Err(WorkerError::TooManyModels { most: MOST_MODELS });
@@ -209,7 +209,7 @@ pub(crate) async fn watch_progress(engine: Arc<Engine>, limit: Duration) {
     let health = engine.health();
     loop {
         sleep((limit / 4).max(Duration::from_millis(10))).await;
-        // The canary has a limit of its own.
+        // The canary has its own limit.
         let proven = health.borrow().proven;
         if proven
             && engine

@@ -1,4 +1,4 @@
-//! KServe over HTTP at a worker's own port, for whoever has no gateway in front. Owns the port's limits; the forms of
+//! KServe over HTTP at a worker's own port, for clients without a gateway. Owns the port's limits; the forms of
 //! calls are inflight-rest's, and the answers the service's.
 
 use std::net::SocketAddr;

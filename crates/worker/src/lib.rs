@@ -1,6 +1,6 @@
 //! The worker: a gRPC server that speaks KServe v2 in front of an [`executor::Executor`].
 //!
-//! [`serve()`] runs one until it is told to stop. Knows KServe, executors and text; deliberately knows
+//! [`serve()`] runs one until it is asked to stop. Knows KServe, executors and text; deliberately knows
 //! nothing of OpenAI or of Python.
 
 mod adapters;

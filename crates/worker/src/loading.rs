@@ -80,7 +80,7 @@ struct Stage {
     begun: Instant,
 }
 
-/// A worker that loads; answers from a thread of its own until it is dropped or finished.
+/// A worker that loads; answers from a separate thread until it is dropped or finished.
 #[derive(Debug)]
 pub struct Loading {
     listeners: Option<Listeners>,

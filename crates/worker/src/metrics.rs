@@ -160,7 +160,7 @@ impl Metrics {
             .fetch_add(tokens as u64, Ordering::Relaxed);
     }
 
-    /// Requests refused because the worker holds all it may.
+    /// Requests refused because the worker's queue is full.
     pub(crate) fn rejected(&self, requests: usize) {
         self.counters.lock().rejected += requests as u64;
     }

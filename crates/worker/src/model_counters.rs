@@ -48,7 +48,7 @@ impl ModelCounters {
         }
     }
 
-    /// As Triton answers it. The models have no queue of their own, so that all time is compute.
+    /// As Triton answers it. The models have no separate queue, so that all time is compute.
     pub(crate) fn statistics(&self, model: &str) -> ModelStatistics {
         let counters = self.0.lock().clone();
         let duration = |count: u64, duration: Duration| {

@@ -1,7 +1,7 @@
 //! The worker's options, their defaults and the reason for each.
 //!
-//! Owns every option of the worker. Knows nothing of command lines: whoever starts a worker fills this in
-//! and passes it to [`crate::serve()`].
+//! Owns every option of the worker. Knows nothing of command lines: the code that starts a worker fills this
+//! in and passes it to [`crate::serve()`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,14 +31,14 @@ pub struct WorkerOptions {
     /// Port for KServe over HTTP, for clients without a gateway. Default: none, because a gateway serves it for all
     /// workers. 0 picks a free port, reported through `on_bound`.
     pub http_port: Option<u16>,
-    /// Certificate of the ports for gRPC and HTTP, which then speak TLS; metrics and health stay plain. Default: none, because workers are on the
-    /// gateway's machine or on a network of their own.
+    /// Certificate of the ports for gRPC and HTTP, which then speak TLS; metrics and health stay plain. Default:
+    /// none, because workers are on the gateway's machine or on a private network.
     pub tls_certificate: Option<PathBuf>,
     /// The certificate's key; both or neither are given.
     pub tls_key: Option<PathBuf>,
     /// Authorities of clients: only who has a certificate of theirs may connect. Default: none.
     pub tls_client_ca: Option<PathBuf>,
-    /// The name that OpenAI clients use; KServe clients have names of their own.
+    /// The name that OpenAI clients use; KServe clients have their own names.
     pub served_model_name: String,
     /// The KServe name of the model that takes token ids. Default: `tensorrt_llm`, Triton's.
     pub core_model_name: String,
@@ -57,7 +57,7 @@ pub struct WorkerOptions {
     /// Whether answers have log probabilities and logits that were not asked for, as zeros. Releases of Triton's
     /// models up to 0.11 answer so, and their clients read them. Default: false, as in newer ones.
     pub fill_outputs: bool,
-    /// Whether token ids of a prompt that are beyond the vocabulary are taken as their remainder: NVIDIA's benchmark
+    /// Whether token ids of a prompt that are beyond the vocabulary are wrapped modulo its size: NVIDIA's benchmark
     /// scripts send random ones.
     pub wrap_token_ids: bool,
     /// Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it. Default: false, as in
@@ -184,12 +184,12 @@ pub struct BoundAddresses {
     pub is_tls: bool,
 }
 
-/// Why a worker ended without an error of its own.
+/// Why a worker ended without its own error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerExit {
     /// The shutdown future resolved; requests were drained or cancelled.
     Shutdown,
-    /// The executor failed or made no progress; the process should end with an exit code of its own. The
+    /// The executor failed or made no progress; the process should end with a separate exit code. The
     /// text says why, and is in the log.
     ExecutorFailed(String),
 }

@@ -36,7 +36,7 @@ pub(crate) struct Limits {
     pub(crate) excludes_input: bool,
     /// Whether responses have log probabilities and logits that were not asked for, as zeros.
     pub(crate) fills_outputs: bool,
-    /// Whether ids of a prompt that are beyond the vocabulary are taken as their remainder.
+    /// Whether ids of a prompt that are beyond the vocabulary are wrapped modulo its size.
     pub(crate) wraps_token_ids: bool,
 }
 
@@ -49,7 +49,7 @@ impl Limits {
 /// A request that was understood.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// Ends the request of this handle on this stream; no answer of its own.
+    /// Ends the request of this handle on this stream; no separate answer.
     StopHandle(Handle),
     /// Ends the requests with this request id; answered by an empty final response.
     StopId(String),
@@ -89,7 +89,7 @@ pub(crate) struct PlainRequest {
     pub(crate) sequences: u32,
     pub(crate) beam_width: u32,
     pub(crate) streaming: bool,
-    /// The answer is the context phase: without `context_phase_params` it is none.
+    /// The answer is the context phase: without `context_phase_params` it is invalid.
     pub(crate) context_only: bool,
     /// Responses have log probabilities and logits that were not asked for, as zeros.
     pub(crate) fills_outputs: bool,

@@ -193,7 +193,7 @@ impl Responder {
         )))
     }
 
-    /// Whether a context phase ended of its own accord and left nothing to generate from.
+    /// Whether a context phase ended by itself and left nothing to generate from.
     fn lacks_context(&self, row: &Row<'_, ClientId>, tensors: &[NamedTensor]) -> bool {
         self.request.context_only
             && row.is_final

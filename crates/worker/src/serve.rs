@@ -79,7 +79,7 @@ pub async fn serve_models(
     let started = match start(&models, &options, loading).await {
         Ok(started) => started,
         Err(error) => {
-            // They hold GPUs, and perhaps processes of their own.
+            // They hold GPUs, and perhaps their own processes.
             let executors = models.into_iter().map(|model| model.executor);
             join_all(executors.map(|executor| end_executor(executor, []))).await;
             return Err(error);

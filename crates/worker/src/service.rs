@@ -73,7 +73,7 @@ impl Service {
         Arc::clone(&self.models)
     }
 
-    /// Answers one request of a client at `peer`, as in a stream of its own. Dropping the responses cancels it.
+    /// Answers one request of a client at `peer`, as in a separate stream. Dropping the responses cancels it.
     pub(crate) fn start(
         &self,
         message: wire::ModelInferRequest,

@@ -1,4 +1,4 @@
-//! The four text models of Triton's TensorRT-LLM repository beside the core model: `preprocessing`,
+//! The four text models of Triton's TensorRT-LLM repository besides the core model: `preprocessing`,
 //! `postprocessing`, `ensemble` and `tensorrt_llm_bls`.
 //!
 //! Pure: messages in, messages out. The worker serves them from here, and Triton's Python-backend models call

@@ -87,7 +87,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(MAX_TEXT).collect()
 }
 
-/// That of one request, which a gateway sends beside the tensors.
+/// That of one request, which a gateway sends with the tensors.
 fn context_in(message: &ModelInferRequest) -> Option<TraceContext> {
     let text = |name| match message.parameters.get(name) {
         Some(InferParameter {
@@ -269,7 +269,7 @@ impl Drop for RequestTrace {
 
 /// A share of all requests as Triton's rate: one of so many.
 pub(crate) fn share_as_rate(share: f64) -> u32 {
-    // A share of 0 is no rate; the largest says that none is to be expected.
+    // A share of 0 is not a rate; the largest says that none are expected.
     (1.0 / share).round() as u32
 }
 

@@ -14,7 +14,7 @@ const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n";
 const READY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
     content-length: 2\r\n\r\n{}";
-/// Where a request names no number of its own.
+/// Where a request does not name a number.
 const DEFAULT_TOKENS: u64 = 128;
 const MAX_REQUEST_BYTES: usize = 1 << 20;
 
@@ -52,7 +52,7 @@ impl Connection {
         }
     }
 
-    /// Counts up with each request, so that an old one is told from a new.
+    /// Counts up with each request, so that an old one differs from a new.
     pub(super) fn request_number(&self) -> u64 {
         self.requests
     }

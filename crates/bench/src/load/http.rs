@@ -1,6 +1,6 @@
 //! The clients of OpenAI's API and of Triton's `generate_stream`: kept-alive HTTP/1.1 connections, one request at
-//! a time on each, all on one thread over epoll. An ordinary client: it leaves delayed ACKs as they are, and sends each request
-//! in one write.
+//! a time on each, all on one thread over epoll. An ordinary client: it leaves delayed ACKs as they are, and sends
+//! each request in one write.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -23,7 +23,7 @@ const CORE_MODEL: &str = "tensorrt_llm";
 pub(super) struct HttpStreams {
     address: SocketAddr,
     request: Vec<u8>,
-    /// Whether a stream's end is marked by an event of its own.
+    /// Whether a stream's end is marked by a separate event.
     has_end_mark: bool,
     tokens: u32,
     poll: Poll,
@@ -118,7 +118,7 @@ impl HttpStreams {
             connection.socket = Some(socket);
             return Ok(());
         }
-        // Only written here: the answer's arrival is an event of its own.
+        // Only written here: the answer's arrival is a separate event.
         match connection.socket.as_mut() {
             Some(socket) => match write_request(socket, &self.request, &mut connection.sent) {
                 Ok(Io::Open) => Ok(()),
@@ -131,7 +131,7 @@ impl HttpStreams {
 
     /// Writes and reads what the socket takes and has, and starts the next request after a response.
     ///
-    /// `is_closing`: the server has closed its side, and that was told together with data.
+    /// `is_closing`: the server has closed its side, and that was reported together with data.
     fn drive(
         &mut self,
         index: usize,
@@ -160,7 +160,7 @@ impl HttpStreams {
                     if is_complete {
                         break;
                     }
-                    // A short read emptied the socket; the next readiness tells of more.
+                    // A short read emptied the socket; the next readiness reports more.
                     if count < READ_BYTES && !is_closing {
                         break;
                     }
@@ -316,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Records how the request that ran came out. `is_done`: its response is whole, which is all that tells.
+    /// Records how the request that ran came out. `is_done`: its response is whole, which is the only sign.
     fn finish(&mut self, expected: u32, is_done: bool, phase: &mut Phase) {
         let Some(running) = self.running.take() else {
             return;

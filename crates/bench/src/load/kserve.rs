@@ -32,7 +32,7 @@ async fn connect(target: &Target) -> Result<Client, LoadError> {
     Ok(client::inference_client(channel, &options))
 }
 
-/// The request of a stream, without what tells it from the others: so many tokens, and no end token
+/// The request of a stream, without what distinguishes it from the others: so many tokens, and no end token
 /// that could stop it early.
 #[derive(Clone, Debug)]
 struct Template {

@@ -25,7 +25,7 @@ pub(crate) struct Results {
     problems: Vec<String>,
 }
 
-/// Where it was measured: absolute figures mean nothing elsewhere.
+/// Where it was measured: absolute figures are not comparable elsewhere.
 #[derive(Debug, Serialize)]
 struct Machine {
     cpu: String,

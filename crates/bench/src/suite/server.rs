@@ -1,4 +1,4 @@
-//! One server process: started from a command template on a core of its own, waited for until it is
+//! One server process: started from a command template on its own core, waited for until it is
 //! ready, and ended when dropped.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// What a server gets to end by itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// How much of a failed server's output is told.
+/// How much of a failed server's output is shown.
 const OUTPUT_BYTES: usize = 2000;
 
 /// How a server says that it is ready.
@@ -40,7 +40,7 @@ impl Ready {
     }
 }
 
-/// What the placeholders of a command stand for.
+/// The values of a command's placeholders.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     pub(super) inflight: String,
@@ -119,7 +119,7 @@ impl Server {
         let file = format!("inflight-bench-{}-{port}.log", std::process::id());
         let output = std::env::temp_dir().join(file);
         let log = File::create(&output).map_err(failed)?;
-        // A child starts where its parent runs. A core that is not there was told of at the start.
+        // A child starts where its parent runs. A missing core was reported at the start.
         let _ = process::pin_to_core(template.core);
         let child = Command::new(program)
             .args(arguments)

@@ -12,7 +12,7 @@ use super::{target, workload};
 use crate::load::{self, Target, Wire, Workload};
 use crate::suite::Ready;
 
-/// A worker on a runtime of its own, stopped when dropped.
+/// A worker on a separate runtime, stopped when dropped.
 struct RunningWorker {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,

@@ -8,7 +8,7 @@ use inflight_openai::ApiError;
 /// The one host that the request is for.
 ///
 /// # Errors
-/// 400 when it names none, several, or what is no host.
+/// 400 when it names none, several, or something that is not a host.
 pub(super) fn host(
     version: Version,
     uri: &Uri,

@@ -1,4 +1,4 @@
-//! How many wrong keys a client address may send. Owns the counts; knows no key.
+//! How many wrong keys a client address may send. Owns the counts; knows nothing of keys.
 //!
 //! Bounds the noise and the work that guessing costs. What keeps a key from being guessed is its length.
 

@@ -24,7 +24,7 @@ impl KeyFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// A sentence for the user: it cannot be read, holds no key, or a line that is none.
+    /// A sentence for the user: it cannot be read, holds no key, or a malformed line.
     pub fn read(path: &str) -> Result<Self, String> {
         let mut file = Self {
             path: path.into(),

@@ -1,4 +1,4 @@
-//! One stream of a client of Triton's, with any number of requests. Each becomes a stream of its own at the server
+//! One stream of a client of Triton's, with any number of requests. Each becomes a separate stream at the server
 //! that it goes to, so that the requests of one client are spread as well; their responses come in the order in
 //! which they are made. Dropping the answers stops the work on all of them.
 
@@ -161,7 +161,7 @@ async fn answer(
     }
 }
 
-/// A request's error, as Triton tells it in a stream, with its code beside it.
+/// A request's error, as Triton reports it in a stream, together with its code.
 fn failed(id: String, model: String, status: &Status) -> ModelStreamInferResponse {
     let parameter = |choice| InferParameter {
         parameter_choice: Some(choice),

@@ -85,7 +85,7 @@ fn compile(grammar: TopLevelGrammar) -> Result<(), String> {
     }
 }
 
-/// The compiler's first line, bounded, and nothing of its own insides.
+/// The compiler's first line, bounded, and nothing of its internals.
 fn words(error: &str) -> String {
     let line = error.lines().next().unwrap_or_default();
     if line.starts_with("panic:") {

@@ -23,7 +23,7 @@ const SCHEMAS: [&str; 9] = [
 const LISTS: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
 const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 
-/// The JSON pointer of `problem` in `schema`, which has it; empty where it cannot be told.
+/// The JSON pointer of `problem` in `schema`, which has it; empty where it cannot be found.
 pub(super) fn find(schema: &Value, problem: &str) -> String {
     let mut search = Search {
         root: schema,

@@ -1,4 +1,5 @@
-//! `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`, vLLM's: adapters at every worker of a model, while they run.
+//! `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`, vLLM's: adapters at every worker of a model, while they
+//! run.
 
 use std::sync::Arc;
 
@@ -117,7 +118,7 @@ fn nobody_asked(base: &ModelEntry, name: &str) -> ApiError {
 }
 
 /// # Errors
-/// Some worker has failed; the text tells each one's reason.
+/// Some worker has failed; the text gives each one's reason.
 fn check(outcomes: Vec<Outcome>, done: &str, adapter: &str) -> Result<(), ApiError> {
     let all = outcomes.len();
     let failed = outcomes

@@ -2,7 +2,7 @@
 //! for every request. The earlier one counts. Pure.
 //!
 //! The header is in milliseconds and says so, like Envoy's `x-envoy-upstream-rq-timeout-ms`. What OpenAI's
-//! clients send of their own accord (`x-stainless-timeout`) limits the time between two reads and is not
+//! clients send by themselves (`x-stainless-timeout`) limits the time between two reads and is not
 //! a limit on the whole request.
 
 use std::time::{Duration, Instant};

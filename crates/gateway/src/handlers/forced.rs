@@ -156,7 +156,7 @@ pub(super) fn forced(
 /// Structural tags that hold the arguments of every call to their schemas and leave other text free; `None`: the
 /// format has none.
 pub(super) fn tags(format: ToolFormat, tools: &Tools) -> Option<Value> {
-    // Where calls stand within a list, or a text may begin like a call, tags would not be exact.
+    // Where calls are within a list, or a text may begin like a call, tags would not be exact.
     if format != ToolFormat::Hermes {
         return None;
     }

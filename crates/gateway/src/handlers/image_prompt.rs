@@ -53,7 +53,7 @@ pub(super) fn render(
     messages: &[Message],
     mut render: impl FnMut(Value) -> Result<String, TemplateError>,
 ) -> Result<Option<String>, TemplateError> {
-    // A template that knows no parts may print them as they are, and this with them.
+    // A template that does not support parts may print them as they are, and this with them.
     let mark = format!("{:032x}", rand::random::<u128>());
     let mut shown = None;
     let mut failed = false;
@@ -77,7 +77,7 @@ pub(super) fn render(
         shown.get_or_insert(text);
     }
     if shown.is_none() && failed {
-        // Whether it takes no lists, or nothing at all.
+        // Whether it does not support lists, or nothing at all.
         render(shape(messages, Shape::Texts))?;
     }
     Ok(shown)

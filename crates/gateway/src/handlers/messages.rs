@@ -68,7 +68,7 @@ fn named(error: ApiError) -> ApiError {
     }
 }
 
-/// What the answer tells besides what the model generates.
+/// What the answer contains besides what the model generates.
 fn answer(prepared: &Prepared) -> Answer {
     let generation = &prepared.generation;
     Answer {

@@ -22,7 +22,7 @@ pub(super) struct PreparedPrompt {
     pub tokens: Vec<i32>,
     /// For a model that takes text.
     pub text: String,
-    /// How many tokens the prompt is, where the gateway can tell.
+    /// How many tokens the prompt is, where the gateway can count it.
     pub count: Option<u64>,
     pub params: SamplingParams,
     pub echo: Option<Arc<Echo>>,

@@ -27,7 +27,7 @@ use crate::state::AppState;
 use crate::stream::body::EventBody;
 use crate::stream::responses::{ResponseWriter, whole};
 
-/// What an answer needs beside its generation.
+/// What an answer needs besides its generation.
 #[derive(Debug)]
 struct Asked {
     head: Head,
@@ -35,7 +35,7 @@ struct Asked {
     keeping: Option<Keeping>,
 }
 
-/// The id in a path; one that is no text is nobody's.
+/// The id in a path; one that is not text is nobody's.
 type PathId = Result<Path<String>, PathRejection>;
 
 /// `POST /v1/responses`.
@@ -101,7 +101,7 @@ pub(super) async fn chat_request<T: Send + 'static>(
     Ok(done)
 }
 
-/// `POST /v1/responses/compact`, which would be taken for a response's id.
+/// `POST /v1/responses/compact`, which would be read as a response's id.
 pub(crate) async fn compact_response() -> HttpError {
     HttpError::from(ApiError::no_compaction())
 }

@@ -61,7 +61,7 @@ pub(crate) async fn tokenizer_info(
     Ok(Json(info).into_response())
 }
 
-/// The error of a missing model where a name stands in the query.
+/// The error of a missing model where the query has a name.
 fn in_the_query(mut error: ApiError) -> ApiError {
     if error.status() == 400 {
         error.message.push_str(" Add `?model=NAME`.");
@@ -117,7 +117,7 @@ fn text_of(state: &AppState, body: &[u8]) -> Result<(DetokenizeResponse, Ignored
     let mut request = parsed.request;
     let Located { served, .. } = locate_or_only(state, &mut request.model)?;
     let tokenizer = files(&served, "tokens")?.tokenizer();
-    // Rows that only pad the vocabulary stand for no text.
+    // Rows that only pad the vocabulary have no text.
     let size = served.vocabulary().unwrap_or(0) as usize;
     let size = u32::try_from(size.max(tokenizer.vocab_size())).unwrap_or(u32::MAX);
     let strange = |id: &&u32| **id >= size && !tokenizer.contains(**id);

@@ -1,11 +1,11 @@
-//! Fetches image files over HTTP/1.1 and HTTPS. Owns the connections, their time and their number; which are allowed is
-//! `rules`'.
+//! Fetches image files over HTTP/1.1 and HTTPS. Owns the connections, their time and their number; which are allowed
+//! is `rules`'.
 //!
 //! One client has some of the places, and hosts whose names are slow to look up have some of the threads.
 //!
-//! A name is looked up once for each connection, every address that it has must be allowed, and the connection goes to one
-//! of these addresses: no later answer of a name server can lead elsewhere. Redirects are followed here, each like a
-//! client's own URL. Nothing of the client's request is sent on.
+//! A name is looked up once for each connection, every address that it has must be allowed, and the connection goes
+//! to one of these addresses: no later answer of a name server can lead elsewhere. Redirects are followed here, each
+//! like a client's own URL. Nothing of the client's request is sent on.
 
 use std::fmt;
 use std::io;
@@ -61,7 +61,7 @@ impl fmt::Debug for Fetcher {
     }
 }
 
-/// An answer that is no failure.
+/// An answer that is not a failure.
 enum Answer {
     File(Bytes),
     /// To this URL, as the header has it.
@@ -79,7 +79,7 @@ impl Fetcher {
         }
     }
 
-    /// Fetches a file. `hold` is told how many bytes come, before they are kept.
+    /// Fetches a file. `hold` receives how many bytes come, before they are kept.
     ///
     /// # Errors
     /// See [`Refusal`]; whatever `hold` returns.
@@ -103,7 +103,7 @@ impl Fetcher {
                 })?
             }
         };
-        // Others' hosts may be slow; that is no fault of this one.
+        // Others' hosts may be slow; that is not this one's fault.
         let place = timeout_at(until, self.places.acquire()).await;
         let _place = place.map_err(|_| busy("The server is fetching too many images."))?;
         let until = Instant::now() + self.timeout;
@@ -193,7 +193,7 @@ impl Fetcher {
             place.map_err(|_| busy("The server is looking up too many hosts of images."))?;
         let (look_up, host, port) = (Arc::clone(&self.look_up), target.host.clone(), target.port);
         let looked_up = tokio::task::spawn_blocking(move || {
-            // Until the name server has answered, whoever waits for that.
+            // Until the name server has answered, whether or not the request still waits.
             let _place = place;
             look_up(&host, port)
         });
@@ -299,7 +299,7 @@ fn no_answer(error: &hyper::Error) -> &'static str {
 fn cut(error: &hyper::Error) -> &'static str {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
     let kind = source.map(io::Error::kind);
-    // How hyper tells of chunks that it cannot read.
+    // How hyper reports chunks that it cannot read.
     if kind.is_some_and(|kind| {
         matches!(
             kind,

@@ -1,4 +1,5 @@
-//! Which images may be had: how many, how large, of which kind and from where. Pure; the words of each refusal are here.
+//! Which images are accepted: how many, how large, of which kind and from where. Pure; the words of each refusal are
+//! here.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -43,8 +44,8 @@ impl Rules {
     }
 }
 
-/// Hosts that images may be fetched from: `cdn.example.com`, `*.example.com`, `*`; each on the ports of HTTP and HTTPS, or
-/// on one of its own, `cdn.example.com:8443`.
+/// Hosts that images may be fetched from: `cdn.example.com`, `*.example.com`, `*`; each on the ports of HTTP and
+/// HTTPS, or on the port given, `cdn.example.com:8443`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRule {
     /// In lower case; `*`, or with `*.` in front.

@@ -1,4 +1,4 @@
-//! Log lines to a thread of their own that writes them, so that nothing waits for whoever reads the log.
+//! Sends log lines to a separate thread that writes them, so that nothing waits for a reader of the log.
 //! Owns how much may wait, what is dropped beyond that, and the last lines of a process.
 //!
 //! Our own instead of `tracing-appender`: that one bounds lines and not bytes, reports what it dropped to the

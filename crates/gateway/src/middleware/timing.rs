@@ -1,5 +1,5 @@
-//! Where an answer's time went, in the header `Server-Timing` (W3C), which browsers show beside each request. Owns the
-//! names of its parts; a header is written before the body, so a stream tells of the time to its first output.
+//! Where an answer's time went, in the header `Server-Timing` (W3C), which browsers show with each request. Owns the
+//! names of its parts; a header is written before the body, so a stream reports the time to its first output.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! LoRA adapters by name: a client's model `base:adapter`. Owns how such a name is read and which task of a
-//! server it stands for; knows neither a table nor weights.
+//! server it means; knows nothing of tables and weights.
 
 use inflight_kserve::assets;
 
@@ -14,7 +14,7 @@ pub(crate) struct Adapter {
     pub task_id: u64,
 }
 
-/// What `model` may mean as a base model and an adapter. Both may have colons of their own; the longest base
+/// What `model` may mean as a base model and an adapter. Both may contain colons; the longest base
 /// comes first.
 pub(crate) fn readings(model: &str) -> impl Iterator<Item = (&str, &str)> {
     let colons = model.rmatch_indices(':');

@@ -122,7 +122,7 @@ fn triton_lacks(
     };
     let tokens_only = || triton.takes_text().then(unsupported);
     match capability {
-        // Each sequence is a request of its own; without a seed all would be the same.
+        // Each sequence is a separate request; without a seed all would be the same.
         Capability::Sequences => input(Setting::Seed),
         Capability::TokenPrompt
         | Capability::IgnoreEos
@@ -158,7 +158,7 @@ fn triton_lacks(
         Capability::LogProbs
         | Capability::LogitBias
         | Capability::AllowedTokens
-        // A request of its own for each sequence has no beams, and Triton's models read no priority.
+        // A separate request for each sequence has no beams, and Triton's models read no priority.
         | Capability::Beams
         | Capability::Priority
         | Capability::StructuralFormats

@@ -160,7 +160,7 @@ fn read(
         batched: config.max_batch_size > 0,
         repeats_prompt: !surroundings.excludes_prompt
             && !settings.contains_key(&Setting::ExcludeInput),
-        // The llmapi model sends the text so far with every step, BLS when told to.
+        // The llmapi model sends the text so far with every step, BLS when asked to.
         accumulates: dialect == Dialect::LlmApi || flag(config, "accumulate_tokens", false),
         adds_special_tokens: surroundings.adds_special_tokens,
         settings,
@@ -205,7 +205,7 @@ impl TritonModel {
 
     /// Whether to have responses as tokens are made: where the client wants them, where the gateway
     /// looks for stop strings and nothing else ends the answer, where counting the steps is the only
-    /// way to tell a cut answer, and where an answer in one piece would begin with the prompt. A text in
+    /// way to detect a cut answer, and where an answer in one piece would begin with the prompt. A text in
     /// one piece is decoded better than its pieces are.
     pub(crate) fn streams(&self, asked: bool, has_stops: bool, has_tokenizer: bool) -> bool {
         let stops = has_stops && self.setting(Setting::StopWords).is_none();

@@ -1,9 +1,9 @@
-//! Option values of the form `[MODEL=]VALUE`: one value for a named model, or for every model without
-//! one of its own.
+//! Option values of the form `[MODEL=]VALUE`: one value for a named model, or for every model
+//! without its own.
 
 use std::str::FromStr;
 
-/// A value and the model it is for; `None`: every model without a value of its own.
+/// A value and the model it is for; `None`: every model without its own value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForModel<T> {
     pub model: Option<String>,

@@ -1,5 +1,5 @@
 //! Which formats a model writes reasoning and tool calls in: as the gateway's options say, else as the model's own
-//! files tell. Owns the options' values.
+//! files show. Owns the options' values.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use super::for_model::{ForModel, for_model};
 /// A format as an option names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatChoice<T> {
-    /// As the model's chat template tells.
+    /// As the model's chat template shows.
     Auto,
     /// The model has none, or its answers are not to be read.
     None,

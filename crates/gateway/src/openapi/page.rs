@@ -131,7 +131,7 @@ fn answers(page: &mut String, answers: &Value) {
     page.push_str("</table>\n");
 }
 
-/// The properties of an object, or what stands in their place.
+/// The properties of an object, or what replaces them.
 fn fields(page: &mut String, schema: &Value) {
     let properties = members(&schema["properties"]);
     if properties.is_empty() {

@@ -31,7 +31,7 @@ tokio::task_local! {
     static DELIVERY: Arc<Delivery>;
 }
 
-/// What the body of a stream tells the stream's task. Both run in that task: one after the other.
+/// What the body of a stream reports to the stream's task. Both run in that task: one after the other.
 #[derive(Debug, Default)]
 struct Delivery {
     pieces: AtomicU64,
@@ -75,7 +75,7 @@ pub(crate) struct StreamExecutor {
 }
 
 impl StreamExecutor {
-    /// Gives up a response of which nothing is taken for `patience`.
+    /// Gives up a response that nobody reads for `patience`.
     pub(crate) fn new(patience: Duration) -> Self {
         Self { patience }
     }
@@ -98,7 +98,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamE
     }
 }
 
-/// A response's body that tells the task of its stream what waits. Over HTTP/1 the body as it is.
+/// A response's body that reports to the task of its stream what waits. Over HTTP/1 the body as it is.
 #[derive(Debug)]
 pub(crate) struct DeliveredBody {
     inner: Body,
@@ -124,7 +124,7 @@ impl DeliveredBody {
     }
 }
 
-/// The last bytes of a body; dropping them drops the sender, which tells that they left.
+/// The last bytes of a body; dropping them drops the sender, which shows that they left.
 struct LastPiece {
     bytes: Bytes,
     _left: oneshot::Sender<()>,

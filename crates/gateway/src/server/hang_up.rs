@@ -3,7 +3,7 @@
 //!
 //! hyper reads nothing while a request is being handled and bytes of the next one are there already: it
 //! sees neither the end nor the reset of such a connection, and the work would go on for nobody. The
-//! kernel tells both without being read from.
+//! kernel reports both without a read.
 
 use std::io;
 use std::pin::Pin;
@@ -35,7 +35,7 @@ pub(crate) fn watch(stream: TcpStream) -> (WatchedStream, HangUp) {
 
 impl HangUp {
     /// Resolves once the peer has ended its side or reset the connection, whatever is still unread.
-    /// Where the system does not tell, never.
+    /// Where the system does not report it, never.
     pub(crate) async fn noticed(&self) {
         #[cfg(target_os = "linux")]
         {

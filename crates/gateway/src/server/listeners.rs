@@ -1,4 +1,4 @@
-//! Where the gateway listens: ports of its own, or sockets that a supervisor hands over and keeps, so that a
+//! Where the gateway listens: its own ports, or sockets that a supervisor hands over and keeps, so that a
 //! successor accepts what comes while this gateway ends. Knows nothing of HTTP.
 
 use std::ffi::OsStr;

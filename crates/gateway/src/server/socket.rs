@@ -1,7 +1,7 @@
-//! A socket that does not wait for ever: it must be told in time which protocol it speaks, and a write
+//! A socket that does not wait for ever: the peer must show in time which protocol it speaks, and a write
 //! that makes no progress for too long fails. Owns these two timers; of HTTP it knows the one greeting.
 //!
-//! Whoever reads the greeting of HTTP/2 to tell the versions apart waits for the rest of it as long as it
+//! Code that reads the greeting of HTTP/2 to detect the version waits for the rest of it as long as it
 //! may be one; all timers of HTTP itself run afterwards only.
 //!
 //! A client that stopped reading keeps its response body from being polled, so no timer in the body

@@ -84,7 +84,7 @@ impl ActiveRequest {
         self.has_started
     }
 
-    /// Waits for the first output: an error before it still gets an HTTP status of its own.
+    /// Waits for the first output: an error before it still gets its own HTTP status.
     ///
     /// # Errors
     /// The request failed.
@@ -218,7 +218,7 @@ impl ActiveRequest {
         self.record.times()
     }
 
-    /// Says that the answer begins: what fails from here on has no response of its own.
+    /// Says that the answer begins: what fails from here on has no separate response.
     pub(crate) fn begin_answer(&mut self) {
         self.record.answered();
     }

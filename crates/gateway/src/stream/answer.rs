@@ -50,7 +50,8 @@ pub(crate) struct ForcedCall {
     pub suffix: Option<&'static str>,
 }
 
-/// What a choice tells since its last clear, as a stream has it: one event for each token that brought something.
+/// What a choice has reported since its last clear, as a stream has it: one event for each token that brought
+/// something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event<'a> {
     /// A call has its id here, whatever the format.
@@ -95,7 +96,7 @@ struct Checked {
     arguments: String,
     /// Where it is one of a custom tool.
     custom: Option<CustomInput>,
-    /// The text beside the calls, where that is checked.
+    /// The text next to the calls, where that is checked.
     content: String,
 }
 
@@ -345,7 +346,7 @@ impl Answer {
                         }
                     };
                     if is_custom && self.text.len() == before {
-                        // What stands around the text.
+                        // What is around the text.
                         continue;
                     }
                     Kind::Arguments { index, is_custom }

@@ -81,7 +81,7 @@ pub(crate) struct Choice {
     shows_stops: bool,
     /// The token that ended the choice, where it is not the model's own end token.
     stop_token: Option<i32>,
-    /// Whether pieces tell of their tokens.
+    /// Whether pieces report their tokens.
     counts_tokens: bool,
     /// All generated tokens, where the answer lists them.
     pub ids: Option<TokenIds>,
@@ -169,7 +169,7 @@ impl Choice {
         self
     }
 
-    /// Makes pieces tell how many tokens there were, and keeps the tokens if they are to be listed.
+    /// Makes pieces report how many tokens there were, and keeps the tokens if they are to be listed.
     pub(crate) fn with_tokens(mut self, lists_them: bool) -> Self {
         self.counts_tokens = true;
         self.ids = lists_them.then(TokenIds::default);
@@ -338,7 +338,7 @@ impl Choice {
         );
     }
 
-    /// Ends a piece here. Log probabilities that were released together each get a piece of their own: clients
+    /// Ends a piece here. Log probabilities that were released together each get a separate piece: clients
     /// expect one an event.
     fn end_piece(&mut self) {
         if let Some(answer) = &mut self.answer {
@@ -362,7 +362,7 @@ impl Choice {
         self.push_piece(all);
     }
 
-    /// Counts the token that ended the sequence, which stands at `position` of the row if it is there.
+    /// Counts the token that ended the sequence, which is at `position` of the row if the row has it.
     fn take_end(
         &mut self,
         end: Option<i32>,

@@ -136,7 +136,7 @@ impl EventWriter for ChunkWriter {
     }
 }
 
-/// Writes what a choice tells beyond text. Only chat has such choices.
+/// Writes what a choice reports beyond text. Only chat has such choices.
 fn write_events(
     choice: &mut Choice,
     template: &ChunkTemplate,

@@ -1,4 +1,4 @@
-//! Log probabilities beside the text they belong to. Owns which tokens may be shown, so that the
+//! Log probabilities with the text they belong to. Owns which tokens may be shown, so that the
 //! tokens of a hidden stop string stay hidden, and the two shapes of the API.
 
 use std::collections::VecDeque;
@@ -133,7 +133,7 @@ impl LogProbs {
         let start_characters = self.decoded_characters;
         self.decoded_bytes += decoded.len();
         self.decoded_characters += decoded.chars().count() as u32;
-        // A part of a character, or a token without text, is told with the text that comes next.
+        // A part of a character, or a token without text, is reported with the text that comes next.
         let end = if decoded.is_empty() {
             UNKNOWN
         } else {
@@ -231,7 +231,7 @@ impl LogProbs {
         let entries = self.take(count);
         let content = entries
             .into_iter()
-            // Chat's shape has no place for an unknown value, and it never echoes a prompt.
+            // Chat's shape cannot express an unknown value, and it never echoes a prompt.
             .filter(|entry| entry.value.is_some())
             .map(|entry| {
                 let (token, bytes) = self.text(entry.token);
@@ -277,7 +277,7 @@ impl LogProbs {
             columns.token_logprobs.push(entry.value);
             columns.text_offset.push(entry.start_characters);
             tops.push(entry.value.map(|value| {
-                // The token itself is always told, also where it is none of the likeliest.
+                // The token itself is always reported, also where it is not one of the likeliest.
                 let own = (entry.token, value);
                 let listed = entry.alternatives.iter().any(|(id, _)| *id == own.0);
                 let own = (!listed).then_some(own);

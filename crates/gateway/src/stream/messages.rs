@@ -10,7 +10,7 @@ use super::active_request::ActiveRequest;
 use super::body::EventWriter;
 use super::choice::{Choice, Stopped};
 
-/// What an answer tells besides what the model generates.
+/// What an answer contains besides what the model generates.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// `msg_…`

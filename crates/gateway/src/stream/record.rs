@@ -27,7 +27,7 @@ pub(crate) struct RequestRecord {
     end: &'static str,
     /// Of a failure.
     status: u16,
-    /// Whether an answer has begun. A failure before that has a response, and a log line, of its own.
+    /// Whether an answer has begun. A failure before that has its own response and log line.
     is_answered: bool,
     /// Whether the prompt has been counted for the client's key.
     prompt_is_counted: bool,
@@ -36,8 +36,8 @@ pub(crate) struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// A request for the served `model` that arrived at `started`, was admitted, and has been sent to a worker now. `prompt_tokens` are `None` where
-    /// the gateway does not count them.
+    /// A request for the served `model` that arrived at `started`, was admitted, and has been sent to a worker now.
+    /// `prompt_tokens` are `None` where the gateway does not count them.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
         model: &str,
@@ -110,7 +110,7 @@ impl RequestRecord {
         self.status = status;
     }
 
-    /// Notes that the client will see this answer: what fails from here on has no response of its own.
+    /// Notes that the client will see this answer: what fails from here on has no separate response.
     pub(super) fn answered(&mut self) {
         self.is_answered = true;
     }

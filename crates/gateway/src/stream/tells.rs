@@ -1,4 +1,4 @@
-//! What an answer tells beyond text and usage, where its request asks for it. Plain values.
+//! What an answer reports beyond text and usage, where its request asks for it. Plain values.
 
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ impl Tells {
         prompts.get(choice / self.n.max(1)).map(Vec::as_slice)
     }
 
-    /// Why a choice ended, as chat tells it. The call that `tool_choice` names ends with `stop`, as in OpenAI's API and
-    /// in vLLM: `tool_calls` tells of calls that the model chose.
+    /// Why a choice ended, as chat reports it. The call that `tool_choice` names ends with `stop`, as in OpenAI's API
+    /// and in vLLM: `tool_calls` is for calls that the model chose.
     pub(crate) fn finish_reason(&self, reason: FinishReason) -> FinishReason {
         match reason {
             FinishReason::ToolCalls if self.names_function => FinishReason::Stop,

@@ -83,7 +83,7 @@ fn message(choice: &mut Choice) -> AssistantMessage {
     message
 }
 
-/// Adds text; an event without any only told log probabilities.
+/// Adds text; an event without any only had log probabilities.
 fn add(text: &mut Option<String>, more: &str) {
     if more.is_empty() {
         return;

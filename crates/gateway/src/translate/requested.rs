@@ -1,5 +1,5 @@
-//! What a request asks for, whichever endpoint it came to. Owns the differences between the two
-//! endpoints; knows no model.
+//! What a request asks for, whichever endpoint it came to. Owns the differences between the two endpoints;
+//! knows nothing of models.
 
 use inflight_openai::chat::ChatRequest;
 use inflight_openai::completions::CompletionRequest;

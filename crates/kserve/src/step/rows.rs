@@ -1,4 +1,4 @@
-//! A batch row by row. Sparse columns are walked beside the rows, so that no row is searched for.
+//! A batch row by row. Sparse columns are walked together with the rows, so that no row is searched for.
 
 use super::{FinishReason, Handle, PromptLogProbs, RowError, StepBatch};
 

@@ -99,7 +99,7 @@ fn what_comes_twice_or_is_unknown_is_as_protobuf_says() {
 #[test]
 fn what_is_no_response_is_refused() {
     for bytes in [
-        // A length beyond the end, a key without a value, a text that is none, a number where a text is due.
+        // A length beyond the end, a key without a value, a text that is invalid, a number where a text is due.
         &[0x0a, 5, b'a'][..],
         &[0x0a],
         &[0x0a, 1, 0xff],

@@ -1,5 +1,5 @@
-//! Reads an encoded `ModelStreamInferResponse` in place. Field numbers are those of `grpc_service.proto`; what a field
-//! means when it comes twice, or under an unknown number, is as protobuf says.
+//! Reads an encoded `ModelStreamInferResponse` in place. Field numbers are those of `grpc_service.proto`; what a
+//! field means when it comes twice, or under an unknown number, is as protobuf says.
 
 use bytes::Bytes;
 use prost::Message;

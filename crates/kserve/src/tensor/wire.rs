@@ -59,7 +59,7 @@ pub(super) fn read_all<'a, W: WireTensor>(
         });
     }
     for tensor in wire {
-        // Before the counts are compared: such a tensor has no raw contents of its own.
+        // Before the counts are compared: such a tensor has no separate raw contents.
         if tensor.in_shared_memory() {
             return Err(TensorError::SharedMemory {
                 tensor: tensor.name().to_owned(),
@@ -126,7 +126,7 @@ fn element_count(name: &str, shape: &[i64]) -> Result<usize, TensorError> {
             shape: shape.to_vec(),
         });
     }
-    // A zero anywhere makes the product zero, also beside dimensions that would overflow without it.
+    // A zero anywhere makes the product zero, also next to dimensions that would overflow without it.
     if shape.contains(&0) {
         return Ok(0);
     }
@@ -275,7 +275,7 @@ fn pack<T: Element>(values: &[T], out: &mut BytesMut) {
     T::pack(values, out);
 }
 
-/// Packs 32-bit wire values as the narrower type they stand for.
+/// Packs 32-bit wire values as the narrower type they represent.
 fn narrow<T, W>(name: &str, values: &[W], out: &mut BytesMut) -> Result<(), TensorError>
 where
     T: Element + TryFrom<W>,

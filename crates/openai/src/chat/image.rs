@@ -61,8 +61,8 @@ pub enum Detail {
     Original,
 }
 
-/// Takes the image of the part at `path`: `image_url` is a URL, or an object with `url` and `detail`. Reports a `detail`
-/// under the name `label`: models decide for themselves how closely they look.
+/// Takes the image of the part at `path`: `image_url` is a URL, or an object with `url` and `detail`. Reports a
+/// `detail` under the name `label`: models decide for themselves how closely they look.
 pub(crate) fn take(
     path: &str,
     part: &mut Fields<'_>,
@@ -112,7 +112,7 @@ fn take_detail(fields: &mut Fields<'_>) -> Result<Detail, ApiError> {
     })
 }
 
-/// The error of a part that has no place where it is.
+/// The error of a part that is not allowed where it is.
 pub(crate) fn misplaced(path: &str, kind: &str, role: &str) -> ApiError {
     let message = format!(
         "`{path}` is a part of type `{}` in a message of the role `{role}`. Send images in messages of the role \

@@ -1,5 +1,5 @@
 //! One message of a conversation, and how a chat template sees it. Owns roles, content and tool calls
-//! of earlier turns; knows no template's wishes beyond what all of them share.
+//! of earlier turns; knows only what all templates share.
 
 use schemars::JsonSchema;
 use serde::ser::Serializer;

@@ -55,7 +55,7 @@ impl Reasoning {
                 kwargs.insert(name.to_owned(), value);
             }
         };
-        // Some models reason or not, and their templates know no levels.
+        // Some models reason or not, and their templates have no levels.
         let thinks = self
             .thinking
             .or((self.effort.as_deref() == Some("none")).then_some(false));

@@ -59,7 +59,7 @@ pub enum ToolChoice {
 /// Where the fields of a tool are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// In an object of their own, as in chat: `{"type": "function", "function": {"name": …}}`.
+    /// In a separate object, as in chat: `{"type": "function", "function": {"name": …}}`.
     Nested,
     /// Beside the type, as in `/v1/responses`: `{"type": "function", "name": …}`.
     Flat,
@@ -289,7 +289,7 @@ fn take_functions(
         }
     }
     match search {
-        // Agents offer it beside their functions whoever serves: the answer is as if the model had not searched.
+        // Agents offer it with their functions to every server: the answer is as if the model had not searched.
         Some(_) if !functions.is_empty() => ignored.push("tools.web_search"),
         Some(refusal) => return Err(refusal),
         None => {}
@@ -377,7 +377,7 @@ fn read_namespace(mut fields: Fields<'_>) -> Result<Vec<FunctionTool>, ApiError>
     members.collect()
 }
 
-/// What stands between a namespace and the name of a function in it, for the model: every format can write it.
+/// What is between a namespace and the name of a function in it, for the model: every format can write it.
 pub(crate) const NAMESPACE_END: &str = "__";
 
 /// The name under which the model calls a function of a namespace.

@@ -1,5 +1,5 @@
-//! The four forms of `prompt`, and of `input` for embeddings: a text, texts, token ids, lists of token ids. Owns telling them apart
-//! in one pass, without a tree: a body of token ids takes four bytes an id.
+//! The four forms of `prompt`, and of `input` for embeddings: a text, texts, token ids, lists of token ids. Owns
+//! distinguishing them in one pass, without a tree: a body of token ids takes four bytes an id.
 
 use std::fmt;
 

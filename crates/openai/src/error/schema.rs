@@ -1,4 +1,4 @@
-//! The envelope as a JSON schema, for whoever generates a client or checks an answer.
+//! The envelope as a JSON schema, to generate a client or check an answer with.
 
 use serde_json::{Value, json};
 

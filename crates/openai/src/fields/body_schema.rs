@@ -110,7 +110,7 @@ fn value(endpoint: Endpoint, name: &str) -> Option<Value> {
     })
 }
 
-/// Of vLLM's endpoints, which have no rows of their own: those of chat that decide on a prompt.
+/// Of vLLM's endpoints, which have no separate rows: those of chat that decide on a prompt.
 const TOKENIZE: &str = "model prompt messages add_special_tokens return_token_strs add_generation_prompt \
     continue_final_message chat_template_kwargs tools tool_choice parallel_tool_calls reasoning_effort \
     thinking enable_thinking";

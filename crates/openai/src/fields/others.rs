@@ -250,8 +250,8 @@ mod tests {
     /// Where a list of names comes from, the endpoints that it is of, and the names.
     type Source = (&'static str, &'static [Endpoint], &'static str);
 
-    /// The fields of other servers' request classes, without those whose names begin with an underscore. A name that is
-    /// added here needs a row.
+    /// The fields of other servers' request classes, without those whose names begin with an underscore. A name that
+    /// is added here needs a row.
     const SOURCES: &[Source] = &[
         (
             "TensorRT-LLM 1.4 main, serve/openai_protocol.py, ChatCompletionRequest",

@@ -103,7 +103,7 @@ pub(super) const RESPONSES: &[Field] = &[
     applied(Responses, "tool_choice"),
     applied(Responses, "parallel_tool_calls"),
     applied(Responses, "reasoning"),
-    // Reasoning is told whole, and nobody sums it up.
+    // Reasoning is returned whole, without a summary.
     ignored(Responses, "reasoning.summary", &[]),
     ignored(Responses, "reasoning.generate_summary", &[]),
     // The switches of other servers, as in chat.

@@ -162,7 +162,7 @@ impl AnswerWriter {
         }
     }
 
-    /// Text of the answer, which may be empty where there are log probabilities to tell.
+    /// Text of the answer, which may be empty where there are log probabilities to report.
     pub fn content(&mut self, out: &mut BytesMut, text: &str, logprobs: Vec<TokenLogprob>) {
         if !matches!(
             self.open,

@@ -1,5 +1,5 @@
-//! The frames of a response's stream. A frame of text is two copies and an escape, with no JSON tree and no
-//! allocation of its own; the few others are serialized. Owns the bytes and the count of events; their order
+//! The frames of a response's stream. A frame of text is two copies and an escape, with no JSON tree and
+//! no extra allocation; the few others are serialized. Owns the bytes and the count of events; their order
 //! is the caller's.
 
 use bytes::{BufMut, BytesMut};
@@ -77,7 +77,7 @@ impl DeltaTemplate {
         write_escaped(out, text);
     }
 
-    /// A frame that has nothing beside the text.
+    /// A frame that has nothing but the text.
     pub(super) fn write(&self, sequence: &mut Sequence, out: &mut BytesMut, text: &str) {
         self.open(sequence, out, text);
         out.put_slice(b"\"}\n\n");

@@ -88,7 +88,7 @@ impl Settings {
         let is = |tool: &Value, name: &str| {
             (tool["type"] == "function" || tool["type"] == "custom") && tool["name"] == name
         };
-        // A tool of its own may have two underscores in its name.
+        // A tool outside a namespace may have two underscores in its name.
         if !self.tools.iter().any(|tool| is(tool, called)) {
             for tool in self.tools.iter().filter(|tool| tool["type"] == "namespace") {
                 let namespace = tool["name"].as_str().unwrap_or_default();

@@ -1,5 +1,5 @@
 //! The request of `/v1/responses`. Owns its parsing, and its translation into a chat request; what a
-//! `previous_response_id` stands for comes in as items.
+//! `previous_response_id` refers to comes in as items.
 
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -70,7 +70,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ResponseRequest>, ApiError> {
     };
     let tools = Tools::take(&mut fields, Form::Flat, &mut ignored)?;
     let mut generation = Generation::take(&mut fields, Endpoint::Responses, &mut ignored)?;
-    // A response always tells its usage.
+    // A response always contains its usage.
     generation.include_usage = generation.stream;
     generation.continuous_usage = false;
     let input = take_input(&mut fields, &mut ignored)?;

@@ -70,7 +70,7 @@ fn items_become_the_turns_of_a_chat() {
             json!({"input": [user("Hi"), said("Hello"), user("And?")]}),
             json!([user("Hi"), assistant("Hello"), user("And?")]),
         ),
-        // One turn: thoughts, text and two calls; the results are messages of their own.
+        // One turn: thoughts, text and two calls; the results are separate messages.
         (
             json!({"input": [user("Hi"), thought("hm"), said("So"), called("c1"), called("c2"),
                 output("c1"), output("c2")]}),
@@ -315,7 +315,7 @@ const OUTCOME: Outcome = Outcome {
     now: 6,
 };
 
-/// Name and data of each event; the name stands in both places, and the numbers have no gap.
+/// Name and data of each event; the name is in both places, and the numbers have no gap.
 fn events(out: &BytesMut) -> Vec<Value> {
     let text = std::str::from_utf8(out).unwrap();
     let events = text.split_terminator("\n\n").enumerate();
@@ -542,7 +542,7 @@ fn log_probabilities_come_with_their_text_and_again_with_the_whole() {
     writer.content(&mut out, "", vec![token("<end>")]);
     writer.finish(&mut out, OUTCOME);
     let events = events(&out);
-    // SDKs require `bytes`, and know no null there.
+    // SDKs require `bytes`, and do not accept null there.
     let told =
         |token: &str| json!({"token": token, "logprob": -0.5, "bytes": [], "top_logprobs": []});
     assert_eq!(events[4]["logprobs"], json!([told("a")]));

@@ -1,5 +1,6 @@
-//! Gemma 4's objects as JSON, incrementally: `{key:<|"|>text<|"|>,list:[1,true],other:{…}}`. Owns that notation: strings
-//! stand between tokens and are exact, keys are bare, and a bare value that is not a number or a constant is a string.
+//! Gemma 4's objects as JSON, incrementally: `{key:<|"|>text<|"|>,list:[1,true],other:{…}}`. Owns that notation:
+//! strings are between tokens and are exact, keys are bare, and a bare value that is not a number or a constant is a
+//! string.
 
 use crate::formats::{Header, before_marker, header_until};
 use crate::json::{Scan, Scanner, whole};
@@ -7,7 +8,7 @@ use crate::marker::{Look, look};
 use crate::values::escape;
 use crate::{MAX_DEPTH, MAX_NAME};
 
-/// What stands around strings.
+/// What is around strings.
 pub(crate) const DELIMITER: &str = "<|\"|>";
 
 /// The longest value without delimiters.
@@ -51,8 +52,8 @@ enum Read {
 }
 
 impl Object {
-    /// Reads on. The text starts with `{` the first time. Bytes that were not read must come again at the start of the
-    /// next text: those of a delimiter, a key or a bare value.
+    /// Reads on. The text starts with `{` the first time. Bytes that were not read must come again at the start of
+    /// the next text: those of a delimiter, a key or a bare value.
     pub(crate) fn scan(&mut self, text: &str, emit: &mut impl FnMut(&str)) -> Scan {
         let mut position = 0;
         loop {

@@ -21,7 +21,8 @@ pub(crate) struct Tags {
     ends: &'static [&'static str],
     call: &'static str,
     parameter: &'static str,
-    /// What ends a value: its closing tag, then what may end it where that is missing. A line end there is formatting.
+    /// What ends a value: its closing tag, then what may end it where that is missing. A line end there is
+    /// formatting.
     value_ends: [&'static str; 5],
 }
 

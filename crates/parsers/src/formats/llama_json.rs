@@ -48,7 +48,7 @@ impl LlamaJson {
                 self.start(text, is_held, sink)
             }
             State::Text => {
-                // A line matters only where names tell calls from other JSON.
+                // A line matters only where names distinguish calls from other JSON.
                 let markers: &[&str] = if sink.tools().is_some() {
                     &[TAG, "\n"]
                 } else {

@@ -87,7 +87,7 @@ impl Mistral {
         }
     }
 
-    /// Reads what stands around objects.
+    /// Reads what is around objects.
     fn structure(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         let first = text.bytes().next()?;
         let next = match (&mut self.state, first) {

@@ -1,5 +1,5 @@
 //! Calls that are JSON objects behind a marker, most often in one array: `marker [{"name": …, "arguments": {…}}, …]`.
-//! Phi-4-mini, Granite 3, Jamba, Hunyuan A13B, MiniMax M1, xLAM and InternLM differ only in what stands around the
+//! Phi-4-mini, Granite 3, Jamba, Hunyuan A13B, MiniMax M1, xLAM and InternLM differ only in what is around the
 //! objects, which is a table.
 //!
 //! A single object, and several in a row, count too. What closes the list may be missing.
@@ -11,10 +11,10 @@ use crate::marker::{Look, look};
 use crate::sink::Sink;
 
 const FENCE: &str = "```";
-/// What may stand behind an opening fence.
+/// What may follow an opening fence.
 const LANGUAGE: &str = "json";
 
-/// What stands around the objects.
+/// What is around the objects.
 #[derive(Debug)]
 pub(crate) struct Marks {
     starts: &'static [&'static str],
@@ -146,7 +146,7 @@ impl Objects {
         }
     }
 
-    /// Reads what stands around objects.
+    /// Reads what is around objects.
     fn structure(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         let first = text.bytes().next()?;
         match (&self.state, first) {

@@ -1,10 +1,10 @@
-//! Python literals as JSON, incrementally. Owns Python's grammar of literals as far as models write them: strings with
-//! their escapes, numbers, `True`, `False`, `None`, lists and dictionaries with string keys. No tuples, sets, prefixes
-//! of strings or expressions: they are not literals of JSON.
+//! Python literals as JSON, incrementally. Owns Python's grammar of literals as far as models write them: strings
+//! with their escapes, numbers, `True`, `False`, `None`, lists and dictionaries with string keys. No tuples, sets,
+//! prefixes of strings or expressions: they are not literals of JSON.
 //!
-//! In an argument of a call two mistakes of models are mended, because no literal can be meant otherwise: quotes within
-//! a string of the same quotes (`'sed -n '1,5p' file'`), and zeros in front of a number (`07`). Such a quote ends the
-//! string only if what follows goes on with the call.
+//! In an argument of a call two mistakes of models are mended, because no literal can be meant otherwise: quotes
+//! within a string of the same quotes (`'sed -n '1,5p' file'`), and zeros in front of a number (`07`). Such a quote
+//! ends the string only if what follows goes on with the call.
 
 use crate::json::{Escape, REPLACEMENT, Scan, escape, escape_control};
 
@@ -371,7 +371,7 @@ fn word_to_json(word: &str) -> Option<String> {
     crate::json::whole(&json)
 }
 
-/// Reads an escape and emits what it stands for.
+/// Reads an escape and emits what it means.
 fn python_escape(text: &str, emit: &mut impl FnMut(&str)) -> Read {
     let bytes = text.as_bytes();
     let Some(kind) = bytes.get(1) else {

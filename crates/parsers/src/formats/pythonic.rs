@@ -12,10 +12,10 @@ use crate::json::Scan;
 use crate::marker::{Look, look};
 use crate::sink::{Sink, is_name_character};
 
-/// What may stand in front of a list: the tokens of Llama 4, of LFM2 and of Olmo 3.
+/// What may precede a list: the tokens of Llama 4, of LFM2 and of Olmo 3.
 const OPEN: [&str; 3] = ["<|python_start|>", "<|tool_call_start|>", LINES];
 const CLOSE: [&str; 3] = ["<|python_end|>", "<|tool_call_end|>", LINES_END];
-/// What stands around calls in lines.
+/// What is around calls in lines.
 const LINES: &str = "<function_calls>";
 const LINES_END: &str = "</function_calls>";
 
@@ -27,7 +27,7 @@ pub(crate) const STARTS: &[&str] = &OPEN;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pythonic {
     state: State,
-    /// Whether the calls stand in lines, without brackets.
+    /// Whether the calls are in lines, without brackets.
     is_lined: bool,
 }
 
@@ -64,7 +64,7 @@ impl Pythonic {
     pub(crate) fn take(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         match &mut self.state {
             State::Text => {
-                // A line matters only where names tell calls from other lists.
+                // A line matters only where names distinguish calls from other lists.
                 let markers = [OPEN[0], OPEN[1], OPEN[2], "\n"];
                 let count = if sink.tools().is_some() { 4 } else { 3 };
                 let markers = markers.get(..count).unwrap_or_default();
@@ -118,7 +118,7 @@ impl Pythonic {
         }
     }
 
-    /// Reads what stands around values.
+    /// Reads what is around values.
     fn structure(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         let first = text.bytes().next()?;
         match (&mut self.state, first) {

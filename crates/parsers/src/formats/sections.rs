@@ -2,7 +2,7 @@
 //! object between special tokens. What the tokens are and how a header names the function is a table.
 //!
 //! DeepSeek V3: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, then the object in a fence ```` ```json ````.
-//! V3.1: `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}`. What follows the separator tells which it is.
+//! V3.1: `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}`. What follows the separator shows which it is.
 //! Kimi K2: `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}`; the header is the call's id.
 
 use crate::MAX_NAME;
@@ -21,7 +21,7 @@ pub(crate) struct Tokens {
     starts: &'static [&'static str],
     call: &'static str,
     separator: &'static str,
-    /// What may stand behind the object, the last one being the end of the call.
+    /// What may follow the object, the last one being the end of the call.
     ends: &'static [&'static str],
     section_end: &'static [&'static str],
     /// Whether the header is an id that holds the name.
@@ -139,7 +139,7 @@ impl Sections {
         }
     }
 
-    /// Reads what stands around objects.
+    /// Reads what is around objects.
     fn structure(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         let tokens = self.tokens;
         match &mut self.state {

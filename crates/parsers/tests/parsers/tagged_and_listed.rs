@@ -1,5 +1,5 @@
-//! The formats of tags with attributes, of Gemma, and of JSON objects behind a marker, with the texts that their models
-//! write, whole and cut at every place.
+//! The formats of tags with attributes, of Gemma, and of JSON objects behind a marker, with the texts that their
+//! models write, whole and cut at every place.
 
 use crate::formats::{check, only_tools, options};
 use inflight_parsers::{Format, ParserOptions, ReasoningFormat, ToolFormat};

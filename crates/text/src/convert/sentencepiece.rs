@@ -67,12 +67,12 @@ const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// What stands for a space.
+/// What replaces a space.
 const SPACE: &str = "\u{2581}";
-/// Below the worst normal piece, so that a text takes no piece that is only a name: `<0x41>`. Where `<` is no piece,
-/// the library prefers the name to an unknown character, and SentencePiece does not.
+/// Below the worst normal piece, so that a text never uses a piece that is only a name: `<0x41>`. Where `<` is not a
+/// piece, the library prefers the name to an unknown character, and SentencePiece does not.
 const NAME_PENALTY: f64 = 1000.0;
-/// Classes that put the first token before a text unless told otherwise.
+/// Classes that put the first token before a text by default.
 const WITH_BOS: [&str; 3] = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"];
 /// Classes that put the last token behind a text, and have a hundred sentinels behind the vocabulary.
 const T5: [&str; 3] = ["T5Tokenizer", "MT5Tokenizer", "UMT5Tokenizer"];
@@ -178,7 +178,7 @@ fn own_tokens(pieces: &mut Vec<Piece>, about: &About, is_t5: bool) -> Vec<Value>
         .collect()
 }
 
-/// A token that is no text, and its id.
+/// A token that is not text, and its id.
 fn control<'a>(pieces: &'a [Piece], wanted: &str) -> Option<(&'a str, u64)> {
     let mut numbered = pieces.iter().zip(0_u64..);
     let found = numbered.find(|(piece, _)| piece.text() == wanted);

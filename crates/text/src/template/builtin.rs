@@ -1,4 +1,4 @@
-//! Chat templates of our own, for models that bring none. Owns their names and which one suits a vocabulary.
+//! Built-in chat templates, for models without one. Owns their names and which one suits a vocabulary.
 //!
 //! None writes the token that begins a sequence: a tokenizer adds it, as to any text.
 

@@ -1,5 +1,5 @@
 //! `strftime_now`: the time as templates ask for it, which transformers reads from the machine's clock in
-//! the machine's zone. Owns where C's directives and jiff's part; knows no locale but C.
+//! the machine's zone. Owns where C's directives and jiff's part; supports only the locale C.
 
 use jiff::Zoned;
 use jiff::civil::DateTime;
@@ -13,7 +13,7 @@ pub(super) fn strftime_now(format: &str) -> String {
 
 /// A point in time by C's strftime directives; one that is unknown stays as written.
 fn strftime(format: &str, time: DateTime) -> String {
-    // Python's datetime.now() knows no zone, and writes none; its seconds have microseconds, always six.
+    // Python's datetime.now() has no zone, and writes none; its seconds have microseconds, always six.
     let format = format
         .split("%%")
         .map(|part| {

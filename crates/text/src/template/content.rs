@@ -1,5 +1,5 @@
-//! Whether a chat template reads a message's `content` as a list of parts, by its syntax tree. Owns that judgement; knows
-//! neither messages nor how they are rendered.
+//! Whether a chat template reads a message's `content` as a list of parts, by its syntax tree. Owns that judgement;
+//! knows neither messages nor how they are rendered.
 //!
 //! Templates of models that see images loop over `content`. Most of them take a string as well, and some render
 //! nothing for one: their text would be lost without an error.

@@ -11,7 +11,7 @@ use super::{Sources, TemplateError, TemplateLimits};
 /// What a chat template is made of, whichever model it is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TemplateSource {
-    /// One of our own.
+    /// One of the built-in ones.
     BuiltIn(BuiltInTemplate),
     /// Jinja templates by name, as models bring them.
     Jinja(Vec<(String, String)>),

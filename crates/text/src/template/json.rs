@@ -204,7 +204,7 @@ impl Writer {
     }
 }
 
-/// Python's text of a key that is no string.
+/// Python's text of a key that is not a string.
 fn key_text(key: &Value) -> Result<String, Error> {
     match key.kind() {
         ValueKind::String => Ok(key.as_str().unwrap_or_default().to_owned()),

@@ -2,9 +2,10 @@
 //! the question and its limits of effort; the proof is `proof`'s. Knows nothing of helpers and of how templates are
 //! rendered.
 //!
-//! A template is untrusted code, and the engine can be made to exhaust memory or the stack. A template is plain if its
-//! syntax tree shows that no value gets larger than some megabytes and none is nested deeply, for every input that is
-//! rendered here. Anything unknown counts as unsafe: such a template is rendered in a helper process, as before.
+//! A template is untrusted code, and the engine can be made to exhaust memory or the stack. A template is plain if
+//! its syntax tree shows that no value gets larger than some megabytes and none is nested deeply, for every input
+//! that is rendered here. Anything unknown counts as unsafe: such a template is rendered in a helper process, as
+//! before.
 
 mod proof;
 mod size;

@@ -1,4 +1,4 @@
-//! From JSON to the template's values. Owns the variables that a template sees; knows no engine
+//! From JSON to the template's values. Owns the variables that a template sees; knows nothing of the engine's
 //! settings.
 
 use minijinja::Value as TemplateValue;
@@ -68,7 +68,7 @@ fn has_json_arguments(call: &Value) -> bool {
 }
 
 /// OpenAI writes arguments as JSON text; templates write them with `tojson` or go through their
-/// items. Text that is no JSON object stays text.
+/// items. Text that is not a JSON object stays text.
 fn parse_arguments(call: &mut Value) {
     if let Some(arguments) = call.pointer_mut("/function/arguments")
         && let Some(parsed) = arguments

@@ -1,6 +1,6 @@
 //! What a server and its template helpers say to each other: frames of one value, each with its length in
-//! front. Owns the bytes. JSON would change some floats and refuse deep values, so values have a form of
-//! their own.
+//! front. Owns the bytes. JSON would change some floats and refuse deep values, so values have a
+//! separate form.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 

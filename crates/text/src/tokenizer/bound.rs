@@ -1,4 +1,4 @@
-//! How much text one token can stand for. Owns when that is known: for byte-level tokenizers that drop
+//! How much text one token can represent. Owns when that is known: for byte-level tokenizers that drop
 //! nothing, which are those of Llama 3, Qwen, GPT-2 and their kin. A server can then refuse a prompt
 //! that is far too long without tokenizing it, which takes seventy times its size in memory.
 
@@ -39,7 +39,7 @@ pub(super) fn most_bytes_per_token(
             *slot = true;
         }
     }
-    // A byte without a token of its own could be dropped. UTF-8 never has 0xc0, 0xc1 and 0xf5 up.
+    // A byte without its own token could be dropped. UTF-8 never has 0xc0, 0xc1 and 0xf5 up.
     let mut possible = (0u8..=0xf4).filter(|byte| !matches!(byte, 0xc0 | 0xc1));
     let complete = possible.all(|byte| single.get(usize::from(byte)) == Some(&true));
     (complete && longest > 0).then(|| longest * shrinks)

@@ -156,7 +156,7 @@ fn fallback_byte(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// GPT-2's printable stand-ins for bytes: printable Latin-1 stands for itself, the other bytes, in
+/// GPT-2's printable stand-ins for bytes: printable Latin-1 is itself, the other bytes, in
 /// order, for the characters from U+0100 on.
 static BYTE_OF_CHAR: LazyLock<HashMap<char, u8>> = LazyLock::new(|| {
     let mut next = 0x100u32;

@@ -1,8 +1,8 @@
-//! Encoding a text by its segments, the parts between added tokens. A conversation repeats most of them: what its template
-//! writes, its system prompt, its earlier turns. Owns which tokenizers may be used so, and what is kept.
+//! Encoding a text by its segments, the parts between added tokens. A conversation repeats most of them: what its
+//! template writes, its system prompt, its earlier turns. Owns which tokenizers may be used so, and what is kept.
 //!
-//! The library finds added tokens first and encodes what is between them each by itself, so a segment's ids do not depend on
-//! its neighbors. Two things break that: a pre-tokenizer that treats the beginning of a text specially
+//! The library finds added tokens first and encodes what is between them each by itself, so a segment's ids do not
+//! depend on its neighbors. Two things break that: a pre-tokenizer that treats the beginning of a text specially
 //! (`Metaspace`), and dropout. Tokenizers with either are left to the library.
 
 use std::fmt;
@@ -15,7 +15,7 @@ use tokenizers::{Model, ModelWrapper, OffsetReferential, OffsetType, PreTokenize
 
 /// Bytes of segments and ids that are kept.
 const KEPT_BYTES: u64 = 2 << 20;
-/// Bytes of one segment that is kept. Longer ones seldom come again, and how long they take would tell that they did.
+/// Bytes of one segment that is kept. Longer ones seldom come again, and how long they take would show that they did.
 const SEGMENT_BYTES: usize = 8 << 10;
 /// What an entry takes besides.
 const ENTRY_BYTES: u64 = 96;

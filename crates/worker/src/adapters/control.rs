@@ -1,4 +1,4 @@
-//! What a client asks of Triton's model control, and what it is told where that is not done. Pure.
+//! What a client asks of Triton's model control, and the error where that is not done. Pure.
 
 use std::collections::HashMap;
 

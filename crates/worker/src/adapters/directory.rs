@@ -1,5 +1,5 @@
-//! The directory that adapters may be loaded from. Owns that nothing outside it is read for a client: neither by `..`,
-//! nor by an absolute path, nor through links.
+//! The directory that adapters may be loaded from. Owns that nothing outside it is read for a client: neither by
+//! `..`, nor by an absolute path, nor through links.
 
 use std::fs;
 use std::io;
@@ -50,7 +50,7 @@ impl Directory {
     /// The directory of an adapter, without links.
     ///
     /// # Errors
-    /// [`DirectoryError`]. Whether there is anything at a path outside is not told.
+    /// [`DirectoryError`]. Whether there is anything at a path outside is not revealed.
     pub(super) fn resolve(&self, asked: &str) -> Result<PathBuf, DirectoryError> {
         let named = || asked.escape_default().to_string();
         let path = Path::new(asked);

@@ -100,7 +100,7 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
             );
         }
     }
-    // An executor that always has rows brings this thread back at once: whoever waits to submit goes
+    // An executor that always has rows brings this thread back at once: those that wait to submit go
     // first.
     MutexGuard::unlock_fair(registry);
 

@@ -1,7 +1,7 @@
 //! The line of requests that wait for a place in the executor's batch, and how long a new one would wait.
 //!
 //! Pure: time is a value. Knows no request, only tickets; the registry says whose they are. Assumes what
-//! every executor does unless priorities say otherwise: whoever came first starts first.
+//! every executor does unless priorities say otherwise: the first to come starts first.
 //!
 //! An executor may run fewer sequences than it has places, because its KV cache holds no more of this length.
 //! It does not say so. It shows in requests that have a place and get no row while others end: then only those
@@ -154,7 +154,7 @@ impl Line {
         }
     }
 
-    /// Whether it has no place for certain. One that waits for memory may have begun: its first row takes as
+    /// Whether it certainly has to wait. One that waits for memory may have begun: its first row takes as
     /// long as its prompt.
     pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
         self.waiting.contains_key(&ticket) && self.fits.is_none()

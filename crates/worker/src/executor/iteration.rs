@@ -1,4 +1,4 @@
-//! What an executor tells of its iterations, under TensorRT-LLM's keys. Owns the types; what becomes of the numbers
+//! What an executor reports of its iterations, under TensorRT-LLM's keys. Owns the types; what becomes of the numbers
 //! is `metrics`' business.
 
 use jiff::civil::DateTime;

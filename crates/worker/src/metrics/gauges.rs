@@ -18,7 +18,7 @@ pub(super) struct Load {
     /// Requests that the latest iteration worked for.
     pub running: f64,
     pub waiting: f64,
-    /// `None`: the executor tells nothing of a KV cache.
+    /// `None`: the executor reports nothing about a KV cache.
     pub cache: Option<Cache>,
 }
 

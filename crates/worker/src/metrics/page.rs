@@ -1,4 +1,4 @@
-//! Writes a page in Prometheus' text format. Owns the format; knows no family.
+//! Writes a page in Prometheus' text format. Owns the format; knows nothing of the families.
 //!
 //! Not `prometheus-client`, which the gateway uses: it writes OpenMetrics, where a counter's sample always
 //! ends in `_total`. Triton's counters do not (`nv_inference_request_success`), and dashboards know them so.

@@ -1,7 +1,7 @@
 //! The gauges by which schedulers of Kubernetes choose a server, under the names that they know from `trtllm-serve`
 //! and vLLM: the endpoint picker of the Gateway API's inference extension and of llm-d, and autoscalers. Pure.
 //!
-//! Not there: `vllm:lora_requests_info`. It tells which adapters are in the GPU's memory, and no executor says.
+//! Not there: `vllm:lora_requests_info`. It reports which adapters are in the GPU's memory, and no executor says.
 
 use super::Counters;
 use super::gauges::Load;

@@ -252,7 +252,7 @@ fn schedulers_find_the_names_that_they_know() {
             .filter(|line| line.starts_with("trtllm_") || line.starts_with("vllm:"));
         known.map(str::to_owned).collect()
     };
-    // Without a word of the executor, nothing is told of its cache.
+    // Without a report of the executor, nothing is shown of its cache.
     let silent = names(&metrics.page(2, 0).into_text());
     assert_eq!(
         silent,

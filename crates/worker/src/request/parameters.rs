@@ -1,4 +1,4 @@
-//! Request parameters: what stands beside the tensors. Those that change the answer are honoured or
+//! Request parameters: what a request has besides tensors. Those that change the answer are honoured or
 //! refused by name; those that no model reads (trace context, a client's own) pass.
 
 use std::time::Duration;

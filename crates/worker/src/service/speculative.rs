@@ -34,7 +34,7 @@ impl DraftWorker {
     /// Connects when it is first asked, and again whenever it must.
     ///
     /// # Errors
-    /// An address that is none.
+    /// An invalid address.
     pub(crate) fn new(address: &str, max_message_bytes: usize) -> Result<Self, ConnectError> {
         let options = TransportOptions {
             max_message_bytes,

@@ -1,6 +1,6 @@
 //! One gRPC stream: requests in, responses out, and what happens when either side ends.
 //!
-//! A task of its own reads the requests, so that `stop` works while the client is behind with reading.
+//! A separate task reads the requests, so that `stop` works while the client is behind with reading.
 //! Dropping the response stream, as a client's cancel or a lost connection does, cancels every request on
 //! it.
 
@@ -33,7 +33,7 @@ use crate::trace::RequestTrace;
 pub(super) struct Connection {
     models: Arc<Models>,
     outbox: Arc<Outbox>,
-    /// The client's address, which tells its connection from others.
+    /// The client's address, which distinguishes its connection from others.
     peer: Option<SocketAddr>,
     /// What the call said of its trace.
     trace: Option<TraceContext>,
@@ -332,8 +332,8 @@ impl Shared {
         ));
     }
 
-    /// Ends the live request of a handle that is used again. The client could not tell the two requests
-    /// apart, so both end, with one final row.
+    /// Ends the live request of a handle that is used again. The client could not distinguish the two
+    /// requests, so both end, with one final row.
     fn end_earlier(&self, outbox: &Outbox, handle: Handle) -> Earlier {
         match outbox.find(handle) {
             Known::No => Earlier::None,

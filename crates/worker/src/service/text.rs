@@ -56,7 +56,7 @@ impl Shared {
             }
             Ok(Work::Rounds(mut rounds)) => {
                 rounds.trace = trace;
-                // In a task of its own, so that the stream's next requests are read meanwhile.
+                // In a separate task, so that the stream's next requests are read meanwhile.
                 outbox.hold();
                 let (shared, outbox) = (Arc::clone(self), Arc::clone(outbox));
                 tokio::spawn(async move {

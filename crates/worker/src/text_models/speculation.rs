@@ -1,5 +1,5 @@
-//! Speculative decoding of `tensorrt_llm_bls`: a draft model guesses some tokens, the core model checks them all in one
-//! step, and so on until the answer ends. Plans the requests and takes the answers; sends nothing.
+//! Speculative decoding of `tensorrt_llm_bls`: a draft model guesses some tokens, the core model checks them all in
+//! one step, and so on until the answer ends. Plans the requests and takes the answers; sends nothing.
 //!
 //! Every round sends the whole text so far again, as Triton's model does: reuse of the KV cache makes that cheap.
 
@@ -14,7 +14,7 @@ use super::error::TextRequestError;
 use super::inputs::Inputs;
 use super::table::Role;
 
-/// Inputs that each round has of its own.
+/// Inputs that differ in each round.
 const OWN: [&str; 5] = [
     "input_ids",
     "input_lengths",

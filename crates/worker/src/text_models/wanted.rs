@@ -11,7 +11,7 @@ pub(crate) struct Wanted(Option<Vec<&'static str>>);
 
 impl Wanted {
     /// # Errors
-    /// A name that is no output of the model.
+    /// A name that is not an output of the model.
     pub(crate) fn read(
         kind: TextModelKind,
         message: &ModelInferRequest,

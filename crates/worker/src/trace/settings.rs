@@ -1,6 +1,6 @@
 //! Triton's trace settings: whether requests are traced, which, and how many; for all models, and for one. Pure.
 //!
-//! As with Triton's OpenTelemetry mode, a request that comes with a trace of its own is neither counted nor skipped.
+//! As with Triton's OpenTelemetry mode, a request that comes with its own trace is neither counted nor skipped.
 
 use std::collections::HashMap;
 

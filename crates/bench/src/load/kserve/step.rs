@@ -1,4 +1,4 @@
-//! All requests on one step-batching stream, told apart by handle.
+//! All requests on one step-batching stream, distinguished by handle.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::measure::{Ending, Timer};
 pub(in crate::load) struct StepStreams {
     runtime: Runtime,
     address: String,
-    /// Never holds more than one request per slot, so it needs no bound of its own.
+    /// Never holds more than one request per slot, so it needs no separate bound.
     requests: UnboundedSender<ModelInferRequest>,
     responses: Streaming<ModelStreamInferResponse>,
     template: Template,
@@ -204,7 +204,7 @@ impl Slots<'_> {
         let Some(slot) = self.slots.get_mut(index) else {
             return false;
         };
-        // Each start takes a round of N handles of its own; 2^64 last for any run.
+        // Each start takes a separate round of N handles; 2^64 last for any run.
         *self.next_handle += count;
         slot.running = Some(Running {
             handle,

@@ -13,7 +13,7 @@ const MAX_DEPTH: u32 = 12;
 /// Repetitions are counted in the automaton.
 const MAX_COUNT: u64 = 1000;
 
-/// What a schema may have beside what is read: it says nothing about a value, or allows more than is written.
+/// What a schema may have besides what is read: it says nothing about a value, or allows more than is written.
 const WORDS: [&str; 10] = [
     "title",
     "description",
@@ -60,7 +60,7 @@ pub(super) fn written(format: ToolFormat) -> Option<Written> {
 }
 
 impl Written {
-    /// What stands between `begin` and `end` in a call of one of these functions.
+    /// What is between `begin` and `end` in a call of one of these functions.
     pub(super) fn calls(&self, functions: &[FunctionTool]) -> Option<String> {
         let calls = functions.iter().map(|function| self.call(function));
         let pattern = either(calls.collect::<Option<_>>()?);
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
             let alternatives = alternatives.as_array()?;
             let kinds = alternatives.iter().map(|one| {
                 let kind = self.resolved(one, 1)?.get("type")?.as_str()?;
-                // A text that reads as one of these is one; all others must be told by their first character.
+                // A text that reads as one of these is one; all others must differ in their first character.
                 matches!(kind, "string" | "null" | "boolean").then_some(())
             });
             kinds.collect::<Option<()>>()?;
@@ -371,7 +371,7 @@ fn without(end: &str) -> String {
     format!("[^<]*(?:<{behind})*")
 }
 
-/// Whether a text can stand in XML as it is, and keeps its edges.
+/// Whether a text can be in XML as it is, and keeps its edges.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && !text.contains('<') && text.trim() == text
 }

@@ -16,7 +16,7 @@ use crate::client::{Connection, MAX_FETCHES};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n0123456789";
 
-/// A server that answers each path with bytes of its own, and counts its connections.
+/// A server that answers each path with different bytes, and counts its connections.
 struct Server {
     port: u16,
     connections: Arc<AtomicUsize>,
@@ -297,7 +297,7 @@ async fn a_fetch_that_finds_no_place_is_no_fault_of_its_image() {
     assert!(matches!(stopped, Err(Stop::Busy(_))));
 }
 
-/// A client on a connection of its own, from an address of its own.
+/// A client on a separate connection, from a separate address.
 fn client(address: &str) -> Arc<Client> {
     let connection = Connection::new(address.parse().unwrap(), &Arc::default());
     Client::new(Arc::new(connection))
@@ -327,7 +327,7 @@ async fn one_client_leaves_places_to_the_others() {
         file = fetch(&other, "/file") => assert_eq!(file.unwrap(), PNG),
     }
     assert!(server.connections.load(Ordering::Relaxed) <= MAX_FETCHES + 1);
-    // Its own are all taken for as long as its next one waits.
+    // Its own are all in use while its next one waits.
     let impatient = Fetcher {
         timeout: Duration::from_millis(20),
         ..Fetcher::new(rules.timeout)

@@ -1,6 +1,6 @@
 //! Whether an answer's calls are what the request demands: that there is one, and that arguments match their
-//! schemas. Owns the words of a violation of a schema; custom tools have theirs in `custom`. What a grammar has guided
-//! passes; this is for what none has.
+//! schemas. Owns the words of a violation of a schema; custom tools have theirs in `custom`. What a grammar has
+//! guided passes; this is for what none has.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl CallCheck {
     /// and the field that asked for it.
     ///
     /// # Errors
-    /// 400: a schema that something must match is none.
+    /// 400: a schema that something must match is invalid.
     pub(crate) fn new(
         tools: &Tools,
         content: Option<&(Value, &'static str)>,
@@ -110,7 +110,7 @@ impl CallCheck {
         })
     }
 
-    /// Whether [`CallCheck::end`] wants the text beside the calls.
+    /// Whether [`CallCheck::end`] wants the text next to the calls.
     pub(super) fn reads_content(&self) -> bool {
         self.content.is_some()
     }

@@ -1,5 +1,5 @@
 //! How the text of a choice came: token by token, so that a stream has one event for each. Owns how many are kept
-//! apart; knows no text.
+//! apart; knows nothing of text.
 
 /// Pieces kept apart while nobody takes them. A client that is this far behind gets the rest in one piece.
 pub(in crate::stream) const MAX_PIECES: usize = 256;
@@ -11,7 +11,7 @@ pub(crate) struct Piece {
     pub text_end: usize,
     /// Among the released log probabilities.
     pub log_probs_end: usize,
-    /// Among the generated tokens, where the answer tells of them; else 0.
+    /// Among the generated tokens, where the answer reports them; else 0.
     pub tokens_end: usize,
 }
 

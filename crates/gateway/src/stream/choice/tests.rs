@@ -20,7 +20,7 @@ fn choice(model: &TextModel, stop: &[&str], log_probs: bool) -> Choice {
     )
 }
 
-/// Text generated, stop strings, why the worker ended it; text, tokens and reason told.
+/// Text generated, stop strings, why the worker ended it; text, tokens and reason reported.
 type Case = (
     &'static str,
     &'static [&'static str],
@@ -132,7 +132,7 @@ fn each_token_is_a_piece_of_its_own_however_rows_are_cut() {
     // Text generated and stop strings; the pieces' texts without and with log probabilities.
     let cases: [(&str, Texts, Texts, Texts); 4] = [
         ("abc", &[], &["a", "b", "c"], &["a", "b", "c", ""]),
-        // Two bytes: the first is told with no text, so that no event has two log probabilities.
+        // Two bytes: the first is reported with no text, so that no event has two log probabilities.
         ("aéb", &[], &["a", "é", "b"], &["a", "", "é", "b", ""]),
         ("aENx", &["END"], &["a", "ENx"], &["a", "E", "N", "x", ""]),
         ("aEN", &["END"], &["a", "EN"], &["a", "E", "N", ""]),

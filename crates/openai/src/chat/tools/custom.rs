@@ -107,7 +107,7 @@ fn unknown(fields: &Fields<'_>, name: &str, value: &str, expected: &str) -> ApiE
 }
 
 /// The schema of the function that the model is shown. A regular expression is part of it, so that it can guide; a
-/// grammar is told in words.
+/// grammar is described in words.
 fn schema(format: &InputFormat) -> Value {
     let mut input = json!({"type": "string"});
     if let InputFormat::Grammar(grammar) = format {

@@ -1,5 +1,5 @@
-//! How large every value of a template may become, by its syntax tree. Owns what each statement and expression does to
-//! sizes; the arithmetic is `size`'s, and what loops add up to is `turns`'s.
+//! How large every value of a template may become, by its syntax tree. Owns what each statement and expression does
+//! to sizes; the arithmetic is `size`'s, and what loops add up to is `turns`'s.
 //!
 //! Macros are followed into where they are called, so none may call itself. What nests values (lists, slices, lazy
 //! filters) is counted, since the engine walks and frees values recursively.
@@ -17,7 +17,7 @@ use super::turns::{self, Carried};
 const MAX_BYTES: u64 = 2 << 20;
 /// Bytes of a value of which a step reads each letter.
 const MAX_READ: u64 = 128 << 10;
-/// Bytes in memory for each byte of a value that is no text: a list of letters.
+/// Bytes in memory for each byte of a value that is not text: a list of letters.
 const LIST_BYTES: u64 = 24;
 /// Bytes of all variables together.
 const MAX_ALL_BYTES: u64 = 128 << 20;

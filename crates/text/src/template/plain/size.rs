@@ -1,8 +1,8 @@
-//! How large a value may become, as a sum of things whose sizes are known or not known yet. Owns the arithmetic of such
-//! sums; knows nothing of templates.
+//! How large a value may become, as a sum of things whose sizes are known or not known yet. Owns the arithmetic of
+//! such sums; knows nothing of templates.
 //!
-//! What grows in a loop cannot be bounded turn by turn: it depends on itself. A size therefore keeps what it depends on.
-//! `x + item` says that each turn adds one item, and all items together are what the loop runs over.
+//! What grows in a loop cannot be bounded turn by turn: it depends on itself. A size therefore keeps what it depends
+//! on. `x + item` says that each turn adds one item, and all items together are what the loop runs over.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// A line whose executor runs 4 sequences for a second each, one ending every 250 ms, all places
-/// taken for `seconds`. The time at its end, and the tickets of those who run.
+/// in use for `seconds`. The time at its end, and the tickets of those who run.
 fn busy(seconds: u32) -> (Line, Instant, Vec<Ticket>) {
     let mut line = Line::new(4, LIMIT);
     let mut now = Instant::now();
@@ -266,7 +266,7 @@ fn an_executor_that_lacks_memory_for_its_places_keeps_busy_too() {
     let peak = 16.0 / 0.75 * 5.0;
     for load in [1.0, 2.0, 10.0] {
         let intervals = overload(load, 256);
-        // What comes before anything has ended is taken for what fits.
+        // What comes before anything has ended counts as what fits.
         for interval in intervals.iter().skip(2) {
             assert!(
                 f64::from(interval.completed) >= 0.95 * (peak - 16.0),
