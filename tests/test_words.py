@@ -45,6 +45,8 @@ FORBIDDEN = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES))
 PAGES = [page for page in tracked("*.md") if page.name != "STYLE.md"]
 #: The reference executor is being rewritten; its words follow.
 PYTHON = [path for path in tracked("python/*.py") if "reference" not in path.parts]
+#: So is how a request is delivered; what it says to users is held like all other texts.
+DELIVERY = "crates/gateway/src/(upstream/.*|handlers/(generate|unanswered|kserve|response).rs)"
 #: Help of clap is doc comments.
 RUST_HELP = tracked("crates/gateway/src/options.rs", "crates/bench/src/cli.rs")
 RUST = [path for path in tracked("crates/*.rs") if "src" in path.parts and "testkit" not in path.parts]
@@ -82,6 +84,13 @@ def test_texts_and_help_of_rust_are_plain_english() -> None:
     sources = [path for path in RUST if not is_of_tests(path)]
     check(line for path in sources for line in forbidden(path, prose.of_rust(path)))
     check(line for path in RUST_HELP for line in forbidden(path, prose.of_rust(path, with_comments=True)))
+
+
+def test_comments_are_plain_english() -> None:
+    for mark, paths in (("#", PYTHON), ("//", RUST)):
+        for path in paths:
+            if not re.fullmatch(DELIVERY, str(path.relative_to(ROOT))):
+                check(forbidden(path, prose.comments(path.read_text(encoding="utf-8"), mark)))
 
 
 def test_texts_are_found_with_their_lines(tmp_path: Path) -> None:
