@@ -156,7 +156,7 @@ pub(crate) fn run(options: &SuiteOptions, tell: &mut dyn FnMut(&str)) -> Results
                     let text = format!(
                         "`{}` ({mode:?}): {}",
                         measured.name,
-                        inflight_kserve::error_chain(&error)
+                        inflight_base::error_chain(&error)
                     );
                     tell(&format!("  {text}"));
                     results.problem(text);

@@ -156,7 +156,7 @@ async fn run(options: &GatewayOptions) -> i32 {
             result = &mut serve => return match result {
                 Ok(()) => 0,
                 Err(error) => {
-                    report(&format!("error: {}", inflight_kserve::error_chain(&error)));
+                    report(&format!("error: {}", inflight_base::error_chain(&error)));
                     match error {
                         ServeError::Tokenizer(_)
                         | ServeError::Tls(_)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::Extensions;
-use inflight_kserve::accept::accept;
+use inflight_base::accept::accept;
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::{
@@ -24,9 +24,9 @@ use crate::middleware::RequestContext;
 use crate::quota::Quota;
 use crate::server::Port;
 use crate::state::AppState;
-use crate::trace::Entry;
-use crate::upstream::delivery::CallContext;
-use crate::upstream::forward::ForwardCall;
+use inflight_upstream::delivery::CallContext;
+use inflight_upstream::forward::ForwardCall;
+use inflight_upstream::trace::Entry;
 
 /// Calls at once on one connection: Triton's clients open one stream for each request.
 const MAX_STREAMS: u32 = 1024;

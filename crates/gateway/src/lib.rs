@@ -30,11 +30,11 @@
 //! | `response_store` | the responses that clients may come back to |
 //! | `translate` | a request of the API becomes sampling parameters |
 //! | `stream` | a server's output becomes text and events |
-//! | `upstream` | servers: connecting, picking, sending, reading |
-//! | `model` | what a model is and can do |
+//!
+//! Servers (which there are, connecting, picking, sending, reading) and what their models can do are
+//! [`inflight_upstream`]'s.
 
 mod access;
-mod address_file;
 mod admission;
 mod api_key;
 mod cli;
@@ -47,7 +47,6 @@ mod images;
 mod log;
 mod metrics;
 mod middleware;
-mod model;
 mod openapi;
 mod option_file;
 mod option_layers;
@@ -63,11 +62,8 @@ mod server;
 mod state;
 mod stream;
 mod template_option;
-mod text_file;
 mod tls_options;
-mod trace;
 mod translate;
-mod upstream;
 
 pub use cli::{main, main_with_args};
 pub use log::{LogFormat, flush_log, set_log_level, start_log};

@@ -5,6 +5,7 @@ mod intervals;
 
 use std::sync::Arc;
 
+use inflight_upstream::metrics::{ModelLabels, RetryReason};
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -26,12 +27,6 @@ pub(crate) struct RequestLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct FieldLabels {
     pub field: &'static str,
-}
-
-/// The model of a request. Only the names of served models become labels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ModelLabels {
-    model: Arc<str>,
 }
 
 /// How a streamed or complete generation ended.
@@ -70,44 +65,6 @@ impl ModelMetrics {
     }
 }
 
-/// Why another worker may do what one did not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RetryReason {
-    /// The worker was lost, is shutting down, or gave the request up.
-    Unavailable,
-    /// The worker's queue is full.
-    Full,
-    /// The worker has stopped answering, and may yet go on.
-    Silent,
-}
-
-impl RetryReason {
-    const ALL: [Self; 3] = [Self::Unavailable, Self::Full, Self::Silent];
-
-    /// For metrics and logs.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Unavailable => "unavailable",
-            Self::Full => "full",
-            Self::Silent => "silent",
-        }
-    }
-}
-
-/// Why a request went to another worker.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct RetryLabels {
-    reason: &'static str,
-}
-
-impl From<RetryReason> for RetryLabels {
-    fn from(reason: RetryReason) -> Self {
-        Self {
-            reason: reason.label(),
-        }
-    }
-}
-
 /// The state of one worker when the metrics are read.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerSample {
@@ -131,9 +88,9 @@ pub(crate) struct Metrics {
     pub requests: Family<RequestLabels, Counter>,
     pub active_requests: Gauge,
     generations: Family<EndLabels, Counter>,
-    pub retries: Family<RetryLabels, Counter>,
+    /// What is counted on the way to servers.
+    pub upstream: Arc<inflight_upstream::metrics::Metrics>,
     tokens_in: PerModel<Counter>,
-    tokens_out: PerModel<Counter>,
     pub ignored_fields: Family<FieldLabels, Counter>,
     time_to_first_token: Histograms,
     inter_token_time: PerModel<Intervals>,
@@ -164,15 +121,15 @@ impl Metrics {
             "Answered requests by how they ended",
             generations.clone(),
         );
-        let retries = Family::<RetryLabels, Counter>::default();
+        let upstream = Arc::<inflight_upstream::metrics::Metrics>::default();
         registry.register(
             "retries",
             "Requests sent to another worker, by what was wrong with the one before",
-            retries.clone(),
+            upstream.retries.clone(),
         );
         for reason in RetryReason::ALL {
             // So that a rate can be taken from the first one on.
-            drop(retries.get_or_create(&reason.into()));
+            drop(upstream.retries.get_or_create(&reason.into()));
         }
         let tokens_in = PerModel::<Counter>::default();
         registry.register(
@@ -180,11 +137,10 @@ impl Metrics {
             "Prompt tokens sent to workers",
             tokens_in.clone(),
         );
-        let tokens_out = PerModel::<Counter>::default();
         registry.register(
             "generated_tokens",
             "Tokens received from workers for open requests",
-            tokens_out.clone(),
+            upstream.tokens_out.clone(),
         );
         let ignored_fields = Family::<FieldLabels, Counter>::default();
         registry.register(
@@ -237,9 +193,8 @@ impl Metrics {
             requests,
             active_requests,
             generations,
-            retries,
+            upstream,
             tokens_in,
-            tokens_out,
             ignored_fields,
             time_to_first_token,
             inter_token_time,
@@ -263,14 +218,6 @@ impl Metrics {
             inter_token_time: self.inter_token_time.get_or_create(&labels).clone(),
             request_time: self.request_time.get_or_create(&labels).clone(),
         }
-    }
-
-    /// The counter of tokens that workers generated for `model`.
-    pub(crate) fn tokens_out(&self, model: &str) -> Counter {
-        let labels = ModelLabels {
-            model: Arc::from(model),
-        };
-        self.tokens_out.get_or_create(&labels).clone()
     }
 
     /// The OpenMetrics text, with the workers' state at this moment.
@@ -340,7 +287,7 @@ mod tests {
         intervals.observe(2, Duration::from_millis(3));
         intervals.flush(&model.inter_token_time);
         intervals.flush(&model.inter_token_time);
-        metrics.tokens_out("m").inc();
+        metrics.upstream.tokens_out("m").inc();
         let page = metrics.encode(&[]).unwrap();
         for line in [
             "# TYPE inflight_gateway_prompt_tokens counter",

@@ -22,7 +22,7 @@ use crate::client::Client;
 use crate::error;
 use crate::request_body;
 use crate::state::AppState;
-use crate::trace::Entry;
+use inflight_upstream::trace::Entry;
 
 /// Runs around every request.
 pub(crate) async fn around(

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use toml::Value;
 
-use crate::text_file::read_text;
+use inflight_base::text_file::read_text;
 
 /// Larger files are a mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;

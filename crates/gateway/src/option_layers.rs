@@ -271,7 +271,7 @@ mod tests {
         std::fs::write(&path, "wroker = 'a:1'").unwrap();
         let error = parse(&[&config], &[]).unwrap_err();
         assert!(
-            error.contains("unknown option `wroker`; did you mean `worker`?"),
+            error.contains("unknown option `wroker`; did you mean `worker`"),
             "{error}"
         );
         std::fs::write(&path, "port = [1, 2]").unwrap();

@@ -8,16 +8,16 @@ use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
 
-use crate::address_file::{AddressFile, worker_address};
 use crate::api_key::{ApiKey, KeyFile};
 use crate::images::{HostRule, Network};
 use crate::log::LogFormat;
-use crate::model::for_model::ForModel;
-use crate::model::formats::FormatChoice;
 use crate::quota::Limits;
 use crate::template_option::{
     ChatTemplateOption, HistoryTemplate, history_template, history_template_file,
 };
+use inflight_upstream::address_file::{AddressFile, worker_address};
+use inflight_upstream::model::for_model::ForModel;
+use inflight_upstream::model::formats::FormatChoice;
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]

@@ -17,11 +17,12 @@ use crate::server::Port;
 use crate::server::listeners::Listeners;
 use crate::state::AppState;
 use crate::tls_options;
-use crate::upstream::chat_templates::ChatTemplates;
-use crate::upstream::connect::Connector;
-use crate::upstream::context::{Context, Limits};
-use crate::upstream::discovery::Discovery;
-use crate::upstream::triton::tokenizers::{TokenizerError, Tokenizers};
+use inflight_upstream::chat_templates::ChatTemplates;
+use inflight_upstream::connect::Connector;
+use inflight_upstream::context::{Context, Limits};
+use inflight_upstream::discovery::Discovery;
+use inflight_upstream::model::for_model::ForModel;
+use inflight_upstream::triton::tokenizers::{TokenizerError, Tokenizers};
 
 /// Why the gateway cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +114,7 @@ pub(crate) async fn serve_on(
     let tokenizers = Tokenizers::load(
         &options.tokenizers,
         &options.max_seq_lens,
-        ChatTemplates::new(options),
+        chat_templates(options),
     )?;
     let metrics = Metrics::new();
     let (tracer, flush) = start_tracer(options, &metrics)?.unzip();
@@ -253,18 +254,38 @@ fn connect_workers(
 ) -> tokio::task::JoinSet<()> {
     let context = Context {
         table: Arc::clone(&state.table),
-        metrics: Arc::clone(&state.metrics),
+        metrics: Arc::clone(&state.metrics.upstream),
         limits: Limits {
             max_message_bytes: options.grpc_max_message_bytes,
             send_queue: options.max_concurrent_requests,
             worker_silence: Duration::from_secs_f64(options.worker_silence_s),
             slow_client: Duration::from_secs(options.slow_client_s),
         },
-        templates: ChatTemplates::new(options),
+        templates: chat_templates(options),
         tls,
     };
     let connector = Arc::new(Connector::new(context, tokenizers));
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(Discovery::new(options).follow(Arc::clone(&state.table), connector));
+    let discovery = Discovery::new(
+        &options.workers,
+        &options.worker_files,
+        &options.worker_names,
+    );
+    tasks.spawn(discovery.follow(Arc::clone(&state.table), connector));
     tasks
+}
+
+/// The templates of `--chat-template` and `--history-template`, by model.
+fn chat_templates(options: &GatewayOptions) -> ChatTemplates {
+    let given = options.chat_templates.iter().map(|one| ForModel {
+        model: one.model.clone(),
+        value: one.value.0.clone(),
+    });
+    let history = options.history_template.iter();
+    let history = history.chain(&options.history_template_file);
+    let history = history.map(|one| ForModel {
+        model: None,
+        value: one.0.clone(),
+    });
+    ChatTemplates::new(given.chain(history).collect())
 }

@@ -12,11 +12,11 @@ use crate::admission::{Admission, Work};
 use crate::guide::Guides;
 use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
-use crate::model::formats::Formats;
 use crate::options::GatewayOptions;
 use crate::response_store::{Bounds, ResponseStore};
-use crate::upstream::forward::Forward;
-use crate::upstream::table::Table;
+use inflight_upstream::forward::Forward;
+use inflight_upstream::model::formats::Formats;
+use inflight_upstream::table::Table;
 
 /// All bodies together may take 16 times the largest one, but never less than this, so that a small
 /// limit on one body does not limit how many there are.
@@ -72,7 +72,10 @@ impl AppState {
         // Discovery fills it.
         let table = Arc::new(Table::new(&[]));
         Arc::new(Self {
-            forward: Arc::new(Forward::new(Arc::clone(&table), Arc::clone(&metrics))),
+            forward: Arc::new(Forward::new(
+                Arc::clone(&table),
+                Arc::clone(&metrics.upstream),
+            )),
             table,
             metrics,
             admission: Admission::new(options.max_concurrent_requests, threads, body_memory),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use inflight_text::{BuiltInTemplate, TemplateError, TemplateSource};
 
-use crate::text_file::read_text;
+use inflight_base::text_file::read_text;
 
 /// Larger files are a mistake; the largest known templates have some tens of thousands of bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;

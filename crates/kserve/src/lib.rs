@@ -37,16 +37,11 @@ pub const FILE_DESCRIPTORS: [&[u8]; 2] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/assets.bin")),
 ];
 
-pub mod accept;
 pub mod capability;
 pub mod client;
-mod content_hash;
-mod error_chain;
+pub mod encoded;
 pub mod names;
 pub mod step;
 pub mod stop;
 pub mod streamed;
 pub mod tensor;
-
-pub use content_hash::content_hash;
-pub use error_chain::error_chain;

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use tonic::Status;
 
 pub use self::codec::StreamClient;
+pub(crate) use self::codec::{METHOD, PATH, SERVICE, limited};
 use crate::inference::infer_parameter::ParameterChoice;
 use crate::inference::{
     InferParameter, InferTensorContents, ModelInferResponse, ModelStreamInferResponse,

@@ -1,7 +1,7 @@
 //! The one place where failures change language: Python exceptions become [`ExecutorFailed`], and Rust
 //! errors become Python exceptions. Knows no executor and no server.
 
-use inflight_kserve::error_chain;
+use inflight_base::error_chain;
 use inflight_worker::executor::ExecutorFailed;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;

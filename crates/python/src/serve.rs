@@ -118,7 +118,7 @@ impl PyLoadingWorker {
         process::start_log();
         let loading = Loading::start(&options.get().0, stage);
         let loading =
-            loading.map_err(|error| PyOSError::new_err(inflight_kserve::error_chain(&error)))?;
+            loading.map_err(|error| PyOSError::new_err(inflight_base::error_chain(&error)))?;
         Ok(Self(Mutex::new(Some(loading))))
     }
 
@@ -194,6 +194,6 @@ fn announce(bound: BoundAddresses) {
 }
 
 fn failed(error: &dyn std::error::Error) -> i32 {
-    tracing::error!("{}", inflight_kserve::error_chain(error));
+    tracing::error!("{}", inflight_base::error_chain(error));
     EXIT_FAILED
 }

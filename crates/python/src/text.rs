@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 pub(crate) fn refused(error: &dyn std::error::Error) -> PyErr {
-    PyValueError::new_err(inflight_kserve::error_chain(error))
+    PyValueError::new_err(inflight_base::error_chain(error))
 }
 
 /// A model's tokenizer and the ids that its files name. Immutable, safe to share between threads.

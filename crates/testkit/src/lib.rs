@@ -21,6 +21,7 @@ macro_rules! unimplemented_rpcs {
 }
 
 pub mod allocations;
+pub mod layers;
 pub mod model;
 pub mod proxy;
 pub mod sse;

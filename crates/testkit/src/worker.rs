@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use inflight_base::content_hash;
 use inflight_kserve::assets::model_assets_server::{ModelAssets, ModelAssetsServer};
 use inflight_kserve::assets::{
     Adapter, AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription,
     WatchAdaptersRequest,
 };
-use inflight_kserve::content_hash;
 use inflight_kserve::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };

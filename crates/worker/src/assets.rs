@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use inflight_base::content_hash;
 use inflight_kserve::assets::model_assets_server::ModelAssets;
 use inflight_kserve::assets::{
     AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription, WatchAdaptersRequest,
 };
-use inflight_kserve::content_hash;
 use tonic::{Request, Response, Status};
 
 use crate::adapters::{self, AdapterUpdates, Adapters};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use inflight_kserve::error_chain;
+use inflight_base::error_chain;
 use inflight_text::ModelFiles;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};

@@ -13,7 +13,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use inflight_kserve::accept::accept;
+use inflight_base::accept::accept;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use inflight_rest::{Call, Coding, Method, NoRoute, RestError, Route, Upstream};
 use inflight_tls::ServerTls;

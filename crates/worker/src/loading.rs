@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
-use inflight_kserve::accept::{Connection, accept};
+use inflight_base::accept::{Connection, accept};
 use inflight_kserve::names::STAGE_HEADER;
 use inflight_tls::ServerTls;
 use parking_lot::Mutex;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
+use inflight_base::accept::accept;
 use inflight_kserve::FILE_DESCRIPTORS;
-use inflight_kserve::accept::accept;
 use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{ApiKey, DeclaredKey};
 use crate::quota::Limits;
-use crate::text_file::{Stamp, read_text, stamp};
+use inflight_base::text_file::{Stamp, read_text, stamp};
 
 /// Larger files are a mistake.
 const MAX_BYTES: u64 = 1 << 20;

@@ -23,9 +23,9 @@ use tonic::{Status, Streaming};
 use super::{LetIn, status};
 use crate::quota::Quota;
 use crate::state::AppState;
-use crate::trace::Entry;
-use crate::upstream::delivery::CallContext;
-use crate::upstream::forward::{Source, Target};
+use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::forward::{Source, Target};
+use inflight_upstream::trace::Entry;
 
 /// Responses of all requests that may wait for the client.
 const WAITING: usize = 64;
@@ -73,7 +73,7 @@ async fn read(
             Ok(Some(message)) => {
                 let (id, model) = (message.id.clone(), message.model_name.clone());
                 let place = match state.admission.place(quota.as_ref()) {
-                    Ok(place) => Some(Arc::new(place)),
+                    Ok(place) => Some(Arc::new(place) as Place),
                     Err(error) => {
                         let _ = sender.send(Ok(failed(id, model, &status(&error)))).await;
                         continue;

@@ -12,10 +12,10 @@ use tonic::Code;
 use super::{generate, models};
 use crate::admission::Work;
 use crate::error::HttpError;
-use crate::model::adapter::{full_name, readings};
 use crate::state::AppState;
-use crate::upstream::adapter_control::{Change, Outcome, change};
-use crate::upstream::table::ModelEntry;
+use inflight_upstream::adapter_control::{Change, Outcome, change};
+use inflight_upstream::model::adapter::{full_name, readings};
+use inflight_upstream::table::ModelEntry;
 
 /// `POST /v1/load_lora_adapter`.
 pub(crate) async fn load_adapter(

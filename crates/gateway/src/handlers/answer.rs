@@ -10,9 +10,9 @@ use inflight_text::TextModel;
 use serde_json::Value;
 
 use super::forced::{self, NEW_MISTRAL_TOKEN, Rest, forced};
-use crate::model::capability::{Capability, lacks};
-use crate::model::served::ServedModel;
 use crate::stream::answer::{AnswerOptions, CallCheck, ForcedCall};
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::served::ServedModel;
 
 /// Bytes of a grammar that executors take.
 const MAX_GUIDE_BYTES: usize = 64 * 1024;

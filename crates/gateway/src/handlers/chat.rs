@@ -21,10 +21,10 @@ use super::prompt::{self, SpecialTokens};
 use super::response;
 use crate::error::HttpError;
 use crate::images::Wanted;
-use crate::model::served::ServedModel;
 use crate::state::AppState;
 use crate::stream::tells::Shape;
 use crate::translate::requested::Requested;
+use inflight_upstream::model::served::ServedModel;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn create_chat_completion(

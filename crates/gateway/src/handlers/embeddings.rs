@@ -21,10 +21,10 @@ use super::{prompt, response};
 use crate::admission::Work;
 use crate::error::{self, HttpError};
 use crate::middleware::Timing;
-use crate::model::capability::{Capability, lacks};
-use crate::model::served::ServedModel;
 use crate::state::AppState;
-use crate::upstream::forward::ForwardCall;
+use inflight_upstream::forward::ForwardCall;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::served::ServedModel;
 
 /// Inputs of one request that are with workers at once: enough to fill a batch, and others get their turn.
 const CALLS: usize = 32;
@@ -48,10 +48,9 @@ pub(crate) async fn create_embedding(
     let received = generate::receive(&state, request).await?;
     let (mut prepared, arrival) = received.work(&state, Work::Computes, prepare).await?;
     generate::count_ignored(&state, &prepared.ignored);
-    let call = ForwardCall {
-        forward: Arc::clone(&state.forward),
-        context: arrival.call(),
-    };
+    let (context, place) = arrival.call();
+    let forward = Arc::clone(&state.forward);
+    let call = ForwardCall { forward, context };
     let inputs = std::mem::take(&mut prepared.inputs);
     let request = &prepared.request;
     let tokens = inputs.iter().map(Vec::len).sum::<usize>() as u64;
@@ -64,9 +63,7 @@ pub(crate) async fn create_embedding(
     let upstream = sent.elapsed();
     let counted = state.metrics.for_model(&prepared.name).tokens_in;
     counted.inc_by(tokens);
-    if let Some(place) = &call.context.place {
-        place.used(tokens);
-    }
+    place.used(tokens);
     let list = EmbeddingList::new(request.model.clone(), vectors, request.encoding, tokens);
     let mut response = response::json(&list)?;
     response::report_ignored(&mut response, &prepared.ignored);

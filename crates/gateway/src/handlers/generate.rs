@@ -15,13 +15,13 @@ use crate::client::Client;
 use crate::images::{Files, Wanted};
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
-use crate::model::capability::{Capability, lacks};
-use crate::model::sampling_params::ImageFiles;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
 use crate::stream::answer::AnswerOptions;
-use crate::trace::Trace;
-use crate::upstream::delivery::CallContext;
+use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::sampling_params::ImageFiles;
+use inflight_upstream::trace::Trace;
 
 /// An admitted request and its body.
 #[derive(Debug)]
@@ -41,19 +41,21 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// For calls that are no stream of the gateway's own.
-    pub(super) fn call(self) -> CallContext {
+    /// For calls that are not streams of the gateway's own; with the place that they hold.
+    pub(super) fn call(self) -> (CallContext, Arc<Admitted>) {
         let Self {
             context, admitted, ..
         } = self;
-        CallContext {
+        let place = Arc::new(admitted);
+        let call = CallContext {
             request_id: context.id,
             // Its calls may be many, and at once.
             trace: context.trace.as_parent(),
             deadline: context.deadline,
             first_output: None,
-            place: Some(Arc::new(admitted)),
-        }
+            place: Some(Arc::clone(&place) as Place),
+        };
+        (call, place)
     }
 }
 

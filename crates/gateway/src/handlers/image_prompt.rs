@@ -7,8 +7,8 @@ use inflight_text::TemplateError;
 use serde_json::Value;
 
 use super::content;
-use crate::model::capability::{Capability, lacks};
-use crate::model::served::ServedModel;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::served::ServedModel;
 
 /// All images of a conversation, in their order.
 pub(super) fn images(messages: &[Message]) -> impl Iterator<Item = &Image> {

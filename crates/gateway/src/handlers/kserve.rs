@@ -21,9 +21,9 @@ use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
-use crate::trace::Trace;
-use crate::upstream::delivery::CallContext;
-use crate::upstream::forward::{ForwardCall, ForwardStream, Target};
+use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::forward::{ForwardCall, ForwardStream, Target};
+use inflight_upstream::trace::Trace;
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {
@@ -94,7 +94,7 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
         None
     };
     let place = if route.is_inference() {
-        Some(Arc::new(state.admission.admit(client.as_ref())?))
+        Some(Arc::new(state.admission.admit(client.as_ref())?) as Place)
     } else {
         None
     };

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use inflight_openai::ApiError;
 
 use super::models;
-use crate::model::adapter::{Adapter, readings};
-use crate::model::served::ServedModel;
 use crate::state::AppState;
-use crate::upstream::table::{ModelEntry, NoModel};
+use inflight_upstream::model::adapter::{Adapter, readings};
+use inflight_upstream::model::served::ServedModel;
+use inflight_upstream::table::{ModelEntry, NoModel};
 
 /// A model that a request can be prepared for.
 #[derive(Debug)]

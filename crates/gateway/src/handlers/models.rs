@@ -11,10 +11,10 @@ use inflight_openai::{ApiError, ModelCard, ModelList};
 use jiff::Timestamp;
 
 use crate::error::{self, HttpError};
-use crate::model::adapter::full_name;
 use crate::query;
 use crate::state::AppState;
-use crate::upstream::table::ModelEntry;
+use inflight_upstream::model::adapter::full_name;
+use inflight_upstream::table::ModelEntry;
 
 /// Every model that some worker serves or last served.
 pub(crate) async fn list_models(

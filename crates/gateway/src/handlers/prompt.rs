@@ -8,12 +8,12 @@ use inflight_openai::{ApiError, Generation, Truncation};
 use inflight_text::TextModel;
 
 use crate::error;
-use crate::model::capability::{Capability, lacks};
-use crate::model::sampling_params::SamplingParams;
-use crate::model::served::ServedModel;
 use crate::stream::choice::Echo;
 use crate::translate::requested::Requested;
 use crate::translate::resolve::resolve;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::sampling_params::SamplingParams;
+use inflight_upstream::model::served::ServedModel;
 
 /// One prompt of a request.
 #[derive(Debug)]

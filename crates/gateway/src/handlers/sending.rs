@@ -10,16 +10,16 @@ use inflight_text::StopMatcher;
 use super::generate::{Arrival, Prepared};
 use super::locate::no_worker;
 use crate::admission::Admitted;
-use crate::metrics::RetryReason;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
-use crate::upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, deliver};
-use crate::upstream::dispatch::{Dispatched, NotDispatched, dispatch};
-use crate::upstream::prompt_request::PromptRequest;
+use inflight_upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, deliver};
+use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
+use inflight_upstream::metrics::RetryReason;
+use inflight_upstream::prompt_request::PromptRequest;
 
 /// Sends a prepared request to a worker, and waits until the answer can be sent: for a stream's first output, else for
 /// all of it.
@@ -54,7 +54,14 @@ pub(super) async fn send(
     };
     // At the gateway's end the connections fail what they have.
     let never = std::future::pending();
-    deliver(&mut sending, &call, first, never, &state.metrics.retries).await?;
+    deliver(
+        &mut sending,
+        &call,
+        first,
+        never,
+        &state.metrics.upstream.retries,
+    )
+    .await?;
     sending.active.ok_or_else(ApiError::internal)
 }
 

@@ -20,9 +20,9 @@ use super::prompt::SpecialTokens;
 use super::{chat, prompt, response};
 use crate::admission::Work;
 use crate::error::{self, HttpError};
-use crate::model::served::ServedModel;
 use crate::query;
 use crate::state::AppState;
+use inflight_upstream::model::served::ServedModel;
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use http::{HeaderMap, HeaderName};
 
-use crate::trace::Trace;
+use inflight_upstream::trace::Trace;
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.

@@ -12,10 +12,10 @@ use inflight_openai::{ApiError, FinishReason, Usage};
 use super::choice::Choice;
 use super::record::RequestRecord;
 use crate::error;
-use crate::metrics::RetryReason;
-use crate::upstream::delivery::retry_reason;
-use crate::upstream::dispatch::{Dispatched, OpenHandles};
-use crate::upstream::inbox::{Deltas, Inbox};
+use inflight_upstream::delivery::retry_reason;
+use inflight_upstream::dispatch::{Dispatched, OpenHandles};
+use inflight_upstream::inbox::{Deltas, Inbox};
+use inflight_upstream::metrics::RetryReason;
 
 /// A request being answered.
 #[derive(Debug)]

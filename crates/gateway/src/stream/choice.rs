@@ -25,7 +25,7 @@ pub(crate) use token_ids::TokenIds;
 
 use super::answer::{Answer, AnswerOptions, Event};
 use super::logprobs::LogProbs;
-use crate::upstream::inbox::DeltaDetails;
+use inflight_upstream::inbox::DeltaDetails;
 use pieces::push_piece;
 
 /// An echoed prompt: what a completion's text starts with.

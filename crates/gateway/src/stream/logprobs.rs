@@ -8,7 +8,7 @@ use inflight_kserve::step::PromptLogProbs;
 use inflight_openai::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob, TopLogprobs};
 use inflight_text::Tokenizer;
 
-use crate::upstream::inbox::DeltaDetails;
+use inflight_upstream::inbox::DeltaDetails;
 
 /// The end of a token whose text has not come out yet.
 const UNKNOWN: usize = usize::MAX;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::admission::Admitted;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
-use crate::trace::{Generated, Trace};
+use inflight_upstream::trace::{Generated, Trace};
 
 /// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
 #[derive(Debug)]

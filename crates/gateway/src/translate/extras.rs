@@ -5,9 +5,9 @@ use inflight_openai::{ApiError, BeamSearch, Extensions};
 use inflight_text::Tokenizer;
 
 use super::requested::Requested;
-use crate::model::capability::{Capability, lacks};
-use crate::model::sampling_params::{Beams, Extras, Guide};
-use crate::model::served::ServedModel;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::sampling_params::{Beams, Extras, Guide};
+use inflight_upstream::model::served::ServedModel;
 
 /// The level of a request without a priority, in the middle of a worker's 100: vLLM's 0.
 const USUAL_PRIORITY: i64 = 50;

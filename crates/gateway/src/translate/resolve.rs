@@ -10,9 +10,9 @@ use inflight_text::GenerationConfig;
 use super::extras;
 use super::requested::Requested;
 use crate::error;
-use crate::model::capability::{Capability, lacks};
-use crate::model::sampling_params::SamplingParams;
-use crate::model::served::ServedModel;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::sampling_params::SamplingParams;
+use inflight_upstream::model::served::ServedModel;
 
 /// The parameters for a prompt of `prompt_tokens` tokens, if known. `fresh_seed` is used when the request
 /// has no seed.

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use super::requested::Requested;
 use super::resolve::resolve;
-use crate::model::served::{Protocol, ServedModel};
-use crate::upstream::handles::Handle;
-use crate::upstream::inflight::request::infer_request;
-use crate::upstream::prompt_request::PromptRequest;
+use inflight_upstream::handles::Handle;
+use inflight_upstream::inflight::request::infer_request;
+use inflight_upstream::model::served::{Protocol, ServedModel};
+use inflight_upstream::prompt_request::PromptRequest;
 
 const FRESH_SEED: u64 = 77;
 /// A first use of slot 5.
@@ -81,7 +81,8 @@ fn translated(model: &ServedModel, requested: &Requested) -> Result<ModelInferRe
         trace: None,
         timeout: None,
     };
-    Ok(infer_request("tensorrt_llm", &prompt, Handle::new(HANDLE)))
+    let request = infer_request("tensorrt_llm", &prompt, Handle::new(HANDLE));
+    Ok(request.decode().unwrap())
 }
 
 fn chat_request(fields: &Value) -> Requested {

@@ -12,9 +12,9 @@ use super::EncodedResponse;
 use crate::client::TransportOptions;
 use crate::inference::ModelInferRequest;
 
-const SERVICE: &str = "inference.GRPCInferenceService";
-const METHOD: &str = "ModelStreamInfer";
-const PATH: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
+pub(crate) const SERVICE: &str = "inference.GRPCInferenceService";
+pub(crate) const METHOD: &str = "ModelStreamInfer";
+pub(crate) const PATH: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// Opens streams on one connection. Cloning one costs a few counters.
 #[derive(Clone, Debug)]
@@ -23,10 +23,7 @@ pub struct StreamClient(Grpc<Channel>);
 impl StreamClient {
     /// With the options' message limit.
     pub fn new(channel: Channel, options: &TransportOptions) -> Self {
-        let client = Grpc::new(channel)
-            .max_decoding_message_size(options.max_message_bytes)
-            .max_encoding_message_size(options.max_message_bytes);
-        Self(client)
+        Self(limited(channel, options))
     }
 
     /// `ModelStreamInfer`.
@@ -45,6 +42,13 @@ impl StreamClient {
         let path = PathAndQuery::from_static(PATH);
         self.0.streaming(requests, path, EncodedCodec).await
     }
+}
+
+/// A client with the options' message limit.
+pub(crate) fn limited(channel: Channel, options: &TransportOptions) -> Grpc<Channel> {
+    Grpc::new(channel)
+        .max_decoding_message_size(options.max_message_bytes)
+        .max_encoding_message_size(options.max_message_bytes)
 }
 
 /// Requests as messages, responses as they come.

@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use inflight_base::error_chain;
 use inflight_kserve::client::{self, ConnectError, TransportOptions};
-use inflight_kserve::error_chain;
 use inflight_kserve::inference::ModelInferResponse;
 use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 use tokio::sync::Semaphore;

@@ -1,0 +1,142 @@
+//! Addresses of servers as options and files give them. Owns their form and the file's; when a file is looked
+//! at again, and what then becomes of its servers, is `upstream`'s.
+
+use std::path::PathBuf;
+
+use inflight_base::text_file::{Stamp, read_text, stamp};
+
+/// Larger files are a mistake.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// A file of addresses, one on each line.
+#[derive(Clone, Debug)]
+pub struct AddressFile {
+    path: PathBuf,
+    addresses: Vec<String>,
+    seen: Option<Stamp>,
+}
+
+impl AddressFile {
+    /// Reads the file at `path`; it may be empty.
+    ///
+    /// # Errors
+    /// A sentence for the user: it cannot be read, or a line is not an address.
+    pub fn read(path: &str) -> Result<Self, String> {
+        let mut file = Self {
+            path: path.into(),
+            addresses: Vec::new(),
+            seen: None,
+        };
+        file.seen = stamp(&file.path);
+        file.addresses = file.read_addresses()?;
+        Ok(file)
+    }
+
+    /// As they were when it could last be read.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// Reads it again if it is another than before. Returns whether the addresses may have changed.
+    pub fn refresh(&mut self) -> bool {
+        let seen = stamp(&self.path);
+        if seen == self.seen {
+            return false;
+        }
+        self.seen = seen;
+        match self.read_addresses() {
+            Ok(addresses) => {
+                self.addresses = addresses;
+                true
+            }
+            Err(reason) => {
+                let file = self.path.display();
+                tracing::error!(%file, %reason, "worker file not usable; the workers stay as they were");
+                false
+            }
+        }
+    }
+
+    fn read_addresses(&self) -> Result<Vec<String>, String> {
+        parse(&read_text(&self.path, MAX_FILE_BYTES)?)
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<String>, String> {
+    let lines = text.lines().map(str::trim).zip(1..);
+    let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|(line, number)| {
+            worker_address(line).map_err(|error| format!("line {number}, `{line}`, {error}"))
+        })
+        .collect()
+}
+
+/// Reads `HOST:PORT`, also as a URL; `https://` says that the server speaks TLS, and stays.
+///
+/// # Errors
+/// What it must be.
+pub fn worker_address(text: &str) -> Result<String, String> {
+    let bare = text.strip_prefix("http://").unwrap_or(text);
+    let server = bare.strip_prefix("https://").unwrap_or(bare);
+    let port = server.rsplit_once(':').and_then(|(host, port)| {
+        let port = port.parse::<u16>().ok()?;
+        (!host.is_empty() && port > 0).then_some(port)
+    });
+    match port {
+        Some(_) => Ok(bare.to_owned()),
+        None => Err("must be HOST:PORT, e.g. 127.0.0.1:8001".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn worker_addresses_have_a_host_and_a_port() {
+        assert_eq!(worker_address("http://a:1").unwrap(), "a:1");
+        assert_eq!(worker_address("https://a:1").unwrap(), "https://a:1");
+        assert_eq!(worker_address("[::1]:8001").unwrap(), "[::1]:8001");
+        let no_port = ["a", "a:", ":1", "a:b", "a:0", "a:99999", ""];
+        for bad in no_port
+            .into_iter()
+            .chain(["https://a", "https://:1", "http://https://a"])
+        {
+            assert!(worker_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_one_a_line_with_comments() {
+        let text = "# two\na:1\r\n\n  http://[::1]:8001  \n";
+        assert_eq!(parse(text).unwrap(), ["a:1", "[::1]:8001"]);
+        assert_eq!(parse("").unwrap(), Vec::<String>::new());
+        let error = parse("a:1\nb\n").unwrap_err();
+        assert_eq!(error, "line 2, `b`, must be HOST:PORT, e.g. 127.0.0.1:8001");
+    }
+
+    #[test]
+    fn a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing() {
+        let path = std::env::temp_dir().join(format!("workers-{}", std::process::id()));
+        let write = |text: &str| fs::write(&path, text).unwrap();
+        write("a:1\n");
+        let mut file = AddressFile::read(path.to_str().unwrap()).unwrap();
+        assert!(!file.refresh());
+        write("a:1\nb:1\n");
+        assert!(file.refresh());
+        assert_eq!(file.addresses, ["a:1", "b:1"]);
+        write("a:1\nnot an address\n");
+        assert!(!file.refresh());
+        fs::remove_file(&path).unwrap();
+        assert!(!file.refresh());
+        assert_eq!(file.addresses, ["a:1", "b:1"]);
+        write("");
+        assert!(file.refresh());
+        assert!(file.addresses.is_empty());
+        fs::remove_file(&path).unwrap();
+        assert!(AddressFile::read("/no/such/file").is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! One model of one server, ready for requests. Owns what a request needs of it: handles, sending and
+//! stopping; knows nothing of how servers are found and lost, or of clients.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use inflight_kserve::assets;
+use tonic::Code;
+
+use super::handles::Handle;
+use super::inbox::Inbox;
+use super::prompt_request::PromptRequest;
+use super::pulse::Pulse;
+use super::registry::Registry;
+use super::request_queue::NotSent;
+use crate::model::adapter::task_of;
+use crate::model::served::ServedModel;
+use inflight_routing::LastTurn;
+
+/// How requests travel to a server; the output of each comes back through the [`Registry`].
+pub trait Transport: std::fmt::Debug + Send + Sync {
+    /// Sends the request of an open handle. `choice`: the first of the prompt's sequences that it is for.
+    ///
+    /// # Errors
+    /// [`NotSent`]: nothing was sent.
+    fn send(&self, handle: Handle, prompt: &PromptRequest<'_>, choice: u32) -> Result<(), NotSent>;
+
+    /// Ends the work on a handle that nobody waits for any more.
+    fn stop(&self, handle: Handle);
+
+    /// Ends all work and sends nothing more.
+    fn close(&self);
+}
+
+/// A ready connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// `host:port`, for logs and metrics.
+    pub address: Arc<str>,
+    pub served: Arc<ServedModel>,
+    pub last_turn: LastTurn,
+    /// The LoRA adapters that the server announced last.
+    adapters: ArcSwap<Vec<assets::Adapter>>,
+    /// Whether the server still answers.
+    pub pulse: Arc<Pulse>,
+    transport: Box<dyn Transport>,
+    registry: Arc<Registry>,
+}
+
+impl Connection {
+    /// Requests travel over `transport`, whose output goes to `registry`.
+    pub fn new(
+        address: Arc<str>,
+        served: Arc<ServedModel>,
+        pulse: Arc<Pulse>,
+        transport: Box<dyn Transport>,
+        registry: Arc<Registry>,
+    ) -> Self {
+        Self {
+            address,
+            adapters: ArcSwap::from_pointee(served.description.adapters.clone()),
+            served,
+            last_turn: LastTurn::default(),
+            pulse,
+            transport,
+            registry,
+        }
+    }
+
+    /// The task of a LoRA adapter, where the server has it.
+    pub fn task_of(&self, adapter: &str) -> Option<u64> {
+        task_of(&self.served, &self.adapters.load(), adapter)
+    }
+
+    /// The LoRA adapters that the server has by name.
+    pub fn adapters(&self) -> Arc<Vec<assets::Adapter>> {
+        self.adapters.load_full()
+    }
+
+    pub(super) fn set_adapters(&self, adapters: Vec<assets::Adapter>) {
+        self.adapters.store(Arc::new(adapters));
+    }
+
+    /// Opens a handle whose output goes to `inbox`; see [`Registry::open`].
+    ///
+    /// # Errors
+    /// [`NotSent::Closed`] once the server is lost.
+    pub fn open(
+        &self,
+        inbox: Arc<Inbox>,
+        first_choice: u32,
+        sequences: u32,
+        spare: u32,
+        max_tokens: u32,
+    ) -> Result<Handle, NotSent> {
+        let opened = self
+            .registry
+            .open(inbox, first_choice, sequences, spare, max_tokens);
+        opened.map_err(|_| NotSent::Closed)
+    }
+
+    /// Sends the request of an open handle; see [`Transport::send`].
+    ///
+    /// # Errors
+    /// [`NotSent`]: nothing was sent.
+    pub fn send(
+        &self,
+        handle: Handle,
+        prompt: &PromptRequest<'_>,
+        choice: u32,
+    ) -> Result<(), NotSent> {
+        self.transport.send(handle, prompt, choice)
+    }
+
+    /// Ends a handle whose output nobody wants any more; frees its work at the server at once.
+    pub fn cancel(&self, handle: Handle) {
+        if self.registry.close_handle(handle) {
+            self.transport.stop(handle);
+        }
+    }
+
+    /// Ends the work on a handle that has failed here; its request has been told.
+    pub fn stop(&self, handle: Handle) {
+        self.transport.stop(handle);
+    }
+
+    /// Ends a handle whose time has run out, with an error.
+    pub fn time_out(&self, handle: Handle) {
+        let text = "the request's time has run out";
+        if self
+            .registry
+            .fail(handle, Code::DeadlineExceeded, text, Instant::now())
+        {
+            self.transport.stop(handle);
+        }
+    }
+
+    /// Ends the handles whose client has read nothing for `patience`; looks at most once a second.
+    pub fn sweep_stalled(&self, now: Instant, patience: Duration) {
+        for handle in self.registry.sweep_stalled(now, patience) {
+            tracing::warn!(worker = %self.address, "stopped a request whose client stopped reading");
+            self.transport.stop(handle);
+        }
+    }
+
+    /// Handles that wait for output.
+    pub fn active(&self) -> usize {
+        self.registry.active()
+    }
+
+    /// Ends every request of this connection with an error.
+    pub fn fail_all(&self, text: &str) {
+        self.registry
+            .fail_all(Code::Unavailable, text, Instant::now());
+        self.transport.close();
+    }
+}

@@ -1,0 +1,247 @@
+//! The life of one request over several tries. Owns when a request goes to another server and how many it may reach,
+//! how long its first output may take, and when it is given up. Knows codes, clocks and servers; what a request says
+//! and how its answer is read is its [`Deliverable`]'s.
+//!
+//! A request moves while its client has seen nothing of an answer: no byte of a status or a body. It is sent again
+//! whole, with the same seeds, so that the answer is the one that the first server would have given. A stream is
+//! final with its first output; an answer in one piece can begin anew until it is complete.
+
+use std::any::Any;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use tokio::sync::watch;
+use tonic::Code;
+
+use super::pulse::Pulse;
+use crate::metrics::{RetryLabels, RetryReason};
+use crate::trace::Trace;
+
+/// How many servers a request may reach. Two more than one: a rolling restart may end a second server
+/// under a request that it has already moved. No more, because a request that itself ends servers must not
+/// reach all of them.
+const MOST_SERVERS: usize = 3;
+
+/// Held as long as a request is open; whoever made it knows what it is.
+pub type Place = Arc<dyn Any + Send + Sync>;
+
+/// What is known of a request whatever it says, and how long it may take.
+#[derive(Clone, Debug, Default)]
+pub struct CallContext {
+    pub request_id: Arc<str>,
+    pub trace: Trace,
+    /// When it must have been answered.
+    pub deadline: Option<Instant>,
+    /// When the first output must have come, and how long that is from the request's arrival.
+    pub first_output: Option<(Instant, Duration)>,
+    /// Its place among the admitted ones, held until the last of it is gone.
+    pub place: Option<Place>,
+}
+
+/// A request in the words of its API.
+pub trait Deliverable {
+    /// What a client reads of a failure.
+    type Error: Send;
+
+    /// Sends the request to a server that has not been [`Tried`]. If one takes it, what an earlier one answered is
+    /// forgotten, and its work is stopped.
+    ///
+    /// # Errors
+    /// None takes it; then nothing has changed.
+    fn send(&mut self, tried: &mut Tried) -> Result<Sent, Self::Error>;
+
+    /// Waits for the first output; ready if it has come. May be dropped and called again.
+    ///
+    /// # Errors
+    /// The request failed.
+    fn begin(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Waits for the rest of an answer that goes out in one piece. May be dropped and called again.
+    ///
+    /// # Errors
+    /// The request failed.
+    fn complete(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Why another server may do what this one did not.
+    fn retry_reason(&self, error: &Self::Error) -> Option<RetryReason>;
+
+    /// Ends the request.
+    fn give_up(&mut self, why: GivenUp) -> Self::Error;
+}
+
+/// The server that has a request.
+#[derive(Debug)]
+pub struct Sent {
+    /// `host:port`.
+    pub address: Arc<str>,
+    pub pulse: Arc<Pulse>,
+}
+
+/// The servers that a request has been sent to. None gets it twice.
+#[derive(Debug, Default)]
+pub struct Tried(Vec<Arc<str>>);
+
+impl Tried {
+    /// Whether the request may reach another server.
+    pub fn has_room(&self) -> bool {
+        self.0.len() < MOST_SERVERS
+    }
+
+    /// Whether no server has had it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Their addresses.
+    pub fn addresses(&self) -> &[Arc<str>] {
+        &self.0
+    }
+
+    /// Adds a server.
+    pub fn add(&mut self, address: &Arc<str>) {
+        self.0.push(Arc::clone(address));
+    }
+}
+
+/// Why a request was given up while its server might have gone on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// Nothing was generated within this time.
+    NoOutput(Duration),
+    /// Its deadline has passed.
+    TimedOut,
+    /// The gateway ends.
+    ShuttingDown,
+}
+
+/// What a wait for output ended with.
+enum Waited<E> {
+    Answered(Result<(), E>),
+    Silence,
+    GivenUp(GivenUp),
+}
+
+/// Sends a request, and to another server as long as one fails it. Returns once the client can be answered: at the
+/// first output of a stream, or with all of an answer in one piece.
+///
+/// # Errors
+/// The request failed, or was given up, and no other server can take it.
+pub async fn deliver<R: Deliverable>(
+    request: &mut R,
+    context: &CallContext,
+    first_output: Option<(Instant, Duration)>,
+    ended: impl Future<Output = GivenUp>,
+    retries: &Family<RetryLabels, Counter>,
+) -> Result<(), R::Error> {
+    tokio::pin!(ended);
+    let mut tried = Tried::default();
+    let mut sent = request.send(&mut tried)?;
+    let mut heeds_silence = true;
+    loop {
+        let silence = async {
+            match heeds_silence {
+                true => sent.pulse.silence().await,
+                false => std::future::pending().await,
+            }
+        };
+        let waited = wait(request, first_output, silence, ended.as_mut());
+        let (reason, error) = match waited.await {
+            Waited::Answered(Ok(())) => return Ok(()),
+            Waited::Answered(Err(error)) => match request.retry_reason(&error) {
+                Some(reason) => (reason, Some(error)),
+                None => return Err(error),
+            },
+            Waited::Silence => (RetryReason::Silent, None),
+            Waited::GivenUp(why) => return Err(request.give_up(why)),
+        };
+        context.trace.leaving(reason.label());
+        let next = match tried.has_room() {
+            true => request.send(&mut tried).ok(),
+            false => None,
+        };
+        match (next, error) {
+            (Some(next), _) => {
+                tracing::info!(
+                    request_id = %context.request_id,
+                    from = %sent.address,
+                    to = %next.address,
+                    reason = reason.label(),
+                    "request sent to another worker"
+                );
+                let labels = RetryLabels::from(reason);
+                retries.get_or_create(&labels).inc();
+                sent = next;
+                heeds_silence = true;
+            }
+            (None, Some(error)) => return Err(error),
+            // Without another server, this one may yet go on.
+            (None, None) => heeds_silence = false,
+        }
+    }
+}
+
+async fn wait<R: Deliverable>(
+    request: &mut R,
+    first_output: Option<(Instant, Duration)>,
+    silence: impl Future<Output = ()>,
+    mut ended: Pin<&mut impl Future<Output = GivenUp>>,
+) -> Waited<R::Error> {
+    tokio::pin!(silence);
+    tokio::select! {
+        biased;
+        begun = request.begin() => if begun.is_err() {
+            return Waited::Answered(begun);
+        },
+        () = &mut silence => return Waited::Silence,
+        why = &mut ended => return Waited::GivenUp(why),
+        limit = reached(first_output) => return Waited::GivenUp(GivenUp::NoOutput(limit)),
+    }
+    tokio::select! {
+        biased;
+        completed = request.complete() => Waited::Answered(completed),
+        () = silence => Waited::Silence,
+        why = ended => Waited::GivenUp(why),
+    }
+}
+
+/// Resolves when a request is to end, to why. `interrupted` is set when the gateway ends.
+pub async fn ended(mut interrupted: watch::Receiver<bool>, deadline: Option<Instant>) -> GivenUp {
+    let timed_out = async {
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = timed_out => GivenUp::TimedOut,
+        _ = interrupted.wait_for(|interrupted| *interrupted) => GivenUp::ShuttingDown,
+    }
+}
+
+/// Resolves to the limit when its time has come; never without one.
+async fn reached(limit: Option<(Instant, Duration)>) -> Duration {
+    match limit {
+        Some((until, limit)) => {
+            tokio::time::sleep_until(until.into()).await;
+            limit
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Why another server may do what one refused with this code.
+pub fn retry_reason(code: Code) -> Option<RetryReason> {
+    match code {
+        Code::Unavailable | Code::Cancelled | Code::Aborted => Some(RetryReason::Unavailable),
+        Code::ResourceExhausted => Some(RetryReason::Full),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! Sends the prompts of a request to a worker. Owns that work nobody waits for is stopped; which worker is picked is
+//! the table's to say, and when a request goes to another one `delivery`'s.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
+
+use super::connection::Connection;
+use super::delivery::Tried;
+use super::handles::Handle;
+use super::inbox::Inbox;
+use super::prompt_request::PromptRequest;
+use super::request_queue::NotSent;
+use super::table::ModelEntry;
+use crate::model::adapter::Adapter;
+
+/// How long after its deadline a request is ended here. A worker ends it first, and says so; this is for a
+/// server that knows no deadlines, or does not answer.
+const DEADLINE_GRACE: Duration = Duration::from_millis(250);
+
+/// Why a request is with no worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotDispatched {
+    /// No worker with these files is ready.
+    NoWorker,
+    /// The worker takes requests more slowly than they come.
+    Full,
+}
+
+/// A request that a worker has: where its output arrives, and its handles.
+#[derive(Debug)]
+pub struct Dispatched {
+    pub inbox: Arc<Inbox>,
+    pub handles: OpenHandles,
+}
+
+/// Sends all `prompts` to one worker of the model that has not been `tried`, to generate `n` sequences of each. Prompt
+/// i's sequence j is choice `i * n + j`. The workers that count have the files of `content_hash`, with which the
+/// prompts were tokenized, and the `adapter`.
+///
+/// # Errors
+/// [`NotDispatched`]; whatever was sent is stopped.
+pub fn dispatch(
+    entry: &ModelEntry,
+    (content_hash, adapter): (&str, Option<&Adapter>),
+    tried: &mut Tried,
+    prompts: &[PromptRequest<'_>],
+    n: u32,
+) -> Result<Dispatched, NotDispatched> {
+    let mut failure = NotDispatched::NoWorker;
+    while tried.has_room() {
+        let Some(connection) = entry.pick(content_hash, tried.addresses(), adapter) else {
+            break;
+        };
+        tried.add(&connection.address);
+        match send_all(connection, prompts, n) {
+            Ok(dispatched) => return Ok(dispatched),
+            Err(NotSent::Closed) => {}
+            Err(NotSent::Full) => failure = NotDispatched::Full,
+        }
+    }
+    Err(failure)
+}
+
+fn send_all(
+    connection: Arc<Connection>,
+    prompts: &[PromptRequest<'_>],
+    n: u32,
+) -> Result<Dispatched, NotSent> {
+    let inbox = Arc::new(Inbox::default());
+    let sequences = connection.served.sequences_per_request(n).max(1);
+    // Dropped on an error, which stops what was sent.
+    let mut handles = OpenHandles {
+        connection,
+        handles: Vec::new(),
+        sequences,
+        timer: None,
+    };
+    for (prompt, index) in prompts.iter().zip(0u32..) {
+        for choice in (0..n).step_by(sequences as usize) {
+            let connection = &handles.connection;
+            let inbox = Arc::clone(&inbox);
+            let max_tokens = prompt.params.max_tokens;
+            let spare = prompt.params.spare_sequences();
+            let first = index * n + choice;
+            let handle = connection.open(inbox, first, sequences, spare, max_tokens)?;
+            handles.handles.push(handle);
+            handles.connection.send(handle, prompt, choice)?;
+        }
+    }
+    if let Some(timeout) = prompts.iter().filter_map(|prompt| prompt.timeout).min() {
+        handles.end_after(timeout);
+    }
+    Ok(Dispatched { inbox, handles })
+}
+
+/// The handles of one request, in the order of its choices. Dropping them stops those still open.
+#[derive(Debug)]
+pub struct OpenHandles {
+    connection: Arc<Connection>,
+    handles: Vec<Handle>,
+    sequences: u32,
+    /// Ends them at their deadline.
+    timer: Option<AbortHandle>,
+}
+
+impl OpenHandles {
+    /// Ends all that are open after `timeout`.
+    fn end_after(&mut self, timeout: Duration) {
+        let Some(end) = Instant::now().checked_add(timeout.saturating_add(DEADLINE_GRACE)) else {
+            return;
+        };
+        let connection = Arc::clone(&self.connection);
+        let handles = self.handles.clone();
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep_until(end.into()).await;
+            for handle in handles {
+                connection.time_out(handle);
+            }
+        });
+        self.timer = Some(timer.abort_handle());
+    }
+
+    /// How many handles there are.
+    pub fn count(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// How many choices each handle has.
+    pub fn sequences(&self) -> usize {
+        self.sequences as usize
+    }
+
+    /// The worker's `host:port`.
+    pub fn worker(&self) -> &str {
+        &self.connection.address
+    }
+
+    /// The worker's connection.
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Stops the work of one handle.
+    pub fn cancel(&self, index: usize) {
+        if let Some(&handle) = self.handles.get(index) {
+            self.connection.cancel(handle);
+        }
+    }
+}
+
+impl Drop for OpenHandles {
+    fn drop(&mut self) {
+        if let Some(timer) = &self.timer {
+            timer.abort();
+        }
+        // The connection has forgotten the handles that ended by themselves, and sends no stop for them.
+        for &handle in &self.handles {
+            self.connection.cancel(handle);
+        }
+    }
+}

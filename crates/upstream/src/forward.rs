@@ -1,0 +1,254 @@
+//! KServe's calls for many servers. Owns which server a call is for, and what a failure is in KServe's words; when a
+//! call goes to another server is `delivery`'s, and what calls say is their own.
+
+mod call;
+mod calls;
+mod merge;
+mod service;
+mod streams;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::{FutureExt, StreamExt};
+use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
+use inflight_kserve::streamed::{ResponseView, StreamedResponse};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tonic::{Request, Status};
+
+pub use self::call::Open;
+use self::call::{Asked, given_up, lost};
+pub use self::service::ForwardCall;
+pub use self::streams::ForwardStream;
+use self::streams::{OnItsWay, may_share};
+use super::classify::classify;
+use super::delivery::{CallContext, ended};
+use super::pool::Link;
+use super::table::{NoPeer, Picked, Table};
+use crate::metrics::Metrics;
+
+/// How long a model's metadata is taken to hold: as long as a configuration is between two looks at it.
+const METADATA_AGE: Duration = Duration::from_secs(5);
+/// Models whose metadata is kept.
+const METADATA_KEPT: usize = 256;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Forward {
+    table: Arc<Table>,
+    metrics: Arc<Metrics>,
+    metadata: Mutex<HashMap<(String, String), (Instant, ModelMetadataResponse)>>,
+    /// Tells apart requests of different clients that have one id.
+    requests: AtomicU64,
+    /// Set when open calls are to end.
+    interrupted: watch::Sender<bool>,
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+pub enum Target {
+    /// To whoever is least loaded.
+    Any,
+    /// To where another request is.
+    Same(Box<Source>),
+}
+
+/// Where a request is: its server, the connection, and its id there.
+#[derive(Clone, Debug)]
+pub struct Source {
+    picked: Picked,
+    link: Arc<Link>,
+    id: String,
+}
+
+/// Shared memory is a worker's own and for clients on its machine: a gateway may have clients anywhere.
+fn refuse_shared_memory(message: &ModelInferRequest) -> Result<(), Status> {
+    let inputs = message
+        .inputs
+        .iter()
+        .map(|input| (&input.name, &input.parameters));
+    let outputs = message.outputs.iter();
+    let outputs = outputs.map(|output| (&output.name, &output.parameters));
+    let mut tensors = inputs.chain(outputs);
+    let region = inflight_kserve::names::SHARED_MEMORY_REGION;
+    match tensors.find(|(_, parameters)| parameters.contains_key(region)) {
+        None => Ok(()),
+        Some((name, _)) => Err(Status::invalid_argument(format!(
+            "tensor `{name}` lies in shared memory, which a gateway does not have; send its data, or ask the \
+             worker's own port"
+        ))),
+    }
+}
+
+impl Forward {
+    /// Calls go to the servers of `table`.
+    pub fn new(table: Arc<Table>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            table,
+            metrics,
+            metadata: Mutex::default(),
+            requests: AtomicU64::new(0),
+            interrupted: watch::Sender::new(false),
+        }
+    }
+
+    /// Whether some server can take calls.
+    pub fn is_ready(&self) -> bool {
+        let workers = self.table.workers();
+        workers.iter().any(|slot| slot.takes_calls())
+    }
+
+    /// Ends every open call with an error.
+    pub fn interrupt(&self) {
+        self.interrupted.send_replace(true);
+    }
+
+    /// Sends one request, and waits for its first response.
+    ///
+    /// # Errors
+    /// It failed, and no other server can take it.
+    pub async fn stream(
+        &self,
+        message: ModelInferRequest,
+        context: CallContext,
+        target: Target,
+    ) -> Result<ForwardStream, Status> {
+        refuse_shared_memory(&message)?;
+        let about = match &target {
+            Target::Any => None,
+            Target::Same(source) => Some(source.id.clone()),
+        };
+        let may_share = about.is_none() && may_share(&message);
+        let asked = Asked {
+            model: &message.model_name,
+            version: &message.model_version,
+            context: &context,
+            is_stream: true,
+            works: true,
+            shares: may_share,
+        };
+        let ask = |link: Arc<Link>, model: String| {
+            let mut message = message.clone();
+            message.model_name = model;
+            let shared = if may_share { link.shared() } else { None };
+            let sent = match shared {
+                Some(shared) => {
+                    context.trace.write_parameters(&mut message.parameters);
+                    shared.send(message).map(OnItsWay::Shared)
+                }
+                None => {
+                    match &about {
+                        Some(id) => message.id.clone_from(id),
+                        None => self.make_own(&mut message),
+                    }
+                    let id = message.id.clone();
+                    let request = context.request(tokio_stream::once(message));
+                    Ok(OnItsWay::Alone(link.streams(), Box::new(request), id))
+                }
+            };
+            async move {
+                let (id, mut rest) = sent?.responses().await?;
+                let first = rest.next().await.transpose()?;
+                if let Some(first) = &first {
+                    in_band(&first.view()?)?;
+                }
+                Ok((first, rest, id))
+            }
+        };
+        let ((first, rest, id), open) = self.call(asked, target, ask).await?;
+        context.trace.output(Instant::now());
+        let ended = ended(self.interrupted.subscribe(), context.deadline)
+            .map(given_up)
+            .boxed();
+        let ids = (message.id, id);
+        Ok(ForwardStream::new(first, rest, ids, open, ended, context))
+    }
+
+    /// Gives the request an id that no other client's has at the server: it can be stopped by it.
+    fn make_own(&self, message: &mut ModelInferRequest) {
+        if !message.id.is_empty() {
+            let number = self.requests.fetch_add(1, Ordering::Relaxed);
+            message.id = format!("{}-{number:x}", message.id);
+        }
+    }
+
+    /// The name that a model has at its server.
+    ///
+    /// # Errors
+    /// No server has it, or none that does is ready.
+    fn name_at_its_server(
+        &self,
+        (model, version): (&str, &str),
+        context: &CallContext,
+    ) -> Result<String, Status> {
+        let asked = Asked {
+            model,
+            version,
+            context,
+            is_stream: false,
+            works: false,
+            shares: false,
+        };
+        Ok(self.pick(asked, &[])?.model)
+    }
+
+    fn pick(&self, asked: Asked<'_>, tried: &[Arc<str>]) -> Result<Picked, Status> {
+        let Asked { model, version, .. } = asked;
+        let picked = self.table.pick_peer(model, version, tried);
+        picked.map_err(|missing| match missing {
+            // Clients look for these words of Triton's.
+            NoPeer::Unknown if version.is_empty() => Status::not_found(format!(
+                "Request for unknown model: '{}' is not found",
+                shortened(model)
+            )),
+            NoPeer::Unknown => Status::not_found(format!(
+                "Request for unknown model: '{}' version {} is not found",
+                shortened(model),
+                shortened(version)
+            )),
+            NoPeer::NotYet => {
+                Status::unavailable("not every worker has been reached yet; retry later")
+            }
+            NoPeer::NoneReady => {
+                Status::unavailable("no worker of the model is ready; retry later")
+            }
+            NoPeer::Ambiguous(names) => Status::failed_precondition(format!(
+                "`{model}` is another model at each worker; ask for one of `{}`",
+                names.join("`, `")
+            )),
+        })
+    }
+}
+
+impl CallContext {
+    /// A request of the call.
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        // Triton then tells an error's code, as a status, where it told words alone.
+        let metadata = request.metadata_mut();
+        metadata.insert(
+            "triton_grpc_error",
+            tonic::metadata::MetadataValue::from_static("true"),
+        );
+        self.trace.write(metadata);
+        request
+    }
+}
+
+/// The failure that a response of a stream tells.
+fn in_band(response: &ResponseView<'_>) -> Result<(), Status> {
+    let message = response.error_message;
+    if message.is_empty() {
+        return Ok(());
+    }
+    let code = response.error_code().unwrap_or_else(|| classify(message).0);
+    Err(Status::new(code, message))
+}
+
+/// The beginning of a name that an error repeats.
+fn shortened(name: &str) -> String {
+    name.chars().take(64).collect()
+}

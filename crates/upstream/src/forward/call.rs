@@ -1,0 +1,191 @@
+//! A call as `delivery` sees it: which server it is sent to, what its answer is, and what a failure is in KServe's
+//! words. What the call asks is its caller's.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tonic::{Code, Status};
+
+use super::{Forward, Target};
+use crate::classify::classify;
+use crate::delivery::{
+    CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, retry_reason,
+};
+use crate::metrics::RetryReason;
+use crate::pool::{Link, Pool};
+use crate::slot::WorkerSlot;
+use crate::table::Picked;
+
+/// An open call at a server.
+#[derive(Debug)]
+pub struct Open {
+    pub(super) slot: Arc<WorkerSlot>,
+    pub(super) link: Arc<Link>,
+    pub(super) model: String,
+}
+
+impl Open {
+    fn new(picked: &Picked, link: Arc<Link>) -> Self {
+        picked.slot.peer.enter();
+        Self {
+            slot: Arc::clone(&picked.slot),
+            link,
+            model: picked.model.clone(),
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.slot.peer.leave();
+    }
+}
+
+/// What is asked, whatever the call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub model: &'a str,
+    pub version: &'a str,
+    pub context: &'a CallContext,
+    pub is_stream: bool,
+    /// Whether a model works on it, so that it is a part of its request's trace.
+    pub works: bool,
+    /// Whether it may share a stream with others.
+    pub shares: bool,
+}
+
+impl Asked<'_> {
+    fn link(self, pool: &Pool) -> Arc<Link> {
+        match self.shares {
+            true => pool.sharing_link(),
+            false => pool.link(),
+        }
+    }
+}
+
+impl Forward {
+    /// Makes a call at the server that it is for, or at another one if that cannot answer.
+    pub(super) async fn call<T, F>(
+        &self,
+        asked: Asked<'_>,
+        target: Target,
+        ask: impl Fn(Arc<Link>, String) -> F + Send,
+    ) -> Result<(T, Open), Status>
+    where
+        T: Send,
+        F: Future<Output = Result<T, Status>> + Send,
+    {
+        let context = asked.context;
+        let mut call = Call {
+            forward: self,
+            asked,
+            target,
+            ask,
+            current: None,
+            answer: None,
+        };
+        let until = ended(self.interrupted.subscribe(), context.deadline);
+        let first = context.first_output.filter(|_| asked.is_stream);
+        deliver(&mut call, context, first, until, &self.metrics.retries).await?;
+        let answered = call.answer.zip(call.current);
+        let (answer, (open, _)) = answered.ok_or_else(|| Status::internal("no answer came"))?;
+        Ok((answer, open))
+    }
+}
+
+/// A call on its way.
+struct Call<'a, T, A, F> {
+    forward: &'a Forward,
+    asked: Asked<'a>,
+    target: Target,
+    /// Asks a server, on a connection and under the name that the model has there.
+    ask: A,
+    current: Option<(Open, Pin<Box<F>>)>,
+    answer: Option<T>,
+}
+
+impl<T, A, F> Deliverable for Call<'_, T, A, F>
+where
+    T: Send,
+    A: Fn(Arc<Link>, String) -> F + Send,
+    F: Future<Output = Result<T, Status>> + Send,
+{
+    type Error = Status;
+
+    fn send(&mut self, tried: &mut Tried) -> Result<Sent, Status> {
+        let asked = self.asked;
+        let (picked, link) = match &self.target {
+            Target::Same(source) if tried.is_empty() => {
+                (source.picked.clone(), Arc::clone(&source.link))
+            }
+            Target::Same(_) => return Err(Status::unavailable("only one server has the request")),
+            Target::Any => {
+                let picked = self.forward.pick(asked, tried.addresses())?;
+                let link = asked.link(&picked.pool);
+                (picked, link)
+            }
+        };
+        let slot = &picked.slot;
+        tried.add(&slot.address);
+        let sent = Sent {
+            address: Arc::clone(&slot.address),
+            pulse: Arc::clone(&slot.pulse),
+        };
+        if asked.works {
+            let trace = &asked.context.trace;
+            let method = match asked.is_stream {
+                true => "ModelStreamInfer",
+                false => "ModelInfer",
+            };
+            trace.sent(trace.sending(), method, &slot.address);
+        }
+        let open = Open::new(&picked, Arc::clone(&link));
+        self.current = Some((open, Box::pin((self.ask)(link, picked.model))));
+        Ok(sent)
+    }
+
+    async fn begin(&mut self) -> Result<(), Status> {
+        let Some((open, answer)) = &mut self.current else {
+            return Err(Status::internal("the call was not sent"));
+        };
+        self.answer = Some(answer.as_mut().await.map_err(lost)?);
+        open.slot.pulse.hear();
+        Ok(())
+    }
+
+    fn retry_reason(&self, status: &Status) -> Option<RetryReason> {
+        retry_reason(status.code())
+    }
+
+    fn give_up(&mut self, why: GivenUp) -> Status {
+        given_up(why)
+    }
+}
+
+/// What the client of a call that was given up reads.
+pub(super) fn given_up(why: GivenUp) -> Status {
+    match why {
+        GivenUp::NoOutput(limit) => Status::deadline_exceeded(format!(
+            "the model generated nothing within {} s",
+            limit.as_secs()
+        )),
+        GivenUp::TimedOut => Status::deadline_exceeded("the request timed out"),
+        GivenUp::ShuttingDown => Status::unavailable("the gateway is shutting down"),
+    }
+}
+
+/// A failed call, as the client is told: the transport says `unknown` when the connection is gone, and Triton's
+/// TensorRT-LLM models say INTERNAL whatever it is.
+pub(super) fn lost(status: Status) -> Status {
+    let code = match status.code() {
+        Code::Unknown | Code::Cancelled => Code::Unavailable,
+        Code::Internal => classify(status.message()).0,
+        other => other,
+    };
+    if code == status.code() {
+        return status;
+    }
+    let mut changed = Status::new(code, status.message());
+    *changed.metadata_mut() = status.metadata().clone();
+    changed
+}

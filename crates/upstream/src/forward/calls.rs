@@ -1,0 +1,115 @@
+//! Calls that are not streams: to one server that has the model, or to all.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use inflight_kserve::client::InferenceClient;
+use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
+use tonic::{Response, Status};
+
+use super::{Asked, Forward, Target, lost, refuse_shared_memory};
+use crate::delivery::CallContext;
+use crate::pool::Link;
+use crate::rpc;
+
+impl Forward {
+    /// Sends one request whose answer comes in one piece.
+    ///
+    /// # Errors
+    /// It failed, and no other server can answer.
+    pub(super) async fn infer(
+        &self,
+        mut message: ModelInferRequest,
+        context: &CallContext,
+    ) -> Result<ModelInferResponse, Status> {
+        refuse_shared_memory(&message)?;
+        let id = message.id.clone();
+        self.make_own(&mut message);
+        let asked = Asked {
+            model: &message.model_name,
+            version: &message.model_version,
+            context,
+            is_stream: false,
+            works: true,
+            shares: false,
+        };
+        let ask = |link: Arc<Link>, name| {
+            let mut message = message.clone();
+            message.model_name = name;
+            let request = context.request(message);
+            let mut client = link.client();
+            async move { client.model_infer(request).await }
+        };
+        let (answer, _open) = self.call(asked, Target::Any, ask).await?;
+        let mut answer = answer.into_inner();
+        if !id.is_empty() {
+            answer.id = id;
+        }
+        Ok(answer)
+    }
+
+    /// Asks a server that has the model, under the name that the model has there.
+    ///
+    /// # Errors
+    /// It failed, and no other server can answer.
+    pub(super) async fn ask<R, F>(
+        &self,
+        (model, version): (&str, &str),
+        context: &CallContext,
+        ask: impl Fn(InferenceClient, String) -> F + Send,
+    ) -> Result<R, Status>
+    where
+        R: Send,
+        F: Future<Output = Result<Response<R>, Status>> + Send,
+    {
+        let asked = Asked {
+            model,
+            version,
+            context,
+            is_stream: false,
+            works: false,
+            shares: false,
+        };
+        let ask = move |link: Arc<Link>, name| ask(link.client(), name);
+        let (answer, _open) = self.call(asked, Target::Any, ask).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// Asks every server that is up; those that do not answer are left out.
+    ///
+    /// # Errors
+    /// None is up, or none answers: then what the first one said.
+    pub(super) async fn ask_all<R, F>(
+        &self,
+        ask: impl Fn(InferenceClient) -> F,
+    ) -> Result<Vec<R>, Status>
+    where
+        F: Future<Output = Result<Response<R>, Status>> + Send,
+    {
+        let workers = self.table.workers();
+        let up = workers.iter().filter(|slot| slot.takes_calls());
+        let pools = up.filter_map(|slot| Some(Arc::clone(&slot.peer.served()?.pool)));
+        let calls: Vec<_> = pools
+            .map(|pool| rpc::call("a call to every worker", ask(pool.client())))
+            .collect();
+        if calls.is_empty() {
+            return Err(Status::unavailable("no worker is ready; retry later"));
+        }
+        let (mut answers, mut failure) = (Vec::new(), None);
+        for answer in join_all(calls).await {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(rpc::RpcError::Failed { status, .. }) => {
+                    failure.get_or_insert(lost(status));
+                }
+                Err(error) => {
+                    failure.get_or_insert(Status::unavailable(rpc::describe(&error)));
+                }
+            }
+        }
+        match failure.filter(|_| answers.is_empty()) {
+            Some(status) => Err(status),
+            None => Ok(answers),
+        }
+    }
+}

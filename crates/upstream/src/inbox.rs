@@ -1,0 +1,215 @@
+//! Where a server's output for one client request waits to be read. Owns the buffer between the
+//! connection's reader and the response body; knows nothing of text, HTTP or protobuf.
+//!
+//! The reader appends under a lock that is uncontended but for a swap; the consumer swaps the filled
+//! deltas with its own empty ones, so buffers are reused and a token costs four bytes and no
+//! allocation. What can pile up is bounded by the request's own max_tokens times its choices.
+
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use inflight_kserve::step::{FinishReason, PromptLogProbs};
+use parking_lot::Mutex;
+use tonic::Code;
+
+/// What few deltas carry, boxed so that the others stay small.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeltaDetails {
+    /// The request failed, and why.
+    pub error: Option<(Code, String)>,
+    /// When a retry of the failed request may succeed; 0: not known.
+    pub retry_after_ms: u32,
+    /// One per token of the delta, or empty.
+    pub log_probs: Vec<f32>,
+    /// Alternatives per token; `top_ids` and `top_values` hold tokens × width, best first.
+    pub top_width: usize,
+    pub top_ids: Vec<i32>,
+    pub top_values: Vec<f32>,
+    /// Prompt tokens served from the KV cache.
+    pub cached_tokens: Option<u32>,
+    pub prompt_log_probs: Option<PromptLogProbs>,
+    /// From a model that answers in text: the new text, and how many tokens it is.
+    pub text: Option<String>,
+    pub generated: u32,
+    /// Tokens of the prompt, where the server counts them.
+    pub prompt_tokens: Option<u32>,
+}
+
+/// New output of one choice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delta {
+    pub choice: u32,
+    /// The delta's tokens end here in [`Deltas::tokens`]; they begin where the delta before ended.
+    pub tokens_end: usize,
+    pub finish: FinishReason,
+    /// Nothing more follows for the handle.
+    pub last_of_handle: bool,
+    pub details: Option<Box<DeltaDetails>>,
+}
+
+/// Deltas and their tokens, in order of arrival.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Deltas {
+    pub list: Vec<Delta>,
+    pub tokens: Vec<i32>,
+}
+
+impl Deltas {
+    /// Empties both and keeps their memory.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.tokens.clear();
+    }
+
+    fn push(
+        &mut self,
+        choice: u32,
+        tokens: &[i32],
+        finish: FinishReason,
+        last_of_handle: bool,
+        details: Option<Box<DeltaDetails>>,
+    ) {
+        self.tokens.extend_from_slice(tokens);
+        let tokens_end = self.tokens.len();
+        // Deltas that wait together become one; their tokens stay apart.
+        if details.is_none()
+            && let Some(last) = self.list.last_mut()
+            && last.choice == choice
+            && last.finish == FinishReason::NotFinished
+            && last.details.is_none()
+        {
+            last.tokens_end = tokens_end;
+            last.finish = finish;
+            last.last_of_handle = last_of_handle;
+            return;
+        }
+        self.list.push(Delta {
+            choice,
+            tokens_end,
+            finish,
+            last_of_handle,
+            details,
+        });
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    deltas: Deltas,
+    waker: Option<Waker>,
+    /// When the oldest unread delta arrived.
+    unread_since: Option<Instant>,
+}
+
+/// Output on its way to one client.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    state: Mutex<State>,
+}
+
+impl Inbox {
+    /// Appends a delta. Returns the consumer's waker if it waits, to be woken once the whole message is
+    /// distributed.
+    pub fn append(
+        &self,
+        choice: u32,
+        tokens: &[i32],
+        finish: FinishReason,
+        last_of_handle: bool,
+        details: Option<Box<DeltaDetails>>,
+        now: Instant,
+    ) -> Option<Waker> {
+        let mut state = self.state.lock();
+        state
+            .deltas
+            .push(choice, tokens, finish, last_of_handle, details);
+        state.unread_since.get_or_insert(now);
+        state.waker.take()
+    }
+
+    /// Moves everything unread into `into`, which must be empty, or registers the task to be woken. Ready with
+    /// when the oldest of it arrived.
+    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Deltas) -> Poll<Instant> {
+        let mut state = self.state.lock();
+        if state.deltas.list.is_empty() {
+            match &mut state.waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                empty => *empty = Some(context.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        let arrived = state.unread_since.take();
+        std::mem::swap(&mut state.deltas, into);
+        Poll::Ready(arrived.unwrap_or_else(Instant::now))
+    }
+
+    /// When the oldest unread delta arrived; `None` when all is read.
+    pub fn unread_since(&self) -> Option<Instant> {
+        self.state.lock().unread_since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn deltas_of_one_choice_that_wait_together_become_one() {
+        let inbox = Inbox::default();
+        let now = Instant::now();
+        for token in [1, 2, 3] {
+            inbox.append(0, &[token], FinishReason::NotFinished, false, None, now);
+        }
+        inbox.append(1, &[9], FinishReason::NotFinished, false, None, now);
+        inbox.append(0, &[4], FinishReason::Length, true, None, now);
+        assert_eq!(inbox.unread_since(), Some(now));
+        let mut deltas = Deltas::default();
+        let waker = Waker::noop();
+        assert!(
+            inbox
+                .poll_take(&mut Context::from_waker(waker), &mut deltas)
+                .is_ready()
+        );
+        let ends: Vec<_> = deltas
+            .list
+            .iter()
+            .map(|delta| (delta.choice, delta.tokens_end))
+            .collect();
+        assert_eq!(ends, [(0, 3), (1, 4), (0, 5)]);
+        assert_eq!(deltas.tokens, [1, 2, 3, 9, 4]);
+        assert_eq!(inbox.unread_since(), None);
+    }
+
+    #[test]
+    fn a_waiting_consumer_is_woken_once() {
+        let inbox = Inbox::default();
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        let mut deltas = Deltas::default();
+        let mut context = Context::from_waker(&waker);
+        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+        let now = Instant::now();
+        for token in [1, 2] {
+            if let Some(waker) =
+                inbox.append(0, &[token], FinishReason::NotFinished, false, None, now)
+            {
+                waker.wake();
+            }
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(inbox.poll_take(&mut context, &mut deltas).is_ready());
+        assert_eq!(deltas.tokens, [1, 2]);
+    }
+}

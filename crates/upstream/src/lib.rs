@@ -1,0 +1,35 @@
+//! Everything towards the servers, whether Inflight workers or plain Tritons: which there are, connections, the table
+//! of models and what they can do, and the delivery of a request to one server after another. Knows KServe and our asset
+//! service; knows nothing of HTTP servers, or of any API.
+//!
+//! Both kinds of server are driven through [`connection::Connection`]; what differs between them is in
+//! [`inflight`] and [`triton`].
+
+pub mod adapter_control;
+pub mod address_file;
+pub mod chat_templates;
+pub mod classify;
+pub mod connect;
+pub mod connection;
+pub mod context;
+pub mod delivery;
+pub mod discovery;
+pub mod dispatch;
+pub mod forward;
+pub mod handles;
+pub mod inbox;
+pub mod inflight;
+pub mod metrics;
+pub mod model;
+pub mod peer;
+pub mod pool;
+pub mod prompt_request;
+pub mod pulse;
+pub mod registry;
+pub mod request_queue;
+pub mod rpc;
+pub mod shared_stream;
+pub mod slot;
+pub mod table;
+pub mod trace;
+pub mod triton;

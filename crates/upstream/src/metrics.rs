@@ -1,0 +1,70 @@
+//! What is counted on the way to servers and back. Owns the labels; names and the registry are those of whoever runs
+//! this.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+
+/// The model of a request. Only the names of served models become labels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ModelLabels {
+    pub model: Arc<str>,
+}
+
+/// Why another worker may do what one did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryReason {
+    /// The worker was lost, is shutting down, or gave the request up.
+    Unavailable,
+    /// The worker's queue is full.
+    Full,
+    /// The worker has stopped answering, and may yet go on.
+    Silent,
+}
+
+impl RetryReason {
+    /// Every reason there is.
+    pub const ALL: [Self; 3] = [Self::Unavailable, Self::Full, Self::Silent];
+
+    /// For metrics and logs.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Full => "full",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+/// Why a request went to another worker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RetryLabels {
+    reason: &'static str,
+}
+
+impl From<RetryReason> for RetryLabels {
+    fn from(reason: RetryReason) -> Self {
+        Self {
+            reason: reason.label(),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    pub retries: Family<RetryLabels, Counter>,
+    pub tokens_out: Family<ModelLabels, Counter>,
+}
+
+impl Metrics {
+    /// The tokens that a model's workers have sent.
+    pub fn tokens_out(&self, model: &str) -> Counter {
+        let labels = ModelLabels {
+            model: model.into(),
+        };
+        self.tokens_out.get_or_create(&labels).clone()
+    }
+}

@@ -1,0 +1,173 @@
+//! Whether a server still answers. Owns when a silent one counts as not ready and when as lost; knows nothing
+//! of what is asked of it.
+//!
+//! A process that is stopped, or a machine that is gone, closes no connection, so that only silence shows
+//! it. Two bounds, because being wrong has two prices:
+//!
+//! - After the first, the server gets no new requests, and those of which their clients have seen nothing
+//!   go elsewhere. If it was only slow, it is ready again with its next sign of life, and nothing was lost.
+//! - After the second, [`LOST_AFTER`] times as long, the connection is given up, and with it the answers
+//!   that have begun.
+//!
+//! A busy server must not flap. Whatever it sends is a sign of life, and the probe is a call that reads
+//! nothing and waits for no lock, so that only a process without any CPU time misses one. Silence is
+//! counted in checks that were made, not in time: a gateway that gets no CPU time itself makes no checks,
+//! and when it runs again it reads what has arrived before it counts the next.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+/// Checks in a row without a sign of life before a server counts as silent. Several, so that no single
+/// late answer does it.
+const SILENT_CHECKS: u32 = 5;
+/// How many times longer a silence is until the server counts as lost.
+const LOST_AFTER: u32 = 6;
+
+/// The signs of life of one server.
+#[derive(Debug)]
+pub struct Pulse {
+    heard: AtomicBool,
+    silent: watch::Sender<bool>,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self {
+            heard: AtomicBool::new(true),
+            silent: watch::Sender::new(false),
+        }
+    }
+}
+
+impl Pulse {
+    /// Notes a sign of life.
+    pub fn hear(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there has been none for too long.
+    pub fn is_silent(&self) -> bool {
+        *self.silent.borrow()
+    }
+
+    /// Waits until the server is silent.
+    pub async fn silence(&self) {
+        let mut silent = self.silent.subscribe();
+        // The sender lives as long as `self`.
+        let _ = silent.wait_for(|silent| *silent).await;
+    }
+
+    /// Begins anew with a server that has just answered.
+    pub fn reset(&self) {
+        self.hear();
+        self.silent.send_replace(false);
+    }
+
+    /// Watches until the server counts as lost. After a silence of `limit` at most it counts as silent;
+    /// `changed` is told, and again when it answers. `probe` asks it for a sign of life and resolves to
+    /// whether there was one.
+    pub async fn watch<P: Future<Output = bool>>(
+        &self,
+        limit: Duration,
+        probe: impl Fn() -> P,
+        changed: impl Fn(bool),
+    ) {
+        // The last sign may come right after a check.
+        let every = limit / (SILENT_CHECKS + 1);
+        let ask = async {
+            loop {
+                if probe().await {
+                    self.hear();
+                }
+                tokio::time::sleep(every).await;
+            }
+        };
+        let count = async {
+            let mut checks = tokio::time::interval(every);
+            checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut silence = Silence::default();
+            loop {
+                checks.tick().await;
+                silence.check(self.heard.swap(false, Ordering::Relaxed));
+                let silent = silence.is_silent();
+                let changes = |was: &mut bool| std::mem::replace(was, silent) != silent;
+                if self.silent.send_if_modified(changes) {
+                    changed(silent);
+                }
+                if silence.is_lost() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            // What has arrived is read before it is counted.
+            biased;
+            () = ask => {}
+            () = count => {}
+        }
+    }
+}
+
+/// How long a server has been silent, in checks.
+#[derive(Debug, Default)]
+struct Silence(u32);
+
+impl Silence {
+    /// A check, and whether there was a sign of life since the one before.
+    fn check(&mut self, heard: bool) {
+        self.0 = if heard { 0 } else { self.0.saturating_add(1) };
+    }
+
+    fn is_silent(&self) -> bool {
+        self.0 >= SILENT_CHECKS
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0 >= SILENT_CHECKS * LOST_AFTER
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_checks_in_a_row_make_a_silence_and_one_sign_ends_it() {
+        let mut silence = Silence::default();
+        for round in 0..3 {
+            for _ in 1..SILENT_CHECKS {
+                silence.check(false);
+                assert!(!silence.is_silent(), "round {round}");
+            }
+            silence.check(true);
+        }
+        for check in 1..SILENT_CHECKS * LOST_AFTER {
+            silence.check(false);
+            assert_eq!(silence.is_silent(), check >= SILENT_CHECKS);
+            assert!(!silence.is_lost());
+        }
+        silence.check(false);
+        assert!(silence.is_lost());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_answers_is_watched_for_good_and_a_mute_one_is_lost() {
+        let pulse = Pulse::default();
+        let limit = Duration::from_millis(60);
+        pulse
+            .watch(limit, async || false, |silent| assert!(silent))
+            .await;
+        assert!(pulse.is_silent());
+        pulse.reset();
+        assert!(!pulse.is_silent());
+        let told = || panic!("it answers every time");
+        let watching = pulse.watch(limit, async || true, |_| told());
+        assert!(
+            tokio::time::timeout(limit * 5, watching).await.is_err(),
+            "it is never lost"
+        );
+    }
+}

@@ -1,0 +1,244 @@
+//! The way of a server's output to the inboxes of its requests. Owns what no row of a request may be; knows nothing
+//! of sockets, of what the output means, or of clients.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
+use tonic::{Code, Status};
+
+use super::handles::{Handle, Handles, Waiting};
+use super::inbox::{DeltaDetails, Inbox};
+use super::rpc;
+
+/// What one response brings to the only sequence of a handle.
+#[derive(Debug)]
+pub struct Answer {
+    pub tokens: Vec<i32>,
+    pub finish: FinishReason,
+    /// Nothing more follows for the handle.
+    pub last: bool,
+    pub details: Option<Box<DeltaDetails>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    inbox: Arc<Inbox>,
+    /// The handle's sequence i is the request's choice `first_choice + i`.
+    first_choice: u32,
+    /// Sequences that are wanted; more may come.
+    sequences: u32,
+    /// Tokens received of each sequence.
+    received: Vec<u32>,
+    /// Tokens that were asked for, of each sequence.
+    max_tokens: u32,
+}
+
+impl Entry {
+    /// Counts a row's tokens; what is wrong with the row, if anything.
+    fn count(&mut self, sequence_index: i32, tokens: usize) -> Result<u32, BadRow> {
+        let sequence = u32::try_from(sequence_index);
+        let sequence = sequence.map_err(|_| BadRow::Sequence)?;
+        let received = self.received.get_mut(sequence as usize);
+        let received = received.ok_or(BadRow::Sequence)?;
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        *received = received.saturating_add(tokens);
+        if *received > self.max_tokens {
+            return Err(BadRow::TooManyTokens);
+        }
+        Ok(sequence)
+    }
+}
+
+impl Waiting for Entry {
+    fn unread_since(&self) -> Option<Instant> {
+        self.inbox.unread_since()
+    }
+
+    fn fail(&self, why: &Status, now: Instant) -> Option<Waker> {
+        let details = Some(Box::new(DeltaDetails {
+            error: Some((why.code(), why.message().to_owned())),
+            ..DeltaDetails::default()
+        }));
+        let reason = FinishReason::NotFinished;
+        self.inbox
+            .append(self.first_choice, &[], reason, true, details, now)
+    }
+}
+
+/// What no row of a request may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum BadRow {
+    #[error("a row has a sequence index that was not requested")]
+    Sequence,
+    #[error("the worker sent more tokens than were requested")]
+    TooManyTokens,
+}
+
+/// What became of a step message.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Distributed {
+    /// Tokens that went to open handles.
+    pub tokens: u64,
+    /// Handles that were failed for their rows, and whose work is still to be stopped.
+    pub overrun: Vec<Handle>,
+}
+
+/// The requests of one connection whose output goes to inboxes.
+#[derive(Debug, Default)]
+pub struct Registry(Handles<Entry>);
+
+impl Registry {
+    /// Opens a handle whose output goes to `inbox`: `max_tokens` at most for each of its sequences, which
+    /// bounds what can wait there. The worker sends `spare` sequences more, which nobody wants.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    pub fn open(
+        &self,
+        inbox: Arc<Inbox>,
+        first_choice: u32,
+        sequences: u32,
+        spare: u32,
+        max_tokens: u32,
+    ) -> Result<Handle, Status> {
+        self.0.open(|_| Entry {
+            inbox,
+            first_choice,
+            sequences,
+            received: vec![0; sequences.saturating_add(spare) as usize],
+            max_tokens,
+        })
+    }
+
+    /// Forgets a handle; true if output for it could still have come.
+    pub fn close_handle(&self, handle: Handle) -> bool {
+        self.0.remove(handle).is_some()
+    }
+
+    /// Handles that still wait for output.
+    pub fn active(&self) -> usize {
+        self.0.active()
+    }
+
+    /// Puts each row of a step message into its inbox and wakes each waiting consumer once. A row that its
+    /// request cannot have ends the request with an error.
+    pub fn distribute(&self, batch: &StepBatch, now: Instant) -> Distributed {
+        let mut distributed = Distributed::default();
+        let mut open = self.0.lock();
+        for row in batch.rows() {
+            let handle = Handle::new(row.id.0);
+            let Some(entry) = open.get_mut(handle) else {
+                continue;
+            };
+            let mut ends = row.is_final;
+            let waker = match entry.count(row.sequence_index, row.tokens.len()) {
+                // Not wanted; but its row may be the request's last.
+                Ok(sequence) if sequence >= entry.sequences && row.error.is_none() => {
+                    let reason = FinishReason::NotFinished;
+                    let end = row.is_final.then_some(entry.first_choice);
+                    end.and_then(|choice| entry.inbox.append(choice, &[], reason, true, None, now))
+                }
+                Ok(sequence) => {
+                    distributed.tokens += row.tokens.len() as u64;
+                    entry.inbox.append(
+                        entry.first_choice + sequence,
+                        row.tokens,
+                        row.finish_reason,
+                        row.is_final,
+                        details(&row),
+                        now,
+                    )
+                }
+                Err(bad) => {
+                    if !ends {
+                        distributed.overrun.push(handle);
+                        ends = true;
+                    }
+                    entry.fail(&Status::internal(bad.to_string()), now)
+                }
+            };
+            open.wake(waker);
+            if ends {
+                open.remove(handle);
+            }
+        }
+        distributed
+    }
+
+    /// Puts an answer into its inbox. Returns how many tokens went to an open handle.
+    pub fn deliver(&self, handle: Handle, answer: Answer, now: Instant) -> u64 {
+        let mut open = self.0.lock();
+        let Some(entry) = open.get(handle) else {
+            return 0;
+        };
+        let details = answer.details.as_ref();
+        let uncounted = details.map_or(0, |details| details.generated);
+        let delivered = answer.tokens.len() as u64 + u64::from(uncounted);
+        let waker = entry.inbox.append(
+            entry.first_choice,
+            &answer.tokens,
+            answer.finish,
+            answer.last,
+            answer.details,
+            now,
+        );
+        open.wake(waker);
+        if answer.last {
+            open.remove(handle);
+        }
+        delivered
+    }
+
+    /// Ends one handle with an error; true if output for it could still have come.
+    pub fn fail(&self, handle: Handle, code: Code, text: &str, now: Instant) -> bool {
+        let why = Status::new(code, text);
+        self.0.fail(handle, &why, now).is_some()
+    }
+
+    /// Ends every handle with an error and refuses new ones.
+    pub fn fail_all(&self, code: Code, text: &str, now: Instant) {
+        self.0.end(&Status::new(code, text), now);
+    }
+
+    /// Ends the handles whose client has read nothing for `patience`; see [`Handles::sweep_stalled`].
+    pub fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<Handle> {
+        let stalled = self.0.sweep_stalled(now, patience).into_iter();
+        stalled.map(|(handle, _)| handle).collect()
+    }
+}
+
+/// What the row carries beyond tokens; the common row carries nothing.
+fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
+    if row.error.is_none()
+        && row.log_probs.is_none()
+        && row.top_log_probs.is_none()
+        && row.cached_tokens.is_none()
+        && row.prompt_log_probs.is_none()
+    {
+        return None;
+    }
+    // A worker may send megabytes, and clients may get to see it.
+    let error = |error: &RowError| (error.code, rpc::abbreviated(&error.text).to_owned());
+    Some(Box::new(DeltaDetails {
+        error: row.error.map(error),
+        retry_after_ms: row.error.map_or(0, |error| error.retry_after_ms),
+        log_probs: row.log_probs.map(<[f32]>::to_vec).unwrap_or_default(),
+        top_width: row.top_log_probs.map_or(0, |top| top.width),
+        top_ids: row
+            .top_log_probs
+            .map(|top| top.ids.to_vec())
+            .unwrap_or_default(),
+        top_values: row
+            .top_log_probs
+            .map(|top| top.values.to_vec())
+            .unwrap_or_default(),
+        cached_tokens: row.cached_tokens,
+        prompt_log_probs: row.prompt_log_probs.cloned(),
+        ..DeltaDetails::default()
+    }))
+}
+
+#[cfg(test)]
+mod tests;

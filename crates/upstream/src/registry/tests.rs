@@ -1,0 +1,227 @@
+use std::task::{Context, Waker};
+
+use inflight_kserve::step;
+
+use super::*;
+use crate::inbox::Deltas;
+
+fn read(inbox: &Inbox) -> Deltas {
+    let mut deltas = Deltas::default();
+    let _ = inbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut deltas);
+    deltas
+}
+
+fn batch(rows: &[(Handle, i32, &[i32], u8, u8)]) -> StepBatch {
+    let mut batch = StepBatch {
+        token_offsets: vec![0],
+        ..StepBatch::default()
+    };
+    for (handle, sequence, tokens, finish, is_final) in rows {
+        batch.ids.push(step::Handle(handle.number()));
+        batch.sequence_index.push(*sequence);
+        batch.token_ids.extend_from_slice(tokens);
+        batch.token_offsets.push(batch.token_ids.len() as u32);
+        batch.finish_reasons.push(*finish);
+        batch.finals.push(*is_final);
+    }
+    batch
+}
+
+#[test]
+fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
+    let registry = Registry::default();
+    let (first, second) = (Arc::new(Inbox::default()), Arc::new(Inbox::default()));
+    let a = registry.open(Arc::clone(&first), 0, 1, 0, 8).unwrap();
+    let b = registry.open(Arc::clone(&second), 4, 2, 0, 8).unwrap();
+    assert_eq!(registry.active(), 2);
+    let now = Instant::now();
+    let distributed = registry.distribute(
+        &batch(&[
+            (a, 0, &[1, 2], 3, 1),
+            (b, 1, &[7], 0, 0),
+            (b, 0, &[8], 0, 0),
+            (Handle::new(99), 0, &[5], 0, 0),
+        ]),
+        now,
+    );
+    assert_eq!((distributed.tokens, distributed.overrun), (4, Vec::new()));
+    assert_eq!(registry.active(), 1);
+    let deltas = read(&first);
+    assert_eq!(deltas.tokens, [1, 2]);
+    assert_eq!(deltas.list[0].finish, FinishReason::Length);
+    assert!(deltas.list[0].last_of_handle);
+    let choices: Vec<u32> = read(&second).list.iter().map(|row| row.choice).collect();
+    assert_eq!(choices, [5, 4]);
+    assert!(!registry.close_handle(a), "the final row closed it");
+    assert!(registry.close_handle(b));
+}
+
+#[test]
+fn a_late_row_of_a_closed_handle_reaches_nobody() {
+    let registry = Registry::default();
+    let old = registry.open(Arc::default(), 0, 1, 0, 8).unwrap();
+    assert!(registry.close_handle(old));
+    let inbox = Arc::new(Inbox::default());
+    let new = registry.open(Arc::clone(&inbox), 0, 1, 0, 8).unwrap();
+    assert_eq!(
+        old.number() & 0xffff_ffff,
+        new.number() & 0xffff_ffff,
+        "the slot is used again"
+    );
+    assert_eq!(
+        registry.distribute(&batch(&[(old, 0, &[1], 0, 0)]), Instant::now()),
+        Distributed::default()
+    );
+    assert!(read(&inbox).list.is_empty());
+}
+
+#[test]
+fn rows_that_a_request_cannot_have_end_it_and_no_other() {
+    let too_many: &[i32] = &[1; 9];
+    // Sequence, tokens and whether the row is final; then tokens that came before.
+    for (sequence, row, is_final, before) in [
+        (1, &[1][..], 0, 0),
+        (-1, &[1], 0, 0),
+        (0, too_many, 0, 0),
+        (0, too_many, 1, 0),
+        (0, &[1, 2], 0, 7),
+    ] {
+        let registry = Registry::default();
+        let inbox = Arc::new(Inbox::default());
+        let handle = registry.open(Arc::clone(&inbox), 0, 1, 0, 8).unwrap();
+        let other = registry.open(Arc::default(), 0, 1, 0, 8).unwrap();
+        let now = Instant::now();
+        let distribute = |row| registry.distribute(&batch(&[row]), now);
+        let fitting = distribute((handle, 0, &too_many[..before], 0, 0));
+        assert_eq!((fitting.tokens, fitting.overrun.len()), (before as u64, 0));
+        let distributed = distribute((handle, sequence, row, 0, is_final));
+        // Work that the worker has ended itself needs no stop.
+        let stopped = [handle].into_iter().filter(|_| is_final == 0);
+        assert!(distributed.overrun.into_iter().eq(stopped));
+        assert_eq!((distributed.tokens, registry.active()), (0, 1));
+        let last = read(&inbox).list.pop().unwrap();
+        assert!(last.last_of_handle);
+        assert_eq!(last.details.unwrap().error.unwrap().0, Code::Internal);
+        assert_eq!(distribute((handle, 0, &[1], 0, 0)).tokens, 0);
+        assert_eq!(distribute((other, 0, &[1], 0, 0)).tokens, 1);
+    }
+}
+
+#[test]
+fn of_an_endless_error_text_the_beginning_goes_on() {
+    let registry = Registry::default();
+    let inbox = Arc::new(Inbox::default());
+    let handle = registry.open(Arc::clone(&inbox), 0, 1, 0, 8).unwrap();
+    let mut message = batch(&[(handle, 0, &[], 0, 1)]);
+    message.errors = vec![RowError {
+        row: 0,
+        code: Code::InvalidArgument,
+        text: "x".repeat(30 << 20),
+        retry_after_ms: 0,
+    }];
+    registry.distribute(&message, Instant::now());
+    let details = read(&inbox).list.remove(0).details.unwrap();
+    assert!(details.error.unwrap().1.len() < 10_000);
+}
+
+#[test]
+fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
+    let registry = Registry::default();
+    let inbox = Arc::new(Inbox::default());
+    let handle = registry.open(Arc::clone(&inbox), 0, 1, 0, 8).unwrap();
+    let mut message = batch(&[
+        (Handle::new(77), 0, &[1, 2], 0, 0),
+        (handle, 0, &[3], 0, 0),
+        (handle, 0, &[], 0, 1),
+    ]);
+    message.log_prob_rows = vec![0, 1];
+    message.log_probs = vec![-1.0, -2.0, -3.0];
+    message.top_log_prob_rows = vec![0, 1];
+    message.top_log_prob_widths = vec![1, 2];
+    message.top_log_prob_ids = vec![1, 2, 3, 4];
+    message.top_log_probs = vec![-1.0, -2.0, -3.0, -4.0];
+    message.cached_tokens = vec![(1, 16)];
+    message.errors = vec![RowError {
+        row: 2,
+        code: Code::InvalidArgument,
+        text: "no".to_owned(),
+        retry_after_ms: 0,
+    }];
+    registry.distribute(&message, Instant::now());
+    let deltas = read(&inbox);
+    let details = deltas.list[0].details.as_ref().unwrap();
+    assert_eq!(details.log_probs, [-3.0]);
+    assert_eq!((details.top_width, &details.top_ids[..]), (2, &[3, 4][..]));
+    assert_eq!(details.cached_tokens, Some(16));
+    assert_eq!(
+        deltas.list[1].details.as_ref().unwrap().error,
+        Some((Code::InvalidArgument, "no".to_owned()))
+    );
+}
+
+#[test]
+fn a_lost_connection_ends_every_handle_and_takes_no_more() {
+    let registry = Registry::default();
+    let inbox = Arc::new(Inbox::default());
+    registry.open(Arc::clone(&inbox), 2, 1, 0, 8).unwrap();
+    registry.fail_all(Code::Unavailable, "lost", Instant::now());
+    let deltas = read(&inbox);
+    assert_eq!(deltas.list.len(), 1);
+    assert!(deltas.list[0].last_of_handle);
+    let refused = registry.open(inbox, 0, 1, 0, 8).unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(registry.active(), 0);
+}
+
+#[test]
+fn only_a_client_that_reads_nothing_for_long_is_stalled() {
+    let registry = Registry::default();
+    let (slow, quick) = (Arc::new(Inbox::default()), Arc::new(Inbox::default()));
+    let slow_handle = registry.open(Arc::clone(&slow), 0, 1, 0, 8).unwrap();
+    let quick_handle = registry.open(Arc::clone(&quick), 0, 1, 0, 8).unwrap();
+    let start = Instant::now();
+    registry.distribute(
+        &batch(&[(slow_handle, 0, &[1], 0, 0), (quick_handle, 0, &[1], 0, 0)]),
+        start,
+    );
+    read(&quick);
+    let patience = Duration::from_secs(60);
+    assert!(
+        registry
+            .sweep_stalled(start + Duration::from_secs(59), patience)
+            .is_empty()
+    );
+    assert_eq!(
+        registry.sweep_stalled(start + Duration::from_secs(60), patience),
+        [slow_handle]
+    );
+    assert_eq!(registry.active(), 1);
+    let last = read(&slow).list.pop().unwrap();
+    assert_eq!(
+        last.details.unwrap().error.unwrap().0,
+        Code::DeadlineExceeded
+    );
+}
+
+#[test]
+fn sequences_that_nobody_wants_are_dropped_but_for_their_end() {
+    let registry = Registry::default();
+    let inbox = Arc::new(Inbox::default());
+    let handle = registry.open(Arc::clone(&inbox), 3, 1, 1, 8).unwrap();
+    let rows = [(handle, 0, &[5, 6][..], 3, 0), (handle, 1, &[7, 8], 3, 1)];
+    registry.distribute(&batch(&rows), Instant::now());
+    let deltas = read(&inbox);
+    let told = deltas.list.iter();
+    let told: Vec<_> = told
+        .map(|delta| (delta.choice, delta.finish, delta.last_of_handle))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (3, FinishReason::Length, false),
+            (3, FinishReason::NotFinished, true)
+        ]
+    );
+    assert_eq!(deltas.tokens, [5, 6]);
+    assert_eq!(registry.active(), 0);
+}

@@ -1,0 +1,69 @@
+//! Unary calls to servers. Owns their time limit, and how much is kept of what a server says went wrong.
+
+use std::time::Duration;
+
+/// For one small call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Characters kept of an error text; a traceback has a few thousand.
+const MAX_ERROR_CHARS: usize = 8_000;
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum RpcError {
+    #[error("{call} failed: {status}")]
+    Failed {
+        call: &'static str,
+        status: tonic::Status,
+    },
+    #[error("{call} got no answer within {limit:?}")]
+    TimedOut { call: &'static str, limit: Duration },
+}
+
+/// Waits for the answer to a small call.
+///
+/// # Errors
+/// [`RpcError`]: it failed, or took too long.
+pub async fn call<T>(
+    name: &'static str,
+    answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, RpcError> {
+    match tokio::time::timeout(CALL_TIMEOUT, answer).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(RpcError::Failed { call: name, status }),
+        Err(_) => Err(RpcError::TimedOut {
+            call: name,
+            limit: CALL_TIMEOUT,
+        }),
+    }
+}
+
+/// The beginning of an error text, as much of it as is kept.
+pub fn abbreviated(text: &str) -> &str {
+    let end = text.char_indices().nth(MAX_ERROR_CHARS);
+    end.and_then(|(end, _)| text.get(..end)).unwrap_or(text)
+}
+
+/// An error with its causes in one line, abbreviated.
+pub fn describe(error: &dyn std::error::Error) -> String {
+    abbreviated(&inflight_base::error_chain(error)).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_endless_error_text_the_beginning_is_kept() {
+        let cut = "é".repeat(MAX_ERROR_CHARS);
+        for (text, kept) in [("", ""), ("short", "short"), (&cut, &cut)] {
+            assert_eq!(abbreviated(text), kept);
+        }
+        let endless = "é".repeat(1 << 20);
+        assert_eq!(abbreviated(&endless), cut);
+        let error = RpcError::Failed {
+            call: "Call",
+            status: tonic::Status::unknown(endless),
+        };
+        assert_eq!(describe(&error).chars().count(), MAX_ERROR_CHARS);
+    }
+}

@@ -1,0 +1,175 @@
+//! One configured server, connected or not. Owns what is known of it while it comes and goes; knows nothing of
+//! the other servers, nor of how it is connected.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use inflight_text::TextModel;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::connection::Connection;
+use super::peer::Peer;
+use super::pulse::Pulse;
+
+/// Requests that are being prepared for a server when it is taken out have so long to be sent.
+pub(super) const PREPARING: Duration = Duration::from_secs(1);
+/// How often a server that was taken out is asked whether its last request has ended.
+const IDLE_POLL: Duration = Duration::from_millis(50);
+
+/// One configured server, connected or not.
+#[derive(Debug)]
+pub struct WorkerSlot {
+    /// `host:port` as given.
+    pub address: Arc<str>,
+    /// Whether it still answers, while it is connected.
+    pub pulse: Arc<Pulse>,
+    /// For KServe's clients.
+    pub peer: Peer,
+    /// One for each model it serves.
+    pub(super) connections: ArcSwap<Vec<Arc<Connection>>>,
+    /// The models it last served, and why it is not ready now.
+    pub(super) past: Mutex<Past>,
+    /// Set once it is no longer configured.
+    pub(super) retired: watch::Sender<bool>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct PastModel {
+    pub name: String,
+    pub created: i64,
+    pub max_seq_len: Option<u32>,
+    /// Names of its LoRA adapters.
+    pub adapters: Vec<String>,
+    /// Kept while the worker is away, so that its return costs no loading.
+    pub _text: Option<Arc<TextModel>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    pub models: Vec<PastModel>,
+    /// Models that it has and that cannot be served, and why; `None`: it has not said what it has.
+    pub refused: Option<BTreeMap<String, String>>,
+    pub reason: String,
+}
+
+impl WorkerSlot {
+    pub(super) fn new(address: &str) -> Self {
+        let past = Past {
+            models: Vec::new(),
+            refused: None,
+            reason: "not connected yet".to_owned(),
+        };
+        Self {
+            address: address.into(),
+            pulse: Arc::default(),
+            peer: Peer::default(),
+            connections: ArcSwap::default(),
+            past: Mutex::new(past),
+            retired: watch::Sender::new(false),
+        }
+    }
+
+    /// Waits until it is no longer configured and its last request has ended.
+    pub async fn released(&self) {
+        let mut retired = self.retired.subscribe();
+        // The sender lives as long as `self`.
+        let _ = retired.wait_for(|retired| *retired).await;
+        tokio::time::sleep(PREPARING).await;
+        while self.active() > 0 {
+            tokio::time::sleep(IDLE_POLL).await;
+        }
+    }
+
+    /// Whether it is still configured, and only finishes its requests otherwise.
+    pub(super) fn is_retired(&self) -> bool {
+        *self.retired.borrow()
+    }
+
+    /// The connections of all its models; none when it is not ready.
+    pub fn connections(&self) -> Arc<Vec<Arc<Connection>>> {
+        self.connections.load_full()
+    }
+
+    /// Whether any of its models can take requests.
+    pub fn is_ready(&self) -> bool {
+        !self.connections.load().is_empty() && !self.pulse.is_silent() && !self.is_retired()
+    }
+
+    /// Watches the server until it counts as lost, and says when it stops answering and begins again; see
+    /// [`Pulse::watch`]. Returns why it is lost.
+    pub async fn watch_pulse<P: Future<Output = bool>>(
+        &self,
+        limit: Duration,
+        probe: impl Fn() -> P,
+    ) -> String {
+        let changed = |silent| {
+            if silent {
+                self.set_reason("the server has stopped answering");
+                tracing::warn!(worker = %self.address, "worker silent");
+            } else {
+                self.set_reason("");
+                tracing::info!(worker = %self.address, "worker answers again");
+            }
+        };
+        self.pulse.watch(limit, probe, changed).await;
+        "the server has not answered for too long".to_owned()
+    }
+
+    /// Whether it is an Inflight worker with this model, as far as it has ever said.
+    pub(super) fn serves(&self, model: &str) -> bool {
+        let served = self.peer.served();
+        !self.is_retired() && served.is_some_and(|served| served.of.as_deref() == Some(model))
+    }
+
+    /// Whether KServe's calls may be sent to it.
+    pub fn takes_calls(&self) -> bool {
+        self.peer.is_up() && !self.pulse.is_silent() && !self.is_retired()
+    }
+
+    /// Ends every request that it has with an error.
+    pub fn fail_all(&self, text: &str) {
+        for connection in self.connections.load().iter() {
+            connection.fail_all(text);
+        }
+    }
+
+    /// Requests that wait for its output.
+    pub fn active(&self) -> usize {
+        let connections = self.connections.load();
+        let of_models = connections.iter().map(|connection| connection.active());
+        of_models.sum::<usize>() + self.peer.active()
+    }
+
+    /// The connection of this model, when ready.
+    pub(super) fn connection(&self, model: &str) -> Option<Arc<Connection>> {
+        if self.pulse.is_silent() {
+            return None;
+        }
+        let connections = self.connections.load();
+        let serves = |connection: &&Arc<Connection>| {
+            connection.served.description.served_model_name == model
+        };
+        connections.iter().find(serves).cloned()
+    }
+
+    /// Why the worker is not ready; empty when it is.
+    pub fn reason(&self) -> String {
+        if self.is_retired() {
+            return "taken out; it finishes its requests".to_owned();
+        }
+        self.past.lock().reason.clone()
+    }
+
+    /// Remembers which of a server's models cannot be served, and why.
+    pub fn set_refused(&self, refused: BTreeMap<String, String>) {
+        self.past.lock().refused = Some(refused);
+    }
+
+    /// Remembers why the worker is not ready.
+    pub fn set_reason(&self, reason: &str) {
+        self.past.lock().reason = reason.to_owned();
+    }
+}

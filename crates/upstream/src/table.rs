@@ -1,0 +1,421 @@
+//! The table of models: model → workers. Owns which worker a request goes to; knows nothing of how
+//! connections are made or of what requests say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use inflight_kserve::assets;
+use inflight_routing::{Candidate, Turns, least_loaded};
+use inflight_text::ChatTemplate;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::connection::Connection;
+use super::pool::Pool;
+use super::slot::{PastModel, WorkerSlot};
+use crate::model::adapter::Adapter;
+use crate::model::served::ServedModel;
+
+/// A model and the workers that serve it, or did when last seen.
+#[derive(Debug)]
+pub struct ModelEntry {
+    pub name: String,
+    /// Seconds since the epoch at which the model was loaded.
+    pub created: i64,
+    /// Prompt plus generated tokens that fit a request on any of its workers, where one says it.
+    pub max_seq_len: Option<u32>,
+    /// Names of the LoRA adapters that any of its workers has.
+    pub adapters: BTreeSet<String>,
+    workers: Vec<Arc<WorkerSlot>>,
+    /// Of all models.
+    turns: Arc<Turns>,
+}
+
+impl ModelEntry {
+    /// What the next request is prepared for: the model as the worker serves it that [`ModelEntry::pick`]
+    /// would choose now. Picks nothing: preparing a long prompt takes a while, and the worker is chosen by
+    /// the load after it.
+    pub fn next_served(&self) -> Option<Arc<ServedModel>> {
+        let (connection, _) = self.least_loaded(|_| true)?;
+        Some(Arc::clone(&connection.served))
+    }
+
+    /// Whether small conversations with it wait for no other process, as its first ready worker has it: workers of one
+    /// model have the same files but for moments.
+    fn renders_at_once(&self) -> bool {
+        let mut workers = self.workers.iter();
+        let connection = workers.find_map(|slot| slot.connection(&self.name));
+        let template = connection
+            .as_ref()
+            .and_then(|one| one.served.chat_template());
+        template.is_none_or(ChatTemplate::renders_at_once)
+    }
+
+    /// [`ModelEntry::next_served`] of the workers that have this LoRA adapter, which it also looks up.
+    pub fn next_with(&self, adapter: &str) -> Option<(Arc<ServedModel>, Adapter)> {
+        let (connection, _) =
+            self.least_loaded(|connection| connection.task_of(adapter).is_some())?;
+        let served = Arc::clone(&connection.served);
+        let adapter = Adapter {
+            task_id: connection.task_of(adapter)?,
+            name: adapter.to_owned(),
+        };
+        Some((served, adapter))
+    }
+
+    /// Picks the worker of a request: the ready connection with the fewest active requests, and among
+    /// equals the one whose last turn is longest ago. Only workers with the same files as
+    /// `content_hash` count, because a prompt is tokenized for one tokenizer, none of the `tried`
+    /// addresses, and those with the `adapter` alone.
+    pub fn pick(
+        &self,
+        content_hash: &str,
+        tried: &[Arc<str>],
+        adapter: Option<&Adapter>,
+    ) -> Option<Arc<Connection>> {
+        let choose = || {
+            self.least_loaded(|connection| {
+                connection.served.description.content_hash == content_hash
+                    && !tried.contains(&connection.address)
+                    && adapter.is_none_or(|adapter| {
+                        connection.task_of(&adapter.name) == Some(adapter.task_id)
+                    })
+            })
+        };
+        self.turns.pick(choose, |connection| &connection.last_turn)
+    }
+
+    /// And the number of its last turn.
+    fn least_loaded(&self, fits: impl Fn(&Connection) -> bool) -> Option<(Arc<Connection>, u64)> {
+        let ready = self.workers.iter();
+        let ready = ready.filter_map(|slot| Some((slot, slot.connection(&self.name)?)));
+        let fitting = ready.filter(|(_, connection)| fits(connection));
+        least_loaded(fitting.map(|(slot, connection)| Candidate {
+            load: connection.active() + slot.peer.active(),
+            last_turn: connection.last_turn.number(),
+            server: connection,
+        }))
+    }
+}
+
+/// Why no model was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoModel {
+    /// Some worker has never said what it serves: the name may yet appear.
+    NotYet,
+    /// Every worker has said what it serves, and none serves this.
+    Unknown,
+    /// A server has it, and it cannot be served; why not.
+    Refused(String),
+}
+
+/// Why no server takes a call of KServe's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoPeer {
+    /// Some server has never said what it serves: the name may yet appear.
+    NotYet,
+    /// No server has the model.
+    Unknown,
+    /// Several models go by the name; these are names of one each.
+    Ambiguous(Vec<String>),
+    /// All that have it are away, or have been tried.
+    NoneReady,
+}
+
+/// A server that was picked for a call, and the name that the model has there.
+#[derive(Clone, Debug)]
+pub struct Picked {
+    pub slot: Arc<WorkerSlot>,
+    pub pool: Arc<Pool>,
+    pub model: String,
+}
+
+/// All workers and the models they serve.
+#[derive(Debug)]
+pub struct Table {
+    /// Those that are configured, and behind them those that were and still have requests.
+    workers: ArcSwap<Vec<Arc<WorkerSlot>>>,
+    models: ArcSwap<BTreeMap<String, Arc<ModelEntry>>>,
+    turns: Arc<Turns>,
+    /// One change at a time.
+    changing: Mutex<()>,
+    /// Told of each change of a server's adapters.
+    adapters_changed: watch::Sender<()>,
+}
+
+impl Table {
+    /// A table over these worker addresses, none connected.
+    pub fn new(addresses: &[String]) -> Self {
+        let table = Self {
+            workers: ArcSwap::default(),
+            models: ArcSwap::default(),
+            turns: Arc::default(),
+            changing: Mutex::new(()),
+            adapters_changed: watch::Sender::new(()),
+        };
+        table.configure(addresses);
+        table
+    }
+
+    /// Every configured worker, and those that were and still have requests.
+    pub fn workers(&self) -> Arc<Vec<Arc<WorkerSlot>>> {
+        self.workers.load_full()
+    }
+
+    /// Makes these addresses the configured ones; returns the slots of those that are new, for
+    /// `connect`'s loops. One that is missing gets no new requests, and stays until [`Table::remove`].
+    pub fn configure(&self, addresses: &[String]) -> Vec<Arc<WorkerSlot>> {
+        let _one = self.changing.lock();
+        let before = self.workers.load_full();
+        let (kept, leaving): (Vec<_>, Vec<_>) = before.iter().cloned().partition(|slot| {
+            let listed = |address: &String| **address == *slot.address;
+            !slot.is_retired() && addresses.iter().any(listed)
+        });
+        let mut workers: Vec<Arc<WorkerSlot>> = Vec::new();
+        let mut added = Vec::new();
+        for address in addresses {
+            let same = |slot: &&Arc<WorkerSlot>| *slot.address == **address;
+            if workers.iter().any(|slot| same(&slot)) {
+                continue;
+            }
+            workers.push(kept.iter().find(same).cloned().unwrap_or_else(|| {
+                let slot = Arc::new(WorkerSlot::new(address));
+                added.push(Arc::clone(&slot));
+                slot
+            }));
+        }
+        for slot in leaving {
+            slot.retired.send_replace(true);
+            workers.push(slot);
+        }
+        self.workers.store(Arc::new(workers));
+        self.rebuild();
+        added
+    }
+
+    /// Forgets a worker that was released; whatever it still has ends with an error.
+    pub fn remove(&self, slot: &Arc<WorkerSlot>) {
+        let _one = self.changing.lock();
+        slot.fail_all("the worker was taken out");
+        slot.connections.store(Arc::default());
+        let rest = self.workers.load();
+        let rest = rest.iter().filter(|other| !Arc::ptr_eq(other, slot));
+        self.workers.store(Arc::new(rest.cloned().collect()));
+    }
+
+    /// Every known model, by name.
+    pub fn models(&self) -> Arc<BTreeMap<String, Arc<ModelEntry>>> {
+        self.models.load_full()
+    }
+
+    /// Whether small conversations with any model wait for no other process.
+    pub fn renders_at_once(&self) -> bool {
+        self.models().values().all(|entry| entry.renders_at_once())
+    }
+
+    /// The model of this name.
+    ///
+    /// # Errors
+    /// [`NoModel`]: whether it may yet appear.
+    pub fn find(&self, model: &str) -> Result<Arc<ModelEntry>, NoModel> {
+        if let Some(entry) = self.models.load().get(model) {
+            return Ok(Arc::clone(entry));
+        }
+        let workers = self.workers.load();
+        let mut configured = workers.iter().filter(|slot| !slot.is_retired()).peekable();
+        let reason =
+            |slot: &Arc<WorkerSlot>| slot.past.lock().refused.as_ref()?.get(model).cloned();
+        if let Some(reason) = configured.clone().find_map(reason) {
+            return Err(NoModel::Refused(reason));
+        }
+        let silent = configured.peek().is_none()
+            || configured.any(|slot| {
+                let past = slot.past.lock();
+                past.models.is_empty() && past.refused.is_none()
+            });
+        Err(if silent {
+            NoModel::NotYet
+        } else {
+            NoModel::Unknown
+        })
+    }
+
+    /// Picks the server of a call for this model: the one with the fewest open requests, and among equals the one
+    /// whose last turn is longest ago; none of the `tried` addresses. `OWN:MODEL` is the model at workers whose
+    /// own model is called `OWN`, and at others the model of that name. Needs an empty version, or one that there is.
+    ///
+    /// # Errors
+    /// [`NoPeer`].
+    pub fn pick_peer(
+        &self,
+        name: &str,
+        version: &str,
+        tried: &[Arc<str>],
+    ) -> Result<Picked, NoPeer> {
+        let mut owners: Vec<Option<String>> = Vec::new();
+        let mut is_heard = false;
+        let mut is_complete = true;
+        let mut fitting = Vec::new();
+        let workers = self.workers.load();
+        let configured = workers.iter().filter(|slot| !slot.is_retired());
+        for slot in configured {
+            let Some(served) = slot.peer.served() else {
+                is_complete = false;
+                continue;
+            };
+            is_heard = true;
+            let qualified = served.of.as_deref().and_then(|of| {
+                let rest = name.strip_prefix(of)?.strip_prefix(':')?;
+                served.has(rest, version).then_some(rest)
+            });
+            let model = if served.has(name, version) {
+                if !owners.contains(&served.of) {
+                    owners.push(served.of.clone());
+                }
+                name
+            } else if let Some(model) = qualified {
+                model
+            } else {
+                continue;
+            };
+            fitting.push(Picked {
+                slot: Arc::clone(slot),
+                pool: served.pool.clone(),
+                model: model.to_owned(),
+            });
+        }
+        if owners.len() > 1 {
+            let names = owners
+                .into_iter()
+                .flatten()
+                .map(|of| format!("{of}:{name}"));
+            return Err(NoPeer::Ambiguous(names.collect()));
+        }
+        if fitting.is_empty() {
+            return Err(if is_heard && is_complete {
+                NoPeer::Unknown
+            } else {
+                NoPeer::NotYet
+            });
+        }
+        let choose = || {
+            let ready = fitting
+                .iter()
+                .filter(|picked| picked.slot.takes_calls())
+                .filter(|picked| !tried.contains(&picked.slot.address));
+            let loads = ready.map(|picked| {
+                let last_turn = picked.slot.peer.last_turn.number();
+                (picked.slot.active(), last_turn, picked)
+            });
+            let least = loads.min_by_key(|(load, last_turn, _)| (*load, *last_turn));
+            least.map(|(_, last_turn, picked)| (picked, last_turn))
+        };
+        let picked = self
+            .turns
+            .pick(choose, |picked| &picked.slot.peer.last_turn);
+        picked.cloned().ok_or(NoPeer::NoneReady)
+    }
+
+    /// Whether any worker is ready.
+    pub fn ready(&self) -> bool {
+        self.workers.load().iter().any(|slot| slot.is_ready())
+    }
+
+    /// A server became ready, with a connection for each of its models.
+    pub fn set_ready(&self, slot: &WorkerSlot, connections: Vec<Arc<Connection>>) {
+        let _one = self.changing.lock();
+        let models = connections.iter().map(|connection| {
+            let description = &connection.served.description;
+            PastModel {
+                name: description.served_model_name.clone(),
+                created: description.created_unix_seconds,
+                max_seq_len: Some(description.max_seq_len).filter(|length| *length > 0),
+                adapters: adapter_names(&description.adapters),
+                _text: connection.served.text.clone(),
+            }
+        });
+        {
+            let mut past = slot.past.lock();
+            past.models = models.collect();
+            past.reason.clear();
+        }
+        slot.connections.store(Arc::new(connections));
+        self.rebuild();
+    }
+
+    /// A server that is ready announces these LoRA adapters for the model of this connection.
+    pub fn set_adapters(
+        &self,
+        slot: &WorkerSlot,
+        connection: &Connection,
+        adapters: Vec<assets::Adapter>,
+    ) {
+        let _one = self.changing.lock();
+        if *connection.adapters() == adapters {
+            return;
+        }
+        let name = &connection.served.description.served_model_name;
+        let mut past = slot.past.lock();
+        if let Some(model) = past.models.iter_mut().find(|model| model.name == *name) {
+            model.adapters = adapter_names(&adapters);
+        }
+        drop(past);
+        connection.set_adapters(adapters);
+        self.rebuild();
+        self.adapters_changed.send_replace(());
+    }
+
+    /// Changes of servers' adapters from now on.
+    pub fn adapter_changes(&self) -> watch::Receiver<()> {
+        self.adapters_changed.subscribe()
+    }
+
+    /// A server was lost; its models stay known, so that clients get 503 and not 404.
+    pub fn set_lost(&self, slot: &WorkerSlot, reason: &str) {
+        let _one = self.changing.lock();
+        slot.set_reason(reason);
+        slot.peer.set_down();
+        slot.connections.store(Arc::default());
+    }
+
+    fn rebuild(&self) {
+        let mut models: BTreeMap<String, ModelEntry> = BTreeMap::new();
+        let workers = self.workers.load();
+        for slot in workers.iter().filter(|slot| !slot.is_retired()) {
+            for model in slot.past.lock().models.iter().cloned() {
+                let entry = models
+                    .entry(model.name.clone())
+                    .or_insert_with(|| ModelEntry {
+                        name: model.name,
+                        created: model.created,
+                        max_seq_len: model.max_seq_len,
+                        adapters: BTreeSet::new(),
+                        workers: Vec::new(),
+                        turns: Arc::clone(&self.turns),
+                    });
+                // Workers of one name may differ in files while they are being renewed.
+                entry.created = entry.created.min(model.created);
+                let lengths = [entry.max_seq_len, model.max_seq_len];
+                entry.max_seq_len = lengths.into_iter().flatten().min();
+                entry.adapters.extend(model.adapters);
+                entry.workers.push(Arc::clone(slot));
+            }
+        }
+        let models = models
+            .into_iter()
+            .map(|(name, entry)| (name, Arc::new(entry)))
+            .collect();
+        self.models.store(Arc::new(models));
+    }
+}
+
+fn adapter_names(adapters: &[assets::Adapter]) -> Vec<String> {
+    adapters
+        .iter()
+        .map(|adapter| adapter.name.clone())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

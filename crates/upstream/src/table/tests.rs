@@ -1,0 +1,169 @@
+//! Which worker a request goes to, and what stays known of one that is away.
+
+use inflight_kserve::assets::ModelDescription;
+use inflight_testkit::model::byte_model_files;
+use inflight_text::{ModelFiles, TextModel};
+
+use std::time::Duration;
+
+use super::*;
+use crate::connection::Transport;
+use crate::handles::Handle;
+use crate::model::served::Protocol;
+use crate::prompt_request::PromptRequest;
+use crate::request_queue::NotSent;
+use crate::slot::PREPARING;
+
+#[derive(Debug)]
+struct NoTransport;
+
+impl Transport for NoTransport {
+    fn send(&self, _: Handle, _: &PromptRequest<'_>, _: u32) -> Result<(), NotSent> {
+        Ok(())
+    }
+    fn stop(&self, _: Handle) {}
+    fn close(&self) {}
+}
+
+fn connection(slot: &WorkerSlot, model: &str, hash: &str) -> Arc<Connection> {
+    let files: ModelFiles = byte_model_files()
+        .into_iter()
+        .map(|(name, data)| (name, data.to_vec()))
+        .collect();
+    let description = ModelDescription {
+        served_model_name: model.to_owned(),
+        content_hash: hash.to_owned(),
+        ..ModelDescription::default()
+    };
+    let text = Arc::new(TextModel::load(&files).unwrap());
+    let served = Arc::new(ServedModel {
+        description,
+        text: Some(text),
+        template: None,
+        protocol: Protocol::StepBatching,
+    });
+    let address = Arc::clone(&slot.address);
+    Arc::new(Connection::new(
+        address,
+        served,
+        Arc::clone(&slot.pulse),
+        Box::new(NoTransport),
+        Arc::default(),
+    ))
+}
+
+fn table() -> Table {
+    Table::new(&["a:1".to_owned(), "b:1".to_owned(), "c:1".to_owned()])
+}
+
+fn ready(table: &Table, index: usize, model: &str, hash: &str) -> Arc<Connection> {
+    let slot = Arc::clone(&table.workers()[index]);
+    let connection = connection(&slot, model, hash);
+    table.set_ready(&slot, vec![Arc::clone(&connection)]);
+    connection
+}
+
+#[test]
+fn a_name_is_unknown_only_once_every_worker_has_spoken() {
+    let table = table();
+    assert_eq!(table.find("m").unwrap_err(), NoModel::NotYet);
+    ready(&table, 0, "m", "h");
+    ready(&table, 1, "m", "h");
+    assert!(table.find("m").is_ok());
+    assert_eq!(table.find("other").unwrap_err(), NoModel::NotYet);
+    ready(&table, 2, "n", "h");
+    assert_eq!(table.find("other").unwrap_err(), NoModel::Unknown);
+}
+
+#[test]
+fn ties_take_turns_and_the_least_loaded_wins() {
+    let table = table();
+    let connections: Vec<_> = (0..3).map(|index| ready(&table, index, "m", "h")).collect();
+    let entry = table.find("m").unwrap();
+    let pick = || entry.pick("h", &[], None).unwrap().address.to_string();
+    // Asking what to prepare for takes no turn.
+    let prepare_and_pick = || entry.next_served().map(|_| pick()).unwrap();
+    let turns: Vec<_> = (0..6).map(|_| prepare_and_pick()).collect();
+    assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1", "b:1", "c:1"]);
+    for busy in [0, 2] {
+        connections[busy].open(Arc::default(), 0, 1, 0, 1).unwrap();
+    }
+    assert!((0..4).all(|_| pick() == "b:1"));
+    let elsewhere = entry.pick("h", &["b:1".into()], None).unwrap();
+    assert_eq!(&*elsewhere.address, "a:1");
+    let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
+    assert!(entry.pick("h", &tried, None).is_none());
+}
+
+#[tokio::test]
+async fn a_worker_that_is_taken_out_keeps_its_requests_and_gets_no_more() {
+    let table = table();
+    let old = ready(&table, 0, "m", "h");
+    ready(&table, 1, "n", "h");
+    let handle = old.open(Arc::default(), 0, 1, 0, 1).unwrap();
+    let slot = Arc::clone(&table.workers()[0]);
+    let added = table.configure(&["b:1".to_owned(), "d:1".to_owned(), "d:1".to_owned()]);
+    let shown = |slots: &[Arc<WorkerSlot>]| -> Vec<String> {
+        slots.iter().map(|slot| slot.address.to_string()).collect()
+    };
+    assert_eq!(shown(&added), ["d:1"]);
+    assert_eq!(shown(&table.workers()), ["b:1", "d:1", "a:1", "c:1"]);
+    assert!(!slot.is_ready() && slot.reason().starts_with("taken out"));
+    assert_eq!(table.find("m").unwrap_err(), NoModel::NotYet);
+    assert!(table.find("n").is_ok());
+    // Its model is only another worker's again.
+    ready(&table, 0, "m", "h");
+    assert_eq!(
+        &*table
+            .find("m")
+            .unwrap()
+            .pick("h", &[], None)
+            .unwrap()
+            .address,
+        "b:1"
+    );
+    let soon = PREPARING + Duration::from_millis(120);
+    let released = tokio::time::timeout(soon, slot.released());
+    assert!(released.await.is_err(), "it has a request");
+    let late = old
+        .open(Arc::default(), 0, 1, 0, 1)
+        .expect("one may be on its way");
+    old.cancel(handle);
+    old.cancel(late);
+    slot.released().await;
+    table.remove(&slot);
+    assert!(old.open(Arc::default(), 0, 1, 0, 1).is_err());
+    assert_eq!(shown(&table.workers()), ["b:1", "d:1", "c:1"]);
+    // Put in again, it is another.
+    assert_eq!(shown(&table.configure(&["a:1".to_owned()])), ["a:1"]);
+    table.configure(&[]);
+    assert_eq!(table.find("x").unwrap_err(), NoModel::NotYet);
+}
+
+#[test]
+fn a_lost_worker_is_passed_over_and_its_model_stays_known() {
+    let table = table();
+    ready(&table, 0, "m", "old");
+    ready(&table, 1, "m", "new");
+    let entry = table.find("m").unwrap();
+    let pick = |hash| {
+        entry
+            .pick(hash, &[], None)
+            .map(|connection| connection.address.to_string())
+    };
+    assert_eq!(
+        (0..3).filter_map(|_| pick("new")).collect::<Vec<_>>(),
+        ["b:1"; 3]
+    );
+    table.set_lost(&table.workers()[1], "gone");
+    assert_eq!(pick("new"), None);
+    assert_eq!(pick("old").as_deref(), Some("a:1"));
+    table.set_lost(&table.workers()[0], "gone");
+    assert!(
+        table
+            .find("m")
+            .is_ok_and(|entry| entry.next_served().is_none())
+    );
+    assert!(!table.ready());
+    assert_eq!(table.workers()[0].reason(), "gone");
+}

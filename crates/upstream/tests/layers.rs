@@ -1,0 +1,54 @@
+//! The arrows between the crate's modules. A module may use those listed next to it and no others, and
+//! each comes after all that it uses, so that no circle can form. A new arrow is added here first.
+
+use std::path::Path;
+
+use inflight_testkit::layers::{Arrows, check};
+
+#[rustfmt::skip]
+const CRATE: Arrows = &[
+    ("inbox", &[]),
+    ("pulse", &[]),
+    ("rpc", &[]),
+    ("classify", &[]),
+    ("address_file", &[]),
+    ("metrics", &[]),
+    ("model", &[]),
+    ("chat_templates", &["model"]),
+    ("trace", &[]),
+    ("prompt_request", &["model", "trace"]),
+    ("handles", &[]),
+    ("request_queue", &["handles"]),
+    ("registry", &["handles", "inbox", "rpc"]),
+    ("connection", &["handles", "inbox", "model", "prompt_request", "pulse", "registry", "request_queue"]),
+    ("shared_stream", &["handles", "request_queue"]),
+    ("pool", &["shared_stream"]),
+    ("peer", &["pool"]),
+    ("slot", &["connection", "peer", "pulse"]),
+    ("table", &["connection", "model", "pool", "slot"]),
+    ("adapter_control", &["rpc", "slot", "table"]),
+    ("context", &["chat_templates", "metrics", "shared_stream", "table"]),
+    ("delivery", &["metrics", "pulse", "trace"]),
+    ("dispatch", &["connection", "delivery", "handles", "inbox", "model", "prompt_request", "request_queue", "table"]),
+    ("forward", &["classify", "delivery", "metrics", "pool", "rpc", "shared_stream", "slot", "table"]),
+    ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "model", "peer", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
+    ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
+    ("connect", &["context", "inflight", "rpc", "slot", "triton"]),
+    ("discovery", &["address_file", "connect", "slot", "table"]),
+];
+
+#[rustfmt::skip]
+const MODEL: Arrows = &[
+    ("for_model", &[]),
+    ("dialect", &[]),
+    ("served", &["dialect"]),
+    ("capability", &["dialect", "served"]),
+    ("adapter", &["capability", "served"]),
+    ("formats", &["for_model"]),
+];
+
+#[test]
+fn modules_use_only_what_comes_before_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    check(&root, &[("", CRATE), ("model::", MODEL)]);
+}
