@@ -1,11 +1,13 @@
-//! Stopping a request by its id, as Triton's clients do: a request with the same id whose input `stop` is true.
+//! Stopping a request by its id, as Triton's clients do: a request with the same id whose input `stop` is true. Models
+//! without such an input take a parameter of that name.
 //! Step streams stop by handle instead; see [`step::stop_request`](crate::step::stop_request).
 
 use crate::inference::ModelInferRequest;
+use crate::inference::infer_parameter::ParameterChoice;
 use crate::names;
 use crate::tensor::{RequestBuilder, Tensors};
 
-/// The request that cancels the one with this id on the same connection. It is answered with an empty response,
+/// The request that cancels the one with this id. It is answered with an empty response,
 /// also where no request has the id.
 ///
 /// ```
@@ -22,6 +24,12 @@ pub fn stop_by_id(model_name: &str, id: &str) -> ModelInferRequest {
 
 /// Whether a request cancels another one instead of asking for output.
 pub fn asks_to_stop(message: &ModelInferRequest) -> bool {
+    let parameter = message.parameters.get(names::STOP);
+    if let Some(ParameterChoice::BoolParam(true)) =
+        parameter.and_then(|stop| stop.parameter_choice.as_ref())
+    {
+        return true;
+    }
     let mut inputs = message.inputs.iter();
     inputs.any(|input| input.name == names::STOP)
         && Tensors::inputs(message)

@@ -40,19 +40,22 @@ pub(crate) enum Next {
 /// The responses to one request, checked for their end.
 pub(crate) struct Responses<S> {
     stream: Pin<Box<S>>,
+    /// Whether a response without outputs is written as well: that to a request which stops another one.
+    shows_empty: bool,
     /// Whether the last response has come.
     is_final: bool,
 }
 
 impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Responses<S> {
-    pub(crate) fn new(stream: S) -> Self {
+    pub(crate) fn new(stream: S, shows_empty: bool) -> Self {
         Self {
             stream: Box::pin(stream),
+            shows_empty,
             is_final: false,
         }
     }
 
-    /// Appends the next response that has outputs. Nothing is appended with an error.
+    /// Appends the next response that has something to show. Nothing is appended with an error.
     pub(crate) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -81,7 +84,7 @@ impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Responses<S> {
                 return Poll::Ready(Err(failure(&response)));
             }
             self.is_final = response.is_final();
-            if response.has_outputs() {
+            if response.has_outputs() || self.shows_empty {
                 return Poll::Ready(write(&response, form, out).map(|()| Next::Written));
             }
         }

@@ -9,6 +9,7 @@ use futures_util::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
+use inflight_kserve::stop::asks_to_stop;
 use inflight_kserve::streamed::StreamedResponse;
 use serde::Deserialize;
 use serde_json::json;
@@ -24,6 +25,8 @@ use crate::{generate, infer, memory, settings};
 /// Where the JSON of a request or a response ends, if tensors follow it.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+/// A request's id, as TensorRT-LLM's guides send it.
+const REQUEST_ID: HeaderName = HeaderName::from_static("triton-request-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 
@@ -351,9 +354,18 @@ async fn start<U: Upstream>(
     let metadata = metadata(upstream, call, model).await?;
     let (named, body) = (model.clone(), call.body.clone());
     let work = move || generate::parse(&named, &metadata, &body);
-    let message = upstream.work(call.body.len(), work).await?;
+    let mut message = upstream.work(call.body.len(), work).await?;
+    if message.id.is_empty()
+        && let Some(id) = call.headers.get(REQUEST_ID)
+    {
+        let id = id
+            .to_str()
+            .map_err(|_| RestError::invalid(format!("`{REQUEST_ID}` must be printable ASCII")))?;
+        id.clone_into(&mut message.id);
+    }
+    let is_stop = asks_to_stop(&message);
     let responses = upstream.start(call.request(message)).await?;
-    Ok(Responses::new(responses))
+    Ok(Responses::new(responses, is_stop))
 }
 
 async fn generate_one<U: Upstream>(

@@ -6,6 +6,7 @@
 mod distribute;
 mod expire;
 mod line;
+mod names;
 mod queue;
 mod registry;
 mod wake;
@@ -28,6 +29,8 @@ use crate::outbox::Outbox;
 use crate::trace::RequestTrace;
 
 use line::TooLong;
+pub(crate) use names::Named;
+use names::RequestName;
 use queue::SubmitQueue;
 use registry::{LiveRequest, Registry};
 pub(crate) use registry::{MOST_LIVE, place_of};
@@ -268,7 +271,11 @@ impl Engine {
                 connection,
             } = destination
             {
-                registry.name((*connection, id.as_str().into()), &ids);
+                let name = RequestName {
+                    id: id.as_str().into(),
+                    connection: *connection,
+                };
+                registry.name(name, &ids);
             }
             let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
             due_changed = registry.join_line(&ids, now, now + limits.max_queue_wait, deadline);
@@ -359,10 +366,13 @@ impl Engine {
         self.cancel(client_ids);
     }
 
-    /// Cancels the live requests that have this request id and came on this connection.
-    pub(crate) fn stop_named(&self, connection: Option<SocketAddr>, id: &str) {
-        let ids = self.registry.lock().named(&(connection, id.into()));
-        self.stop_requests(&ids);
+    /// Cancels the live requests of this request id that a client on `connection` may stop; returns what was found.
+    pub(crate) fn stop_named(&self, connection: Option<SocketAddr>, id: &str) -> Named {
+        let named = self.registry.lock().named(id, connection);
+        if let Named::Found(ids) = &named {
+            self.stop_requests(ids);
+        }
+        named
     }
 
     pub(crate) fn cancel_all(&self) {

@@ -1,7 +1,7 @@
 //! The live requests, by client id. A row finds its request by one indexed load, and a late row of a
 //! finished request finds nothing: an id is a slot map's key, which is never used again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,13 +13,10 @@ use tonic::Code;
 
 use super::Destination;
 use super::line::{Line, Ticket, TooLong};
+use super::names::{Named, Names, RequestName};
 use crate::executor::ClientId;
 use crate::outbox::Outbox;
 use crate::trace::RequestTrace;
-
-/// What a client may stop a request by: its request id, and the connection that it came on. The address
-/// is unknown only where the listener is no TCP socket.
-pub(super) type Name = (Option<SocketAddr>, Box<str>);
 
 /// One executor request, from its submission to its final row.
 pub(super) struct LiveRequest {
@@ -30,7 +27,7 @@ pub(super) struct LiveRequest {
     pub(super) wants_cached_tokens: bool,
     /// The final row has come; the request goes at the end of the iteration.
     pub(super) ended: bool,
-    pub(super) name: Option<Name>,
+    pub(super) name: Option<RequestName>,
     /// Its client asked to stop it.
     pub(super) stopped: bool,
     /// Sequences that it runs.
@@ -73,7 +70,10 @@ impl LiveRequest {
                 wants_cached_tokens,
             } => (Some(*handle), *wants_cached_tokens, None),
             Destination::Plain { id, connection } => {
-                let name = id.as_deref().map(|id| (*connection, id.into()));
+                let name = id.as_deref().map(|id| RequestName {
+                    id: id.into(),
+                    connection: *connection,
+                });
                 (None, true, name)
             }
         };
@@ -155,9 +155,7 @@ pub(super) struct Registry {
     requests: SlotMap<Key, LiveRequest>,
     /// The model's place, where client ids have it.
     place: u64,
-    /// Request ids that clients may stop by. The newest use of an id on a connection is the one that
-    /// counts.
-    names: HashMap<Name, Vec<ClientId>>,
+    names: Names,
     line: Line,
     /// When requests that wait or have a deadline are to be ended.
     due: BTreeSet<(Instant, ClientId)>,
@@ -170,7 +168,7 @@ impl Registry {
         Self {
             place: u64::from(place) << PLACE_SHIFT,
             requests: SlotMap::default(),
-            names: HashMap::new(),
+            names: Names::default(),
             line: Line::new(places, max_queue_wait),
             due: BTreeSet::new(),
         }
@@ -303,24 +301,20 @@ impl Registry {
         {
             self.due.remove(&(time, client_id));
         }
-        if let Some(name) = &request.name
-            && let Some(ids) = self.names.get_mut(name)
-        {
-            ids.retain(|id| *id != client_id);
-            if ids.is_empty() {
-                self.names.remove(name);
-            }
+        if let Some(name) = &request.name {
+            self.names.remove(name, client_id);
         }
         Some(request)
     }
 
     /// Gives live requests a name to be stopped by.
-    pub(super) fn name(&mut self, name: Name, client_ids: &[ClientId]) {
-        self.names.insert(name, client_ids.to_vec());
+    pub(super) fn name(&mut self, name: RequestName, client_ids: &[ClientId]) {
+        self.names.insert(name, client_ids);
     }
 
-    pub(super) fn named(&self, name: &Name) -> Vec<ClientId> {
-        self.names.get(name).cloned().unwrap_or_default()
+    /// The requests of this id that a client on `connection` may stop.
+    pub(super) fn named(&self, id: &str, connection: Option<SocketAddr>) -> Named {
+        self.names.find(id, connection)
     }
 
     pub(super) fn ids(&self) -> Vec<ClientId> {
@@ -399,22 +393,21 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_use_of_a_name_is_the_one_that_counts() {
+    fn a_finished_request_has_no_name() {
         let mut registry = Registry::new(4, LIMIT, 0);
-        let name = || (None, "a".into());
-        let named = || LiveRequest {
-            name: Some(name()),
+        let name = RequestName {
+            id: "a".into(),
+            connection: None,
+        };
+        let named = LiveRequest {
+            name: Some(name.clone()),
             ..request()
         };
-        let first = registry.insert(named());
-        registry.name(name(), &[first]);
-        let second = registry.insert(named());
-        registry.name(name(), &[second]);
-        registry.remove(first, Instant::now());
-        assert_eq!(registry.named(&name()), [second]);
-        registry.remove(second, Instant::now());
-        assert!(registry.named(&name()).is_empty());
-        assert!(registry.names.is_empty());
+        let id = registry.insert(named);
+        registry.name(name, &[id]);
+        assert_eq!(registry.named("a", None), Named::Found(vec![id]));
+        registry.remove(id, Instant::now());
+        assert_eq!(registry.named("a", None), Named::Unknown);
     }
 
     #[test]

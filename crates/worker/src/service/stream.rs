@@ -21,7 +21,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::{Models, Shared, text};
 use crate::batch;
-use crate::engine::{Destination, NotAdmitted};
+use crate::engine::{Destination, Named, NotAdmitted};
 use crate::executor::{ClientId, Request, ResponseBatch};
 use crate::outbox::{Known, Outbox, Taken};
 use crate::request::{self, Incoming, Plain, RequestError};
@@ -101,6 +101,8 @@ impl From<Refusal> for Status {
     }
 }
 
+/// Characters of a request id that an error repeats.
+const MAX_SHOWN_ID: usize = 64;
 /// KServe's calls, as spans name them.
 const STREAM: &str = "ModelStreamInfer";
 const ONE: &str = "ModelInfer";
@@ -146,7 +148,7 @@ impl Shared {
                     self.engine.stop_requests(&[client_id]);
                 }
             }
-            Incoming::StopId(id) => self.stop_id(&id, &self.limits.core_model, outbox, peer),
+            Incoming::StopId(id) => self.answer_stop(&id, &self.limits.core_model, outbox, peer),
             Incoming::Step {
                 handle,
                 request,
@@ -189,9 +191,42 @@ impl Shared {
 
     /// Stops the request with this id, whichever model it went to, and answers in the name of `model`. An unknown id
     /// is a success too, as in Triton: its request may have finished.
-    fn stop_id(&self, id: &str, model: &str, outbox: &Outbox, peer: Option<SocketAddr>) {
-        self.engine.stop_named(peer, id);
-        outbox.reply(respond::message(respond::empty(model, id, true)));
+    fn stop_id(
+        &self,
+        id: &str,
+        model: &str,
+        peer: Option<SocketAddr>,
+    ) -> Result<ModelInferResponse, Refusal> {
+        let refused = |code, text| {
+            Err(Refusal {
+                code,
+                text,
+                retry_after_ms: 0,
+            })
+        };
+        if id.is_empty() {
+            let error = RequestError::StopWithoutId;
+            return refused(error.code(), error.to_string());
+        }
+        match self.engine.stop_named(peer, id) {
+            Named::Found(_) | Named::Unknown => Ok(respond::empty(model, id, true)),
+            Named::Others => refused(
+                Code::PermissionDenied,
+                format!(
+                    "request `{}` was not stopped: it came on another connection, and only clients on the worker's \
+                     machine may stop requests of other connections",
+                    id.escape_debug().take(MAX_SHOWN_ID).collect::<String>()
+                ),
+            ),
+        }
+    }
+
+    /// The same on a stream.
+    fn answer_stop(&self, id: &str, model: &str, outbox: &Outbox, peer: Option<SocketAddr>) {
+        match self.stop_id(id, model, peer) {
+            Ok(answer) => outbox.reply(respond::message(answer)),
+            Err(refusal) => self.fail(outbox, model, id, refusal),
+        }
     }
 
     /// Reads a request of the core model.
@@ -362,9 +397,9 @@ impl Shared {
     ) {
         match self.catalog.text_model(&message.model_name) {
             None => self.receive(&message, outbox, peer, call),
-            // Triton's text models have no `stop`; here a request can be stopped where it was made.
-            Some(_) if asks_to_stop(&message) && !message.id.is_empty() => {
-                self.stop_id(&message.id, &message.model_name, outbox, peer);
+            // Triton's text models have no `stop`; here a request can be stopped by the model that it went to.
+            Some(_) if asks_to_stop(&message) => {
+                self.answer_stop(&message.id, &message.model_name, outbox, peer);
             }
             Some(kind) => {
                 let trace = self.begin_trace(&message, STREAM, call);
@@ -546,6 +581,9 @@ pub(super) async fn infer(
     })?;
     let trace = || shared.begin_trace(&message, ONE, call.as_ref());
     if let Some(kind) = shared.catalog.text_model(&message.model_name) {
+        if asks_to_stop(&message) {
+            return Ok(shared.stop_id(&message.id, &message.model_name, peer)?);
+        }
         let trace = trace();
         return text::infer(shared, kind, message, peer, trace).await;
     }
@@ -558,8 +596,7 @@ pub(super) async fn infer(
     })?;
     let plain = match incoming {
         Incoming::StopId(id) => {
-            shared.engine.stop_named(peer, &id);
-            return Ok(respond::empty(&shared.limits.core_model, &id, true));
+            return Ok(shared.stop_id(&id, &shared.limits.core_model, peer)?);
         }
         Incoming::StopHandle(_) | Incoming::Step { .. } => {
             return Err(Status::unimplemented(
