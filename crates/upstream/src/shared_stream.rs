@@ -41,6 +41,8 @@ pub struct SharingLimits {
 #[derive(Debug)]
 pub struct SharedStream {
     queue: Arc<RequestQueue<ModelInferRequest>>,
+    /// Tells its requests' ids from those of other streams: a server may find a request by its id alone.
+    salt: u32,
     requests: Handles<Entry>,
     /// Bytes of responses that wait for clients that are behind.
     backlog: Arc<AtomicUsize>,
@@ -75,6 +77,7 @@ impl SharedStream {
     fn unopened(limits: SharingLimits) -> Self {
         Self {
             queue: Arc::new(RequestQueue::new(limits.send_queue)),
+            salt: rand::random(),
             requests: Handles::default(),
             backlog: Arc::default(),
         }
@@ -90,7 +93,7 @@ impl SharedStream {
         self.requests.active()
     }
 
-    /// Sends a request under an id that no other request of the connection has, which begins with its own.
+    /// Sends a request under an id that no other request of the server has, which begins with its own.
     ///
     /// # Errors
     /// UNAVAILABLE: the stream is over. RESOURCE_EXHAUSTED: too many requests wait to be sent.
@@ -101,7 +104,11 @@ impl SharedStream {
         let mailbox = Arc::new(Mailbox::new(Arc::clone(&self.backlog)));
         let (model, own) = (message.model_name.clone(), std::mem::take(&mut message.id));
         let handle = self.requests.open(|handle| {
-            message.id = format!("{own}{ID_SEPARATOR}{:x}", handle.number());
+            message.id = format!(
+                "{own}{ID_SEPARATOR}{:x}{ID_SEPARATOR}{:x}",
+                self.salt,
+                handle.number()
+            );
             Entry {
                 mailbox: Arc::clone(&mailbox),
                 model,
