@@ -282,6 +282,8 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use crate::client::{Addresses, Connection, Held};
 
@@ -315,7 +317,8 @@ mod tests {
     }
 
     fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<Connection> {
-        Arc::new(Connection::new(peer.parse().unwrap(), addresses))
+        let client = SocketAddr::new(peer.parse().unwrap(), 1);
+        Arc::new(Connection::new(client, addresses))
     }
 
     /// As many requests of `connection` as are admitted.

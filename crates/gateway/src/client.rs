@@ -2,12 +2,13 @@
 //! key, and since when a connection has been idle; what is too much, `admission` and `server` decide.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use http::Extensions;
+use inflight_upstream::stops::{Caller, Key};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -89,6 +90,8 @@ pub(crate) fn group(peer: IpAddr) -> IpAddr {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: IpAddr,
+    /// With the peer, what tells it from other connections.
+    port: u16,
     addresses: Arc<Addresses>,
     held: Held,
     address: Option<(IpAddr, Arc<Held>)>,
@@ -103,9 +106,11 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// A connection that has just been accepted.
-    pub(crate) fn new(peer: IpAddr, addresses: &Arc<Addresses>) -> Self {
+    pub(crate) fn new(client: SocketAddr, addresses: &Arc<Addresses>) -> Self {
+        let peer = client.ip();
         Self {
             peer,
+            port: client.port(),
             addresses: Arc::clone(addresses),
             held: Held::default(),
             address: addresses.join(peer),
@@ -210,6 +215,16 @@ impl Client {
     pub(crate) fn owner(&self) -> Owner {
         let key = self.key.get();
         key.map(|key| Owner::of_key(&key.held)).unwrap_or_default()
+    }
+
+    /// Whose requests it may stop.
+    pub(crate) fn caller(&self) -> Caller {
+        let Connection { peer, port, .. } = *self.connection;
+        match self.owner() {
+            Owner(Some(key)) => Caller::Key(Key(key)),
+            Owner(None) if peer.to_canonical().is_loopback() => Caller::ThisMachine,
+            Owner(None) => Caller::Connection(SocketAddr::new(peer, port)),
+        }
     }
 
     /// The connection that the request came on.
@@ -318,7 +333,27 @@ mod tests {
     use super::*;
 
     fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<Connection> {
-        Arc::new(Connection::new(peer.parse().unwrap(), addresses))
+        let client = SocketAddr::new(peer.parse().unwrap(), 1);
+        Arc::new(Connection::new(client, addresses))
+    }
+
+    #[test]
+    fn a_key_a_machine_or_a_connection_may_stop_requests() {
+        let of = |client: &str, key: Option<&Arc<Held>>| {
+            let connection = Connection::new(client.parse().unwrap(), &Arc::default());
+            let client = Client::new(Arc::new(connection));
+            if let Some(key) = key {
+                client.has_key(key, None);
+            }
+            client.caller()
+        };
+        assert_eq!(of("127.0.0.1:1", None), of("[::1]:2", None));
+        assert_eq!(of("[::ffff:127.0.0.1]:1", None), Caller::ThisMachine);
+        assert_ne!(of("10.0.0.5:1", None), of("10.0.0.5:2", None));
+        assert_eq!(of("10.0.0.5:1", None), of("10.0.0.5:1", None));
+        let (one, other) = (Arc::default(), Arc::default());
+        assert_eq!(of("10.0.0.5:1", Some(&one)), of("127.0.0.1:1", Some(&one)));
+        assert_ne!(of("10.0.0.5:1", Some(&one)), of("10.0.0.5:1", Some(&other)));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 
 mod stream;
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,6 +131,7 @@ impl Service {
             request_id: context.id,
             trace: context.trace,
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            caller: client.as_ref().map(|client| client.caller()),
             ..CallContext::default()
         };
         if kind == Kind::Work {
@@ -148,8 +148,7 @@ impl Service {
     /// Who calls. Counted for the call alone: gRPC's own limits bound a connection.
     fn client(&self, extensions: &Extensions) -> Option<Arc<Client>> {
         let info = extensions.get::<TcpConnectInfo>()?;
-        let peer = info.remote_addr().as_ref().map(SocketAddr::ip)?;
-        let connection = Connection::new(peer, &self.addresses);
+        let connection = Connection::new(info.remote_addr()?, &self.addresses);
         Some(Client::new(Arc::new(connection)))
     }
 }

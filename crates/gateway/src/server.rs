@@ -155,7 +155,7 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let client = Arc::new(Connection::new(peer.ip(), &addresses));
+        let client = Arc::new(Connection::new(peer, &addresses));
         if is_full && !open.shed() {
             open.mark_surplus(&client);
         }

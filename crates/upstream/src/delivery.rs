@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tonic::Code;
 
 use super::pulse::Pulse;
+use super::stops::{Caller, Named};
 use crate::metrics::{RetryLabels, RetryReason};
 use crate::trace::Trace;
 
@@ -39,6 +40,10 @@ pub struct CallContext {
     pub first_output: Option<(Instant, Duration)>,
     /// Its place among the admitted ones, held until the last of it is gone.
     pub place: Option<Place>,
+    /// Who may stop it by its id, and whose requests it may stop. `None`: nobody.
+    pub caller: Option<Caller>,
+    /// What it is stopped by, held until the last of it is gone.
+    pub named: Option<Arc<Named>>,
 }
 
 /// A request in the words of its API.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, StreamExt};
 use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
+use inflight_kserve::stop::asks_to_stop;
 use inflight_kserve::streamed::{ResponseView, StreamedResponse};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -26,7 +27,7 @@ pub use self::streams::ForwardStream;
 use self::streams::{OnItsWay, may_share};
 use super::classify::classify;
 use super::delivery::{CallContext, ended};
-use super::pool::Link;
+use super::stops::{Source, Stops};
 use super::table::{NoPeer, Picked, Table};
 use crate::metrics::Metrics;
 
@@ -43,25 +44,20 @@ pub struct Forward {
     metadata: Mutex<HashMap<(String, String), (Instant, ModelMetadataResponse)>>,
     /// Tells apart requests of different clients that have one id.
     requests: AtomicU64,
+    /// The same for those of several gateways.
+    salt: u32,
+    stops: Stops,
     /// Set when open calls are to end.
     interrupted: watch::Sender<bool>,
 }
 
 /// Where a request goes.
 #[derive(Debug)]
-pub enum Target {
+enum Target {
     /// To whoever is least loaded.
     Any,
     /// To where another request is.
     Same(Box<Source>),
-}
-
-/// Where a request is: its server, the connection, and its id there.
-#[derive(Clone, Debug)]
-pub struct Source {
-    picked: Picked,
-    link: Arc<Link>,
-    id: String,
 }
 
 /// Shared memory is a worker's own and for clients on its machine: a gateway may have clients anywhere.
@@ -91,6 +87,8 @@ impl Forward {
             metrics,
             metadata: Mutex::default(),
             requests: AtomicU64::new(0),
+            salt: rand::random(),
+            stops: Stops::default(),
             interrupted: watch::Sender::new(false),
         }
     }
@@ -113,15 +111,17 @@ impl Forward {
     pub async fn stream(
         &self,
         message: ModelInferRequest,
-        context: CallContext,
-        target: Target,
+        mut context: CallContext,
     ) -> Result<ForwardStream, Status> {
         refuse_shared_memory(&message)?;
+        let target = self.target(&message, &context).await?;
+        self.name(&message, &mut context);
         let about = match &target {
             Target::Any => None,
             Target::Same(source) => Some(source.id.clone()),
         };
-        let may_share = about.is_none() && may_share(&message);
+        // One that stops another goes under the id that it has, or has none.
+        let may_share = !asks_to_stop(&message) && may_share(&message);
         let asked = Asked {
             model: &message.model_name,
             version: &message.model_version,
@@ -130,9 +130,10 @@ impl Forward {
             works: true,
             shares: may_share,
         };
-        let ask = |link: Arc<Link>, model: String| {
+        let ask = |open: &Open| {
             let mut message = message.clone();
-            message.model_name = model;
+            message.model_name.clone_from(&open.model);
+            let link = &open.link;
             let shared = if may_share { link.shared() } else { None };
             let sent = match shared {
                 Some(shared) => {
@@ -149,29 +150,58 @@ impl Forward {
                     Ok(OnItsWay::Alone(link.streams(), Box::new(request), id))
                 }
             };
+            if let (Some(named), Ok(sent)) = (&context.named, &sent) {
+                named.is_at(open.source(sent.id()));
+            }
             async move {
-                let (id, mut rest) = sent?.responses().await?;
+                let mut rest = sent?.responses().await?;
                 let first = rest.next().await.transpose()?;
                 if let Some(first) = &first {
                     in_band(&first.view()?)?;
                 }
-                Ok((first, rest, id))
+                Ok((first, rest))
             }
         };
-        let ((first, rest, id), open) = self.call(asked, target, ask).await?;
+        let ((first, rest), open) = self.call(asked, target, ask).await?;
         context.trace.output(Instant::now());
         let ended = ended(self.interrupted.subscribe(), context.deadline)
             .map(given_up)
             .boxed();
-        let ids = (message.id, id);
-        Ok(ForwardStream::new(first, rest, ids, open, ended, context))
+        let id = message.id;
+        Ok(ForwardStream::new(first, rest, id, open, ended, context))
+    }
+
+    /// Gives the request the name that it is stopped by, unless it has it or stops another one. Callers do so early
+    /// where what stops it may come next.
+    pub fn name(&self, message: &ModelInferRequest, context: &mut CallContext) {
+        if let Some(caller) = &context.caller
+            && context.named.is_none()
+            && !message.id.is_empty()
+            && !asks_to_stop(message)
+        {
+            context.named = Some(Arc::new(self.stops.name(&message.id, caller)));
+        }
+    }
+
+    /// Where a request must go. One that stops another is for the server of that; where there is none, any server
+    /// knows what to answer.
+    async fn target(
+        &self,
+        message: &ModelInferRequest,
+        context: &CallContext,
+    ) -> Result<Target, Status> {
+        let source = match &context.caller {
+            Some(caller) if asks_to_stop(message) => self.stops.find(&message.id, caller).await?,
+            _ => None,
+        };
+        Ok(source.map_or(Target::Any, |source| Target::Same(Box::new(source))))
     }
 
     /// Gives the request an id that no other client's has at the server: it can be stopped by it.
     fn make_own(&self, message: &mut ModelInferRequest) {
         if !message.id.is_empty() {
             let number = self.requests.fetch_add(1, Ordering::Relaxed);
-            message.id = format!("{}-{number:x}", message.id);
+            message.id = format!("{}-{:x}-{number:x}", message.id, self.salt);
         }
     }
 

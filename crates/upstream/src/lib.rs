@@ -30,6 +30,7 @@ pub mod request_queue;
 pub mod rpc;
 pub mod shared_stream;
 pub mod slot;
+pub mod stops;
 pub mod table;
 pub mod trace;
 pub mod triton;

@@ -2,7 +2,6 @@
 //! that it goes to, so that the requests of one client are spread as well; their responses come in the order in
 //! which they are made. Dropping the answers stops the work on all of them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,9 +11,7 @@ use inflight_kserve::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
 };
 use inflight_kserve::names;
-use inflight_kserve::stop::asks_to_stop;
 use inflight_kserve::streamed::EncodedResponse;
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,7 +21,6 @@ use super::{LetIn, status};
 use crate::quota::Quota;
 use crate::state::AppState;
 use inflight_upstream::delivery::{CallContext, Place};
-use inflight_upstream::forward::{Source, Target};
 use inflight_upstream::trace::Entry;
 
 /// Responses of all requests that may wait for the client.
@@ -33,8 +29,6 @@ const WAITING: usize = 64;
 type Answer = Result<ModelStreamInferResponse, Status>;
 /// The responses of a stream's requests.
 pub(super) type Answers = ReceiverStream<Answer>;
-/// Where the open requests are, by the client's own id: what stops one must go there.
-type Places = Arc<Mutex<HashMap<String, Source>>>;
 
 /// Reads requests until the client ends its side, and answers each.
 pub(super) fn open(
@@ -61,7 +55,6 @@ async fn read(
     mut incoming: Streaming<ModelInferRequest>,
     sender: mpsc::Sender<Answer>,
 ) {
-    let places = Places::default();
     let mut requests = JoinSet::new();
     loop {
         let message = tokio::select! {
@@ -89,19 +82,15 @@ async fn read(
                     }
                     None => trace,
                 };
-                let context = CallContext {
+                let mut context = CallContext {
                     place,
                     trace,
                     deadline: None,
                     ..context.clone()
                 };
-                let answering = answer(
-                    Arc::clone(&state),
-                    context,
-                    message,
-                    sender.clone(),
-                    Arc::clone(&places),
-                );
+                // Here, so that what stops it finds it even if it comes at once.
+                state.forward.name(&message, &mut context);
+                let answering = answer(Arc::clone(&state), context, message, sender.clone());
                 requests.spawn(answering);
             }
             Ok(None) => break,
@@ -121,23 +110,12 @@ async fn answer(
     mut context: CallContext,
     message: ModelInferRequest,
     sender: mpsc::Sender<Answer>,
-    places: Places,
 ) {
     let (id, model) = (message.id.clone(), message.model_name.clone());
     let timeout = state.request_timeout;
     context.deadline = timeout.and_then(|timeout| std::time::Instant::now().checked_add(timeout));
-    let target = match asks_to_stop(&message) {
-        true => places
-            .lock()
-            .remove(&id)
-            .map(|source| Target::Same(Box::new(source))),
-        false => None,
-    };
     let trace = context.trace.clone();
-    let own = (target.is_none() && !id.is_empty()).then(|| id.clone());
-    let started = state
-        .forward
-        .stream(message, context, target.unwrap_or(Target::Any));
+    let started = state.forward.stream(message, context);
     let mut responses = match started.await {
         Ok(responses) => responses,
         Err(status) => {
@@ -146,18 +124,12 @@ async fn answer(
             return;
         }
     };
-    if let Some((own, source)) = own.clone().zip(responses.source()) {
-        places.lock().insert(own, source);
-    }
     while let Some(response) = responses.next().await {
         let response = response.and_then(EncodedResponse::decode);
         let response = response.unwrap_or_else(|status| failed(id.clone(), model.clone(), &status));
         if sender.send(Ok(response)).await.is_err() {
             return;
         }
-    }
-    if let Some(own) = own {
-        places.lock().remove(&own);
     }
 }
 

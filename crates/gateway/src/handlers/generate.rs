@@ -52,8 +52,8 @@ impl Arrival {
             // Its calls may be many, and at once.
             trace: context.trace.as_parent(),
             deadline: context.deadline,
-            first_output: None,
             place: Some(Arc::clone(&place) as Place),
+            ..CallContext::default()
         };
         (call, place)
     }

@@ -22,7 +22,7 @@ use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
 use inflight_upstream::delivery::{CallContext, Place};
-use inflight_upstream::forward::{ForwardCall, ForwardStream, Target};
+use inflight_upstream::forward::{ForwardCall, ForwardStream};
 use inflight_upstream::trace::Trace;
 
 /// Any call of the API.
@@ -108,6 +108,8 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
         deadline: until,
         first_output: first.and_then(|limit| Some((started.checked_add(limit)?, limit))),
         place,
+        caller: client.as_ref().map(|client| client.caller()),
+        named: None,
     };
     trace.received();
     let bytes = body
@@ -180,7 +182,7 @@ impl Upstream for Sender<'_> {
     ) -> Result<ForwardStream, Status> {
         let ForwardCall { forward, context } = &self.call;
         let message = request.into_inner();
-        forward.stream(message, context.clone(), Target::Any).await
+        forward.stream(message, context.clone()).await
     }
 
     async fn work<T: Send + 'static>(

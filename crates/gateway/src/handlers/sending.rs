@@ -38,10 +38,8 @@ pub(super) async fn send(
     let call = CallContext {
         request_id: Arc::clone(&context.id),
         trace: context.trace.clone(),
-        // Its handles end then, also when the answer has begun.
-        deadline: None,
-        first_output: None,
-        place: None,
+        // No deadline: its handles end then, also when the answer has begun.
+        ..CallContext::default()
     };
     let first = state.first_token_timeout.filter(|_| prepared.is_in_parts());
     let first = first.and_then(|limit| Some((context.started.checked_add(limit)?, limit)));

@@ -119,7 +119,7 @@ mod tests {
     use crate::client::{Addresses, Client};
 
     fn connection() -> Arc<Connection> {
-        let peer = "127.0.0.1".parse().unwrap();
+        let peer = "127.0.0.1:1".parse().unwrap();
         Arc::new(Connection::new(peer, &Arc::new(Addresses::default())))
     }
 

@@ -14,6 +14,7 @@ use crate::delivery::{
 use crate::metrics::RetryReason;
 use crate::pool::{Link, Pool};
 use crate::slot::WorkerSlot;
+use crate::stops::Source;
 use crate::table::Picked;
 
 /// An open call at a server.
@@ -32,6 +33,20 @@ impl Open {
             link,
             model: picked.model.clone(),
         }
+    }
+
+    /// Where a request of this id is, for one that is about it. `None` once the server is lost.
+    pub(super) fn source(&self, id: &str) -> Option<Source> {
+        let picked = Picked {
+            slot: Arc::clone(&self.slot),
+            pool: Arc::clone(&self.slot.peer.served()?.pool),
+            model: self.model.clone(),
+        };
+        Some(Source {
+            picked,
+            link: Arc::clone(&self.link),
+            id: id.to_owned(),
+        })
     }
 }
 
@@ -69,7 +84,7 @@ impl Forward {
         &self,
         asked: Asked<'_>,
         target: Target,
-        ask: impl Fn(Arc<Link>, String) -> F + Send,
+        ask: impl Fn(&Open) -> F + Send,
     ) -> Result<(T, Open), Status>
     where
         T: Send,
@@ -98,7 +113,7 @@ struct Call<'a, T, A, F> {
     forward: &'a Forward,
     asked: Asked<'a>,
     target: Target,
-    /// Asks a server, on a connection and under the name that the model has there.
+    /// Asks a server.
     ask: A,
     current: Option<(Open, Pin<Box<F>>)>,
     answer: Option<T>,
@@ -107,7 +122,7 @@ struct Call<'a, T, A, F> {
 impl<T, A, F> Deliverable for Call<'_, T, A, F>
 where
     T: Send,
-    A: Fn(Arc<Link>, String) -> F + Send,
+    A: Fn(&Open) -> F + Send,
     F: Future<Output = Result<T, Status>> + Send,
 {
     type Error = Status;
@@ -139,8 +154,9 @@ where
             };
             trace.sent(trace.sending(), method, &slot.address);
         }
-        let open = Open::new(&picked, Arc::clone(&link));
-        self.current = Some((open, Box::pin((self.ask)(link, picked.model))));
+        let open = Open::new(&picked, link);
+        let answer = Box::pin((self.ask)(&open));
+        self.current = Some((open, answer));
         Ok(sent)
     }
 

@@ -7,9 +7,8 @@ use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use tonic::{Response, Status};
 
-use super::{Asked, Forward, Target, lost, refuse_shared_memory};
+use super::{Asked, Forward, Open, Target, lost, refuse_shared_memory};
 use crate::delivery::CallContext;
-use crate::pool::Link;
 use crate::rpc;
 
 impl Forward {
@@ -23,24 +22,33 @@ impl Forward {
         context: &CallContext,
     ) -> Result<ModelInferResponse, Status> {
         refuse_shared_memory(&message)?;
+        let target = self.target(&message, context).await?;
+        let mut context = context.clone();
+        self.name(&message, &mut context);
         let id = message.id.clone();
-        self.make_own(&mut message);
+        match &target {
+            Target::Same(source) => message.id.clone_from(&source.id),
+            Target::Any => self.make_own(&mut message),
+        }
         let asked = Asked {
             model: &message.model_name,
             version: &message.model_version,
-            context,
+            context: &context,
             is_stream: false,
             works: true,
             shares: false,
         };
-        let ask = |link: Arc<Link>, name| {
+        let ask = |open: &Open| {
             let mut message = message.clone();
-            message.model_name = name;
+            message.model_name.clone_from(&open.model);
+            if let Some(named) = &context.named {
+                named.is_at(open.source(&message.id));
+            }
             let request = context.request(message);
-            let mut client = link.client();
+            let mut client = open.link.client();
             async move { client.model_infer(request).await }
         };
-        let (answer, _open) = self.call(asked, Target::Any, ask).await?;
+        let (answer, _open) = self.call(asked, target, ask).await?;
         let mut answer = answer.into_inner();
         if !id.is_empty() {
             answer.id = id;
@@ -70,7 +78,7 @@ impl Forward {
             works: false,
             shares: false,
         };
-        let ask = move |link: Arc<Link>, name| ask(link.client(), name);
+        let ask = move |open: &Open| ask(open.link.client(), open.model.clone());
         let (answer, _open) = self.call(asked, Target::Any, ask).await?;
         Ok(answer.into_inner())
     }

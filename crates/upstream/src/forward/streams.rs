@@ -14,10 +14,9 @@ use prost::Message;
 use tokio_stream::Once;
 use tonic::{Request, Status, Streaming};
 
-use super::{Open, Source, lost};
+use super::{Open, lost};
 use crate::delivery::CallContext;
 use crate::shared_stream::SharedResponses;
-use crate::table::Picked;
 
 /// How long a server may take to close a stream after its last response.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,15 +45,20 @@ pub(super) enum OnItsWay {
 }
 
 impl OnItsWay {
-    /// Its id at the server, and its responses.
-    pub(super) async fn responses(self) -> Result<(String, Responses), Status> {
+    /// Its id at the server.
+    pub(super) fn id(&self) -> &str {
         match self {
-            Self::Shared(responses) => {
-                Ok((responses.id().to_owned(), Responses::Shared(responses)))
-            }
-            Self::Alone(mut client, request, id) => {
+            Self::Shared(responses) => responses.id(),
+            Self::Alone(_, _, id) => id,
+        }
+    }
+
+    pub(super) async fn responses(self) -> Result<Responses, Status> {
+        match self {
+            Self::Shared(responses) => Ok(Responses::Shared(responses)),
+            Self::Alone(mut client, request, _) => {
                 let responses = client.model_stream_infer(*request).await?.into_inner();
-                Ok((id, Responses::Alone(Box::new(responses))))
+                Ok(Responses::Alone(Box::new(responses)))
             }
         }
     }
@@ -87,8 +91,6 @@ pub struct ForwardStream {
     rest: Option<Responses>,
     /// The request's id as the client gave it.
     id: Arc<str>,
-    /// Its id at the server.
-    server_id: String,
     /// Whether the last response of a stream of its own has come.
     is_final: bool,
     open: Open,
@@ -102,7 +104,7 @@ impl ForwardStream {
     pub(super) fn new(
         first: Option<EncodedResponse>,
         rest: Responses,
-        (id, server_id): (String, String),
+        id: String,
         open: Open,
         ended: Ended,
         context: CallContext,
@@ -111,27 +113,11 @@ impl ForwardStream {
             first,
             rest: Some(rest),
             id: id.into(),
-            server_id,
             is_final: false,
             open,
             ended: std::iter::once(ended).collect(),
             context,
         }
-    }
-
-    /// Where it is from: for a request that is about this one. `None` once the server is lost.
-    pub fn source(&self) -> Option<Source> {
-        let slot = &self.open.slot;
-        let picked = Picked {
-            slot: Arc::clone(slot),
-            pool: Arc::clone(&slot.peer.served()?.pool),
-            model: self.open.model.clone(),
-        };
-        Some(Source {
-            picked,
-            link: Arc::clone(&self.open.link),
-            id: self.server_id.clone(),
-        })
     }
 
     fn pass_on(&mut self, message: EncodedResponse) -> EncodedResponse {

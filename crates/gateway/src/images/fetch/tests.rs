@@ -1,5 +1,6 @@
 //! Fetching from servers of the test's own on loopback addresses, which are allowed here one by one.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
@@ -299,7 +300,8 @@ async fn a_fetch_that_finds_no_place_is_no_fault_of_its_image() {
 
 /// A client on a separate connection, from a separate address.
 fn client(address: &str) -> Arc<Client> {
-    let connection = Connection::new(address.parse().unwrap(), &Arc::default());
+    let address = SocketAddr::new(address.parse().unwrap(), 1);
+    let connection = Connection::new(address, &Arc::default());
     Client::new(Arc::new(connection))
 }
 
