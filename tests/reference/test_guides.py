@@ -168,6 +168,16 @@ def test_masks_are_the_same_wherever_they_are_computed(guides: Guides) -> None:
             other.bits()
 
 
+def test_as_many_optional_properties_as_compile_can_be_answered(guides: Guides) -> None:
+    properties = {f"p{number}": {"type": "integer"} for number in range(990)}
+    asked = GuideRequest("json_schema", json.dumps({"type": "object", "properties": properties}))
+    assert follows(guides, asked, '{"p3": 1, "p700": 2}')
+    assert not follows(guides, asked, '{"p700": 1, "p3": 2}')
+    too_many = {**properties, **{f"q{number}": {} for number in range(20)}}
+    with pytest.raises(Refused, match="too big"):
+        guides.compile(GuideRequest("json_schema", json.dumps({"properties": too_many})))
+
+
 class GuidedRunner:
     """Chooses among what guides allow, by the sequence and its length."""
 

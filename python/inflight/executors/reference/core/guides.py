@@ -33,6 +33,10 @@ MAX_GUIDE_BYTES = 64 * 1024
 #: Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
 _MAX_GRAMMAR_SIZE = 8_000
 
+#: Ways in which an answer may go on at one byte. As many as any grammar of that size that is no more ambiguous
+#: than a list of optional properties: one that compiles must not fail in mid-answer.
+_MAX_ITEMS_IN_ROW = 5_000
+
 #: Families that are kept, those of the guides asked last. A copy takes microseconds, compiling milliseconds.
 MAX_FAMILIES = 64
 
@@ -84,7 +88,9 @@ class Guides:
         self._special = {text: token for text, token in special.items() if is_special(token)}
         longest_first = sorted(self._special, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
-        self._limits = llguidance.LLParserLimits(max_grammar_size=_MAX_GRAMMAR_SIZE, verbose_errors=False)
+        self._limits = llguidance.LLParserLimits(
+            max_grammar_size=_MAX_GRAMMAR_SIZE, max_items_in_row=_MAX_ITEMS_IN_ROW, verbose_errors=False
+        )
         threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) * 4 // 5))
         self._masks = Masks(llguidance.LLExecutor(threads), vocab_size, frozenset(eos_tokens))
         self._families = families or threads
