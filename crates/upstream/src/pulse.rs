@@ -23,6 +23,9 @@ use tokio::time::MissedTickBehavior;
 /// Checks in a row without a sign of life before a server counts as silent. Several, so that no single
 /// late answer does it.
 const SILENT_CHECKS: u32 = 5;
+/// Checks in the time after which a server counts as silent. The last sign of life may come right after a check, so it is
+/// one more than the checks that see none.
+const CHECKS: u32 = SILENT_CHECKS + 1;
 /// How many times longer a silence is until the server counts as lost.
 const LOST_AFTER: u32 = 6;
 
@@ -75,8 +78,7 @@ impl Pulse {
         probe: impl Fn() -> P,
         changed: impl Fn(bool),
     ) {
-        // The last sign may come right after a check.
-        let every = limit / (SILENT_CHECKS + 1);
+        let every = limit / CHECKS;
         let ask = async {
             loop {
                 if probe().await {
@@ -126,7 +128,8 @@ impl Silence {
     }
 
     fn is_lost(&self) -> bool {
-        self.0 >= SILENT_CHECKS * LOST_AFTER
+        // Never sooner than it is said: the last sign may have come right before a check.
+        self.0 > CHECKS * LOST_AFTER
     }
 }
 
@@ -144,13 +147,22 @@ mod tests {
             }
             silence.check(true);
         }
-        for check in 1..SILENT_CHECKS * LOST_AFTER {
+        for check in 1..=CHECKS * LOST_AFTER {
             silence.check(false);
             assert_eq!(silence.is_silent(), check >= SILENT_CHECKS);
             assert!(!silence.is_lost());
         }
         silence.check(false);
         assert!(silence.is_lost());
+    }
+
+    #[tokio::test]
+    async fn a_server_is_lost_no_sooner_than_is_said() {
+        let started = std::time::Instant::now();
+        let limit = Duration::from_millis(60);
+        Pulse::default().watch(limit, async || false, |_| ()).await;
+        let lost_after = started.elapsed();
+        assert!(lost_after >= limit * LOST_AFTER, "{lost_after:?}");
     }
 
     #[tokio::test]
