@@ -315,8 +315,9 @@ pub(crate) fn unknown<'a>(name: &str, catalogs: impl Iterator<Item = &'a Catalog
     let names: Vec<&str> = catalogs
         .flat_map(|catalog| catalog.models().map(|known| catalog.name(known)))
         .collect();
+    let shown: String = name.chars().take(model::MAX_SHOWN_NAME).collect();
     format!(
-        "Request for unknown model: `{name}` is not found; this worker serves `{}`",
+        "Request for unknown model: `{shown}` is not found; this worker serves `{}`",
         names.join("`, `")
     )
 }

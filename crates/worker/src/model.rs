@@ -27,9 +27,13 @@ pub const CORE_MODEL_VERSION: &str = "1";
 pub(crate) const PRIORITY_LEVELS: u32 = 100;
 /// The level of a request that names none.
 pub(crate) const DEFAULT_PRIORITY_LEVEL: u32 = PRIORITY_LEVELS / 2;
+/// Characters of a model's name or version that an error repeats.
+pub(crate) const MAX_SHOWN_NAME: usize = 64;
+
 /// Why a version cannot be asked for, if it cannot: the text of a NOT_FOUND.
 pub(crate) fn unknown_version(model: &str, version: &str) -> Option<String> {
     (!version.is_empty() && version != CORE_MODEL_VERSION).then(|| {
-        format!("model `{model}` has no version `{version}`: it has `{CORE_MODEL_VERSION}`")
+        let shown: String = version.chars().take(MAX_SHOWN_NAME).collect();
+        format!("model `{model}` has no version `{shown}`: it has `{CORE_MODEL_VERSION}`")
     })
 }

@@ -91,7 +91,7 @@ impl From<Status> for Refusal {
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        let mut status = Self::new(refusal.code, refusal.text);
+        let mut status = Self::new(refusal.code, shortened(refusal.text));
         if refusal.retry_after_ms > 0 {
             status
                 .metadata_mut()
@@ -106,8 +106,22 @@ const MAX_SHOWN_ID: usize = 64;
 /// KServe's calls, as spans name them.
 const STREAM: &str = "ModelStreamInfer";
 const ONE: &str = "ModelInfer";
+/// Bytes of a status' text, which is percent-encoded into a header: HTTP/2 libraries take 16 KiB of headers.
+const MAX_STATUS_BYTES: usize = 4096;
 /// Trailing metadata of gRPC's retry design (proposal A6): when a client should retry.
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// The beginning of a text that is too long for a status.
+fn shortened(mut text: String) -> String {
+    if text.len() > MAX_STATUS_BYTES {
+        let end = (0..=MAX_STATUS_BYTES)
+            .rev()
+            .find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        text.push('…');
+    }
+    text
+}
 
 /// What happened to an earlier request with the same handle.
 enum Earlier {
@@ -658,9 +672,9 @@ pub(super) async fn infer_plain(
             outbox.register(context.waker());
             match outbox.take() {
                 Taken::Plain(batch) => each_response(stop, outbox, &batch, |answer| {
-                    result = Some(
-                        answer.map_err(|failed| Status::new(failed.error.code, failed.error.text)),
-                    );
+                    result = Some(answer.map_err(|failed| {
+                        Status::new(failed.error.code, shortened(failed.error.text))
+                    }));
                 }),
                 Taken::Failed(status) => result = Some(Err(status)),
                 Taken::End => return Poll::Ready(()),

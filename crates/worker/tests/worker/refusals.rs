@@ -345,3 +345,19 @@ async fn what_is_not_supported_says_so() {
         Code::NotFound
     );
 }
+
+#[tokio::test]
+async fn a_long_text_fits_a_status() {
+    let mut worker = Worker::start(Scripted::new(&[]).0, options()).await;
+    let long = "é".repeat(20_000);
+    let mut unknown_input = request("x", &[1, 2], 4);
+    unknown_input.scalar(long.as_str(), 1);
+    for (message, code) in [
+        (unknown_input.build(), Code::InvalidArgument),
+        (RequestBuilder::new(&long, "", 0).build(), Code::NotFound),
+    ] {
+        let refused = worker.client.model_infer(message).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{refused:?}");
+        assert!(refused.message().contains('é'), "{refused:?}");
+    }
+}
