@@ -24,6 +24,7 @@ use tonic::codegen::http::{self, Request, Response, StatusCode, header};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 use tonic::{Extensions, Status};
 
+use crate::host_header::{HostNames, REFUSED};
 use crate::service::{ResponseStream, Service};
 use crate::trace::context_of;
 
@@ -58,6 +59,7 @@ pub(crate) async fn serve(
     let units = limits.max_body_bytes.div_ceil(UNIT).max(1) * LARGEST_BODIES;
     let shared = Arc::new(Shared {
         service,
+        names: HostNames::new(listener.local_addr().ok()),
         max_body_bytes: limits.max_body_bytes,
         bodies: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))),
     });
@@ -108,6 +110,7 @@ pub(crate) async fn serve(
 
 struct Shared {
     service: Service,
+    names: HostNames,
     max_body_bytes: usize,
     /// Memory of bodies that have arrived in part.
     bodies: Arc<Semaphore>,
@@ -152,6 +155,9 @@ impl Shared {
         if parts.headers.contains_key(header::ORIGIN) {
             let text = "web pages may not use a worker; put a gateway in front of it";
             return Err(RestError::new(StatusCode::FORBIDDEN, text));
+        }
+        if !self.names.allow(&parts.uri, &parts.headers) {
+            return Err(RestError::new(StatusCode::FORBIDDEN, REFUSED));
         }
         let coding = Coding::of_body(&parts.headers)?;
         let body = if is_post {

@@ -11,6 +11,7 @@ pub mod embedded;
 mod engine;
 pub mod executor;
 mod health;
+mod host_header;
 mod hosted;
 mod http;
 mod loading;

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::future::join_all;
@@ -19,6 +21,7 @@ use super::host::Host;
 use super::page::Page;
 use crate::engine::Engine;
 use crate::health;
+use crate::host_header::{HostNames, REFUSED};
 
 /// What Prometheus' text format is called.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -62,10 +65,12 @@ pub(crate) async fn serve(listener: TcpListener, engines: Vec<Arc<Engine>>, stop
         let host = Host::default();
         *opened.lock() = Some(Machine { gpus, host });
     });
+    let names = HostNames::new(listener.local_addr().ok());
     let router = Router::new()
         .route("/metrics", get(page))
         .route("/health/live", get(async || health::live()))
         .route("/health/ready", get(ready))
+        .layer(from_fn_with_state(names, check_host))
         .with_state(Sources { engines, machine });
     tokio::select! {
         served = async { axum::serve(listener, router).await } => {
@@ -74,6 +79,14 @@ pub(crate) async fn serve(listener: TcpListener, engines: Vec<Arc<Engine>>, stop
             }
         }
         () = stop.notified() => {}
+    }
+}
+
+async fn check_host(State(names): State<HostNames>, request: Request, next: Next) -> Response {
+    if names.allow(request.uri(), request.headers()) {
+        next.run(request).await
+    } else {
+        (StatusCode::FORBIDDEN, REFUSED).into_response()
     }
 }
 

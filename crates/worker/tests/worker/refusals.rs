@@ -6,6 +6,7 @@ use inflight_kserve::inference::{
 };
 use inflight_kserve::names;
 use inflight_kserve::tensor::RequestBuilder;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
 
 use super::harness::{Scripted, Worker, instant, options, request};
@@ -359,5 +360,21 @@ async fn a_long_text_fits_a_status() {
         let refused = worker.client.model_infer(message).await.unwrap_err();
         assert_eq!(refused.code(), code, "{refused:?}");
         assert!(refused.message().contains('é'), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_metrics_port_answers_to_no_name_of_others() {
+    let worker = Worker::start(Scripted::new(&[]).0, options()).await;
+    for (host, status) in [("localhost", "200"), ("page.example", "403")] {
+        let mut socket = tokio::net::TcpStream::connect(worker.metrics)
+            .await
+            .unwrap();
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut page = String::new();
+        socket.read_to_string(&mut page).await.unwrap();
+        let line = format!("HTTP/1.1 {status} ");
+        assert!(page.starts_with(&line), "{host}: {page}");
     }
 }
