@@ -155,10 +155,12 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
         trace: Trace::None,
         deadline: None,
     });
-    context.deadline = deadline(&parts.headers, state.request_timeout, context.started)?;
+    let until = deadline(&parts.headers, state.request_timeout, context.started);
     let limit = state.max_body_bytes;
     let client = Client::of(&parts.extensions);
     let body = request_body::read(&parts.headers, body, limit, &state.admission, client).await?;
+    // Refused only now: an answer before the end of the body costs the client its connection.
+    context.deadline = until?;
     let admitted = state.admission.admit(client)?;
     context.trace.received();
     let arrival = Arrival {

@@ -81,18 +81,20 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
     let trace = context
         .as_ref()
         .map_or_else(Trace::default, |it| it.trace.clone());
-    let until = deadline(&parts.headers, state.request_timeout, started)?;
+    let until = deadline(&parts.headers, state.request_timeout, started);
     let body = if is_post {
         let (headers, limit) = (&parts.headers, state.max_body_bytes);
-        let coding = Coding::of_body(headers)?;
         let body = request_body::read(headers, body, limit, &state.admission, client.as_ref());
-        Some(match coding {
-            None => body.await?,
-            Some(coding) => expanded(state, coding, body.await?).await?,
+        // Refused only behind it: an answer before the end of the body costs the client its connection.
+        let body = body.await?;
+        Some(match Coding::of_body(headers)? {
+            None => body,
+            Some(coding) => expanded(state, coding, body).await?,
         })
     } else {
         None
     };
+    let until = until?;
     let place = if route.is_inference() {
         Some(Arc::new(state.admission.admit(client.as_ref())?) as Place)
     } else {

@@ -1,11 +1,15 @@
 //! Deadlines: from a client's header or the operator's option to the worker, and what becomes of a request
 //! whose time runs out.
 
+use std::time::Duration;
+
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::{FakeWorker, Received};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::support::{Answer, Client, Gateway, byte_model, chat, json_request, pair};
 
@@ -68,6 +72,30 @@ async fn a_bad_header_is_refused_by_name() {
     for value in ["0", "-5", "1.5", "soon"] {
         let answer = send(&gateway, Some(value), false).await;
         assert_eq!(answer.status, 400, "{value}");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_header_is_refused_behind_the_body_and_costs_no_connection() {
+    let (_worker, gateway) = pair().await;
+    for path in [PATH, "/v2/models/m/infer"] {
+        let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n{HEADER}: soon\r\n\
+             content-length: 2\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        let early = socket.read_exact(&mut answer);
+        let early = tokio::time::timeout(Duration::from_millis(100), early).await;
+        assert!(early.is_err(), "{path}: {answer:?}");
+        socket.write_all(b"{}").await.unwrap();
+        let next = "GET /health/live HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";
+        socket.write_all(next.as_bytes()).await.unwrap();
+        let mut answers = String::new();
+        socket.read_to_string(&mut answers).await.unwrap();
+        assert!(answers.starts_with("HTTP/1.1 400 "), "{answers}");
+        assert!(answers.contains("HTTP/1.1 200 "), "{answers}");
     }
 }
 
