@@ -39,6 +39,7 @@ pub(crate) struct AppState {
     pub reasoning_field: ReasoningField,
     pub max_body_bytes: usize,
     pub allows_lora_loading: bool,
+    pub serves_kserve: bool,
     pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
     pub first_token_timeout: Option<Duration>,
@@ -98,6 +99,7 @@ impl AppState {
             reasoning_field: options.reasoning_field,
             max_body_bytes: options.max_body_bytes,
             allows_lora_loading: options.allow_lora_loading,
+            serves_kserve: options.kserve,
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
             access: Access::new(options),

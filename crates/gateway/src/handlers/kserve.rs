@@ -44,6 +44,10 @@ pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -
         }
         Err(NoRoute::WrongMethod(right)) => return wrong_method(right),
     };
+    if !state.serves_kserve && !matches!(route, Route::Live | Route::Ready) {
+        let text = "This gateway does not serve KServe's API. Start it without `--kserve=false`, or ask a worker.";
+        return RestError::new(StatusCode::NOT_FOUND, text).response();
+    }
     match answer(&state, route, request).await {
         Ok(response) => response,
         Err(Failed::Here(error)) => error::flat_response(&error),

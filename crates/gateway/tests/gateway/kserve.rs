@@ -638,3 +638,25 @@ async fn shared_memory_is_not_passed_on() {
         assert!(text.contains("memory"), "{text}");
     }
 }
+
+#[tokio::test]
+async fn an_operator_may_leave_the_api_out() {
+    let worker = FakeWorker::start(byte_model()).await;
+    let options = ["--kserve=false"];
+    let gateway = Gateway::start(&[worker.address], &options).await;
+    let gateway = gateway.ready().await;
+    assert_eq!(gateway.get("/v2/health/ready").await.status, 200);
+    for path in [
+        "/v2",
+        "/v2/models/tensorrt_llm",
+        "/v2/models/tensorrt_llm/ready",
+    ] {
+        let answer = gateway.get(path).await;
+        let error = answer.json()["error"].to_string();
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(error.contains("--kserve=false"), "{error}");
+    }
+    let body = json!({"text_input": "Hi", "max_tokens": 9});
+    let answer = gateway.post("/v2/models/ensemble/generate", &body).await;
+    assert_eq!(answer.status, 404);
+}
