@@ -352,6 +352,32 @@ def test_a_worker_serves_http_itself(alone: InflightProcess) -> None:
     assert post(http, GENERATE, question(), {"origin": "http://evil.example"}).status == 403
 
 
+@pytest.mark.parametrize("form", ["text", "JSON", None])
+def test_an_answer_tells_the_load_where_it_is_asked(alone: InflightProcess, form: str | None) -> None:
+    asked = {} if form is None else {"endpoint-load-metrics-format": form}
+    answer = post(alone.address("http"), GENERATE, question(2), asked)
+    report = answer.headers.get("endpoint-load-metrics", "")
+    assert answer.status == 200
+    if form is None:
+        assert report == ""
+        return
+    kind, _, text = report.partition(" ")
+    assert kind == form.upper()
+    if form == "JSON":
+        named = json.loads(text)["named_metrics"]
+    else:
+        pairs = (part.split("=") for part in text.split(", "))
+        named = {name.removeprefix("named_metrics."): float(value) for name, value in pairs}
+    assert set(named) == {
+        "kv_cache_utilization",
+        "max_token_capacity",
+        "kv_cache_usage_perc",
+        "num_requests_waiting",
+    }
+    assert named["max_token_capacity"] > 0
+    assert 0 <= named["kv_cache_utilization"] <= 1
+
+
 def test_a_worker_s_own_streams_are_whole_and_stop_when_their_clients_leave(alone: InflightProcess) -> None:
     http, metrics = alone.address("http"), alone.address("metrics")
     opened = stream(http, f"{GENERATE}_stream", question(20, streaming=True))

@@ -20,11 +20,12 @@ use inflight_tls::ServerTls;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
-use tonic::codegen::http::{self, Request, Response, StatusCode, header};
+use tonic::codegen::http::{self, HeaderValue, Request, Response, StatusCode, header};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 use tonic::{Extensions, Status};
 
 use crate::host_header::{HostNames, REFUSED};
+use crate::metrics::load_report::{self, Form};
 use crate::service::{ResponseStream, Service};
 use crate::trace::context_of;
 
@@ -189,13 +190,29 @@ impl Shared {
         if let Some(trace) = context_of(&parts.headers) {
             extensions.insert(trace);
         }
+        let asked = parts.headers.get(load_report::ASKED);
+        let form = asked.and_then(|asked| Form::named(asked.to_str().ok()?));
+        let model = match (&route, form) {
+            (
+                Route::Infer(model) | Route::Generate(model) | Route::GenerateStream(model),
+                Some(form),
+            ) => Some((model.clone(), form)),
+            _ => None,
+        };
         let call = Call {
             route,
             headers: parts.headers,
             body,
             extensions,
         };
-        inflight_rest::serve(&upstream, call).await
+        let mut response = inflight_rest::serve(&upstream, call).await?;
+        if let Some((model, form)) = model
+            && let Some(report) = self.service.load_report(&model.name, form).await
+            && let Ok(report) = HeaderValue::from_str(&report)
+        {
+            response.headers_mut().insert(load_report::REPORT, report);
+        }
+        Ok(response)
     }
 
     /// A compressed body as it was before, and its share of the memory for bodies.

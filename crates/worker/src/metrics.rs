@@ -9,6 +9,7 @@ mod gauges;
 mod gpu;
 mod histogram;
 mod host;
+pub(crate) mod load_report;
 mod own;
 mod page;
 mod schedulers;
@@ -30,6 +31,7 @@ use crate::model::CORE_MODEL_VERSION;
 pub use gauges::{GaugeFamily, executor_gauges};
 pub(crate) use server::serve;
 
+use gauges::Load;
 use histogram::Histogram;
 use page::Page;
 
@@ -192,6 +194,12 @@ impl Metrics {
         own::write(&mut page, &self.served_model, &counters, active);
         schedulers::write(&mut page, &self.served_model, &counters, active);
         page
+    }
+
+    /// How loaded the model is, for a header. `active` is counted by the caller.
+    pub(crate) fn load_report(&self, form: load_report::Form, active: usize) -> Option<String> {
+        let counters = self.counters.lock();
+        load_report::write(&Load::of(counters.iteration.as_ref(), active), form)
     }
 
     /// ModelStatistics of the core model. The executor's own queue counts as compute, as Triton's

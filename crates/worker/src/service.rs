@@ -10,16 +10,20 @@ mod text;
 mod trace_settings;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::names;
 use inflight_traces::TraceContext;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::adapters::Adapters;
 use crate::catalog::{Catalog, Known};
 use crate::engine::Engine;
+use crate::metrics::load_report::Form;
 use crate::request::Limits;
 use crate::trace::RequestTrace;
 
@@ -30,6 +34,8 @@ pub(crate) use speculative::DraftWorker;
 use stream::Connection;
 pub(crate) use stream::ResponseStream;
 
+/// How long an answer waits for its header about the load; then it tells of the last iteration that is known.
+const LOOK_TIMEOUT: Duration = Duration::from_millis(100);
 /// The server's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";
 /// The extensions of Triton that this server supports, and ours.
@@ -82,6 +88,19 @@ impl Service {
     ) -> ResponseStream {
         let connection = Connection::open(Arc::clone(&self.models), peer, trace);
         ResponseStream::of_one(connection, message)
+    }
+
+    /// How loaded a model is, from what its executor says now or said last.
+    pub(crate) async fn load_report(&self, model: &str, form: Form) -> Option<String> {
+        let (shared, _) = self.models.find(model, "").ok()?;
+        let engine = &shared.engine;
+        let executor = Arc::clone(engine.executor());
+        // A Python executor takes its GIL here, so not on the runtime's own threads.
+        let look = spawn_blocking(move || executor.stats());
+        if let Ok(Ok(Ok(stats))) = timeout(LOOK_TIMEOUT, look).await {
+            engine.metrics.iterations(stats);
+        }
+        engine.metrics.load_report(form, engine.live())
     }
 
     /// Ends every stream once everything that waits on it is sent.
