@@ -81,8 +81,8 @@ def test_a_new_worker_that_dies_changes_nothing() -> None:
     assert world.after_start() == [
         "start worker --grpc-port=0",
         "workers 127.0.0.1:1",
-        "reload failed: worker.2 ended before it was ready, last line `out of memory`; worker goes on",
-        "told `worker.2 ended before it was ready, last line `out of memory`; worker goes on`",
+        "reload failed: worker.2 ended before it was ready, last line `out of memory`; worker keeps running",
+        "told `worker.2 ended before it was ready, last line `out of memory`; worker keeps running`",
         "stopping",
         "terminate gateway",
         "terminate worker",
@@ -121,7 +121,7 @@ def test_a_new_worker_without_a_token_is_taken_out_again() -> None:
     world = Unconvinced((9, NEXT_UP), (300, STOP))
     assert world.run(PLAN) == 0
     assert world.workers == ["127.0.0.1:1"]
-    assert "told `no token came from worker.2 within 120 s; worker goes on`" in world.log
+    assert "told `no token came from worker.2 within 120 s; worker keeps running`" in world.log
     assert world.log.index("terminate worker.2") < world.log.index("stopping")
 
 
@@ -309,10 +309,13 @@ def test_a_gateway_with_endless_requests_is_asked_to_end_in_time() -> None:
 @pytest.mark.parametrize(
     ("history", "reason"),
     [
-        ((12, Exited("gateway.2", 2)), "gateway.2 ended before it was ready, last line ``; gateway goes on"),
+        (
+            (12, Exited("gateway.2", 2)),
+            "gateway.2 ended before it was ready, last line ``; gateway keeps running",
+        ),
         (
             (59, Line("gateway.2", "no worker")),
-            "gateway.2 had no ready worker within 25 s; gateway goes on",
+            "gateway.2 had no ready worker within 25 s; gateway keeps running",
         ),
     ],
 )

@@ -292,7 +292,7 @@ impl ResponseReader {
         while let Some(at) = memchr(b'\n', bytes) {
             let (line, rest) = (&bytes[..at], &bytes[at + 1..]);
             bytes = rest;
-            // Whole lines, which most are, are read where they lie.
+            // Whole lines, which most are, are read in place.
             if self.event.is_empty() {
                 report(line, on_event);
             } else {

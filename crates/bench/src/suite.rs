@@ -119,7 +119,7 @@ enum RowError {
 }
 
 /// Measures everything, `options.rounds` times. What cannot be measured is a problem of the results,
-/// and the rest goes on.
+/// and the rest continues.
 pub(crate) fn run(options: &SuiteOptions, tell: &mut dyn FnMut(&str)) -> Results {
     process::raise_open_files();
     let mut results = Results::new(options);

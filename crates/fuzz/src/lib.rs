@@ -137,7 +137,7 @@ pub fn template(data: &[u8]) {
     }
 }
 
-/// A `tokenizer.json`, and what it makes of a text.
+/// A `tokenizer.json`, and what it does with a text.
 pub fn tokenizer(data: &[u8]) {
     let files = ModelFiles::from([("tokenizer.json".to_owned(), data.to_vec())]);
     let Ok(model) = TextModel::load(&files) else {

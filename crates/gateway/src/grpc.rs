@@ -145,7 +145,7 @@ impl Service {
         })
     }
 
-    /// Who calls. Counted for the call alone: gRPC's own limits bound a connection.
+    /// The caller. Counted for the call alone: gRPC's own limits bound a connection.
     fn client(&self, extensions: &Extensions) -> Option<Arc<Client>> {
         let info = extensions.get::<TcpConnectInfo>()?;
         let connection = Connection::new(info.remote_addr()?, &self.addresses);

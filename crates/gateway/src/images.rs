@@ -30,7 +30,7 @@ pub(crate) struct Images {
     fetcher: Fetcher,
 }
 
-/// An image of a request that may be had.
+/// An accepted image of a request.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     /// Where the request has it.
@@ -61,7 +61,7 @@ impl Images {
     /// Checks what can be checked without asking anybody, and takes files out of `data:` URLs.
     ///
     /// # Errors
-    /// 400 with the path of the image that cannot be had.
+    /// 400 with the path of the image that is refused.
     pub(crate) fn read<'a>(
         &self,
         images: impl Iterator<Item = &'a Image>,
@@ -95,7 +95,7 @@ impl Images {
     /// Fetches what is elsewhere, all at once.
     ///
     /// # Errors
-    /// 400 with the path of the image that cannot be had; 503 where requests hold too much memory already.
+    /// 400 with the path of the image that is refused; 503 where requests hold too much memory already.
     pub(crate) async fn collect(
         &self,
         admission: &Admission,
@@ -143,8 +143,8 @@ impl Images {
 /// Why the reading of an image ended.
 #[derive(Debug)]
 enum Stop {
-    /// The image cannot be had.
+    /// The image is refused or missing.
     Refused(Refusal),
-    /// Nothing can be had now.
+    /// No image can be fetched now.
     Busy(ApiError),
 }

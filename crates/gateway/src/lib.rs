@@ -25,7 +25,7 @@
 //! | `access`, `admission`, `client`, `quota` | which requests are let in, how much at once, who holds and may use what |
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
-//! | `images` | which images may be had, and getting them |
+//! | `images` | which images are accepted, and fetching them |
 //! | `guide` | whether schemas and regular expressions can be followed |
 //! | `response_store` | the responses that clients may come back to |
 //! | `translate` | a request of the API becomes sampling parameters |

@@ -21,7 +21,7 @@ pub(crate) fn value(uri: &Uri, name: &str) -> Option<String> {
     pairs.find(|pair| pair.0 == name).map(|pair| pair.1)
 }
 
-/// Forms write a space as a plus. Bytes that are no UTF-8 match no name of ours, whatever they become.
+/// Forms write a space as a plus. Bytes that are not UTF-8 do not match any known name, whatever they become.
 fn decoded(text: &str) -> String {
     let text = match text.contains('+') {
         true => Cow::Owned(text.replace('+', " ")),

@@ -43,7 +43,7 @@ pub(crate) async fn read(
 ) -> Result<RequestBody, ApiError> {
     let declared = declared_length(headers);
     let too_large = declared.is_some_and(|length| length > limit as u64);
-    // Who waits to be asked for the body has sent none of it, and reading on would ask.
+    // A client that waits to be asked for the body has sent none of it, and reading on would ask.
     let unsent = too_large && headers.contains_key(header::EXPECT);
     let result = if too_large {
         Err(ApiError::payload_too_large(limit as u64))
@@ -137,7 +137,7 @@ async fn gather(
 /// of a reset. Bounded in bytes and time.
 pub(crate) async fn discard_rest(headers: &HeaderMap, body: Body, limit: usize) {
     let too_large = declared_length(headers).is_some_and(|length| length > 2 * limit as u64);
-    // Who waits to be asked for the body has sent none of it, and reading on would ask.
+    // A client that waits to be asked for the body has sent none of it, and reading on would ask.
     if too_large || headers.contains_key(header::EXPECT) {
         return;
     }

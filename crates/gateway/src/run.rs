@@ -167,7 +167,7 @@ pub(crate) async fn serve_on(
     let stop_grpc = parking_lot::Mutex::new(Some(stop_grpc));
     let handed_over = async {
         handed_over.await;
-        // Health goes on as it is: the successor answers for the same address.
+        // Health stays as it is: the successor answers for the same address.
         drop(stop_grpc.lock().take());
     };
     let shutdown = async {

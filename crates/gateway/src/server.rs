@@ -413,7 +413,7 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
             Some((stream, peer))
         }
         Err(error) => {
-            // Out of descriptors, or the peer is already gone: accepting goes on.
+            // Out of descriptors, or the peer is already gone: accepting continues.
             tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(Duration::from_millis(50)).await;
             None

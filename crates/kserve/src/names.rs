@@ -73,5 +73,5 @@ pub const OUTPUT_LOG_PROBS: &str = "output_log_probs";
 /// Input, BOOL `[1]`: cancels the request it names instead of making one.
 pub const STOP: &str = "stop";
 
-/// The parameter of a tensor that lies in shared memory: the name of its region. Triton's.
+/// The parameter of a tensor in shared memory: the name of its region. Triton's.
 pub const SHARED_MEMORY_REGION: &str = "shared_memory_region";

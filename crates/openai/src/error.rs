@@ -242,7 +242,7 @@ impl ApiError {
         Self::invalid_request("model", message).with_code(code::MISSING)
     }
 
-    /// 400: no response of this client has the id that its request goes on from.
+    /// 400: no response of this client has the id that its request continues from.
     pub fn previous_response_not_found(id: &str) -> Self {
         let id = crate::reader::shortened(id);
         Self::invalid_request(

@@ -6,7 +6,7 @@ use crate::sink::Sink;
 /// What a part of a call did with the text it was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// This many bytes were read, and the part goes on; show it the rest.
+    /// This many bytes were read, and the part continues; show it the rest.
     Took(usize),
     /// More text is needed to decide.
     More,

@@ -8,7 +8,7 @@ use crate::MAX_DEPTH;
 /// How far a value has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
-    /// All that can be decided of the text, this many bytes, was read; the value goes on.
+    /// All that can be decided of the text, this many bytes, was read; the value continues.
     More(usize),
     /// The value ends after this many bytes.
     Done(usize),
@@ -294,7 +294,8 @@ pub(crate) fn escape_control(control: u8, emit: &mut impl FnMut(&str)) {
     }
 }
 
-/// A text that is one JSON value, as the scanner emits it; `None` if it is not. White space around it is none of it.
+/// A text that is one JSON value, as the scanner emits it; `None` if it is not. Surrounding white space is not
+/// included.
 pub(crate) fn whole(text: &str) -> Option<String> {
     let mut scanner = Scanner::default();
     let mut json = String::with_capacity(text.len());

@@ -71,7 +71,7 @@ impl TagParser {
         self.state == State::AtCall
     }
 
-    /// No call came: what was read for it was reasoning, which goes on.
+    /// No call came: what was read for it was reasoning, which continues.
     pub(crate) fn resume(&mut self) {
         self.state = State::Inside;
     }

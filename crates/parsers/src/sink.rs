@@ -18,7 +18,7 @@ pub(crate) struct Answer {
     space: String,
     /// What was read of a call that has not begun yet.
     undecided: String,
-    /// Whether reasoning goes on unless a call begins.
+    /// Whether reasoning continues unless a call begins.
     attempt: Attempt,
     calls: usize,
     is_call_open: bool,

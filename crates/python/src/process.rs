@@ -31,7 +31,7 @@ pub(crate) fn refuse_after_fork() -> PyResult<()> {
     )))
 }
 
-/// Gives SIGINT back to the system, so that only Rust's handlers run: Python's would raise
+/// Returns SIGINT to the system, so that only Rust's handlers run: Python's would raise
 /// KeyboardInterrupt long after the server has drained.
 pub(crate) fn release_python_signals(py: Python<'_>) -> PyResult<()> {
     let signals = py.import("signal")?;

@@ -30,7 +30,7 @@ const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 /// models with their own executors.
 ///
 /// Blocks with the GIL released. The first signal drains, the second ends the process at once. Returns
-/// the exit code: 0 after a signal, 3 when the executor failed, 1 when the worker could not go on.
+/// the exit code: 0 after a signal, 3 when the executor failed, 1 when the worker could not continue.
 ///
 /// # Errors
 /// Whatever the executor's `info()` raises; `RuntimeError` in a forked child.

@@ -1,4 +1,4 @@
-//! Shared memory over HTTP: Triton's calls as gRPC has them, and the tensors of an answer that lie there. Pure but
+//! Shared memory over HTTP: Triton's calls as gRPC has them, and the tensors of an answer that are there. Pure but
 //! for the calls themselves; whose memory it is, and whether there is any, is the service's.
 
 use inflight_kserve::inference as wire;
@@ -13,7 +13,7 @@ use crate::infer::{not_json, separated, write_parameter};
 use crate::route::{MemoryCall, MemoryKind, MemoryRoute};
 use crate::tensor_json::json as write_json;
 
-/// The parameter of a tensor that lies in shared memory.
+/// The parameter of a tensor in shared memory.
 pub(crate) const REGION: &str = "shared_memory_region";
 /// Where it is.
 const PREFIX: &str = "shared_memory_";
@@ -54,7 +54,7 @@ pub(crate) async fn call<S: GrpcInferenceService>(
             ask!(system_shared_memory_unregister, message);
             Ok(None)
         }
-        // No service of ours has CUDA shared memory: each says so, whatever is asked.
+        // None of our services has CUDA shared memory: each says so, whatever is asked.
         (MemoryKind::Cuda, MemoryCall::Status) => {
             let message = wire::CudaSharedMemoryStatusRequest { name };
             ask!(cuda_shared_memory_status, message);
@@ -120,7 +120,7 @@ pub(crate) fn is_there(output: &InferOutputTensor) -> bool {
     output.parameters.contains_key(REGION)
 }
 
-/// Appends where an output lies, as the end of its JSON object.
+/// Appends where an output is, as the end of its JSON object.
 pub(crate) fn write_place(output: &InferOutputTensor, out: &mut Vec<u8>) {
     let parameters = output.parameters.iter();
     let mut place: Vec<_> = parameters

@@ -33,7 +33,7 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset
 /// What a response's body is made of.
 pub type Body = HttpBody;
 
-/// Who answers: a worker's own service, or one that passes calls on.
+/// What answers: a worker's own service, or one that passes calls on.
 pub trait Upstream: Sync {
     type Service: GrpcInferenceService;
     /// The responses to one request. Dropping them stops the work on it.

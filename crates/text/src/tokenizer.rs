@@ -1,4 +1,4 @@
-//! A Hugging Face tokenizer and what its decoder makes of each id. Owns exactness and totality: ids
+//! A Hugging Face tokenizer and the text of each id. Owns exactness and totality: ids
 //! and text equal those of the `tokenizers` package, and no input panics. Knows nothing of streams
 //! (the detokenizer does) or of which prompts take special tokens (callers do).
 
@@ -172,7 +172,7 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-/// Runs library code that may panic on odd files or ids, and makes of every failure a reason. The
+/// Runs library code that may panic on unusual files or ids, and turns every failure into a reason. The
 /// library keeps no state that a panic could leave half-written (its caches are all-or-nothing).
 pub(crate) fn total<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {

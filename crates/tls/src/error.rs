@@ -54,7 +54,7 @@ pub enum TlsError {
         "this machine has no certificate authorities; install `ca-certificates`, or give `--upstream-ca`"
     )]
     NoAuthorities,
-    /// Nothing that a file could mend.
+    /// Nothing that another file could fix.
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
 }

@@ -32,7 +32,7 @@ pub struct ServerFiles {
     pub certificate: PathBuf,
     /// The certificate's private key, without a passphrase.
     pub key: PathBuf,
-    /// Authorities of clients: only who has a certificate of theirs may connect.
+    /// Authorities of clients: only clients with a certificate of theirs may connect.
     pub client_ca: Option<PathBuf>,
 }
 

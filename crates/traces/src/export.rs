@@ -66,7 +66,7 @@ pub(crate) async fn run(
                 Some(Message::Flush(done)) => {
                     sender.send().await;
                     due = None;
-                    // Who asked may have given up.
+                    // The caller may have given up.
                     let _ = done.send(());
                 }
                 None => return sender.send().await,

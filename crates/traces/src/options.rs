@@ -100,7 +100,7 @@ pub fn replaced(variable: &str, text: &str) -> Option<Replaced> {
     Some(Replaced { value, warning })
 }
 
-/// The URL of a collector's host, of one that goes on.
+/// The URL of a collector's host; `None` where it is not valid.
 fn without_path(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
     let host = rest.split(['/', '?', '#']).next()?;

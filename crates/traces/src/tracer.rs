@@ -160,7 +160,7 @@ impl Flush {
     }
 }
 
-/// Who the spans are from. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over what is given.
+/// The service that the spans are from. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over what is given.
 fn resource(service: &'static str) -> Resource {
     let named = |resource: &Resource| {
         let name = resource.get(&opentelemetry::Key::from_static_str("service.name"));

@@ -39,7 +39,7 @@ pub(crate) struct Adapters {
 struct Current {
     /// In order of name.
     adapters: Arc<[Adapter]>,
-    /// Who listens is let go.
+    /// Listeners are released.
     closed: bool,
 }
 

@@ -149,7 +149,7 @@ pub struct SamplingConfig {
     pub no_repeat_ngram_size: Option<i32>,
 }
 
-/// `tensorrt_llm.bindings.executor.OutputConfig` and two fields of ours. Rows never repeat the prompt: the
+/// `tensorrt_llm.bindings.executor.OutputConfig` and two of Inflight's fields. Rows never repeat the prompt: the
 /// worker prepends it unless the client excluded it.
 #[derive(Clone, Debug, Default)]
 pub struct OutputConfig {

@@ -1,4 +1,4 @@
-//! System shared memory: tensors that lie in POSIX shared memory instead of the message, as Triton's clients on the
+//! System shared memory: tensors in POSIX shared memory instead of the message, as Triton's clients on the
 //! same machine send and take them.
 //!
 //! Regions are read and written as files and never mapped: a client that shortens one cannot crash the worker. Knows
@@ -317,7 +317,7 @@ impl Placements {
     }
 }
 
-/// Whether any tensor of a request lies in shared memory.
+/// Whether any tensor of a request is in shared memory.
 pub(crate) fn is_used(message: &ModelInferRequest) -> bool {
     message
         .inputs

@@ -98,7 +98,7 @@ def _shares(seconds: Sequence[float]) -> Points:
 def _running(measured: Sequence[Measured]) -> Points:
     """How many requests have been sent and not ended, as steps."""
     changes = [(one.sent_s, 1) for one in measured] + [(one.end_s, -1) for one in measured]
-    # Who comes and goes at the same time has come before.
+    # A request that starts and ends at the same time counts as started first.
     changes.sort(key=lambda change: (change[0], -change[1]))
     points: Points = []
     count = 0

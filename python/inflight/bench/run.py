@@ -32,7 +32,7 @@ class Measured:
 
     @property
     def latency_s(self) -> float:
-        """From when it was due: what waits in this client waits all the same."""
+        """From when it was due: waiting in this client counts too."""
         return self.end_s - self.due_s
 
     @property

@@ -47,7 +47,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 #: Options that an older model may lack without harm: it does what they ask for anyway, or cannot do other.
 FORGIVEN = frozenset({"exclude_input_in_output", "streaming"})
-#: Outputs that say how a sequence went on, and are shown with it.
+#: Outputs that describe a sequence further, and are shown with it.
 OF_SEQUENCES = frozenset(
     {"output_ids", "sequence_length", "text_output", "cum_log_probs", "output_log_probs", "batch_index"}
     | {"sequence_index"}

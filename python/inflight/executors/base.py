@@ -174,7 +174,7 @@ class Executor(Protocol):
     """
 
     def enqueue(self, requests: Sequence[Request]) -> None:
-        """Takes requests; a refusal of one is its errored, final row, and the others go on."""
+        """Takes requests; a refusal of one is its errored, final row, and the others continue."""
 
     def cancel(self, client_ids: Sequence[int]) -> None:
         """Cancels; unknown or finished ids are ignored. Each still gets its one final row."""

@@ -1,7 +1,7 @@
 """How much of a model has been read, for those who watch it load.
 
-Owns the one watcher of this process, which loads one model at a time. Who reads says so here, and knows
-nobody who listens.
+Owns the one watcher of this process, which loads one model at a time. Code that reads reports here, and knows
+nothing of listeners.
 """
 
 from __future__ import annotations

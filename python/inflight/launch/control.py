@@ -86,7 +86,7 @@ class ControlSocket:
         ended = threading.Event()
 
         def say(text: str, **more: bool) -> None:
-            # Who asked may have left; the reload goes on.
+            # The client may have left; the reload continues.
             with contextlib.suppress(OSError):
                 connection.sendall(json.dumps({"text": text, **more}).encode() + b"\n")
 

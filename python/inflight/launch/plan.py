@@ -31,7 +31,7 @@ UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 #: Seconds that each drains by its own default, where the topology does not say.
 GATEWAY_DRAIN_S = 25.0
 WORKER_DRAIN_S = 10.0
-#: To close sockets, join threads and end an interpreter. Who is still there then is killed.
+#: To close sockets, join threads and end an interpreter. Processes that are still there then are killed.
 CLOSING_S = 5.0
 #: Reading and compiling the largest model that fits one machine, with room to spare.
 READY_WITHIN_S = 3600.0

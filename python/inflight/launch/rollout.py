@@ -8,8 +8,8 @@ ended) -> ends. Stop first: the same with the last two before the others.
 Gateways come last and always start first: the new one takes the old one's sockets and accepts once its
 workers are ready; the old one then stops accepting and ends with its last request.
 
-What fails leaves the swaps before it as they are. Its new worker ends; its old one goes on, or is started
-again.
+What fails leaves the swaps before it as they are. Its new worker ends; its old one continues, or is
+restarted.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class Rollout:
         if swap.new is None or self._phase not in (Phase.START, Phase.JOIN):
             return None
         name = swap.new.name
-        goes_on = "" if swap.old is None else f"; {swap.old.name} goes on"
+        goes_on = "" if swap.old is None else f"; {swap.old.name} keeps running"
         if crew.is_gone(name):
             when = "before it was ready" if self._phase is Phase.START else "before gateways had it"
             return f"{name} ended {when}, last line `{crew.last_line(name)}`{goes_on}"

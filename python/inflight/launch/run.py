@@ -1,4 +1,4 @@
-"""Gives the supervisor real processes, the real clock, HTTP probes and this process's signals."""
+"""Provides the supervisor with real processes, the real clock, HTTP probes and this process's signals."""
 
 from __future__ import annotations
 

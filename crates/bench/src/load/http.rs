@@ -52,7 +52,7 @@ struct Running {
     events: u64,
 }
 
-/// Whether a connection can go on.
+/// Whether a connection can continue.
 enum Io {
     Open,
     Closed,

@@ -19,7 +19,7 @@ pub(crate) struct Results {
     pace_ms: u128,
     rounds: u32,
     rows: Vec<Measurement>,
-    /// One stream over one kept-alive connection, nothing else going on.
+    /// One stream over one kept-alive connection, nothing else running.
     first_token: Vec<FirstToken>,
     /// What was not measured, and why.
     problems: Vec<String>,

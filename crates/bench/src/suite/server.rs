@@ -46,7 +46,7 @@ pub(super) struct Template {
     pub(super) inflight: String,
     pub(super) pace: Duration,
     pub(super) worker_port: Option<u16>,
-    /// Where the server runs, and where this process goes on.
+    /// Where the server runs, and where this process continues.
     pub(super) core: usize,
     pub(super) own_core: usize,
 }

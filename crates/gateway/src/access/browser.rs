@@ -20,7 +20,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 const ANY: &str = "*";
 /// How long a browser may remember a preflight.
 const PREFLIGHT_AGE: Duration = Duration::from_secs(600);
-/// Headers of ours that scripts may read.
+/// Headers of the gateway that scripts may read.
 const EXPOSED: [HeaderName; 14] = [
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("request-id"),

@@ -14,8 +14,8 @@ use serde_json::Value;
 const MAX_GRAMMAR_SIZE: usize = 8_000;
 /// Of a grammar that texts are matched with: 1 to 2 kB each, made as texts need them.
 const MAX_LEXER_STATES: usize = 20_000;
-/// Ways in which what was read of a text may go on, at each byte. Grammars for people need some ten; ambiguous ones
-/// grow with the text, and so does the time that a byte takes.
+/// Ways in which what was read of a text may continue, at each byte. Grammars for people need some ten; ambiguous
+/// ones grow with the text, and so does the time that a byte takes.
 const MAX_ITEMS_IN_ROW: usize = 200;
 /// Bytes of a problem's words.
 const MAX_WORDS: usize = 300;

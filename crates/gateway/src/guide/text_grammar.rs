@@ -16,7 +16,7 @@ use super::compile;
 
 /// The time that all texts of a request may take together. Most texts take some milliseconds.
 const BUDGET: Duration = Duration::from_secs(1);
-/// What the matcher says of a grammar with more ways to go on than it follows.
+/// What the matcher says of a grammar with more ways to continue than it follows.
 const TOO_MANY_WAYS: &str = "max is";
 
 /// A grammar, which is compiled before its first text.

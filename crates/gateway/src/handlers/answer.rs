@@ -1,5 +1,5 @@
-//! How the answer to a chat request is to be read, and held to what the request demands of it: which of the model's
-//! formats it needs, and which grammar. Owns the refusal of what the model has no format for.
+//! Decides how the answer to a chat request is read and constrained: which of the model's formats it needs, and
+//! which grammar. Owns the refusal of requests that the model has no format for.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(super) fn options(
     let mut guided = Guided::default();
     let reasons = format.reasoning;
     if let Some((tools, format)) = tools.zip(format.tools) {
-        // Who continues a message, or a thought, has begun already.
+        // A request that continues a message, or a thought, has begun already.
         let begins = request.template.add_generation_prompt && !is_reasoning_open;
         // A grammar of an answer has no room for a thought before it.
         let content = content.as_ref().filter(|_| reasons.is_none());
@@ -181,7 +181,7 @@ fn guide(
                 prefix: call.prefix,
                 suffix: is_guided.then_some(call.suffix),
             }),
-            // No client can mend an expression that it did not write.
+            // No client can fix an expression that it did not write.
             may_drop: !all_strict || is_pattern,
         };
     }

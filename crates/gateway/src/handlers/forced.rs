@@ -1,7 +1,7 @@
 //! Calls that the request demands: how an answer begins that can be nothing but a call, and the grammar of what
 //! follows. Owns how each format is written for that; pure.
 //!
-//! The beginning of the call becomes the end of the prompt, so that the model goes on in the form that it was
+//! The beginning of the call becomes the end of the prompt, so that the model continues in the form that it was
 //! trained with; a grammar for the arguments is then a JSON schema or a regular expression, which every executor that
 //! guides can follow.
 

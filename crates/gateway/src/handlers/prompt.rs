@@ -205,7 +205,7 @@ fn server_tokenizes(
     };
     let tokens = model.map(|model| tokenize(served, model, field, &sent, adds));
     let count = tokens.transpose()?.map(|tokens| tokens.len());
-    // What has no text has no tokens, unless the server adds some; none of ours is asked of it.
+    // What has no text has no tokens, unless the server adds some; none is asked of the gateway's tokenizer.
     let count = if sent.is_empty() { Some(0) } else { count };
     let params = resolve(requested, served, count, rand::random())?;
     let sent = sent.into_owned();

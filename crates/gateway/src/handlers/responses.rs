@@ -213,7 +213,7 @@ fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, As
     Ok((prepared, Asked { head, keeping }))
 }
 
-/// The conversation that a request goes on with.
+/// The conversation that a request continues.
 fn earlier(
     state: &AppState,
     owner: &Owner,

@@ -1,5 +1,5 @@
-//! `/tokenize`, `/detokenize` and `/tokenizer_info`: what the gateway itself makes of a prompt, and no worker
-//! sees.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`: what the gateway itself does with a prompt, without a
+//! worker.
 
 use std::sync::Arc;
 

@@ -226,7 +226,7 @@ pub(super) fn check_kind(file: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Why an image cannot be had. The text follows the image's path.
+/// Why an image is refused. The text follows the image's path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("is one image too many. Send at most {limit} in a request.")]

@@ -40,7 +40,7 @@ pub(super) fn tell(response: &mut Response, elapsed: Duration) {
                 None => part("total", elapsed),
             }
         }
-        // Who took how long until it failed is not known.
+        // How long each part took until it failed is not known.
         None if response.extensions().get::<Failure>().is_some() => part("total", elapsed),
         None => {
             part("gateway", elapsed);

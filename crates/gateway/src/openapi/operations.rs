@@ -89,7 +89,7 @@ pub(super) enum Answer {
     TokenizerInfo,
     Health,
     Version,
-    /// A JSON object without a schema of ours.
+    /// A JSON object without a schema of this document.
     Object,
     /// A JSON array without one.
     Array,

@@ -12,7 +12,7 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;mar
     @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th,details{border-color:#444}\
     a{color:#8bf}}";
 
-/// The page of a document of ours.
+/// The page of the gateway's document.
 pub(super) fn html(document: &Value) -> String {
     let mut page =
         String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");

@@ -154,7 +154,7 @@ impl http_body::Body for DeliveredBody {
             delivery.left();
             return Poll::Ready(None);
         }
-        // Who asks for more has room for it: the piece before is gone, or as good as gone.
+        // A reader that asks for more has room for it: the piece before is gone, or as good as gone.
         delivery.left();
         if body.rest.is_empty() {
             let frame = match ready!(Pin::new(&mut body.inner).poll_frame(context)) {

@@ -2,7 +2,7 @@
 //! HTTP.
 //!
 //! hyper reads nothing while a request is being handled and bytes of the next one are there already: it
-//! sees neither the end nor the reset of such a connection, and the work would go on for nobody. The
+//! sees neither the end nor the reset of such a connection, and the work would continue for nobody. The
 //! kernel reports both without a read.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! A socket that does not wait for ever: the peer must show in time which protocol it speaks, and a write
+//! A socket with time limits: the peer must show in time which protocol it speaks, and a write
 //! that makes no progress for too long fails. Owns these two timers; of HTTP it knows the one greeting.
 //!
 //! Code that reads the greeting of HTTP/2 to detect the version waits for the rest of it as long as it

@@ -181,7 +181,7 @@ impl ActiveRequest {
             taken?;
             if choice.finish.is_some() && !was_finished {
                 self.unfinished -= 1;
-                // A stop string may end the last choice of a handle whose worker would go on.
+                // A stop string may end the last choice of a handle whose worker would continue.
                 if !delta.last_of_handle && self.group_is_finished(group) {
                     self.handles.cancel(group);
                 }

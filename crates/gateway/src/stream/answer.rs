@@ -179,7 +179,7 @@ impl Answer {
         u32::try_from(token).is_ok_and(|token| self.markers.contains(&token))
     }
 
-    /// Takes text that stop strings let through. Gives whether the choice is over with it; see
+    /// Takes text that stop strings let through. Returns whether this ends the choice; see
     /// [`Answer::finish`] for why.
     pub(super) fn read(&mut self, text: &str, log_probs_end: usize, tokens_end: usize) -> bool {
         let was_reasoning = self.is_reasoning;

@@ -19,7 +19,7 @@ const MAX_TOOL_CALLS: usize = 128;
 /// Of a role that only a model's chat template knows.
 const MAX_ROLE_BYTES: usize = 64;
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {

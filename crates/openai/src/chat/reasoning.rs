@@ -1,5 +1,5 @@
 //! How much a model is asked to reason: OpenAI's `reasoning_effort`, and the switches of other servers. Owns
-//! their shapes; what a model makes of them is its chat template's.
+//! their shapes; what they mean to a model is its chat template's.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};

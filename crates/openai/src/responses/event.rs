@@ -27,7 +27,7 @@ impl Sequence {
         let open = out.len();
         // Nothing that is written here can fail: no maps with keys that are not strings, no I/O.
         let _ = serde_json::to_writer(out.writer(), fields);
-        // The fields go on in the object that the head began.
+        // The fields continue the object that the head began.
         if let Some(brace) = out.get_mut(open) {
             *brace = b',';
         }

@@ -27,7 +27,7 @@ impl ResponseId {
         Self::of_digits(text.strip_prefix(PREFIX)?)
     }
 
-    /// The response that an item with an id of ours belongs to.
+    /// The response that an item with one of our ids belongs to.
     pub fn of_item(id: &str) -> Option<Self> {
         let (_, digits) = id.split_once('_')?;
         Self::of_digits(digits.get(..DIGITS)?)

@@ -2,9 +2,9 @@
 //! with their escapes, numbers, `True`, `False`, `None`, lists and dictionaries with string keys. No tuples, sets,
 //! prefixes of strings or expressions: they are not literals of JSON.
 //!
-//! In an argument of a call two mistakes of models are mended, because no literal can be meant otherwise: quotes
+//! In an argument of a call two mistakes of models are repaired, because no literal can be meant otherwise: quotes
 //! within a string of the same quotes (`'sed -n '1,5p' file'`), and zeros in front of a number (`07`). Such a quote
-//! ends the string only if what follows goes on with the call.
+//! ends the string only if what follows continues the call.
 
 use crate::json::{Escape, REPLACEMENT, Scan, escape, escape_control};
 
@@ -21,7 +21,7 @@ pub(crate) struct Literal {
     containers: u128,
     depth: u32,
     state: State,
-    /// Whether the literal is an argument of a call, whose mistakes are mended.
+    /// Whether the literal is an argument of a call, whose mistakes are repaired.
     is_argument: bool,
     /// Whether no more text comes.
     is_last: bool,
@@ -255,7 +255,7 @@ fn ends_here(text: &str, is_nested: bool, is_key: bool) -> Option<bool> {
     let behind = skip_space(characters.as_str());
     let is_far = characters.as_str().len() - behind.len() > MAX_NAME;
     match first {
-        // Two strings in a row are not mended: Python would join them.
+        // Two strings in a row are not repaired: Python would join them.
         '"' | '\'' => Some(space > 0),
         _ if is_key => Some(first == ':'),
         ',' | ']' | '}' if is_nested => Some(true),

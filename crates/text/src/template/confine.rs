@@ -1,6 +1,6 @@
 //! A template helper: parses one model's templates and renders what it is sent, under the operating
 //! system's limits on its memory and CPU time. Owns those limits; when one is exceeded, or the stack
-//! overflows, this process ends and its server goes on. Knows nothing of how the server keeps helpers.
+//! overflows, this process ends and its server continues. Knows nothing of how the server keeps helpers.
 
 use std::io;
 use std::os::fd::AsFd;

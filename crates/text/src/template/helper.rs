@@ -140,7 +140,7 @@ impl Helper {
             Some(libc::SIGPROF) => limit(TemplateError::TooSlow {
                 seconds: cpu_time(limits.cpu_time, input_bytes).as_secs_f64(),
             }),
-            // Memory that cannot be had aborts; a stack that overflows does one or the other.
+            // A failed allocation aborts; a stack that overflows does one or the other.
             Some(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS) => {
                 limit(TemplateError::OutOfMemory {
                     limit: limits.memory_bytes,

@@ -186,7 +186,7 @@ fn is_cut(reason: u8) -> bool {
     reason == FinishReason::Cancelled as u8 || reason == FinishReason::TimedOut as u8
 }
 
-/// Gives an error to each row that ends a sequence which its client did not ask to stop: part of an
+/// Adds an error to each row that ends a sequence which its client did not ask to stop: part of an
 /// answer must not look like a whole one.
 fn explain_cuts(registry: &mut Registry, batch: &mut ResponseBatch, draining: bool) {
     let rows = &mut batch.rows;
@@ -237,7 +237,7 @@ fn keep_wanted_cached_tokens(registry: &mut Registry, batch: &mut ResponseBatch)
     });
 }
 
-/// Gives each row to its own stream.
+/// Sends each row to its own stream.
 fn spread(
     engine: &Engine,
     registry: &mut Registry,

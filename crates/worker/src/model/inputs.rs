@@ -416,7 +416,7 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     )
     .needs(can::NO_REPEAT_NGRAM, Zero)
     .undeclared(),
-    // Names of older releases, which clients of theirs still send.
+    // Names of older releases, which their clients still send.
     scalar("random_seed", Uint64, Field::Seed).undeclared(),
     scalar(
         "min_length",

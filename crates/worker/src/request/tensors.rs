@@ -167,7 +167,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Where a row's length-prefixed elements lie.
+/// Where a row's length-prefixed elements are.
 fn text_range(
     elements: Option<BytesElements<'_>>,
     row: usize,

@@ -251,7 +251,7 @@ impl Shared {
                 .find(&message.model_name, &message.model_version);
             Refusal {
                 code: error.code(),
-                // A model that nobody has is all there is to say.
+                // An unknown model needs no further error.
                 text: known.err().unwrap_or_else(|| error.to_string()),
                 retry_after_ms: 0,
             }

@@ -321,7 +321,7 @@ const BLS_ONLY: &[TextInput] = &[
     core("guided_decoding_guide", Bytes, "guided_decoding_guide"),
 ];
 
-/// Names of older releases, which clients of theirs still send.
+/// Names of older releases, which their clients still send.
 const OLDER_NAMES: &[TextInput] = &[
     core("random_seed", Uint64, "seed").older(),
     core("min_length", Int32, "min_tokens").older(),

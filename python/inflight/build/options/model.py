@@ -285,7 +285,7 @@ MODEL_OPTIONS: tuple[BuildOption, ...] = (
     BuildOption(
         "lora_ckpt_source",
         "choice",
-        "Who wrote the adapters",
+        "Format of the adapters",
         group=LORA,
         default="hf",
         choices=("hf", "nemo"),

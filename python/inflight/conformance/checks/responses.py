@@ -121,7 +121,7 @@ def streams_calls(target: Target) -> None:
     expect_equal("the streamed arguments", streamed, done)
 
 
-@check(TOPIC, "keeps a response, goes on from it, and deletes it", optional=True)
+@check(TOPIC, "keeps a response, continues from it, and deletes it", optional=True)
 def stored(target: Target) -> None:
     import openai
 

@@ -364,7 +364,7 @@ FIELDS: tuple[Field, ...] = (
     # The prompt becomes a `TokensPrompt` with `multi_modal_data`.
     _passed(
         "inflight_images",
-        Unsupported("engines take what an encoder makes of images"),
+        Unsupported("engines take an encoder's output for images"),
         Target("generate_async", "inputs", images.decode, "images"),
     ),
     # KServe request parameters, not tensors; the worker passes them under these names.

@@ -13,7 +13,7 @@ CHECK_EVERY_S = 1.0
 
 
 #: In the text of one request's error: what no request of the same process outlives. Both runtimes answer all
-#: that run with such an error and go on, so that every later request would fail too.
+#: that run with such an error and continue, so that every later request would fail too.
 _BROKEN = (
     "cuda error",
     "cuda runtime error",
@@ -28,7 +28,7 @@ _PASSING = "out of memory"
 
 
 class EngineFailed(RuntimeError):
-    """TensorRT-LLM cannot go on; the worker must end and be started again."""
+    """TensorRT-LLM cannot continue; the worker must end and be restarted."""
 
 
 def describe(error: BaseException) -> str:

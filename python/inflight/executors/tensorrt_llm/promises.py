@@ -26,7 +26,7 @@ ALWAYS: dict[Runtime, tuple[tuple[str, str], ...]] = {
     ),
 }
 
-#: Capability -> further keywords without which it cannot be had.
+#: Capability -> further keywords without which it is not available.
 ALSO: dict[Runtime, dict[str, tuple[tuple[str, str], ...]]] = {
     "engines": {
         "encoder": (("Request", "encoder_input_token_ids"),),

@@ -25,7 +25,7 @@ from inflight.launch.topology import Topology
 HEADER = "# Written by `inflight launch --render systemd`; change the topology and render it again.\n"
 TARGET = "inflight.target"
 
-#: What no process of ours needs.
+#: What no process of Inflight needs.
 HARDENING = """\
 NoNewPrivileges=yes
 ProtectSystem=strict

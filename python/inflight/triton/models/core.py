@@ -156,7 +156,7 @@ class TritonPythonModel:
         except BadRequest as problem:
             group.reply.end(pb_utils.InferenceResponse(error=error(str(problem), problem.status)))
         except Exception as problem:
-            # The others of this batch go on; what is broken for all shows in each.
+            # The others of this batch continue; what is broken for all shows in each.
             pb_utils.Logger.log_error(f"a request failed: {problem!r}")
             group.reply.end(pb_utils.InferenceResponse(error=error(str(problem), 13)))
         return group
