@@ -268,5 +268,5 @@ def test_ranks_that_do_not_divide_the_model_are_refused_in_a_sentence(start: Sta
 def test_another_size_than_the_jobs_is_refused_in_a_sentence(start: Start) -> None:
     process = start_ranks(start, "--executor-option=tensor_parallel_size=4")
     assert process.wait() != 0
-    assert "is to be split over `4` ranks, and this job has `2`" in process.log
+    assert "must be split over `4` ranks, and this job has `2`" in process.log
     assert "mpirun -n 4 inflight worker" in process.log

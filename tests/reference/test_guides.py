@@ -423,7 +423,7 @@ def test_free_text_ends_at_a_special_token(guides: Guides) -> None:
         ("regex", "(?=a)b", "cannot be used"),
         ("ebnf_grammar", "root ::= other", "'other' not found"),
         ("structural_tag", "{}", "it has no `structures`"),
-        ("structural_tag", "[]", "it is no object"),
+        ("structural_tag", "[]", "it must be an object"),
         (
             "structural_tag",
             json.dumps({**TAGS, "triggers": ["<x>"]}),
@@ -434,7 +434,7 @@ def test_free_text_ends_at_a_special_token(guides: Guides) -> None:
             for asked, words in [
                 ({"type": "triggered_tags"}, "it has no `tags`, at `/format`"),
                 ({"type": "nothing"}, "the format `nothing` is not supported, at `/format/type`"),
-                ({"type": "sequence", "elements": []}, "no list with entries, at `/format/elements`"),
+                ({"type": "sequence", "elements": []}, "must be a non-empty list, at `/format/elements`"),
                 (
                     {"type": "sequence", "elements": [{"type": "any_text"}, word("a")]},
                     "`any_text` has no end here; make it the last element, or put it into a `tag` with an"
@@ -443,11 +443,11 @@ def test_free_text_ends_at_a_special_token(guides: Guides) -> None:
                 (tag("<a>", {"type": "any_text"}, ""), "no end here"),
                 (tag("<a>", {"type": "grammar", "grammar": "x"}, ">"), "at `/format/content/type`"),
                 (tag("<a>", {"type": "any_text", "excludes": ["x"]}, ">"), "at `/format/content/excludes`"),
-                (tag("<a>", schema(False), ">"), "no JSON schema that anything matches, at `/format/content"),
+                (tag("<a>", schema(False), ">"), "the JSON schema matches nothing, at `/format/content"),
                 ({**CALLS, "triggers": ["<x"]}, "no trigger begins `<f=a>`, at `/format/tags/0/begin`"),
                 ({**CALLS, "triggers": ["<", "<f"]}, "several triggers begin `<f=a>`"),
                 ({**CALLS, "triggers": ["<f=", "<x"]}, "no tag begins with it, at `/format/triggers/1`"),
-                ({**CALLS, "at_least_one": 1}, "neither true nor false, at `/format/at_least_one`"),
+                ({**CALLS, "at_least_one": 1}, "true or false, at `/format/at_least_one`"),
             ]
         ),
     ],
@@ -525,7 +525,7 @@ def test_what_the_guide_and_the_rest_rule_out_together_is_an_error(executor: Exe
         request(4, PROMPT, 20, tensors=tensors("regex", None)),
         request(5, PROMPT, 20, tensors=tensors("json", None)),
     )
-    assert "cannot go on within its guide" in told[1, -1]
+    assert "cannot continue within its guide" in told[1, -1]
     assert "cannot be used" in told[2, -1]
     assert "`xml`" in told[3, -1]
     assert "without its guided_decoding_guide" in told[4, -1]

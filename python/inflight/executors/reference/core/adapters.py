@@ -257,7 +257,7 @@ def task_id_of(name: str) -> int:
 def _subdirectories(directory: Path) -> list[Path]:
     if not directory.is_dir():
         raise UserMistake(
-            f"`lora_adapter_dir` is `{directory}`, which is no directory",
+            f"`lora_adapter_dir` must be a directory, got `{directory}`",
             "give a folder with one adapter in each folder, such as `support/adapter_config.json`",
         )
     return sorted(one for one in directory.iterdir() if one.is_dir() and not one.name.startswith("."))

@@ -523,8 +523,8 @@ class Engine:
         iteration.completed += len(owner.unfinished)
         self._forget(owner)
         text = (
-            f"the answer cannot go on within its guide after {len(sequence.sampler.generated)} tokens: "
-            f"{problem}; use a simpler guide, or ask for less beside it"
+            f"the answer cannot continue within its guide after {len(sequence.sampler.generated)} tokens: "
+            f"{problem}; use a simpler guide, or ask for less in addition"
         )
         error = StatusCode.INVALID_ARGUMENT, text
         iteration.output.append(Row(owner.request.client_id, final=True, error=error))

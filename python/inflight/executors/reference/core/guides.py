@@ -180,7 +180,7 @@ def unavailable() -> Refused:
     """The refusal of a guided request where nothing can guide it."""
     return Refused(
         StatusCode.UNIMPLEMENTED,
-        "`guided_decoding_guide_type` needs llguidance and a tokenizer.json beside the model; install "
+        "`guided_decoding_guide_type` needs llguidance and a tokenizer.json next to the model; install "
         "`inflight-llm[guided]` on the server, or send the request without it",
     )
 

@@ -150,7 +150,7 @@ class Options:
     lora_adapter_dir: str | None = option(
         "path",
         "Folder of folders with a LoRA adapter each, as PEFT saves it; a folder's name is its task id, or the"
-        " name that the worker tells with its task id",
+        " name that the worker lists with its task id",
     )
     lora_max_adapters: int = option(
         "int",
@@ -163,7 +163,7 @@ class Options:
         "int", "Main memory for LoRA adapters; the least recently used go first", default=1 << 30, minimum=0
     )
     lora_cache_gpu_memory_fraction: float = option(
-        "fraction", "Share of the GPU memory beside model and KV cache for LoRA adapters", default=0.05
+        "fraction", "Share of the GPU memory left by model and KV cache for LoRA adapters", default=0.05
     )
     event_buffer_max_size: int = option(
         "int", "Stored and removed blocks that are kept until they are asked for", default=0, minimum=0

@@ -52,7 +52,7 @@ class _Place:
     def inner(self, name: str) -> _Place:
         """A field that must be there."""
         if not isinstance(self.value, dict):
-            raise self.wrong("it is no object")
+            raise self.wrong("it must be an object")
         if name not in self.value:
             raise self.wrong(f"it has no `{name}`")
         return _Place(self.value[name], f"{self.pointer}/{name}")
@@ -60,19 +60,19 @@ class _Place:
     def text(self, name: str) -> str:
         field = self.inner(name)
         if not isinstance(field.value, str):
-            raise field.wrong("it is no string")
+            raise field.wrong("it must be a string")
         return field.value
 
     def flag(self, name: str) -> bool:
         value = self.value.get(name, False)
         if not isinstance(value, bool):
-            raise self.inner(name).wrong("it is neither true nor false")
+            raise self.inner(name).wrong("it must be true or false")
         return value
 
     def items(self, name: str) -> list[_Place]:
         field = self.inner(name)
         if not isinstance(field.value, list) or not field.value:
-            raise field.wrong("it is no list with entries")
+            raise field.wrong("it must be a non-empty list")
         return [_Place(item, f"{field.pointer}/{index}") for index, item in enumerate(field.value)]
 
     def refuse(self, *names: str) -> None:
@@ -197,7 +197,7 @@ class _Writer:
     def _schema(self, place: _Place) -> str:
         schema = {} if place.value is True else place.value
         if not isinstance(schema, dict):
-            raise place.wrong("it is no JSON schema that anything matches")
+            raise place.wrong("the JSON schema matches nothing")
         try:
             schema = closed(schema)
         except ValueError as error:

@@ -38,7 +38,7 @@ class MpiMeeting:
                 f"the launcher started `{job.size}` ranks, and mpi4py finds `{self.world.size}`: it has"
                 " loaded another MPI than the launcher's",
                 "set `MPI4PY_MPIABI=mpich` or `openmpi` to name the launcher's; if this is meant to be a"
-                " worker of its own, pass the option `tensor_parallel_size=1`",
+                " separate worker, pass the option `tensor_parallel_size=1`",
             )
 
     def exchange(self, value: Any) -> list[Any]:
@@ -81,8 +81,8 @@ def _leader_host(meeting: Meeting, known: str | None = None) -> str:
 
 def _import_mpi(job: Job) -> Any:
     remedy = (
-        "install it with `pip install 'inflight-llm[mpi]'`, and an MPI beside it (Debian: `openmpi-bin`); if"
-        " this is meant to be a worker of its own, pass the option `tensor_parallel_size=1`"
+        "install it with `pip install 'inflight-llm[mpi]'`, and an MPI library (Debian: `openmpi-bin`); if"
+        " this is meant to be a separate worker, pass the option `tensor_parallel_size=1`"
     )
     try:
         import mpi4py

@@ -58,7 +58,7 @@ def assemble(job: Job, tensor_parallel_size: int | None, config: ModelConfig) ->
         return None
     if ranks != job.size:
         raise OptionError(
-            f"the model is to be split over `{ranks}` ranks, and this job has `{job.size}`",
+            f"the model must be split over `{ranks}` ranks, and this job has `{job.size}`",
             f"start it with `mpirun -n {ranks} inflight worker ...`",
         )
     require_splittable(config, ranks)
