@@ -130,7 +130,7 @@ pub fn parse(
     }
     if !packed.is_empty() {
         return Err(RestError::invalid(format!(
-            "`{}` bytes follow the last input; give their number in that input's `{BINARY_SIZE}`",
+            "`{}` bytes follow the last input; send their number in that input's `{BINARY_SIZE}`",
             packed.len()
         )));
     }
@@ -176,12 +176,12 @@ fn read(
         (None, None, true) => None,
         (None, None, false) => {
             return Err(RestError::invalid(format!(
-                "input `{name}` has no data: give `data`, or `{BINARY_SIZE}` or `{SHARED_MEMORY}` in its `parameters`"
+                "input `{name}` has no data: send `data`, or `{BINARY_SIZE}` or `{SHARED_MEMORY}` in its `parameters`"
             )));
         }
         _ => {
             return Err(RestError::invalid(format!(
-                "input `{name}` has its data twice: give one of `data`, `{BINARY_SIZE}` and `{SHARED_MEMORY}`"
+                "input `{name}` has its data twice: send one of `data`, `{BINARY_SIZE}` and `{SHARED_MEMORY}`"
             )));
         }
     };

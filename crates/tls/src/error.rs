@@ -13,12 +13,12 @@ pub enum TlsError {
         #[source]
         source: std::io::Error,
     },
-    #[error("`{path}` has more than {limit} bytes; give a PEM file of certificates or a key")]
+    #[error("`{path}` has more than {limit} bytes; pass a PEM file of certificates or a key")]
     TooLarge { path: PathBuf, limit: u64 },
     #[error("`{path}` is not valid PEM: {reason}")]
     NotPem { path: PathBuf, reason: String },
     #[error(
-        "`{path}` has no certificate; give a PEM file, which starts with `-----BEGIN CERTIFICATE-----`"
+        "`{path}` has no certificate; pass a PEM file, which starts with `-----BEGIN CERTIFICATE-----`"
     )]
     NoCertificate { path: PathBuf },
     #[error(
@@ -26,7 +26,7 @@ pub enum TlsError {
     )]
     EncryptedKey { path: PathBuf },
     #[error(
-        "`{path}` has no private key; give a PEM file, which starts with `-----BEGIN PRIVATE KEY-----`"
+        "`{path}` has no private key; pass a PEM file, which starts with `-----BEGIN PRIVATE KEY-----`"
     )]
     NoKey { path: PathBuf },
     #[error("the key in `{key}` does not belong to the certificate in `{certificate}`")]
@@ -51,7 +51,7 @@ pub enum TlsError {
         source: rustls::server::VerifierBuilderError,
     },
     #[error(
-        "this machine has no certificate authorities; install `ca-certificates`, or give `--upstream-ca`"
+        "this machine has no certificate authorities; install `ca-certificates`, or pass `--upstream-ca`"
     )]
     NoAuthorities,
     /// Nothing that another file could fix.

@@ -199,7 +199,7 @@ pub enum WorkerExit {
 pub enum WorkerError {
     #[error(transparent)]
     Tls(TlsError),
-    #[error("TLS needs a certificate and its key; give both")]
+    #[error("TLS needs a certificate and its key; pass both")]
     TlsIncomplete,
     #[error(
         "cannot listen on `{address}` for {purpose}; choose another port, or stop what uses it"

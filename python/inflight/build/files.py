@@ -71,4 +71,4 @@ def link_checkpoint(source: str, result: str, arguments: Mapping[str, Any]) -> N
     try:
         write_json(target / ARGUMENTS_FILE, written)
     except TypeError as error:
-        raise UserMistake(f"an option has no JSON form: {error}", "give plain values") from error
+        raise UserMistake(f"an option has no JSON form: {error}", "pass plain values") from error

@@ -99,7 +99,7 @@ def _request_options(command: Command) -> Command:
         click.option("-S", "--streaming", is_flag=True, help="Print tokens as they come"),
         click.option("--request-id", metavar="ID", help="Of the request  [default: a random one]"),
         click.option(
-            "--stop-after-ms", type=click.IntRange(0), help="Stop the request after so many milliseconds"
+            "--stop-after-ms", type=click.IntRange(0), help="Milliseconds after which to stop the request"
         ),
         click.option(
             "--stop-via-request-cancel",
@@ -280,7 +280,7 @@ def text(
 
 @client.command()
 @click.option("--model", metavar="NAME", help="Ask for this model alone")
-@click.option("--wait-s", type=Finite(0), default=0.0, help="Ask again until it is ready, so many seconds")
+@click.option("--wait-s", type=Finite(0), default=0.0, help="Seconds to keep asking until it is ready")
 @_connection_options
 @click.pass_context
 def health(

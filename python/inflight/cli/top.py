@@ -37,7 +37,7 @@ NO_ACCESS = "shows its workers to clients with a key only; pass `--api-key`"
     show_default=True,
     help="Seconds between two readings",
 )
-@click.option("--count", type=click.IntRange(min=1), help="Print so many readings and end; for scripts")
+@click.option("--count", type=click.IntRange(min=1), help="Readings to print before ending; for scripts")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each reading")
 def top(
     url: str,

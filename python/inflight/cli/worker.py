@@ -225,7 +225,7 @@ def worker(
         values["tls_client_ca"] is not None and values["tls_certificate"] is None
     ):
         raise UserMistake(
-            "TLS needs a certificate and its key", "give both `--tls-certificate` and `--tls-key`"
+            "TLS needs a certificate and its key", "pass both `--tls-certificate` and `--tls-key`"
         )
     chosen = {name: values.pop(name) for name in EXECUTOR_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -317,7 +317,7 @@ def _answer(path: Path, tokenizer: Tokenizer) -> list[int]:
         ids = tokenizer.encode(path.read_text(encoding="utf-8"), add_special_tokens=False)
     except (OSError, UnicodeDecodeError) as error:
         raise UserMistake(
-            f"the answer in `{path}` cannot be read: {error}", "give a UTF-8 text file"
+            f"the answer in `{path}` cannot be read: {error}", "pass a UTF-8 text file"
         ) from None
     if not ids:
         raise UserMistake(f"the answer in `{path}` is empty", "write the text that answers repeat into it")

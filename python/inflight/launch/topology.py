@@ -334,7 +334,7 @@ def _check_words(topology: Topology) -> None:
     for path, text in texts:
         if isinstance(text, str) and any(unicodedata.category(one) == "Cc" for one in text):
             raise UserMistake(
-                f"`{topology.key(path)}` contains a control character: {text!r}", f"take it out of `{path}`"
+                f"`{topology.key(path)}` contains a control character: {text!r}", f"remove it from `{path}`"
             )
     environments = [(f"models[{at}]", one.environment) for at, one in enumerate(topology.models)]
     for where, pairs in (*environments, ("gateways", topology.gateways.environment)):

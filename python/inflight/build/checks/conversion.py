@@ -138,7 +138,7 @@ def _encoder_decoder(architecture: str, values: Values, mapping: Mapping4D) -> I
     if values.is_given("max_input_len"):
         yield Problem(
             f"`--max-input-len {values['max_input_len']}` has no effect with an encoder-decoder",
-            "give `--max-encoder-input-len`",
+            "pass `--max-encoder-input-len`",
         )
     for flag, size in (("--cp-size", mapping.cp_size), ("--pp-size", mapping.pp_size)):
         if size > 1:

@@ -41,7 +41,7 @@ def check_features(values: Values, facts: ModelFacts) -> list[Problem]:
         (
             values["user_buffer"] == ENABLE and values["reduce_fusion"] != ENABLE,
             "`--user-buffer enable` is given without `--reduce-fusion enable`",
-            "give both",
+            "pass both",
         ),
         (
             values["lora_plugin"] == DISABLE and (values["lora_dir"] or values["lora_target_modules"]),

@@ -38,7 +38,7 @@ def resolve_lengths(values: Values, facts: ModelFacts) -> tuple[Lengths, list[Pr
             problems.append(
                 Problem(
                     f"`--max-output-len {max_output}` needs `--max-input-len`, and excludes `--max-seq-len`",
-                    "give `--max-seq-len` alone: prompt plus output",
+                    "pass `--max-seq-len` alone: prompt plus output",
                 )
             )
         else:

@@ -33,7 +33,7 @@ def check_speculation(values: Values, runtime: str) -> list[Problem]:
         return [
             Problem(
                 f"`{BY_NAME[name].flag} {values[name]}` is given without `--speculative-decoding-mode`",
-                "give both",
+                "pass both",
             )
             for name in given
         ]
@@ -43,7 +43,7 @@ def check_speculation(values: Values, runtime: str) -> list[Problem]:
     problems = [
         Problem(
             f"`--speculative-decoding-mode {mode}` needs `{BY_NAME[name].flag}`",
-            f"give `{BY_NAME[name].flag}`: {BY_NAME[name].meaning}",
+            f"pass `{BY_NAME[name].flag}`: {BY_NAME[name].meaning}",
         )
         for name in needed
         if not values[name]
@@ -86,7 +86,7 @@ def _check_engine(mode: str | None, values: Values) -> list[Problem]:
         if not values.is_given("max_draft_len"):
             return []
         flag = f"`--max-draft-len {values['max_draft_len']}`"
-        return [Problem(f"{flag} is given without `--speculative-decoding-mode`", "give both")]
+        return [Problem(f"{flag} is given without `--speculative-decoding-mode`", "pass both")]
     if mode not in ENGINE_DRAFTERS:
         return [_foreign(mode, TENSORRT, PYTORCH, ENGINE_DRAFTERS)]
     if mode in UNCONVERTED_DRAFTERS:

@@ -56,7 +56,7 @@ def find_runtime(model_dir: Path) -> str:
     except (OSError, ValueError) as error:
         raise UserMistake(
             f"`{model_dir}` is neither an engine nor a checkpoint: `config.json` cannot be read ({error})",
-            "give a directory that `inflight build` wrote, or a Hugging Face checkpoint",
+            "pass a directory that `inflight build` wrote, or a Hugging Face checkpoint",
         ) from error
     if not isinstance(config, dict):
         config = {}
@@ -71,7 +71,7 @@ def find_runtime(model_dir: Path) -> str:
         return "pytorch"
     raise UserMistake(
         f"`{model_dir}` is neither an engine nor a checkpoint: its `config.json` names no model",
-        "give a directory that `inflight build` wrote, or a Hugging Face checkpoint",
+        "pass a directory that `inflight build` wrote, or a Hugging Face checkpoint",
     )
 
 

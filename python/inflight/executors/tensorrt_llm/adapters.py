@@ -43,14 +43,14 @@ def read_adapters(directory: str, max_rank: int | None) -> Adapters:
     if not folder.is_dir():
         raise UserMistake(
             f"`lora_adapter_dir` must be a directory, got `{directory}`",
-            "give a folder with one adapter a task id, such as `7/adapter_config.json`",
+            "pass a folder with one adapter per task id, such as `7/adapter_config.json`",
         )
     limit = max_rank or _MAX_RANK
     for adapter in _subdirectories(folder):
         if not adapter.name.isdecimal():
             raise UserMistake(
                 f"`{adapter}` in `lora_adapter_dir` is not named after a LoRA task id",
-                "give it the number that requests send as `lora_task_id`",
+                "rename it to the number that requests send as `lora_task_id`",
             )
         rank = _rank(adapter / CONFIG)
         if rank > limit:
@@ -70,5 +70,5 @@ def _rank(path: Path) -> int:
         return int(load_json(path)["r"])
     except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
         raise UserMistake(
-            f"`{path}` is not an adapter's config: {error!r}", "fetch the adapter again, or take it away"
+            f"`{path}` is not an adapter's config: {error!r}", "download the adapter again, or remove it"
         ) from error

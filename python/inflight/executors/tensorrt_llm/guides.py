@@ -15,7 +15,7 @@ from inflight.model.tokenizer import tokenizer_json
 _KEYWORDS = ("encoded_vocab", "tokenizer_str", "stop_token_ids")
 #: Where a checkpoint says which tokens end a text, the most particular first.
 _END_FILES = ("generation_config.json", "checkpoint_config.json", "config.json")
-_REMEDY = "give the file of Triton's `generate_xgrammar_tokenizer_info.py` as `xgrammar_tokenizer_info_path`"
+_REMEDY = "pass the file of Triton's `generate_xgrammar_tokenizer_info.py` as `xgrammar_tokenizer_info_path`"
 
 
 def read_tokenizer_info(directory: Path, path: str | None) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def read_tokenizer_info(directory: Path, path: str | None) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserMistake(
             f"`xgrammar_tokenizer_info_path` is `{path}`, which cannot be used: {error!r}",
-            "give a JSON file with `encoded_vocab`, `tokenizer_str` and `stop_token_ids`",
+            "pass a JSON file with `encoded_vocab`, `tokenizer_str` and `stop_token_ids`",
         ) from error
 
 

@@ -272,7 +272,7 @@ def parse(values: Mapping[str, Any], runtime: str, environment: Mapping[str, str
     options = Options(**parsed)
     if runtime == "engines" and options.guided_decoding_backend == "llguidance":
         raise UserMistake(
-            "`guided_decoding_backend` is `llguidance`, which engines do not have", "give `xgrammar`"
+            "`guided_decoding_backend` is `llguidance`, which engines do not have", "pass `xgrammar`"
         )
     _check_together(options)
     return options
@@ -295,7 +295,7 @@ def _check_together(options: Options) -> None:
     ):
         raise UserMistake(
             "`speculative_decoding_fast_logits` is `true`, and draft and target do not share their ranks",
-            "give `communication_mode=orchestrator` and `spawn_processes=false`, or leave it out",
+            "pass `communication_mode=orchestrator` and `spawn_processes=false`, or leave it out",
         )
     if options.spawn_processes and options.participant_ids is not None:
         raise UserMistake(
@@ -315,7 +315,7 @@ def _check_together(options: Options) -> None:
     if (options.decoding_mode == "lookahead" or any(window)) and not all(window):
         raise UserMistake(
             "`decoding_mode=lookahead` needs three sizes",
-            "give `lookahead_window_size`, `lookahead_ngram_size` and `lookahead_verification_set_size`",
+            "pass `lookahead_window_size`, `lookahead_ngram_size` and `lookahead_verification_set_size`",
         )
     tuning = (
         options.enable_batch_size_tuning,

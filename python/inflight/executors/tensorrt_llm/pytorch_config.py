@@ -159,7 +159,7 @@ def find_adapters(options: Options, arguments: dict[str, Any]) -> Adapters | Non
     if not config.get("lora_target_modules"):
         raise UserMistake(
             f"`lora_adapter_dir` is `{options.lora_adapter_dir}`, and no target modules are given",
-            "give `lora_target_modules=attn_q,attn_k,attn_v`, or build with `--lora-target-modules`",
+            "pass `lora_target_modules=attn_q,attn_k,attn_v`, or build with `--lora-target-modules`",
         )
     arguments["enable_lora"] = True
     return read_adapters(options.lora_adapter_dir, config.get("max_lora_rank"))

@@ -71,7 +71,7 @@ class TritonPythonModel:
                 if self._places.acquire(blocking=False):
                     self._pool.submit(self._serve, request, reply)
                 else:
-                    refusal = BadRequest(f"{_WAITING} requests wait already; try again later", 14)
+                    refusal = BadRequest(f"{_WAITING} requests are waiting already; retry later", 14)
                     reply.end(self._failed(refusal))
             return None
         return [self._single(request) for request in requests]
