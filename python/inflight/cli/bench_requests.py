@@ -27,18 +27,27 @@ TERMINAL_S, LOG_S = 0.5, 10.0
 
 
 @click.command()
-@click.option("-u", "--url", metavar="HOST:PORT", help="The server  [default: localhost:8001, http: :8000]")
+@click.option(
+    "-u",
+    "--url",
+    metavar="HOST:PORT",
+    help="Address of the server  [default: localhost:8001; over HTTP :8000]",
+)
 @click.option(
     "-i",
     "--protocol",
     type=click.Choice(["grpc", "http"]),
     default="grpc",
     show_default=True,
-    help="What to speak; grpc needs `inflight-llm[client]`",
+    help="Protocol to use; grpc needs `inflight-llm[client]`",
 )
-@click.option("--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="A gateway's key")
-@click.option("--model", "--model-name", default="tensorrt_llm", show_default=True, help="The core model")
-@click.option("--dataset", type=click.Path(path_type=Path), metavar="FILE", help="Requests in JSON")
+@click.option(
+    "--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="Key of a gateway"
+)
+@click.option(
+    "--model", "--model-name", default="tensorrt_llm", show_default=True, help="Name of the core model"
+)
+@click.option("--dataset", type=click.Path(path_type=Path), metavar="FILE", help="File of requests in JSON")
 @click.option(
     "--tokenizer",
     "--tokenizer-dir",
@@ -55,35 +64,40 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     show_default=True,
     help="Tokens to generate for each word of a dataset's expected answers",
 )
-@click.option("--input-mean", type=Finite(1), default=128, show_default=True, help="Tokens of a prompt")
-@click.option("--input-stdev", type=Finite(0), default=0, show_default=True, help="Their standard deviation")
-@click.option("--output-mean", type=Finite(1), default=64, show_default=True, help="Tokens to generate")
-@click.option("--output-stdev", type=Finite(0), default=0, show_default=True, help="Their standard deviation")
+@click.option(
+    "--input-mean", type=Finite(1), default=128, show_default=True, help="Mean prompt length in tokens"
+)
+@click.option("--input-stdev", type=Finite(0), default=0, show_default=True, help="Its standard deviation")
+@click.option("--output-mean", type=Finite(1), default=64, show_default=True, help="Mean tokens to generate")
+@click.option("--output-stdev", type=Finite(0), default=0, show_default=True, help="Its standard deviation")
 @click.option(
     "--lengths",
     type=click.Choice(["normal", "exponential"]),
     default="normal",
     show_default=True,
-    help="The distribution of both",
+    help="Distribution of both lengths",
 )
 @click.option(
     "--histogram",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw both from buckets in JSON or CSV instead, as NVIDIA's `token-from-histogram`",
+    help="Draw both lengths from buckets in JSON or CSV instead, as NVIDIA's `token-from-histogram`",
 )
 @click.option(
     "--vocab-size",
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="Random prompts have ids below this; every model has as many",
+    help="Ids of random prompts are below this; every model has as many tokens",
 )
 @click.option(
-    "--max-input-len", type=click.IntRange(1), metavar="TOKENS", help="Leave out longer prompts, as NVIDIA's"
+    "--max-input-len",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Skip longer prompts, as NVIDIA's script does",
 )
 @click.option(
-    "-n", "--num-requests", type=click.IntRange(1), help="Requests  [default: the file's; else 100]"
+    "-n", "--num-requests", type=click.IntRange(1), help="Requests to send  [default: the file's; else 100]"
 )
 @click.option(
     "-c",
@@ -91,7 +105,7 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     type=click.IntRange(1, 1024),
     default=128,
     show_default=True,
-    help="Requests that run at the same time, at most",
+    help="Most requests that run at the same time",
 )
 @click.option(
     "--request-rate",
@@ -104,26 +118,42 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     type=click.Choice(["constant", "exponential", "exponential_dist", "replay"]),
     default="exponential",
     show_default=True,
-    help="The times between requests of a rate; `replay` takes the dataset's `timestamp`",
+    help="Distribution of the times between requests; `replay` takes the dataset's `timestamp`",
 )
-@click.option("--streaming/--no-streaming", default=True, show_default=True, help="Measure first tokens too")
+@click.option("--streaming/--no-streaming", default=True, show_default=True, help="Also measure first tokens")
 @click.option(
-    "--warmup", type=click.IntRange(0), default=0, show_default=True, help="Requests before, unmeasured"
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=420, show_default=True, help="Of lengths, ids and arrivals"
+    "--warmup", type=click.IntRange(0), default=0, show_default=True, help="Requests before the measured ones"
 )
 @click.option(
-    "--timeout-s", type=Finite(0, min_open=True), default=300.0, show_default=True, help="Of a response"
+    "--seed",
+    type=click.IntRange(0),
+    default=420,
+    show_default=True,
+    help="Random seed of lengths, ids and arrivals",
 )
 @click.option(
-    "--fail-above", multiple=True, metavar="METRIC=VALUE", help="Exit with 3 if it is above, as p99=2s"
+    "--timeout-s",
+    type=Finite(0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait for a response",
 )
 @click.option(
-    "--fail-below", multiple=True, metavar="METRIC=VALUE", help="Likewise, as output-tokens-per-s=100"
+    "--fail-above",
+    multiple=True,
+    metavar="METRIC=VALUE",
+    help="Exit with 3 if METRIC is above VALUE, as p99=2s",
 )
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a report with curves")
-@click.option("--csv", "--op-stats-csv", "csv", type=click.Path(path_type=Path), help="Write each request")
+@click.option(
+    "--fail-below",
+    multiple=True,
+    metavar="METRIC=VALUE",
+    help="Exit with 3 if it is below, as output-tokens-per-s=100",
+)
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="File for a report with curves")
+@click.option(
+    "--csv", "--op-stats-csv", "csv", type=click.Path(path_type=Path), help="File for a row per request"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress")
 def requests(**options: Any) -> int:

@@ -52,7 +52,7 @@ def _connection_options(command: Command) -> Command:
             "-u",
             "--url",
             metavar="HOST:PORT",
-            help="The server  [default: localhost, at 8001 for grpc, at 8000 for http]",
+            help="Address of the server  [default: localhost, port 8001 for grpc, 8000 for http]",
         ),
         click.option(
             "-i",
@@ -60,17 +60,17 @@ def _connection_options(command: Command) -> Command:
             type=click.Choice(["grpc", "http"]),
             default="grpc",
             show_default=True,
-            help="What to speak; grpc needs `inflight-llm[client]`",
+            help="Protocol to use; grpc needs `inflight-llm[client]`",
         ),
         click.option(
-            "--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="A gateway's key"
+            "--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="Key of a gateway"
         ),
         click.option(
             "--timeout-s",
             type=Finite(0, min_open=True),
             default=300.0,
             show_default=True,
-            help="How long to wait for each response",
+            help="Seconds to wait for each response",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON"),
     )
@@ -97,7 +97,7 @@ def _request_options(command: Command) -> Command:
             help="Tokens to generate",
         ),
         click.option("-S", "--streaming", is_flag=True, help="Print tokens as they come"),
-        click.option("--request-id", metavar="ID", help="Of the request  [default: a random one]"),
+        click.option("--request-id", metavar="ID", help="Id of the request  [default: a random one]"),
         click.option(
             "--stop-after-ms", type=click.IntRange(0), help="Milliseconds after which to stop the request"
         ),
@@ -115,7 +115,13 @@ def _request_options(command: Command) -> Command:
             metavar="TEXT",
             help="Text that ends the answer; repeatable",
         ),
-        click.option("--bad-word", "bad_words", multiple=True, metavar="TEXT", help="Never generated"),
+        click.option(
+            "--bad-word",
+            "bad_words",
+            multiple=True,
+            metavar="TEXT",
+            help="Text that is never generated; repeatable",
+        ),
         click.option(
             "--lora-path",
             metavar="DIR",
@@ -135,7 +141,7 @@ def _request_options(command: Command) -> Command:
             is_flag=True,
             help="Ask for the logits of the answer",
         ),
-        click.option("--include-input", is_flag=True, help="Answers begin with their prompt"),
+        click.option("--include-input", is_flag=True, help="Begin each answer with its prompt"),
         click.option(
             "--input",
             "others",
@@ -143,7 +149,9 @@ def _request_options(command: Command) -> Command:
             metavar="NAME=VALUE",
             help="Any other input of the model; the value is JSON, or text",
         ),
-        click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Of the request"),
+        click.option(
+            "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Parameter of the request"
+        ),
         click.option(
             "--save",
             metavar="DIR",
@@ -174,7 +182,9 @@ def _request_options(command: Command) -> Command:
     metavar="DIR",
     help="Tokenize with its `tokenizer.json`  [default: the server's models for text]",
 )
-@click.option("--model", "--model-name", default="tensorrt_llm", show_default=True, help="The core model")
+@click.option(
+    "--model", "--model-name", default="tensorrt_llm", show_default=True, help="Name of the core model"
+)
 @_request_options
 @_connection_options
 @click.option("--draft-ids", metavar="IDS", help="Guessed tokens for the model to check")
@@ -279,7 +289,7 @@ def text(
 
 
 @client.command()
-@click.option("--model", metavar="NAME", help="Ask for this model alone")
+@click.option("--model", metavar="NAME", help="Ask only for this model")
 @click.option("--wait-s", type=Finite(0), default=0.0, help="Seconds to keep asking until it is ready")
 @_connection_options
 @click.pass_context

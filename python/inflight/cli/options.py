@@ -63,6 +63,9 @@ class NativeDefault(click.Option):
         if value is None:
             return extra
         shown = f"{value:g}" if isinstance(value, float) else str(value)
+        if isinstance(value, bool):
+            # As clap writes it.
+            shown = shown.lower()
         extra["default"] = shown + self.note
         return extra
 

@@ -230,7 +230,12 @@ def _from_file(file: Path) -> dict[str, str]:
 )
 @click.option("--log", is_flag=True, help="Log verbosely, into the file")
 @click.option(
-    "--log-file", "--log_file", metavar="FILE", default="triton_log.txt", show_default=True, help="Of `--log`"
+    "--log-file",
+    "--log_file",
+    metavar="FILE",
+    default="triton_log.txt",
+    show_default=True,
+    help="File for `--log`",
 )
 @click.option(
     "--tensorrt-llm-model-name",
