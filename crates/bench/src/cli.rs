@@ -36,7 +36,7 @@ struct Cli {
 enum Command {
     /// Load one server with concurrent streams and report the results.
     Load(LoadArgs),
-    /// Run a minimal server that writes one ready event per token, to compare with.
+    /// Run a minimal server that writes one ready event per token, for comparison.
     Floor(FloorArgs),
     /// Start the servers one after another, each alone on a core, and compare them with the floor.
     Suite(SuiteArgs),

@@ -36,9 +36,9 @@ def conformance(
 ) -> None:
     """Check a server against the OpenAI and Anthropic APIs.
 
-    Asks the server at URL through the SDKs that people use, and says of each behavior whether it is there,
-    absent with a word that says so, or wrong. Works with any server. Exit status 1 if something is wrong,
-    2 if nothing could be asked.
+    Asks the server at URL through the SDKs that people use, and reports for each behavior whether it
+    works, is refused clearly, or is wrong. Works with any server. Exit status 1 if something is wrong,
+    2 if no check could run.
     """
     import json
 

@@ -46,7 +46,7 @@ def launch(
 ) -> None:
     """Run every worker and gateway of a topology.
 
-    On this machine, until Ctrl-C. TOPOLOGY is a YAML file; `docs/reference/topology.md` lists its keys.
+    Runs on this machine until Ctrl-C. TOPOLOGY is a YAML file; `docs/reference/topology.md` lists its keys.
     """
     from inflight.errors import UserMistake
     from inflight.launch.control import path_of

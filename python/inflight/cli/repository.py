@@ -276,10 +276,11 @@ def _from_file(file: Path) -> dict[str, str]:
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def serve(ctx: click.Context, /, directory: Path | None, model_repo: Path | None, **options: Any) -> None:
-    """Run tritonserver on the repository in DIRECTORY, a process for each rank.
+    """Run tritonserver on the repository in DIRECTORY, one process per rank.
 
     Arguments behind `--` go to every tritonserver. SIGTERM and Ctrl-C stop rank 0 first, which finishes its
-    requests, then the others. The exit status is 0 after such a stop, and not 0 when tritonserver ended.
+    requests, then the others. The exit status is 0 after such a stop, and not 0 if tritonserver ended by
+    itself.
     """
     from inflight.cli.repository_serve import serve as run
 

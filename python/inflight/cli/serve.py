@@ -97,9 +97,9 @@ def serve(
     metrics_port: int | None,
     **values: Any,
 ) -> None:
-    """Serve a model: workers and a gateway together.
+    """Serve a model behind the OpenAI API.
 
-    Behind the OpenAI API, until Ctrl-C.
+    Runs workers and a gateway until Ctrl-C.
     MODEL is the directory of a Hugging Face checkpoint, its name on the Hub (ORG/NAME or
     ORG/NAME@REVISION), or a directory written by `inflight build`;
     without it, the embedded model is served as `inflight-demo`.
