@@ -134,7 +134,7 @@ def test_the_command_counts_and_exits_with_1(empty: str) -> None:
 def test_a_search_without_a_check_is_a_mistake() -> None:
     outcome = CliRunner().invoke(inflight, ["conformance", "--only=no such check"])
     assert outcome.exit_code == 2
-    assert "no check's name holds `no such check`" in outcome.output
+    assert "no check's name contains `no such check`" in outcome.output
 
 
 @pytest.mark.parametrize("package", ["openai", "anthropic"])

@@ -41,7 +41,7 @@ BATCH = ResponseBatch(
 MALFORMED: list[tuple[dict[str, Any], str]] = [
     ({"client_ids": b"1234567"}, "column `client_ids` has 7 bytes, not a multiple of 8"),
     ({"token_ids": b"123"}, "column `token_ids` has 3 bytes, not a multiple of 4"),
-    ({"prompt_log_probs": ((0, b"123", 0, b"", b""),)}, "column `prompt_log_probs` holds 3 bytes"),
+    ({"prompt_log_probs": ((0, b"123", 0, b"", b""),)}, "column `prompt_log_probs` has 3 bytes"),
     ({"client_ids": pack("Q", 7)}, "column `inflight_sequence_index` has 2 values, expected 1"),
     ({"sequence_index": b""}, "column `inflight_sequence_index` has 0 values, expected 2"),
     ({"sequence_index": pack("i", 0, -1)}, "row 1 has the value -1 in column `inflight_sequence_index`"),

@@ -223,7 +223,7 @@ def test_an_exception_ends_the_worker_and_is_logged_once(method: str) -> None:
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
-        ("ResponseBatch(client_ids=b'123')", "column `client_ids` holds 3 bytes"),
+        ("ResponseBatch(client_ids=b'123')", "column `client_ids` has 3 bytes"),
         ("ResponseBatch(client_ids=bytes(8))", "column `inflight_sequence_index` has 0 values, expected 1"),
         ("ResponseBatch(client_ids=[1])", "column `client_ids` is `list`, expected `bytes`"),
         ("None", "AttributeError: 'NoneType' object has no attribute 'client_ids'"),

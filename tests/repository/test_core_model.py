@@ -143,7 +143,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"end_id": 10**6}, "`end_id` has value `1000000`, expected a token id below"),
     ({"embedding_bias": [1.0, 2.0]}, "`embedding_bias` has `2` values"),
     ({"bad_words_list": [5, 6, 2, 1]}, "offset `1` after `2`"),
-    ({"input_lengths": 4}, "`input_lengths` says `4` tokens and `input_ids` holds `3`"),
+    ({"input_lengths": 4}, "`input_lengths` is `4`, but `input_ids` has `3` tokens"),
     ({"input_ids": [40, -41, 42]}, "`input_ids` has value `-41`"),
     ({"input_lengths": 0}, "the prompt in `input_ids` is empty"),
     ({"request_output_len": 0}, "`request_output_len` has value `0`, expected at least 1"),

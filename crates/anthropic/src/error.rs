@@ -39,7 +39,7 @@ const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
 pub(crate) fn no_threads() -> ApiError {
     let mut error = ApiError::unsupported(
         "thread",
-        "Unsupported parameter: `thread`. Threads are not kept. Leave it out, and send the whole conversation in \
+        "Unsupported parameter: `thread`. Threads are not stored. Leave it out, and send the whole conversation in \
          `messages`.",
     );
     error.code = Some(THREAD_UNSUPPORTED);

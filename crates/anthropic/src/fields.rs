@@ -47,7 +47,7 @@ pub(crate) const FIELDS: &[(&str, Treatment)] = &[
         "thread",
         Refused(
             &[],
-            "Threads are not kept. Send the whole conversation in `messages`.",
+            "Threads are not stored. Send the whole conversation in `messages`.",
         ),
     ),
     ("mcp_servers", Refused(&[], NO_SERVER)),

@@ -142,7 +142,7 @@ pub enum ReasoningFormat {
 
 /// A name that is not a format's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown {what} parser `{name}`; known are {known}")]
+#[error("unknown {what} parser `{name}`; use one of {known}")]
 pub struct UnknownFormat {
     what: &'static str,
     name: String,

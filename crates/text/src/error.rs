@@ -9,7 +9,7 @@ use crate::template::TemplateError;
 pub enum TextError {
     /// A file without which there is no text.
     #[error(
-        "the model has no `{name}`, nor another tokenizer that it could be made of; add it to the model directory"
+        "the model has neither `{name}` nor a tokenizer that can be converted to it; add one to the model directory"
     )]
     MissingFile { name: &'static str },
     /// A file that is not JSON, or not of the expected shape.

@@ -14,7 +14,9 @@ MARKS = {"passed": ("ok", "green"), "absent": ("none", "cyan"), "failed": ("FAIL
 @click.argument("url", default="http://127.0.0.1:8000")
 @click.option("--model", metavar="NAME", help="Model to ask; the server's first if not given")
 @click.option("--api-key", metavar="KEY", envvar="OPENAI_API_KEY", help="Key of a server that asks for one")
-@click.option("--only", metavar="TEXT", default="", help="Checks whose topic or name holds this text")
+@click.option(
+    "--only", metavar="TEXT", default="", help="Run only checks whose topic or name contains this text"
+)
 @click.option(
     "--node",
     metavar="DIR",
@@ -51,7 +53,7 @@ def conformance(
 
     chosen = checks(only)
     if not chosen:
-        raise UserMistake(f"no check's name holds `{only}`", "leave out `--only` to see all of them")
+        raise UserMistake(f"no check's name contains `{only}`", "leave out `--only` to see all of them")
     target = Target(url, model, api_key)
     target.require()
     results = []

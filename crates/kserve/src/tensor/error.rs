@@ -40,7 +40,7 @@ pub enum TensorError {
     },
     #[error("tensor `{tensor}` of type {datatype} can only be sent raw")]
     RawOnly { tensor: String, datatype: DataType },
-    #[error("tensor `{tensor}` has the value {value}, which {datatype} does not hold")]
+    #[error("tensor `{tensor}` has the value {value}, which {datatype} cannot hold")]
     OutOfRange {
         tensor: String,
         datatype: DataType,

@@ -93,7 +93,7 @@ fn malformed_tensors_are_named_with_their_numbers() {
                     ..Default::default()
                 },
             ),
-            "tensor `x` has the value 128, which INT8 does not hold",
+            "tensor `x` has the value 128, which INT8 cannot hold",
         ),
         (
             typed(
@@ -104,7 +104,7 @@ fn malformed_tensors_are_named_with_their_numbers() {
                     ..Default::default()
                 },
             ),
-            "tensor `x` has the value 256, which UINT8 does not hold",
+            "tensor `x` has the value 256, which UINT8 cannot hold",
         ),
         (
             typed(

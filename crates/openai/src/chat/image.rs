@@ -72,7 +72,7 @@ pub(crate) fn take(
     if part.take("file_id").is_some() {
         let param = part.param("file_id");
         let message = format!(
-            "`{param}` is not supported, because files are not kept. Send the image in `image_url`."
+            "`{param}` is not supported, because files are not stored. Send the image in `image_url`."
         );
         return Err(ApiError::unsupported(param, message));
     }

@@ -16,7 +16,7 @@ pub(super) const EMBEDDINGS: &[Field] = &[
         Embeddings,
         "truncate_prompt_tokens",
         &[],
-        "Nothing is cut from an input. Send a shorter one.",
+        "Inputs are not truncated. Send a shorter one.",
     ),
     refused(
         Embeddings,
@@ -34,7 +34,7 @@ pub(super) const EMBEDDINGS: &[Field] = &[
         Embeddings,
         "embed_dtype",
         &["\"float32\""],
-        "Vectors are of float32. Leave it out.",
+        "Vectors are float32. Leave it out.",
     ),
     refused(
         Embeddings,

@@ -8,11 +8,11 @@ use super::{Field, NO_LORA, NO_SAMPLER, NO_SUCH, NO_TEMPLATE, ignored, refused};
 const NO_TOKENS: &str = "Send the token ids in `prompt` to `/v1/completions`.";
 const NO_GRAMMAR: &str = "Send `guided_grammar` instead.";
 const NO_BUDGET: &str =
-    "Reasoning has no budget of tokens. Leave it out, or send `reasoning_effort`.";
+    "A token budget for reasoning is not supported. Leave it out, or send `reasoning_effort`.";
 const NO_MEDIA: &str = "The model's own processor decides how images are read. Leave it out.";
 const NO_TELLING: &str = "The response cannot contain it. Leave it out.";
 const NO_DISAGGREGATION: &str =
-    "Prompts and answers are not divided between servers. Leave it out.";
+    "Prefill and generation are not split between servers. Leave it out.";
 const NO_PARSER: &str = "The operator names the model's formats with `--tool-parser` and `--reasoning-parser`. \
      Leave it out.";
 const RETURN_TOKEN_IDS: &str = "Send `return_token_ids` instead.";

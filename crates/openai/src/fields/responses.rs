@@ -4,8 +4,8 @@ use super::Endpoint::Responses;
 use super::{Field, NO_SUCH, applied, ignored, refused};
 
 const NO_CONVERSATION: &str =
-    "Conversations are not kept. Send `previous_response_id`, or all items in `input`.";
-const NO_BACKGROUND: &str = "An answer ends with its request. Leave it out, and set `stream` to true \
+    "Conversations are not stored. Send `previous_response_id`, or all items in `input`.";
+const NO_BACKGROUND: &str = "Requests do not run in the background. Leave it out, and set `stream` to true \
      for a long answer.";
 const NO_LIST: &str =
     "The Responses API cannot return it. Send the request to `/v1/chat/completions`.";
@@ -29,7 +29,7 @@ pub(super) const RESPONSES: &[Field] = &[
         Responses,
         "truncation",
         &["\"disabled\""],
-        "Nothing is cut from a conversation silently. Leave it out, and send fewer items when the context is \
+        "Conversations are never truncated silently. Leave it out, and send fewer items when the context is \
          full.",
     ),
     refused(Responses, "background", &["false"], NO_BACKGROUND),
@@ -45,7 +45,7 @@ pub(super) const RESPONSES: &[Field] = &[
         Responses,
         "prompt",
         &[],
-        "Prompt templates are not kept. Send the text in `instructions` and `input`.",
+        "Prompt templates are not stored. Send the text in `instructions` and `input`.",
     ),
     refused(
         Responses,

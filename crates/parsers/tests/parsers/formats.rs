@@ -261,7 +261,7 @@ fn names_are_known_or_listed() {
     assert_eq!("deepseek_r1".parse(), Ok(ReasoningFormat::Think));
     let error = "herpes".parse::<ToolFormat>().unwrap_err().to_string();
     assert!(
-        error.starts_with("unknown tool parser `herpes`; known are `hermes`"),
+        error.starts_with("unknown tool parser `herpes`; use one of `hermes`"),
         "{error}"
     );
     for format in ToolFormat::all() {

@@ -15,7 +15,7 @@ fn the_page_lists_every_name() {
         ),
     ] {
         // The error lists every name.
-        let (_, known) = error.split_once("known are ").unwrap();
+        let (_, known) = error.split_once("use one of ").unwrap();
         for name in known.split(", ") {
             let is_listed = part
                 .lines()

@@ -69,7 +69,7 @@ pub(crate) enum RequestError {
         actual: usize,
         expected: usize,
     },
-    #[error("`input_lengths` says `{length}` tokens and `input_ids` holds `{held}`")]
+    #[error("`input_lengths` is `{length}`, but `input_ids` has `{held}` tokens")]
     PromptLength { length: i64, held: usize },
     #[error("the prompt in `input_ids` is empty: send at least one token")]
     EmptyPrompt,

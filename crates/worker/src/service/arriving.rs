@@ -146,7 +146,7 @@ impl ArrivingMessages {
             let seconds = ARRIVAL_TIMEOUT.as_secs();
             if self.waiting.is_some() {
                 Status::resource_exhausted(
-                    "the worker is receiving as many large messages as it may; retry later",
+                    "the worker is receiving too many large messages; retry later",
                 )
             } else {
                 Status::deadline_exceeded(format!(

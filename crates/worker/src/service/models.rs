@@ -175,7 +175,7 @@ impl Models {
         if request::handle_of_malformed(message).is_some() && outbox.bind_steps(place) != place {
             let owner = outbox.bind_steps(place);
             let text = format!(
-                "the handles on this stream are of `{}`; open another stream for those of `{}`",
+                "the handles on this stream belong to `{}`; open another stream for `{}`",
                 self.at(owner).limits.core_model,
                 message.model_name
             );

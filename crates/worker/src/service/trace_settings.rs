@@ -27,7 +27,7 @@ pub(super) fn update(
         }
         if asked.is_on == Some(true) {
             return Err(Status::unimplemented(
-                "this worker exports no traces; start it with `--otlp-endpoint`",
+                "this worker does not export traces; start it with `--otlp-endpoint`",
             ));
         }
         let off = Effective {
