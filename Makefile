@@ -34,7 +34,7 @@ $(VENV)/.created: pyproject.toml
 	$(BIN)/pip install --quiet --group build
 	touch $@
 
-# Who only serves is spared these.
+# `make serve` does not need these.
 $(VENV)/.tools: $(VENV)/.created
 	@echo "==> installing what tests and linters need"
 	$(BIN)/pip install --quiet --group test
@@ -97,7 +97,7 @@ lint: install deny ## Formatting, clippy, rustdoc, dependencies, ruff, mypy, imp
 	$(BIN)/lint-imports
 
 # No registry has a current cargo-deny ready to run, and compiling it takes longer than everything else
-# that CI does: who has it (`cargo install --locked cargo-deny`) checks, others are told so.
+# that CI does: with it (`cargo install --locked cargo-deny`) the check runs, without it a message says so.
 deny: ## Check licences, sources and duplicates of the Rust dependencies, if cargo-deny is installed
 	@if cargo deny --version >/dev/null 2>&1; \
 	then cargo deny --locked --offline check bans licenses sources; \

@@ -1,4 +1,4 @@
-"""Installs the newest wheel of a directory into an environment of its own, away from the clone, asks for its
+"""Installs the newest wheel of a directory into a separate environment, away from the clone, asks for its
 version and serves one completion with the embedded model. Usage: check_wheel.py DIRECTORY.
 
 Owns no expectation about the answer's words: that is the tests' affair. This is about what the wheel holds.

@@ -70,7 +70,7 @@ def search(model: Any, prompt: list[int], options: dict[str, Any], end: int | No
 
 
 def main() -> None:
-    """Writes `searches.json` beside each checkpoint."""
+    """Writes `searches.json` next to each checkpoint."""
     import torch
     from transformers import AutoModelForCausalLM
 

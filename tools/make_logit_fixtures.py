@@ -103,7 +103,7 @@ FIXTURES = (
     ),
 )
 
-#: Keys of the configuration that Baichuan's own code reads, beside `model_max_length` or, of the rotary
+#: Keys of the configuration that Baichuan's own code reads, besides `model_max_length` or, of the rotary
 #: models, `max_position_embeddings`.
 _BAICHUAN_KEYS = (
     "vocab_size",
@@ -262,7 +262,7 @@ def write_fixture(fixture: Fixture, folder: Path, seed: int) -> None:
 
 
 def write_old_config(fixture: Fixture, folder: Path) -> None:
-    """Writes `config-4.json` beside the checkpoint, as transformers 4 saves it."""
+    """Writes `config-4.json` next to the checkpoint, as transformers 4 saves it."""
     import torch
 
     config = make_config(fixture)

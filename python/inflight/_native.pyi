@@ -263,7 +263,7 @@ class ParsedRequest:
 
     @property
     def is_stop(self) -> bool:
-        """It ends the requests with its id, and has no executor request of its own."""
+        """It ends the requests with its id, and is not an executor request itself."""
 
     @property
     def requests(self) -> list[Request]:

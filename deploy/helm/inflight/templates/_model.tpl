@@ -37,7 +37,7 @@
 {{- fail (printf "models: the path `%s` of `%s` is neither absolute nor a name on the Hub (ORG/NAME or ORG/NAME@REVISION)" $model.path $model.name) }}
 {{- end }}
 {{- if and (gt $nodes 1) $root.Values.modelCache.size (not $root.Values.modelCache.claimName) }}
-{{- fail (printf "models: `%s` spans machines, whose pods have no volumes of their own: set `modelCache.claimName`, or leave `modelCache.size` out" $model.name) }}
+{{- fail (printf "models: `%s` spans machines, whose pods have no separate volumes: set `modelCache.claimName`, or leave `modelCache.size` out" $model.name) }}
 {{- end }}
 {{- end }}
 {{- if and $model.adapters.path (not $model.adapters.claimName) }}
