@@ -16,7 +16,7 @@ from test_documentation import ROOT, tracked
 #: What not to write -> what to write instead.
 PHRASES = {
     # The table of docs/STYLE.md.
-    r"(?<![Tt]here )is no (?!longer\b|more\b)[a-z`]": "is not a",
+    r"(?<!there )is no (?!longer\b|more\b)[a-z`]": "is not a",
     r"means? nothing": "has no effect, is not supported",
     r"has no place\b": "unexpected, cannot contain",
     r"\b(tells?|telling|told)\b": "report, say, specify, distinguish",
@@ -34,13 +34,13 @@ PHRASES = {
     r"\bis no build of\b": "was not created by",
     r"\ball it may\b": "its limit",
     # And what reads like it.
-    r"(?<![Tt]here )\bis none\b(?! of)": "is not a, is invalid",
+    r"(?<!there )\bis none\b(?! of)": "is not a, is invalid",
     r"of (its|their|our|your|one's|his) own\b": "its own, a separate",
     r"\bwho(m)?ever\b": "anyone who",
     r"\b(speaks?|knows?|takes?) no\b": "does not",
     r"\bwith nothing said\b": "without a message",
 }
-FORBIDDEN = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES))
+FORBIDDEN = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES), re.IGNORECASE)
 
 #: STYLE.md shows what not to write.
 PAGES = [page for page in tracked("*.md") if page.name != "STYLE.md"]
@@ -59,7 +59,8 @@ def forbidden(path: Path, texts: Iterable[prose.Text]) -> Iterator[str]:
         # Names and values may be any words.
         words = re.sub(r"`[^`]*`", "`…`", text.words)
         for found in FORBIDDEN.finditer(words):
-            instead = next(say for phrase, say in PHRASES.items() if re.match(phrase, words[found.start() :]))
+            rest = words[found.start() :]
+            instead = next(say for phrase, say in PHRASES.items() if re.match(phrase, rest, re.IGNORECASE))
             around = words[max(0, found.start() - 50) : found.end() + 50]
             yield f"{path.relative_to(ROOT)}:{text.line}: `{around}`: write {instead}"
 

@@ -108,7 +108,7 @@ def test_packages_for_node_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 #: An empty object is all that they ask for, or is no contradiction to it.
-KEPT_BY_AN_EMPTY_OBJECT = {"Fields", "Beside generation"}
+KEPT_BY_AN_EMPTY_OBJECT = {"Fields", "Other than generation"}
 
 
 def test_every_check_fails_where_the_server_answers_nothing(empty: str) -> None:

@@ -1,4 +1,4 @@
-//! The bodies of `/v1/models` and `/v1/models/{id}` in Anthropic's form. Knows no registry: names and times
+//! The bodies of `/v1/models` and `/v1/models/{id}` in Anthropic's form. Knows nothing of registries: names and times
 //! come in.
 
 use inflight_openai::ApiError;

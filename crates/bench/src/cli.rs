@@ -326,7 +326,7 @@ fn suite_command(args: SuiteArgs) -> i32 {
     code
 }
 
-/// Tells an error and all its causes.
+/// Prints an error and all its causes.
 fn fail(error: &dyn std::error::Error) -> i32 {
     tell(&format!("error: {}", inflight_base::error_chain(error)));
     EXIT_BROKEN

@@ -1,5 +1,5 @@
 //! What every request passes through. Owns the order: the request gets its id, its head is checked,
-//! the handler answers, the response carries the remaining quota and is logged. Knows no handler.
+//! the handler answers, the response carries the remaining quota and is logged. Knows nothing of handlers.
 
 mod access_log;
 mod rate_limits;

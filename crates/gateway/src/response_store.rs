@@ -1,6 +1,6 @@
 //! The responses that clients may come back to: in memory, in this gateway alone. Owns the bounds on their
-//! number, memory and age, and that each belongs to the API key that asked for it. Knows no request and no
-//! stream.
+//! number, memory and age, and that each belongs to the API key that asked for it. Knows nothing of requests and
+//! streams.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -333,7 +333,7 @@ async fn attend<C: GracefulConnection>(
             return;
         },
     }
-    // Tells an HTTP/2 peer which of its requests were not seen, should one be on the way.
+    // Informs an HTTP/2 peer which of its requests were not seen, should one be on the way.
     Pin::as_mut(&mut connection).graceful_shutdown();
     tokio::select! {
         biased;

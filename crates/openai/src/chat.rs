@@ -1,5 +1,5 @@
 //! The chat completions request. Owns its parsing and what only chat has; shared fields are
-//! `generation`'s. Knows no template: messages are kept as the template will see them.
+//! `generation`'s. Knows nothing of templates: messages are kept as the template will see them.
 
 mod image;
 mod message;

@@ -1,5 +1,5 @@
 //! The completions request. Owns its parsing, the forms of `prompt` and what only completions have;
-//! shared fields are `generation`'s. Knows no tokenizer: texts and token ids stay what they are.
+//! shared fields are `generation`'s. Knows nothing of tokenizers: texts and token ids stay what they are.
 
 mod prompt;
 

@@ -1,4 +1,4 @@
-//! The bodies of `/v1/models` and `/v1/models/{id}`. Knows no registry: names and times come in.
+//! The bodies of `/v1/models` and `/v1/models/{id}`. Knows nothing of registries: names and times come in.
 
 use schemars::JsonSchema;
 use serde::Serialize;

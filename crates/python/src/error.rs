@@ -1,5 +1,5 @@
 //! The one place where failures change language: Python exceptions become [`ExecutorFailed`], and Rust
-//! errors become Python exceptions. Knows no executor and no server.
+//! errors become Python exceptions. Knows nothing of executors and servers.
 
 use inflight_base::error_chain;
 use inflight_worker::executor::ExecutorFailed;

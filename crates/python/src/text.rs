@@ -1,5 +1,5 @@
 //! Text for Python: a model's tokenizer and incremental detokenization, as the gateway has them. Owns the
-//! crossing only; `inflight_text` owns what the results are. Knows no tensor.
+//! crossing only; `inflight_text` owns what the results are. Knows nothing of tensors.
 
 use std::sync::Arc;
 

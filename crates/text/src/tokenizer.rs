@@ -103,7 +103,7 @@ impl Tokenizer {
     }
 
     /// How many tokens a text of so many bytes has at least, without looking at it; 0 where the
-    /// tokenizer could drop text. Tells texts that are far too long before they cost anything.
+    /// tokenizer could drop text. Detects texts that are far too long before they cost anything.
     pub fn fewest_tokens(&self, text_bytes: usize) -> usize {
         self.most_bytes_per_token
             .map_or(0, |most| text_bytes.div_ceil(most))

@@ -1,7 +1,7 @@
 //! OpenTelemetry traces: W3C trace context, which requests are traced, spans, and their way to a collector.
 //!
 //! Owns what the gateway and the worker have in common. A span is made once, when what it is about is over, from
-//! times that are known by then; the code that makes it does not wait. Knows no request.
+//! times that are known by then; the code that makes it does not wait. Knows nothing of requests.
 
 mod context;
 mod export;

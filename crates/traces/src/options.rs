@@ -19,7 +19,7 @@ pub struct TraceOptions {
     pub service: &'static str,
 }
 
-/// The endpoint is no URL of a collector.
+/// The endpoint is not a URL of a collector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not the address of an OTLP collector; use http://HOST:4317, or https://HOST:PORT"

@@ -2,8 +2,8 @@
 //! and attributes, which are OpenTelemetry's where it has some; which requests are traced, and the way to the
 //! collector, are inflight-traces'.
 //!
-//! Whoever works on the request holds its trace. The last one to let go ends it, so that a stream's spans are made
-//! when its last byte is written, and those of a client that leaves when its request is stopped.
+//! The code that works on the request holds its trace. The last one to let go ends it, so that a stream's spans are
+//! made when its last byte is written, and those of a client that leaves when its request is stopped.
 
 mod spans;
 
@@ -127,7 +127,7 @@ impl Trace {
         };
         let context = tracer.begin(parent.as_deref());
         if !context.is_sampled() {
-            // Whoever decides first decides for all, so that no trace is whole in parts.
+            // The first to decide decides for all, so that no trace is whole in parts.
             return Self::Passed(parent.unwrap_or_else(|| Arc::new(context)));
         }
         Self::Recorded(Arc::new(RequestTrace {

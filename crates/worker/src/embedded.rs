@@ -1,7 +1,7 @@
 //! The core model inside a server that is not ours, such as Triton: its requests parsed, remembered until
 //! their last row, and answered, with the code that the worker itself uses.
 //!
-//! Knows no socket, no executor and no thread; the host owns those.
+//! Knows nothing of sockets, executors and threads; the host owns those.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -407,7 +407,7 @@ impl Engine {
         distribute::fail_all(requests, reason, &self.metrics);
     }
 
-    /// Tells both threads to end, which takes at most [`AWAIT_TIMEOUT`].
+    /// Asks both threads to end, which takes at most [`AWAIT_TIMEOUT`].
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.queue.close();

@@ -153,7 +153,7 @@ impl WorkerOptions {
     }
 }
 
-/// Changes what the process logs. Whoever owns the process's log supplies it.
+/// Changes what the process logs. The owner of the process's log supplies it.
 #[derive(Clone)]
 pub struct LogLevel(Arc<dyn Fn(LevelFilter) + Send + Sync>);
 

@@ -3,7 +3,7 @@
 //! The engine's await thread puts rows in, once per iteration. The stream takes everything that is there
 //! whenever the connection has room, so a client that is behind gets the rows of several iterations in one
 //! message instead of a queue of messages. What can wait is thus bounded by `max_tokens` of the live
-//! requests. Knows no sockets and no executor.
+//! requests. Knows nothing of sockets and executors.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::OnceLock;

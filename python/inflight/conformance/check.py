@@ -1,4 +1,4 @@
-"""What a check is, what may come of it, and the order in which they run. Knows no endpoint."""
+"""What a check is, what may come of it, and the order in which they run. Knows nothing of endpoints."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Further models of one worker: what `--add-model NAME=MODEL` says, and which model a failure is about.
-Knows no executor.
+Knows nothing of executors.
 """
 
 from __future__ import annotations

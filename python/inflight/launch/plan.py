@@ -1,7 +1,7 @@
 """What a topology starts, as data. Pure: a topology in, process descriptions out; nothing is run.
 
 Owns the order of start and stop, arguments and environments, and how an address found at run time reaches
-the next process's arguments. Knows no process and no clock.
+the next process's arguments. Knows nothing of processes and clocks.
 """
 
 from __future__ import annotations

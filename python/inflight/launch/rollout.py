@@ -61,7 +61,7 @@ class Crew(Protocol):
         """What it wrote last."""
 
     def publish(self, names: Sequence[str]) -> None:
-        """Tells the gateways that these are the workers."""
+        """Sends the gateways the addresses of the workers."""
 
     def known(self) -> list[Mapping[str, bool] | None]:
         """For each gateway, the workers that it has, by address, and whether they are ready; `None` where it

@@ -207,7 +207,7 @@ class Supervisor:
         elif isinstance(event, Exited):
             self._gone(event)
         elif self._stopping:
-            # Whoever asks twice does not want to wait.
+            # A user who asks twice does not want to wait.
             self._exit_code = self._exit_code or 128 + event.signal_number
             for name in self._running():
                 self._children[name].kill()
@@ -415,7 +415,7 @@ class Supervisor:
         return _shortened(self._last_lines.get(name, ""))
 
     def publish(self, names: Sequence[str]) -> None:
-        """Tells the gateways that these are the workers."""
+        """Sends the gateways the addresses of the workers."""
         self._publish([self._addresses[name] for name in names if name in self._addresses])
 
     def known(self) -> list[Mapping[str, bool] | None]:

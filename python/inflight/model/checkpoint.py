@@ -1,6 +1,7 @@
 """A Hugging Face checkpoint directory: its config, weight files and tokenizer files.
 
-Reads no weights, so that a directory with nothing but its config can be planned for. Knows no runtime.
+Reads no weights, so that a directory with nothing but its config can be planned for. Knows nothing of
+runtimes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ pub(crate) struct Timing {
     pub(crate) first_token: Option<Duration>,
 }
 
-/// Tells where the time went between the arrival of a request and now, which is `elapsed` later.
+/// Reports where the time went between the arrival of a request and now, which is `elapsed` later.
 pub(super) fn tell(response: &mut Response, elapsed: Duration) {
     let timing = response.extensions_mut().remove::<Timing>();
     let mut text = String::with_capacity(96);

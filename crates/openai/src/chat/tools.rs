@@ -61,7 +61,7 @@ pub enum ToolChoice {
 pub(crate) enum Form {
     /// In a separate object, as in chat: `{"type": "function", "function": {"name": …}}`.
     Nested,
-    /// Beside the type, as in `/v1/responses`: `{"type": "function", "name": …}`.
+    /// Next to the type, as in `/v1/responses`: `{"type": "function", "name": …}`.
     Flat,
 }
 

@@ -25,7 +25,7 @@ impl TemplateSource {
     /// # Errors
     /// [`TemplateError::Syntax`]: neither, or one that does not parse.
     pub fn from_file_content(text: &str) -> Result<Self, TemplateError> {
-        // A template of Jinja may start with a brace as well, but then it is no JSON.
+        // A template of Jinja may start with a brace as well, but then it is not JSON.
         let json = match text.trim_start().starts_with(['{', '[', '"']) {
             true => serde_json::from_str::<Value>(text).ok(),
             false => None,

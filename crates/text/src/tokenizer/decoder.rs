@@ -34,7 +34,7 @@ pub(crate) enum Assembly {
     Runs,
     /// Text as it is.
     Plain,
-    /// Not to be taken apart.
+    /// Indivisible.
     Whole,
 }
 

@@ -282,7 +282,7 @@ fn spread(
     }
 }
 
-/// Tells the request's trace, if it has one, that this part of it is over.
+/// Notes in the request's trace, if it has one, that this part of it is over.
 fn part_ended(request: &LiveRequest, now: Instant) -> Option<Arc<RequestTrace>> {
     let trace = request.trace.as_ref()?;
     trace.ended(&Part {

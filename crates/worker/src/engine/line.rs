@@ -1,6 +1,6 @@
 //! The line of requests that wait for a place in the executor's batch, and how long a new one would wait.
 //!
-//! Pure: time is a value. Knows no request, only tickets; the registry says whose they are. Assumes what
+//! Pure: time is a value. Knows nothing of requests, only tickets; the registry says whose they are. Assumes what
 //! every executor does unless priorities say otherwise: the first to come starts first.
 //!
 //! An executor may run fewer sequences than it has places, because its KV cache holds no more of this length.

@@ -1,6 +1,6 @@
 //! A tensor against its row of a table: datatype, shape and batch size, for the core model and the text models.
 //!
-//! Knows no table; each model's own check says which tensors it has.
+//! Knows nothing of tables; each model's own check says which tensors it has.
 
 use inflight_kserve::tensor::DataType;
 

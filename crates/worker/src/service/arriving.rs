@@ -190,7 +190,7 @@ impl HttpBody for ArrivingMessages {
                     if let Some(part) = this.take(part) {
                         return Poll::Ready(Some(Ok(Frame::data(part))));
                     }
-                    // Whoever waits must also be woken when its time is over.
+                    // A waiting request must also be woken when its time is over.
                     if let Some(status) = this.poll_timer(context) {
                         return Poll::Ready(Some(Err(status)));
                     }

@@ -34,7 +34,7 @@ pub(crate) async fn report(models: Arc<Models>, reporter: HealthReporter) {
     }
 }
 
-/// Tells whenever the model may have become ready, or no longer be so.
+/// Reports whenever the model may have become ready, or no longer be so.
 async fn watch(shared: &Shared, changed: &Notify) {
     let mut health = shared.engine.health();
     loop {

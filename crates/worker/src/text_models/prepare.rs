@@ -24,7 +24,7 @@ pub(crate) struct Prepared {
 /// Tokenizes. Takes time in proportion to the text.
 ///
 /// # Errors
-/// Text that is no UTF-8, has no encoding or is too long; biases that do not fit together.
+/// Text that is not UTF-8, has no encoding or is too long; biases that do not fit together.
 pub(crate) fn prepare(
     inputs: &Inputs<'_>,
     source: &TextSource,

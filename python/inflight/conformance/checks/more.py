@@ -10,7 +10,7 @@ from urllib.parse import quote
 from inflight.conformance.check import Absent, check, expect, expect_equal
 from inflight.conformance.target import Target
 
-TOPIC = "Beside generation"
+TOPIC = "Other than generation"
 
 
 @check(TOPIC, "embeds texts", optional=True)

@@ -128,7 +128,7 @@ def stored(target: Target) -> None:
     first = ask(target, store=True)
     again = target.openai.responses.retrieve(first.id)
     expect_equal("the stored text", again.output_text, first.output_text)
-    second = ask(target, previous_response_id=first.id, input="Go on.", store=True)
+    second = ask(target, previous_response_id=first.id, input="Continue.", store=True)
     expect(
         second.usage.input_tokens > first.usage.input_tokens, "the first turn is not in the second's prompt"
     )

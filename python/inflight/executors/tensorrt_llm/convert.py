@@ -1,4 +1,4 @@
-"""Values on their way to TensorRT-LLM: tensors of the wire as what a field takes. Knows no class of it.
+"""Values on their way to TensorRT-LLM: tensors of the wire as what a field takes. Knows none of its classes.
 
 Every converter is called with the value and the module `torch`, which only tensors need; it raises
 `Refused` where a client sent something that no field can hold.

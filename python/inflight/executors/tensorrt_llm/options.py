@@ -1,7 +1,8 @@
 """The adapter's options, by the parameter names of Triton's `tensorrt_llm` model and of TensorRT-LLM.
 
 Owns types, allowed values and how text becomes them (a command line and a config.pbtxt both speak text).
-An option that is None was not given: TensorRT-LLM's own default holds. Knows no class of TensorRT-LLM.
+An option with the value None was not given: TensorRT-LLM's own default holds. Knows none of TensorRT-LLM's
+classes.
 """
 
 # ruff: noqa: RUF009 -- options are fields
