@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::TextError;
 
+mod added;
 mod bound;
 pub(crate) mod decoder;
 pub(crate) mod pieces;

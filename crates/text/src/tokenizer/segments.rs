@@ -13,6 +13,8 @@ use quick_cache::sync::Cache;
 use tokenizers::tokenizer::pre_tokenizer::PreTokenizedString;
 use tokenizers::{Model, ModelWrapper, OffsetReferential, OffsetType, PreTokenizer, Tokenizer};
 
+use super::added::{AddedTokens, Part};
+
 /// Bytes of segments and ids that are kept.
 const KEPT_BYTES: u64 = 2 << 20;
 /// Bytes of one segment that is kept. Longer ones seldom come again, and how long they take would show that they did.
@@ -25,6 +27,8 @@ const ENTRIES: usize = 1024;
 /// The ids of segments that were seen; a burst of new ones does not push out those that come again and again.
 pub(super) struct Segments {
     seen: Cache<Box<str>, Arc<[u32]>, ByBytes>,
+    /// `None`: the library finds them.
+    added: Option<AddedTokens>,
 }
 
 #[derive(Clone)]
@@ -45,6 +49,7 @@ impl Segments {
         let is_apart = !is_random && !splitter.contains("\"Metaspace\"");
         is_apart.then(|| Self {
             seen: Cache::with_weighter(ENTRIES, KEPT_BYTES, ByBytes),
+            added: AddedTokens::of(tokenizer),
         })
     }
 
@@ -54,28 +59,48 @@ impl Segments {
     ///
     /// The library's.
     pub(super) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> tokenizers::Result<Vec<u32>> {
+        let mut ids = Vec::with_capacity(text.len() / 3);
+        if let Some(added) = self.added.as_ref().filter(|added| added.takes(text)) {
+            added.split(text, |part| {
+                match part {
+                    Part::Token(id) => ids.push(id),
+                    Part::Text(segment) => self.add(tokenizer, segment, &mut ids)?,
+                }
+                tokenizers::Result::Ok(())
+            })?;
+            return Ok(ids);
+        }
         let added = tokenizer.get_added_vocabulary();
         let parts = added.extract_and_normalize(tokenizer.get_normalizer(), text);
-        let mut ids = Vec::with_capacity(text.len() / 3);
         for (segment, _, tokens) in
             parts.get_splits(OffsetReferential::Normalized, OffsetType::None)
         {
-            if let Some(tokens) = tokens {
-                ids.extend(tokens.iter().map(|token| token.id));
-                continue;
-            }
-            if let Some(known) = self.seen.get(segment) {
-                ids.extend_from_slice(&known);
-                continue;
-            }
-            let start = ids.len();
-            encode_one(tokenizer, segment, &mut ids)?;
-            if segment.len() <= SEGMENT_BYTES {
-                let new = ids.get(start..).unwrap_or_default();
-                self.seen.insert(segment.into(), new.into());
+            match tokens {
+                Some(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
+                None => self.add(tokenizer, segment, &mut ids)?,
             }
         }
         Ok(ids)
+    }
+
+    /// Adds the ids of a normalized segment.
+    fn add(
+        &self,
+        tokenizer: &Tokenizer,
+        segment: &str,
+        ids: &mut Vec<u32>,
+    ) -> tokenizers::Result<()> {
+        if let Some(known) = self.seen.get(segment) {
+            ids.extend_from_slice(&known);
+            return Ok(());
+        }
+        let start = ids.len();
+        encode_one(tokenizer, segment, ids)?;
+        if segment.len() <= SEGMENT_BYTES {
+            let new = ids.get(start..).unwrap_or_default();
+            self.seen.insert(segment.into(), new.into());
+        }
+        Ok(())
     }
 }
 
