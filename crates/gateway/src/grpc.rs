@@ -5,7 +5,8 @@ mod stream;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use http::Extensions;
 use inflight_base::accept::accept;

@@ -34,6 +34,8 @@
 //! Servers (which there are, connecting, picking, sending, reading) and what their models can do are
 //! [`inflight_upstream`]'s.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod access;
 mod admission;
 mod api_key;

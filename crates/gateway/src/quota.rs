@@ -9,7 +9,8 @@
 mod limits;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use inflight_openai::{ApiError, RateUnit};
 use parking_lot::Mutex;

@@ -3,7 +3,8 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use inflight_tls::{ClientTls, HandshakeError, TlsError};
 use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};

@@ -2,7 +2,8 @@
 //! stopping; knows nothing of how servers are found and lost, or of clients.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use arc_swap::ArcSwap;
 use inflight_kserve::assets;

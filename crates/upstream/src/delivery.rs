@@ -9,7 +9,8 @@
 use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -218,7 +219,7 @@ async fn wait<R: Deliverable>(
 pub async fn ended(mut interrupted: watch::Receiver<bool>, deadline: Option<Instant>) -> GivenUp {
     let timed_out = async {
         match deadline {
-            Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
             None => std::future::pending().await,
         }
     };
@@ -232,7 +233,7 @@ pub async fn ended(mut interrupted: watch::Receiver<bool>, deadline: Option<Inst
 async fn reached(limit: Option<(Instant, Duration)>) -> Duration {
     match limit {
         Some((until, limit)) => {
-            tokio::time::sleep_until(until.into()).await;
+            tokio::time::sleep_until(until).await;
             limit
         }
         None => std::future::pending().await,

@@ -2,7 +2,8 @@
 //! the table's to say, and when a request goes to another one `delivery`'s.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use tokio::task::AbortHandle;
 
@@ -114,7 +115,7 @@ impl OpenHandles {
         let connection = Arc::clone(&self.connection);
         let handles = self.handles.clone();
         let timer = tokio::spawn(async move {
-            tokio::time::sleep_until(end.into()).await;
+            tokio::time::sleep_until(end).await;
             for handle in handles {
                 connection.time_out(handle);
             }

@@ -10,7 +10,8 @@ mod streams;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use futures_util::{FutureExt, StreamExt};
 use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};

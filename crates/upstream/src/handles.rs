@@ -4,7 +4,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use slotmap::{Key, KeyData, SlotMap};

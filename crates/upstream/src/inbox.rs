@@ -6,7 +6,7 @@
 //! allocation. What can pile up is bounded by the request's own max_tokens times its choices.
 
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use tokio::time::Instant;
 
 use inflight_kserve::step::{FinishReason, PromptLogProbs};
 use parking_lot::Mutex;

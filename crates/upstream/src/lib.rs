@@ -5,6 +5,8 @@
 //! Both kinds of server are driven through [`connection::Connection`]; what differs between them is in
 //! [`inflight`] and [`triton`].
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 pub mod adapter_control;
 pub mod address_file;
 pub mod chat_templates;

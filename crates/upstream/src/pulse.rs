@@ -158,7 +158,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_is_lost_no_sooner_than_is_said() {
-        let started = std::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let limit = Duration::from_millis(60);
         Pulse::default().watch(limit, async || false, |_| ()).await;
         let lost_after = started.elapsed();

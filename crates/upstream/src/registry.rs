@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
 use tonic::{Code, Status};

@@ -9,7 +9,7 @@ mod spans;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use http::HeaderMap;
 use inflight_kserve::inference::InferParameter;

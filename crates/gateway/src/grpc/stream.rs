@@ -3,7 +3,7 @@
 //! which they are made. Dropping the answers stops the work on all of them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use futures_util::StreamExt;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
@@ -113,7 +113,7 @@ async fn answer(
 ) {
     let (id, model) = (message.id.clone(), message.model_name.clone());
     let timeout = state.request_timeout;
-    context.deadline = timeout.and_then(|timeout| std::time::Instant::now().checked_add(timeout));
+    context.deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
     let trace = context.trace.clone();
     let started = state.forward.stream(message, context);
     let mut responses = match started.await {

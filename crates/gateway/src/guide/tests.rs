@@ -1,6 +1,7 @@
 //! Guides in, verdicts out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use serde_json::json;
 

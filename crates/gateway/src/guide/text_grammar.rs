@@ -4,7 +4,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use inflight_openai::ApiError;
 use inflight_openai::chat::{GrammarSyntax, InputGrammar};

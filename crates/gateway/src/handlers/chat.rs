@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;

@@ -1,7 +1,7 @@
 //! Completions: prompts are texts or token ids, one or many, taken as they are.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;

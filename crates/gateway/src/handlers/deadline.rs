@@ -5,7 +5,8 @@
 //! clients send by themselves (`x-stainless-timeout`) limits the time between two reads and is not
 //! a limit on the whole request.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use http::{HeaderMap, HeaderName};
 use inflight_openai::ApiError;

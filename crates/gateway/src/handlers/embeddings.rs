@@ -2,7 +2,7 @@
 //! calls' tensors; which worker answers is `upstream`'s.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;

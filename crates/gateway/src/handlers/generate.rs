@@ -2,7 +2,7 @@
 //! prepares, the model. Owns the order within each step; each step's rules are elsewhere.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use axum::extract::Request;
 use inflight_openai::{ApiError, Generation, IgnoredFields};

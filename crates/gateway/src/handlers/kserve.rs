@@ -2,7 +2,7 @@
 //! inflight-rest's, and which server answers is `upstream`'s.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;

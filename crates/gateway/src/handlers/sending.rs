@@ -2,7 +2,7 @@
 //! clients read when it fails before its answer begins; when it goes to another worker is `upstream`'s.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use inflight_openai::ApiError;
 use inflight_text::StopMatcher;

@@ -212,6 +212,10 @@ fn unreachable(target: &Target, reason: &'static str) -> Stop {
     Stop::Refused(Refusal::Unreachable { host, reason })
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the place where sockets are opened"
+)]
 async fn connect(addresses: &[SocketAddr]) -> Option<TcpStream> {
     for address in addresses.iter().take(MAX_ADDRESSES) {
         if let Ok(stream) = TcpStream::connect(address).await {

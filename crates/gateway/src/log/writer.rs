@@ -62,6 +62,10 @@ impl LogWriter {
     }
 
     /// Waits until everything is written, at most `limit`.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a lock waits by the system's clock"
+    )]
     pub(super) fn flush(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let mut waiting = self.0.waiting.lock();
@@ -107,6 +111,7 @@ impl Shared {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "on the log's own thread")]
 fn write_patiently(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match out.write(bytes) {

@@ -2,7 +2,7 @@
 //! of the client's own headers are safe to take over.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use http::{HeaderMap, HeaderName};
 

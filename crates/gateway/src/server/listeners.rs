@@ -65,6 +65,10 @@ impl Listeners {
     ) -> Result<(TcpListener, SocketAddr)> {
         let listener = match self.0.next() {
             Some(listener) => TcpListener::from_std(listener)?,
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the place where sockets are opened"
+            )]
             None => TcpListener::bind((host, port)).await?,
         };
         let address = listener.local_addr()?;

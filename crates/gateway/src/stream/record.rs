@@ -2,7 +2,8 @@
 //! nothing of its content.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use crate::admission::Admitted;
 use crate::log::millis;

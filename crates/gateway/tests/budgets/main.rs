@@ -3,6 +3,10 @@
 //!
 //! A change that needs more than a budget raises it here, and says why.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may, like tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "clients with real sockets and a real clock"
+)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -4,6 +4,10 @@
     clippy::unwrap_used,
     reason = "helpers of tests count as tests: a panic is a failed test"
 )]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "clients with real sockets and a real clock"
+)]
 
 mod access;
 mod adapters;

@@ -99,7 +99,7 @@ async fn run(
     first_ms: Option<u64>,
     ends_ms: Option<u64>,
 ) -> Result<(), Code> {
-    let now = Instant::from(tokio::time::Instant::now());
+    let now = Instant::now();
     let limit = first_ms.map(Duration::from_millis);
     let first = limit.map(|limit| (now + limit, limit));
     let deadline = ends_ms.map(|ends| now + Duration::from_millis(ends));

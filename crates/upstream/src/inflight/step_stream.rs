@@ -2,7 +2,7 @@
 //! counts as lost; knows nothing of connecting or of clients.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use inflight_kserve::encoded::{EncodedClient, EncodedRequest};
 use inflight_kserve::inference::ModelStreamInferResponse;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use tokio::time::Instant;
 
 use inflight_kserve::streamed::EncodedResponse;
 use parking_lot::Mutex;

@@ -1,8 +1,7 @@
 //! The spans of a request that is over. Pure but for the ids of the spans that it makes.
 
-use std::time::Instant;
-
 use inflight_traces::{Array, Kind, Span, Spans, StringValue, Value};
+use tokio::time::Instant;
 
 use super::{Attempt, Course, Entry, Generated, RequestTrace};
 
@@ -15,9 +14,11 @@ pub(super) fn make(trace: &RequestTrace, course: Course, end: Instant) -> Spans 
     let context = &trace.context;
     let sent = course.attempts.first().map(|first| first.sent);
     if let Some(received) = course.received {
-        spans.push_part(context, "receive", trace.started, received);
+        let (started, received) = (trace.started.into_std(), received.into_std());
+        spans.push_part(context, "receive", started, received);
         // Where nothing was sent, preparing is what failed.
-        spans.push_part(context, "prepare", received, sent.unwrap_or(end));
+        let sent = sent.unwrap_or(end).into_std();
+        spans.push_part(context, "prepare", received, sent);
     }
     // A status of 4xx is the client's affair, as OpenTelemetry's conventions for HTTP count.
     let failed = course.status.filter(|status| *status >= 500);
@@ -46,8 +47,8 @@ fn at_server(attempt: &Attempt, end: Instant, error: Option<&str>) -> Span {
         context: attempt.context.clone(),
         kind: Kind::Client,
         name: format!("{SERVICE}/{}", attempt.method).into(),
-        start: attempt.sent,
-        end,
+        start: attempt.sent.into_std(),
+        end: end.into_std(),
         attributes: Vec::with_capacity(6),
         error: error.map(|error| error.to_owned().into()),
     };
@@ -78,8 +79,8 @@ fn whole(trace: &RequestTrace, course: Course, error: Option<String>, end: Insta
         context: trace.context.clone(),
         kind: Kind::Server,
         name: name.into(),
-        start: trace.started,
-        end,
+        start: trace.started.into_std(),
+        end: end.into_std(),
         attributes: Vec::with_capacity(16),
         error: error.map(Into::into),
     };
