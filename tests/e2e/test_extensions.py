@@ -354,3 +354,31 @@ def test_a_prompt_is_cut_to_its_end(server: Server, client: openai.OpenAI) -> No
     models = client.models.list().data
     assert long.usage.total_tokens <= max(getattr(model, "max_model_len", 1 << 30) for model in models)
     assert server.model == MODEL_NAME
+
+
+def test_log_probabilities_of_named_tokens(client: openai.OpenAI) -> None:
+    named = {"logprob_token_ids": [7, 2000, 9], "return_tokens_as_token_ids": True}
+    answer = ask(client, logprobs=True, max_tokens=4, extra_body=named).choices[0]
+    every = {"prompt": "Hi", "max_tokens": 3, "temperature": 0}
+    for token in answer.logprobs.content:
+        assert token.top_logprobs[0].token == token.token
+        assert token.top_logprobs[0].logprob == token.logprob
+        assert [top.token for top in token.top_logprobs[1:]] == ["token_id:7", "token_id:2000", "token_id:9"]
+        assert all(top.logprob < token.logprob for top in token.top_logprobs[1:])
+    best = client.completions.create(
+        model=MODEL_NAME, logprobs=3, extra_body={"return_tokens_as_token_ids": True}, **every
+    ).choices[0]
+    likeliest = list(best.logprobs.top_logprobs[0])
+    named["logprob_token_ids"] = [int(name.removeprefix("token_id:")) for name in likeliest]
+    same = client.completions.create(model=MODEL_NAME, logprobs=1, extra_body=named, **every).choices[0]
+    assert same.logprobs.top_logprobs[0] == pytest.approx(best.logprobs.top_logprobs[0], abs=1e-5)
+    assert set(likeliest) <= set(same.logprobs.top_logprobs[1])
+
+
+def test_tokens_are_named_where_log_probabilities_are_asked_for(client: openai.OpenAI, paced: Server) -> None:
+    for fields in ({}, {"logprobs": True, "extra_body": {"logprob_token_ids": []}}):
+        with pytest.raises(openai.BadRequestError, match="logprob_token_ids"):
+            ask(client, **{"extra_body": {"logprob_token_ids": [1]}, **fields})
+    body = {"model": paced.model, "messages": MESSAGES, "logprobs": True, "logprob_token_ids": [1]}
+    refused = post(paced.http, "/v1/chat/completions", body)
+    assert refused.status == 400

@@ -15,6 +15,11 @@ from inflight.executors.reference.core.refusal import Refused
 
 from .support import request
 
+
+def named_ids(*ids: int) -> NamedTensor:
+    return NamedTensor("inflight_log_prob_ids", "INT32", (len(ids),), np.array(ids, "<i4").tobytes())
+
+
 DRAFT = NamedTensor("draft_input_ids", "INT32", (1,), bytes(4))
 BOUNDS = Bounds(vocab_size=64, max_seq_len=32, num_blocks=6, tokens_per_block=4, max_queue_size=9)
 
@@ -109,6 +114,8 @@ def test_the_ending_tokens_are_the_end_and_single_stop_words() -> None:
         ({"embedding_bias": np.full(64, np.nan, "<f4").tobytes()}, StatusCode.INVALID_ARGUMENT, "finite"),
         ({"logit_bias": [(64, 1.0)]}, StatusCode.INVALID_ARGUMENT, "`64`"),
         ({"logit_bias": [(1, math.inf)]}, StatusCode.INVALID_ARGUMENT, "finite"),
+        ({"tensors": [named_ids(1, 64)]}, StatusCode.INVALID_ARGUMENT, "`64`"),
+        ({"tensors": [named_ids(1, 2)]}, StatusCode.INVALID_ARGUMENT, "send the number of ids"),
         (
             {"tensors": [NamedTensor("mrope_position_deltas", "INT64", (1,), bytes(8))]},
             StatusCode.UNIMPLEMENTED,

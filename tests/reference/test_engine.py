@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.executors.base import FinishReason, Request
+from inflight.executors.base import FinishReason, NamedTensor, Request
+from inflight.executors.reference.core.drafts import LookupConfig
 from inflight.executors.reference.core.engine import Engine, Iteration
 from inflight.executors.reference.core.rows import Row
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
@@ -154,6 +155,28 @@ def test_log_probs_are_of_the_model_whatever_the_sampling() -> None:
     assert told.tokens == [9]
     assert told.log_probs == [pytest.approx(float(reference[9]), abs=1e-4)]
     assert told.top_ids == [np.argsort(-reference)[:2].tolist()]
+
+
+@pytest.mark.parametrize("lookup", [None, LookupConfig(4, 2)])
+def test_alternatives_may_be_named(lookup: LookupConfig | None) -> None:
+    named = [60, 7, 3]
+    ids = NamedTensor("inflight_log_prob_ids", "INT32", (3,), np.array(named, "<i4").tobytes())
+    prompt = PROMPT * 4
+    output = {"return_log_probs": True}
+    told = run(
+        engine(lookup=lookup),
+        [
+            request(1, prompt, 6, output={**output, "num_top_log_probs": 3}, tensors=[ids]),
+            request(2, prompt, 6, output={**output, "num_top_log_probs": 64}),
+        ],
+    )
+    one, every = told[1, 0], told[2, 0]
+    assert one.tokens == every.tokens
+    assert one.log_probs == pytest.approx(every.log_probs, abs=1e-5)
+    assert one.top_ids == [named] * 6
+    for values, all_ids, all_values in zip(one.top_values, every.top_ids, every.top_values, strict=True):
+        expected_values = dict(zip(all_ids, all_values, strict=True))
+        assert values == pytest.approx([expected_values[one] for one in named], abs=1e-5)
 
 
 def test_no_tokens_may_be_asked_for() -> None:

@@ -4,6 +4,8 @@
 
 pub const LOG_PROBS: &str = "log_probs";
 pub const TOP_LOG_PROBS: &str = "top_log_probs";
+/// Log probabilities of tokens that the request names.
+pub const LOG_PROB_IDS: &str = "log_prob_ids";
 pub const PROMPT_LOG_PROBS: &str = "prompt_log_probs";
 pub const MIN_P: &str = "min_p";
 pub const PENALTIES: &str = "penalties";

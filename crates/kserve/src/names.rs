@@ -24,6 +24,9 @@ pub const HANDLE: &str = "inflight_handle";
 pub const MIN_P: &str = "inflight_min_p";
 /// Input, INT32 `[1]`: alternatives reported per generated token (OpenAI `top_logprobs`).
 pub const NUM_TOP_LOG_PROBS: &str = "inflight_num_top_log_probs";
+/// Input, INT32 `[n]`: the alternatives that are reported, in this order, in place of the likeliest; as many as
+/// [`NUM_TOP_LOG_PROBS`] says.
+pub const LOG_PROB_IDS: &str = "inflight_log_prob_ids";
 /// Input, INT32 `[1]`: log probabilities of the prompt's tokens with this many alternatives (0: none
 /// but the token's own).
 pub const NUM_PROMPT_LOG_PROBS: &str = "inflight_num_prompt_log_probs";

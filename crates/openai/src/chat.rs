@@ -20,6 +20,7 @@ pub(crate) use tools::{Form, NAMESPACE_END, in_namespace};
 
 use crate::Parsed;
 use crate::error::{ApiError, code};
+use crate::extensions::Extensions;
 use crate::fields::Endpoint;
 use crate::generation::Generation;
 use crate::ignored::IgnoredFields;
@@ -74,6 +75,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
     }
     let include_reasoning = fields.boolean("include_reasoning")?.unwrap_or(true);
     generation.take_extensions(&mut fields, Endpoint::Chat, &mut ignored)?;
+    Extensions::check_logprobs(generation.extensions.as_deref(), wanted)?;
     fields.finish(Endpoint::Chat, "", &mut ignored)?;
     Ok(Parsed {
         request: ChatRequest {

@@ -8,6 +8,7 @@ pub(crate) use prompt::read_prompts;
 
 use crate::Parsed;
 use crate::error::{ApiError, code};
+use crate::extensions::Extensions;
 use crate::fields::Endpoint;
 use crate::generation::Generation;
 use crate::ignored::IgnoredFields;
@@ -53,6 +54,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<CompletionRequest>, ApiError> {
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
     generation.take_extensions(&mut fields, Endpoint::Completions, &mut ignored)?;
+    Extensions::check_logprobs(generation.extensions.as_deref(), logprobs.is_some())?;
     let request = CompletionRequest {
         generation,
         prompts,

@@ -11,6 +11,8 @@ use crate::reader::{Fields, shortened, too_many};
 const MAX_BAD_WORDS: usize = 256;
 const MAX_BAD_WORD_BYTES: usize = 1024;
 const MAX_ALLOWED_TOKEN_IDS: usize = 65_536;
+/// What executors report of one token.
+const MAX_LOGPROB_TOKEN_IDS: usize = 100;
 const MAX_CACHE_SALT_BYTES: usize = 1024;
 /// OpenAI's limit on alternatives.
 const MAX_PROMPT_LOGPROBS: u32 = 20;
@@ -27,6 +29,8 @@ pub struct Extensions {
     pub bad_words: Vec<String>,
     /// The only tokens that may be generated; empty: any.
     pub allowed_token_ids: Vec<u32>,
+    /// The tokens whose log probabilities are reported with each generated one; empty: the likeliest.
+    pub logprob_token_ids: Vec<u32>,
     /// Runs of this many tokens may come once only.
     pub no_repeat_ngram_size: Option<u32>,
     /// Requests with different salts share no part of the KV cache.
@@ -66,6 +70,17 @@ pub enum Truncation {
 }
 
 impl Extensions {
+    /// Refuses tokens that are named where no log probabilities are asked for.
+    pub(crate) fn check_logprobs(this: Option<&Self>, wanted: bool) -> Result<(), ApiError> {
+        if wanted || this.is_none_or(|extensions| extensions.logprob_token_ids.is_empty()) {
+            return Ok(());
+        }
+        Err(ApiError::invalid_request(
+            "logprob_token_ids",
+            "`logprob_token_ids` is only allowed with `logprobs`. Set `logprobs` or leave it out.",
+        ))
+    }
+
     /// Takes what is left of the fields that belong here. `n` choices are asked for, as events if `stream`.
     pub(crate) fn take(
         fields: &mut Fields<'_>,
@@ -82,6 +97,7 @@ impl Extensions {
             beams: take_beams(fields, n)?,
             bad_words: take_bad_words(fields)?,
             allowed_token_ids: take_allowed_token_ids(fields)?,
+            logprob_token_ids: take_logprob_token_ids(fields)?,
             no_repeat_ngram_size: fields
                 .count("no_repeat_ngram_size", 0..=MAX_TOKEN_ID)?
                 .filter(|size| *size > 0),
@@ -228,6 +244,28 @@ fn take_allowed_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ApiError>
     ids.into_iter()
         .map(|raw| token_id("allowed_token_ids", raw))
         .collect()
+}
+
+fn take_logprob_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ApiError> {
+    let name = "logprob_token_ids";
+    let Some(ids) = fields.list(name, MAX_LOGPROB_TOKEN_IDS)? else {
+        return Ok(Vec::new());
+    };
+    if ids.is_empty() {
+        return Err(ApiError::invalid_request(
+            name,
+            "Invalid value for `logprob_token_ids`: it is empty. Send at least one token id, or leave it out.",
+        ));
+    }
+    let mut taken: Vec<u32> = Vec::with_capacity(ids.len());
+    for raw in ids {
+        let id = token_id(name, raw)?;
+        // Each is reported once.
+        if !taken.contains(&id) {
+            taken.push(id);
+        }
+    }
+    Ok(taken)
 }
 
 fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {

@@ -50,6 +50,7 @@ impl FakeModel {
         let capabilities = [
             "log_probs",
             "top_log_probs",
+            "log_prob_ids",
             "prompt_log_probs",
             "min_p",
             "penalties",

@@ -85,7 +85,7 @@ pub(super) fn prepare_parsed(
         .observe(started.elapsed().as_secs_f64());
     Ok(Prepared {
         model,
-        log_probs: request.logprobs,
+        log_probs: requested.log_probs,
         generation: request.generation,
         prompts: vec![prompt],
         answer,

@@ -53,7 +53,7 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         .observe(started.elapsed().as_secs_f64());
     Ok(Prepared {
         model,
-        log_probs: request.logprobs,
+        log_probs: requested.log_probs,
         answer: None,
         generation: request.generation,
         prompts,

@@ -204,6 +204,7 @@ fn choices(prepared: &Prepared) -> Vec<Choice> {
     let extensions = prepared.generation.extensions.as_deref();
     let shows_stops = extensions.is_some_and(|asked| asked.include_stop_str_in_output);
     let as_ids = extensions.is_some_and(|asked| asked.return_tokens_as_token_ids);
+    let names_tokens = extensions.is_some_and(|asked| !asked.logprob_token_ids.is_empty());
     let lists = extensions.is_some_and(|asked| asked.return_token_ids);
     let counts = prepared.generation.continuous_usage;
     let stops = StopMatcher::new(&prepared.generation.stop);
@@ -214,12 +215,14 @@ fn choices(prepared: &Prepared) -> Vec<Choice> {
         let end_ids = prompt.params.end_ids();
         for _ in 0..prepared.generation.n {
             let log_probs = prepared.log_probs.zip(decodes).map(|(top, tokenizer)| {
-                let log_probs = LogProbs::new(Arc::clone(tokenizer), top as usize);
+                let mut log_probs = LogProbs::new(Arc::clone(tokenizer), top as usize);
                 if as_ids {
-                    log_probs.with_ids_for_names()
-                } else {
-                    log_probs
+                    log_probs = log_probs.with_ids_for_names();
                 }
+                if names_tokens {
+                    log_probs = log_probs.with_own_first();
+                }
+                log_probs
             });
             let choice = Choice::new(
                 decodes,

@@ -39,6 +39,8 @@ pub(crate) struct LogProbs {
     shown_bytes: usize,
     /// Whether tokens are named by their ids.
     names_ids: bool,
+    /// Whether chat lists a token before its alternatives.
+    lists_own: bool,
 }
 
 impl LogProbs {
@@ -53,12 +55,19 @@ impl LogProbs {
             decoded_characters: 0,
             shown_bytes: 0,
             names_ids: false,
+            lists_own: false,
         }
     }
 
     /// Names tokens `token_id:ID`, as vLLM does where it is asked to.
     pub(crate) fn with_ids_for_names(mut self) -> Self {
         self.names_ids = true;
+        self
+    }
+
+    /// Lists each token before its alternatives in chat's shape, as vLLM does where these are named.
+    pub(crate) fn with_own_first(mut self) -> Self {
+        self.lists_own = true;
         self
     }
 
@@ -235,10 +244,13 @@ impl LogProbs {
             .filter(|entry| entry.value.is_some())
             .map(|entry| {
                 let (token, bytes) = self.text(entry.token);
-                let top_logprobs = entry
-                    .alternatives
-                    .iter()
-                    .map(|&(id, logprob)| {
+                let logprob = entry.value.unwrap_or(f32::NAN);
+                let own = self.lists_own.then_some((entry.token, logprob));
+                let others = entry.alternatives.iter().copied();
+                let others = others.filter(|(id, _)| !self.lists_own || *id != entry.token);
+                let top_logprobs = own.into_iter().chain(others);
+                let top_logprobs = top_logprobs
+                    .map(|(id, logprob)| {
                         let (token, bytes) = self.text(id);
                         TopLogprob {
                             token,
@@ -247,7 +259,6 @@ impl LogProbs {
                         }
                     })
                     .collect();
-                let logprob = entry.value.unwrap_or(f32::NAN);
                 TokenLogprob {
                     token,
                     logprob,

@@ -42,6 +42,11 @@ pub(super) fn resolve(
             .iter()
             .filter_map(|id| i32::try_from(*id).ok())
             .collect(),
+        log_prob_ids: extensions
+            .logprob_token_ids
+            .iter()
+            .filter_map(|id| i32::try_from(*id).ok())
+            .collect(),
         vocabulary: model.vocabulary().unwrap_or(0),
         no_repeat_ngram_size: extensions.no_repeat_ngram_size.map(|size| size as i32),
         cache_salt: extensions.cache_salt.clone(),
@@ -98,6 +103,11 @@ fn check_capabilities(extensions: &Extensions, model: &ServedModel) -> Result<()
             !extensions.allowed_token_ids.is_empty(),
             "allowed_token_ids",
             Capability::AllowedTokens,
+        ),
+        (
+            !extensions.logprob_token_ids.is_empty(),
+            "logprob_token_ids",
+            Capability::LogProbIds,
         ),
         (
             extensions.no_repeat_ngram_size.is_some(),

@@ -50,6 +50,7 @@ impl Requested {
             prompt_log_probs: None,
             ..Self::common(&request.generation)
         }
+        .with_named_ids()
     }
 
     /// What a completions request asks for.
@@ -62,6 +63,20 @@ impl Requested {
             // An echoed prompt is part of the text, and so are its log probabilities.
             prompt_log_probs: request.logprobs.filter(|_| request.echo),
             ..Self::common(&request.generation)
+        }
+        .with_named_ids()
+    }
+
+    /// Tokens that are named are all the alternatives there are.
+    fn with_named_ids(self) -> Self {
+        let extensions = self.extensions.as_ref();
+        match extensions.map_or(0, |extensions| extensions.logprob_token_ids.len()) {
+            0 => self,
+            count => Self {
+                log_probs: self.log_probs.and(u32::try_from(count).ok()),
+                top_log_probs_field: "logprob_token_ids",
+                ..self
+            },
         }
     }
 

@@ -334,9 +334,13 @@ fn check_ids(requested: &Requested, vocabulary: Option<u32>) -> Result<(), ApiEr
         .map(|id| ("stop_token_ids", *id));
     let extensions = requested.extensions.iter();
     let allowed = extensions
+        .clone()
         .flat_map(|extensions| &extensions.allowed_token_ids)
         .map(|id| ("allowed_token_ids", *id));
-    for (field, id) in biased.chain(stops).chain(allowed) {
+    let named = extensions
+        .flat_map(|extensions| &extensions.logprob_token_ids)
+        .map(|id| ("logprob_token_ids", *id));
+    for (field, id) in biased.chain(stops).chain(allowed).chain(named) {
         if id >= vocabulary {
             return Err(error::outside_vocabulary(field, i64::from(id), vocabulary));
         }

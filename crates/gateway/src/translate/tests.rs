@@ -36,6 +36,7 @@ fn model(generation: &str) -> ServedModel {
     let capabilities = [
         "log_probs",
         "top_log_probs",
+        "log_prob_ids",
         "prompt_log_probs",
         "min_p",
         "penalties",
@@ -312,6 +313,25 @@ fn allowed_tokens_and_priorities_are_sent() {
 }
 
 #[test]
+fn tokens_whose_log_probabilities_are_wanted_are_named() {
+    let fields = json!({"logprobs": true, "top_logprobs": 5, "logprob_token_ids": [9, 7]});
+    let request = translated(&plain(), &chat_request(&fields)).unwrap();
+    let (inputs, outputs) = readable(&request);
+    assert_eq!(inputs["inflight_log_prob_ids"], json!([9, 7]));
+    assert_eq!(inputs["inflight_num_top_log_probs"], json!([2]));
+    assert!(
+        outputs
+            .iter()
+            .any(|name| *name == "inflight_top_log_prob_ids")
+    );
+    let mut best_only = plain();
+    let capabilities = &mut best_only.description.capabilities;
+    capabilities.retain(|name| name != "log_prob_ids");
+    let error = translated(&best_only, &chat_request(&fields)).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("logprob_token_ids"), "{error}");
+}
+
+#[test]
 fn what_the_executor_lacks_or_cannot_have_together_is_refused_by_name() {
     let fields = [
         (
@@ -347,6 +367,14 @@ fn what_the_executor_lacks_or_cannot_have_together_is_refused_by_name() {
         (
             json!({"allowed_token_ids": [VOCABULARY]}),
             "allowed_token_ids",
+        ),
+        (
+            json!({"logprobs": true, "logprob_token_ids": [VOCABULARY]}),
+            "logprob_token_ids",
+        ),
+        (
+            json!({"num_beams": 2, "logprobs": true, "logprob_token_ids": [1]}),
+            "logprob_token_ids",
         ),
     ] {
         let error = translated(&plain(), &chat_request(&extra)).unwrap_err();

@@ -317,6 +317,35 @@ async fn log_probabilities_stay_beside_their_text() {
 }
 
 #[tokio::test]
+async fn named_tokens_are_listed_behind_the_one_that_came() {
+    let (mut worker, gateway) = pair().await;
+    let body = chat(json!({"logprobs": true, "logprob_token_ids": [98, 97]}));
+    let serve = async {
+        let request = worker.next_request().await;
+        let mut rows = row(request.handle, 0, &tokens("ac"), FinishReason::Length, true);
+        rows.log_prob_rows = vec![0];
+        rows.log_probs = vec![-0.5, -1.5];
+        rows.top_log_prob_rows = vec![0];
+        rows.top_log_prob_widths = vec![2];
+        rows.top_log_prob_ids = vec![98, 97, 98, 97];
+        rows.top_log_probs = vec![-2.5, -0.5, -3.5, -4.5];
+        request.rows(rows).await;
+    };
+    let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
+    let content = answer.json()["choices"][0]["logprobs"]["content"].clone();
+    let listed = |position: usize| {
+        let tops = content[position]["top_logprobs"].as_array().unwrap();
+        let pairs = tops.iter().map(|top| json!([top["token"], top["logprob"]]));
+        pairs.collect::<Vec<_>>()
+    };
+    assert_eq!(listed(0), [json!(["a", -0.5]), json!(["b", -2.5])]);
+    assert_eq!(
+        listed(1),
+        [json!(["c", -1.5]), json!(["b", -3.5]), json!(["a", -4.5])]
+    );
+}
+
+#[tokio::test]
 async fn the_prompt_is_the_template_without_special_tokens() {
     let (mut worker, gateway) = pair().await;
     let body = json!({"model": "m", "messages": [

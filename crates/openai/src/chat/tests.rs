@@ -787,7 +787,8 @@ fn beams_have_the_names_of_the_field() {
 #[test]
 fn extensions_are_read_and_bounded() {
     let extensions = accept(json!({
-        "bad_words": ["x"], "allowed_token_ids": [3, 4], "no_repeat_ngram_size": 2, "cache_salt": "s",
+        "bad_words": ["x"], "allowed_token_ids": [3, 4], "logprobs": true, "logprob_token_ids": [9, 3, 9],
+        "no_repeat_ngram_size": 2, "cache_salt": "s",
         "priority": -3, "include_stop_str_in_output": true, "truncate_prompt_tokens": 5,
         "truncation_side": "right", "return_token_ids": true, "return_tokens_as_token_ids": true, "prompt_logprobs": 0
     }));
@@ -796,6 +797,7 @@ fn extensions_are_read_and_bounded() {
         Extensions {
             bad_words: vec!["x".into()],
             allowed_token_ids: vec![3, 4],
+            logprob_token_ids: vec![9, 3],
             no_repeat_ngram_size: Some(2),
             cache_salt: Some("s".into()),
             priority: -3,
@@ -823,6 +825,20 @@ fn extensions_are_read_and_bounded() {
             "truncate_prompt_tokens",
         ),
         (json!({"allowed_token_ids": [-1]}), "allowed_token_ids"),
+        (
+            json!({"logprobs": true, "logprob_token_ids": []}),
+            "logprob_token_ids",
+        ),
+        (
+            json!({"logprobs": true, "logprob_token_ids": vec![1; 101]}),
+            "logprob_token_ids",
+        ),
+        (
+            json!({"logprobs": true, "logprob_token_ids": [-1]}),
+            "logprob_token_ids",
+        ),
+        // Nothing says that it is wanted.
+        (json!({"logprob_token_ids": [1]}), "logprob_token_ids"),
         (json!({"prompt_logprobs": 21}), "prompt_logprobs"),
         (
             json!({"prompt_logprobs": 1, "stream": true}),

@@ -55,7 +55,7 @@ const STRINGS: &str = "model cache_salt guided_regex guided_grammar regex ebnf i
 const OBJECTS: &str = "stream_options logit_bias response_format structured_outputs chat_template_kwargs text \
     metadata reasoning";
 const STRING_LISTS: &str = "bad_words include guided_choice";
-const TOKEN_LISTS: &str = "stop_token_ids allowed_token_ids tokens";
+const TOKEN_LISTS: &str = "stop_token_ids allowed_token_ids logprob_token_ids tokens";
 const OBJECT_LISTS: &str = "messages tools";
 
 /// The schema of a field's values, null aside; `None`: the field is not known.

@@ -141,6 +141,9 @@ fn write_extras(request: &mut RequestWriter, extras: &Extras) {
         let bias = only_tokens(&extras.allowed_ids, extras.vocabulary);
         request.vector("embedding_bias", &bias);
     }
+    if !extras.log_prob_ids.is_empty() {
+        request.vector(names::LOG_PROB_IDS, &extras.log_prob_ids);
+    }
     if let Some(size) = extras.no_repeat_ngram_size {
         request.scalar("no_repeat_ngram_size", size);
     }

@@ -23,6 +23,7 @@ pub enum Capability {
     LogitBias,
     LogProbs,
     TopLogProbs,
+    LogProbIds,
     PromptLogProbs,
     StopTokenIds,
     IgnoreEos,
@@ -57,6 +58,7 @@ impl Capability {
             Self::LogitBias => Some(names::EMBEDDING_BIAS),
             Self::LogProbs => Some(names::LOG_PROBS),
             Self::TopLogProbs => Some(names::TOP_LOG_PROBS),
+            Self::LogProbIds => Some(names::LOG_PROB_IDS),
             Self::PromptLogProbs => Some(names::PROMPT_LOG_PROBS),
             Self::Guide => Some(names::GUIDED_DECODING),
             Self::StructuralFormats => Some(names::STRUCTURAL_FORMATS),
@@ -163,6 +165,7 @@ fn triton_lacks(
         | Capability::Priority
         | Capability::StructuralFormats
         | Capability::TopLogProbs
+        | Capability::LogProbIds
         | Capability::PromptLogProbs
         | Capability::Embeddings
         | Capability::Images => Some(unsupported()),

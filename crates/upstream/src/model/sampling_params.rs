@@ -53,6 +53,8 @@ pub struct Extras {
     pub bad_texts: Vec<String>,
     /// The only tokens that may be generated; empty: any.
     pub allowed_ids: Vec<i32>,
+    /// The alternatives that are reported; empty: the likeliest.
+    pub log_prob_ids: Vec<i32>,
     /// Size of the vocabulary, where `allowed_ids` are given.
     pub vocabulary: u32,
     pub no_repeat_ngram_size: Option<i32>,

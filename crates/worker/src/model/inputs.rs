@@ -446,6 +446,9 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     scalar(names::NUM_TOP_LOG_PROBS, Int32, Field::NumTopLogProbs)
         .needs(can::TOP_LOG_PROBS, Zero)
         .undeclared(),
+    list(names::LOG_PROB_IDS, Int32, LIST, Passed)
+        .needs(can::LOG_PROB_IDS, Empty)
+        .undeclared(),
     scalar(names::NUM_PROMPT_LOG_PROBS, Int32, Field::NumPromptLogProbs)
         .needs(can::PROMPT_LOG_PROBS, Never)
         .undeclared(),

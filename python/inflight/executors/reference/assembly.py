@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CAPABILITIES = (
     "log_probs",
     "top_log_probs",
+    "log_prob_ids",
     "prompt_log_probs",
     "min_p",
     "penalties",

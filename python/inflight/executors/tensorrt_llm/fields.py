@@ -343,6 +343,7 @@ FIELDS: tuple[Field, ...] = (
         Target("OutputConfig", "return_generation_logits", condition="gather_generation_logits"),
         Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
     ),
+    Field("inflight_log_prob_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
     Field(
         "inflight_num_prompt_log_probs",
         Target("OutputConfig", "return_context_logits", condition="gather_context_logits"),

@@ -17,7 +17,7 @@ from inflight.executors.reference.model.array_types import Float32, Int
 
 from .beams import BeamConfig
 from .blocks import blocks_for
-from .extras import Extras, read_extras
+from .extras import LOG_PROB_IDS, Extras, read_extras
 from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
 from .window import CacheWindow
@@ -195,6 +195,14 @@ def _check_together(request: Request, parameters: Parameters, extras: Extras, bo
                 f"`{[len(drafts.tokens), bounds.vocab_size]}`"
             )
     output = request.output_config
+    named = extras.log_prob_ids
+    if named:
+        _check_ids(LOG_PROB_IDS, named, bounds.vocab_size)
+        if len(named) != output.num_top_log_probs:
+            raise invalid(
+                f"{LOG_PROB_IDS} has {len(named)} ids and inflight_num_top_log_probs is "
+                f"`{output.num_top_log_probs}`; send the number of ids"
+            )
     if output.num_prompt_log_probs is not None and max(request.input_token_ids) >= bounds.vocab_size:
         raise Refused(
             StatusCode.UNIMPLEMENTED,

@@ -254,7 +254,7 @@ class Engine:
             if sequence.ended:
                 continue  # it ended, or was cancelled, while this row was in flight
             if sequence.record is not None:
-                self._record(sequence, sequence.record, row, outcome)
+                self._record(sequence, token, row, outcome)
             iteration.generated_tokens += 1
             iteration.decoded_requests += 1
             self._take(sequence, token, iteration)
@@ -263,16 +263,17 @@ class Engine:
             if chunk.sequence.owner.admitted.max_tokens == 0 and chunk.stop == len(chunk.sequence.context):
                 self._finish(chunk.sequence, FinishReason.LENGTH, iteration)
 
-    def _record(self, sequence: SequenceState, record: TokenRecord, row: int, outcome: Outcome) -> None:
+    def _record(self, sequence: SequenceState, token: int, row: int, outcome: Outcome) -> None:
         """Notes what is reported of a row's token."""
         place, values = outcome.place(row), outcome.log_probs
         if place is not None and values is not None:
             width = sequence.top_width
-            record.append(
-                float(values.values[place]), values.top_ids[place, :width], values.top_values[place, :width]
+            reported = (
+                float(values.values[place]),
+                values.top_ids[place, :width],
+                values.top_values[place, :width],
             )
-        if row in outcome.logits:
-            record.logits.append(outcome.logits[row])
+            sequence.note(token, reported, outcome.logits.get(row))
 
     def _take_prompts(self, work: Work, outcome: Outcome) -> None:
         """Fills in the logits, log probabilities and hidden states of prompt tokens."""
@@ -345,9 +346,7 @@ class Engine:
             token, is_guess = drafts.check(row, sequence.sampler)
             if sequence.record is not None:
                 values, ids, best = chosen_and_best(row[None], np.array([token]), sequence.top_width)
-                sequence.record.append(float(values[0]), ids[0], best[0])
-                if sequence.keeps_logits:
-                    sequence.record.logits.append(row)
+                sequence.note(token, (float(values[0]), ids[0], best[0]), row)
             iteration.generated_tokens += 1
             sequence.launched += 1
             self._take(sequence, token, iteration)

@@ -68,6 +68,8 @@ class Extras:
     prompt_tuning: PromptTuning | None = None
     #: How the prompt becomes an embedding; None: it is not asked for.
     pooling: Pooling | None = None
+    #: The alternatives whose log probabilities are told; empty: the best ones.
+    log_prob_ids: tuple[int, ...] = ()
 
 
 def read_extras(request: Request) -> Extras:
@@ -104,6 +106,11 @@ def _pooling(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     if name not in POOLINGS:
         raise invalid(f"{POOLING} is `{name}`; use one of {', '.join(POOLINGS)}")
     return replace(extras, pooling=Pooling(name))
+
+
+def _log_prob_ids(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    ids = numbers(tensors[LOG_PROB_IDS]).reshape(-1)
+    return replace(extras, log_prob_ids=tuple(int(one) for one in ids))
 
 
 def _retention(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
@@ -249,6 +256,7 @@ def text(tensor: NamedTensor) -> str:
 
 CACHE_SALT = "inflight_cache_salt"
 POOLING = "inflight_pooling"
+LOG_PROB_IDS = "inflight_log_prob_ids"
 
 _NOTHING = Extras()
 
@@ -259,6 +267,7 @@ _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     (("priority",), _priority),
     ((CACHE_SALT,), _cache_salt),
     ((POOLING,), _pooling),
+    ((LOG_PROB_IDS,), _log_prob_ids),
     (("guided_decoding_guide_type", "guided_decoding_guide"), _guide),
     (("lora_task_id", "lora_weights", "lora_config"), _lora),
     (("prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size"), _prompt_tuning),

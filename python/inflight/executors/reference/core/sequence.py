@@ -16,6 +16,7 @@ from .admission import Admitted
 from .beams import BeamSearch
 from .blocks import BlockTable
 from .drafts import Drafts
+from .log_probs import Int32, chosen_and_named
 from .metrics import SequenceMetrics
 from .pooling import Pool
 from .reuse import NO_MATCH, Match, with_extra_ids
@@ -141,8 +142,11 @@ class SequenceState:
 
     @property
     def keeps_logits(self) -> bool:
-        """Whether the logits of its output are returned."""
-        return self.owner.request.output_config.return_generation_logits
+        """Whether the logits of its output come to the host."""
+        owner = self.owner
+        return owner.request.output_config.return_generation_logits or bool(
+            owner.admitted.extras.log_prob_ids
+        )
 
     @property
     def tells_of_the_prompt(self) -> bool:
@@ -163,6 +167,19 @@ class SequenceState:
     def top_width(self) -> int:
         """Alternatives told of each token of the output."""
         return self.owner.request.output_config.num_top_log_probs
+
+    def note(self, token: int, told: tuple[float, Int32, Float32], logits: Float32 | None) -> None:
+        """Notes what its client is told of a token: what the runner says, unless it names the alternatives.
+        ``logits`` are those that the token was chosen by, where they come to the host."""
+        record, request = self.record, self.owner.request
+        if record is None:
+            return
+        ids = self.owner.admitted.extras.log_prob_ids
+        if ids and logits is not None:
+            told = chosen_and_named(logits, token, ids)
+        record.append(*told)
+        if logits is not None and request.output_config.return_generation_logits:
+            record.logits.append(logits)
 
     def end(self) -> None:
         """Nothing more is taken."""
