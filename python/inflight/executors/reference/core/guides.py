@@ -33,7 +33,7 @@ MAX_GUIDE_BYTES = 64 * 1024
 #: Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
 _MAX_GRAMMAR_SIZE = 8_000
 
-#: Ways in which an answer may go on at one byte. As many as any grammar of that size that is no more ambiguous
+#: Ways in which an answer may go on at one byte: those of any grammar of that size that is no more ambiguous
 #: than a list of optional properties: one that compiles must not fail in mid-answer.
 _MAX_ITEMS_IN_ROW = 5_000
 
