@@ -25,6 +25,7 @@ TOOL: Any = {
     "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {}}}},
 }
 QUESTION: list[Any] = [{"role": "user", "content": "How is the weather in Paris?"}]
+SERVE = ("--port=0", "--grpc-port=0", "--metrics-port=0")
 #: Until the call, which is text for whoever sent no tools.
 UNTIL_CALL = "\n<tool_call>"
 
@@ -141,3 +142,38 @@ def test_another_parser_leaves_the_thought_in_the_text(start: Start, tmp_path: P
     with openai.OpenAI(base_url=f"http://{wait_ready(gateway)}/v1", api_key=NO_KEY) as client:
         answer = client.chat.completions.create(model=MODEL_NAME, messages=QUESTION, stop=END, max_tokens=400)
     assert answer.choices[0].message.content == f"<think>{THOUGHT}</think>{ANSWER}"
+
+
+@pytest.fixture(scope="module")
+def thinker(start_for_session: Start) -> Server:
+    """The embedded model, which says nothing of tags by itself."""
+    process = start_for_session(
+        "serve", *SERVE, f"--served-model-name={MODEL_NAME}", "--reasoning-parser=think"
+    )
+    return Server(wait_ready(process), process.address("grpc"), process.address("metrics"), MODEL_NAME)
+
+
+@pytest.mark.parametrize("budget", [0, 4])
+def test_a_budget_ends_the_reasoning(thinker: Server, budget: int) -> None:
+    with thinker.client() as client:
+        asked: dict[str, Any] = {"model": MODEL_NAME, "prompt": "Hi<think>", "temperature": 0}
+        free = client.completions.create(max_tokens=budget or 1, **asked)
+        extra = {"thinking_token_budget": budget, "ignore_eos": True}
+        bounded = client.completions.create(max_tokens=40, extra_body=extra, **asked)
+    text = bounded.choices[0].text
+    assert text.count("</think>") == 1
+    assert text.startswith((free.choices[0].text if budget else "") + "</think>")
+    assert len(text) > len("</think>")
+
+
+def test_a_budget_is_refused_by_name_where_none_can_be(thinker: Server, reasoning: Server) -> None:
+    body = {"model": MODEL_NAME, "messages": QUESTION, "thinking_token_budget": 4}
+    with_schema = {**body, "response_format": {"type": "json_object"}}
+    # The simulated executor forces no token.
+    for server, sent, words in (
+        (reasoning, body, "thinking_budget"),
+        (thinker, with_schema, "response_format"),
+    ):
+        answer = http.post(server.http, "/v1/chat/completions", sent)
+        assert (answer.status, answer.error["param"]) == (400, "thinking_token_budget")
+        assert words in answer.error["message"]

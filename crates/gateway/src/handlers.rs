@@ -23,4 +23,5 @@ mod prompt;
 mod response;
 pub(crate) mod responses;
 mod sending;
+mod thinking;
 pub(crate) mod tokenize;

@@ -6,6 +6,8 @@ pub const LOG_PROBS: &str = "log_probs";
 pub const TOP_LOG_PROBS: &str = "top_log_probs";
 /// Log probabilities of tokens that the request names.
 pub const LOG_PROB_IDS: &str = "log_prob_ids";
+/// A bound on the tokens of a sequence's reasoning.
+pub const THINKING_BUDGET: &str = "thinking_budget";
 pub const PROMPT_LOG_PROBS: &str = "prompt_log_probs";
 pub const MIN_P: &str = "min_p";
 pub const PENALTIES: &str = "penalties";

@@ -27,6 +27,12 @@ pub const NUM_TOP_LOG_PROBS: &str = "inflight_num_top_log_probs";
 /// Input, INT32 `[n]`: the alternatives that are reported, in this order, in place of the likeliest; as many as
 /// [`NUM_TOP_LOG_PROBS`] says.
 pub const LOG_PROB_IDS: &str = "inflight_log_prob_ids";
+/// Input, INT32 `[1]`: after so many tokens of reasoning, its end comes next.
+pub const THINKING_BUDGET: &str = "inflight_thinking_budget";
+/// Inputs, INT32 `[n]`: the tokens that begin and end a sequence's reasoning; without the first, the prompt has begun
+/// it.
+pub const THINKING_START_IDS: &str = "inflight_thinking_start_ids";
+pub const THINKING_END_IDS: &str = "inflight_thinking_end_ids";
 /// Input, INT32 `[1]`: log probabilities of the prompt's tokens with this many alternatives (0: none
 /// but the token's own).
 pub const NUM_PROMPT_LOG_PROBS: &str = "inflight_num_prompt_log_probs";

@@ -31,6 +31,8 @@ pub struct Extensions {
     pub allowed_token_ids: Vec<u32>,
     /// The tokens whose log probabilities are reported with each generated one; empty: the likeliest.
     pub logprob_token_ids: Vec<u32>,
+    /// Tokens that the model may think for; `None`: as many as it likes.
+    pub thinking_token_budget: Option<u32>,
     /// Runs of this many tokens may come once only.
     pub no_repeat_ngram_size: Option<u32>,
     /// Requests with different salts share no part of the KV cache.
@@ -98,6 +100,7 @@ impl Extensions {
             bad_words: take_bad_words(fields)?,
             allowed_token_ids: take_allowed_token_ids(fields)?,
             logprob_token_ids: take_logprob_token_ids(fields)?,
+            thinking_token_budget: fields.count("thinking_token_budget", 0..=MAX_TOKEN_ID)?,
             no_repeat_ngram_size: fields
                 .count("no_repeat_ngram_size", 0..=MAX_TOKEN_ID)?
                 .filter(|size| *size > 0),
@@ -124,6 +127,18 @@ impl Extensions {
                     guide.param
                 ),
             ));
+        }
+        if taken.thinking_token_budget.is_some() {
+            let guide = taken.guide.as_ref().map(|guide| guide.param);
+            let other = guide.or(taken.beams.map(|_| "use_beam_search"));
+            if let Some(other) = other {
+                return Err(ApiError::invalid_request(
+                    "thinking_token_budget",
+                    format!(
+                        "`thinking_token_budget` is not supported with `{other}`. Leave one of them out."
+                    ),
+                ));
+            }
         }
         Ok((taken != Self::default()).then(|| Box::new(taken)))
     }

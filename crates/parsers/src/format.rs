@@ -326,6 +326,18 @@ impl ReasoningFormat {
         }
     }
 
+    /// What begins and what ends the reasoning, where each is one tag.
+    pub fn marks(self) -> Option<(&'static str, &'static str)> {
+        match self.tags()? {
+            Tags {
+                open: [open],
+                close: [close],
+                ..
+            } => Some((open, close)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn tags(self) -> Option<Tags> {
         let (open, close): (&[&str], &[&str]) = match self {
             Self::Think | Self::ThinkAnswer => (&["<think>"], &["</think>"]),

@@ -154,8 +154,10 @@ fn guide(
 ) -> Guided {
     let all_strict = tools.functions.iter().all(|function| function.strict);
     let asked = request.generation.extensions.as_deref();
-    let searches = asked.is_some_and(|asked| asked.beams.is_some());
-    let can_guide = lacks(served, Capability::Guide).is_none() && !searches;
+    // Neither goes with a grammar; calls are then what the model writes by itself.
+    let excludes =
+        asked.is_some_and(|asked| asked.beams.is_some() || asked.thinking_token_budget.is_some());
+    let can_guide = lacks(served, Capability::Guide).is_none() && !excludes;
     let mut set = |kind, text: String| {
         if !can_guide || text.len() > MAX_GUIDE_BYTES {
             return false;

@@ -19,6 +19,7 @@ use super::image_prompt;
 use super::locate::locate_or_only;
 use super::prompt::{self, SpecialTokens};
 use super::response;
+use super::thinking;
 use crate::error::HttpError;
 use crate::images::Wanted;
 use crate::state::AppState;
@@ -78,7 +79,10 @@ pub(super) fn prepare_parsed(
         &request.generation,
         SpecialTokens::after_template(&model.served),
     );
-    let prompt = prompt::text(&requested, &model.served, text, special, false)?;
+    let mut prompt = prompt::text(&requested, &model.served, text, special, false)?;
+    if let Some(budget) = thinking::budget(&request.generation, format, &model.served)? {
+        budget.apply(&mut prompt);
+    }
     state
         .metrics
         .tokenize_time

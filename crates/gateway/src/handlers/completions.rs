@@ -12,6 +12,7 @@ use super::generate::{self, Pictures, Prepared};
 use super::locate::locate_or_only;
 use super::prompt::{self, SpecialTokens};
 use super::response;
+use super::thinking;
 use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
@@ -46,6 +47,12 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
                 prompt::tokens(&requested, &model.served, &tokens, request.echo)?
             }
         });
+    }
+    let format = state
+        .formats
+        .of(&model.entry.name, model.served.text.as_deref());
+    if let Some(budget) = thinking::budget(&request.generation, format, &model.served)? {
+        prompts.iter_mut().for_each(|prompt| budget.apply(prompt));
     }
     state
         .metrics

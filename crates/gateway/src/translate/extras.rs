@@ -110,6 +110,11 @@ fn check_capabilities(extensions: &Extensions, model: &ServedModel) -> Result<()
             Capability::LogProbIds,
         ),
         (
+            extensions.thinking_token_budget.is_some(),
+            "thinking_token_budget",
+            Capability::ThinkingBudget,
+        ),
+        (
             extensions.no_repeat_ngram_size.is_some(),
             "no_repeat_ngram_size",
             Capability::NoRepeatNgram,

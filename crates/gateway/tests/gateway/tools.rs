@@ -237,6 +237,62 @@ async fn reasoning_is_told_apart_and_counted() {
 }
 
 #[tokio::test]
+async fn a_budget_of_thinking_becomes_tokens_between_the_marks() {
+    let (mut worker, gateway) = serve(&[]).await;
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let start = tokens("<think>");
+    for (path, body, start) in [
+        (PATH, json!({"messages": messages}), start.clone()),
+        // The prompt has opened it.
+        (
+            PATH,
+            json!({"messages": messages, "enable_thinking": true}),
+            Vec::new(),
+        ),
+        // No grammar stands in the way of the mark.
+        (
+            PATH,
+            json!({"messages": messages, "tools": [tool("f")]}),
+            start.clone(),
+        ),
+        ("/v1/completions", json!({"prompt": "Hi"}), start),
+        (
+            "/v1/completions",
+            json!({"prompt": "Hi<think>\n"}),
+            Vec::new(),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": tokens("Hi<think>")}),
+            Vec::new(),
+        ),
+    ] {
+        let mut sent = body.clone();
+        sent["thinking_token_budget"] = json!(7);
+        let serve = async {
+            let request = worker.next_request().await;
+            request.finish(&tokens("x"), FinishReason::Length).await;
+            let inputs = Tensors::inputs(&request.message).unwrap();
+            let ids = |name: &str| inputs.values::<i32>(name).unwrap().unwrap_or_default();
+            (
+                ids("inflight_thinking_budget"),
+                ids("inflight_thinking_start_ids"),
+                ids("inflight_thinking_end_ids"),
+            )
+        };
+        let (answer, thinking) = tokio::join!(gateway.post(path, &sent), serve);
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        assert_eq!(thinking, (vec![7], start, tokens("</think>")), "{body}");
+    }
+    let (_worker, gateway) = serve(&["--reasoning-parser", "none"]).await;
+    let body = chat(json!({"thinking_token_budget": 7}));
+    let error = gateway.post(PATH, &body).await;
+    let text = error.json()["error"]["message"].to_string();
+    assert_eq!(error.status, 400);
+    assert!(text.contains("--reasoning-parser"), "{text}");
+}
+
+#[tokio::test]
 async fn reasoning_has_the_name_that_the_operator_chooses() {
     for (option, names) in [
         ("reasoning", &["reasoning"][..]),

@@ -788,6 +788,7 @@ fn beams_have_the_names_of_the_field() {
 fn extensions_are_read_and_bounded() {
     let extensions = accept(json!({
         "bad_words": ["x"], "allowed_token_ids": [3, 4], "logprobs": true, "logprob_token_ids": [9, 3, 9],
+        "thinking_token_budget": 0,
         "no_repeat_ngram_size": 2, "cache_salt": "s",
         "priority": -3, "include_stop_str_in_output": true, "truncate_prompt_tokens": 5,
         "truncation_side": "right", "return_token_ids": true, "return_tokens_as_token_ids": true, "prompt_logprobs": 0
@@ -798,6 +799,7 @@ fn extensions_are_read_and_bounded() {
             bad_words: vec!["x".into()],
             allowed_token_ids: vec![3, 4],
             logprob_token_ids: vec![9, 3],
+            thinking_token_budget: Some(0),
             no_repeat_ngram_size: Some(2),
             cache_salt: Some("s".into()),
             priority: -3,
@@ -836,6 +838,18 @@ fn extensions_are_read_and_bounded() {
         (
             json!({"logprobs": true, "logprob_token_ids": [-1]}),
             "logprob_token_ids",
+        ),
+        (
+            json!({"thinking_token_budget": -1}),
+            "thinking_token_budget",
+        ),
+        (
+            json!({"thinking_token_budget": 9, "response_format": {"type": "json_object"}}),
+            "thinking_token_budget",
+        ),
+        (
+            json!({"thinking_token_budget": 9, "num_beams": 2}),
+            "thinking_token_budget",
         ),
         // Nothing says that it is wanted.
         (json!({"logprob_token_ids": [1]}), "logprob_token_ids"),

@@ -34,6 +34,7 @@ const INTEGERS: &[(&str, i64, i64)] = &[
     ("priority", -49, 49),
     ("truncate_prompt_tokens", -1, i32::MAX as i64),
     ("prompt_logprobs", 0, 20),
+    ("thinking_token_budget", 0, i32::MAX as i64),
     ("dimensions", 1, 1 << 20),
 ];
 const NUMBERS: &[(&str, f64, f64)] = &[

@@ -141,6 +141,14 @@ fn write_extras(request: &mut RequestWriter, extras: &Extras) {
         let bias = only_tokens(&extras.allowed_ids, extras.vocabulary);
         request.vector("embedding_bias", &bias);
     }
+    if let Some(thinking) = &extras.thinking {
+        request
+            .vector(names::THINKING_BUDGET, &[thinking.tokens])
+            .vector(names::THINKING_END_IDS, &thinking.end);
+        if !thinking.start.is_empty() {
+            request.vector(names::THINKING_START_IDS, &thinking.start);
+        }
+    }
     if !extras.log_prob_ids.is_empty() {
         request.vector(names::LOG_PROB_IDS, &extras.log_prob_ids);
     }

@@ -24,6 +24,7 @@ pub enum Capability {
     LogProbs,
     TopLogProbs,
     LogProbIds,
+    ThinkingBudget,
     PromptLogProbs,
     StopTokenIds,
     IgnoreEos,
@@ -59,6 +60,7 @@ impl Capability {
             Self::LogProbs => Some(names::LOG_PROBS),
             Self::TopLogProbs => Some(names::TOP_LOG_PROBS),
             Self::LogProbIds => Some(names::LOG_PROB_IDS),
+            Self::ThinkingBudget => Some(names::THINKING_BUDGET),
             Self::PromptLogProbs => Some(names::PROMPT_LOG_PROBS),
             Self::Guide => Some(names::GUIDED_DECODING),
             Self::StructuralFormats => Some(names::STRUCTURAL_FORMATS),
@@ -166,6 +168,7 @@ fn triton_lacks(
         | Capability::StructuralFormats
         | Capability::TopLogProbs
         | Capability::LogProbIds
+        | Capability::ThinkingBudget
         | Capability::PromptLogProbs
         | Capability::Embeddings
         | Capability::Images => Some(unsupported()),

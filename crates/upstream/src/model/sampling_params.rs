@@ -41,6 +41,15 @@ pub struct SamplingParams {
     pub extras: Option<Box<Extras>>,
 }
 
+/// How long a sequence may think.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thinking {
+    pub tokens: i32,
+    /// The tokens that begin its reasoning; empty: the prompt has.
+    pub start: Vec<i32>,
+    pub end: Vec<i32>,
+}
+
 /// What few requests ask for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extras {
@@ -53,6 +62,7 @@ pub struct Extras {
     pub bad_texts: Vec<String>,
     /// The only tokens that may be generated; empty: any.
     pub allowed_ids: Vec<i32>,
+    pub thinking: Option<Thinking>,
     /// The alternatives that are reported; empty: the likeliest.
     pub log_prob_ids: Vec<i32>,
     /// Size of the vocabulary, where `allowed_ids` are given.

@@ -449,6 +449,15 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list(names::LOG_PROB_IDS, Int32, LIST, Passed)
         .needs(can::LOG_PROB_IDS, Empty)
         .undeclared(),
+    list(names::THINKING_BUDGET, Int32, SCALAR, Passed)
+        .needs(can::THINKING_BUDGET, Never)
+        .undeclared(),
+    list(names::THINKING_START_IDS, Int32, LIST, Passed)
+        .needs(can::THINKING_BUDGET, Empty)
+        .undeclared(),
+    list(names::THINKING_END_IDS, Int32, LIST, Passed)
+        .needs(can::THINKING_BUDGET, Empty)
+        .undeclared(),
     scalar(names::NUM_PROMPT_LOG_PROBS, Int32, Field::NumPromptLogProbs)
         .needs(can::PROMPT_LOG_PROBS, Never)
         .undeclared(),

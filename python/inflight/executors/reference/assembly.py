@@ -29,6 +29,7 @@ CAPABILITIES = (
     "log_probs",
     "top_log_probs",
     "log_prob_ids",
+    "thinking_budget",
     "prompt_log_probs",
     "min_p",
     "penalties",

@@ -344,6 +344,9 @@ FIELDS: tuple[Field, ...] = (
         Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
     ),
     Field("inflight_log_prob_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    Field("inflight_thinking_budget", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    Field("inflight_thinking_start_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    Field("inflight_thinking_end_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
     Field(
         "inflight_num_prompt_log_probs",
         Target("OutputConfig", "return_context_logits", condition="gather_context_logits"),

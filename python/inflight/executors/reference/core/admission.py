@@ -17,7 +17,7 @@ from inflight.executors.reference.model.array_types import Float32, Int
 
 from .beams import BeamConfig
 from .blocks import blocks_for
-from .extras import LOG_PROB_IDS, Extras, read_extras
+from .extras import LOG_PROB_IDS, THINKING_BUDGET, THINKING_END_IDS, Extras, read_extras
 from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
 from .window import CacheWindow
@@ -203,6 +203,15 @@ def _check_together(request: Request, parameters: Parameters, extras: Extras, bo
                 f"{LOG_PROB_IDS} has {len(named)} ids and inflight_num_top_log_probs is "
                 f"`{output.num_top_log_probs}`; send the number of ids"
             )
+    thinking = extras.thinking
+    if thinking is not None:
+        _check_ids(THINKING_END_IDS, thinking.start + thinking.end, bounds.vocab_size)
+        if extras.guide is not None:
+            raise Refused(
+                StatusCode.UNIMPLEMENTED,
+                f"the reference executor does not implement `{THINKING_BUDGET}` with a guide; send one of "
+                "them",
+            )
     if output.num_prompt_log_probs is not None and max(request.input_token_ids) >= bounds.vocab_size:
         raise Refused(
             StatusCode.UNIMPLEMENTED,
@@ -213,6 +222,7 @@ def _check_together(request: Request, parameters: Parameters, extras: Extras, bo
         asked = {
             "draft_input_ids": drafts is not None,
             "guided_decoding_guide_type": extras.guide is not None,
+            THINKING_BUDGET: thinking is not None,
             "return_generation_logits": output.return_generation_logits,
             "inflight_num_top_log_probs": output.num_top_log_probs > 0,
         }

@@ -39,6 +39,7 @@ from .runner import Outcome, Pending, Runner, Work
 from .sampler import SamplerState
 from .scheduler import Limits
 from .sequence import RequestState, SequenceState
+from .thinking import ThinkingBudget
 
 _NO_GUIDES: Mapping[int, Guide | Refused] = {}
 _NO_ARRIVALS: Mapping[int, float] = {}
@@ -408,6 +409,8 @@ class Engine:
             raise guide
         if guide is None and admitted.extras.guide is not None:
             raise unavailable()
+        if admitted.extras.thinking is not None:
+            guide = ThinkingBudget(admitted.extras.thinking, self._bounds.vocab_size)
         beams = admitted.parameters.beams
         count = 1 if beams is not None else request.sampling_config.num_return_sequences
         if self.num_waiting + count > self._bounds.max_queue_size:

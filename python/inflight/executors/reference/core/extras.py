@@ -23,6 +23,7 @@ from .pooling import POOLINGS, Pooling
 from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
 from .reuse import DEFAULT_PLAN, DEFAULT_RETENTION, Retention, RetentionPlan
+from .thinking import Thinking
 
 #: TensorRT-LLM's ``Request.kDefaultPriority``, of 0 to 1.
 DEFAULT_PRIORITY = 0.5
@@ -32,6 +33,9 @@ _MAX_RANGES = 256
 
 #: Draft tokens of a request: each is a row of an iteration.
 _MAX_DRAFTS = 256
+
+#: Tokens of what begins or ends a sequence's reasoning.
+_MAX_MARK = 32
 
 _DTYPES = {
     "INT32": "<i4",
@@ -70,6 +74,8 @@ class Extras:
     pooling: Pooling | None = None
     #: The alternatives whose log probabilities are told; empty: the best ones.
     log_prob_ids: tuple[int, ...] = ()
+    #: How long a sequence may think; None: as long as it likes.
+    thinking: Thinking | None = None
 
 
 def read_extras(request: Request) -> Extras:
@@ -111,6 +117,25 @@ def _pooling(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
 def _log_prob_ids(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     ids = numbers(tensors[LOG_PROB_IDS]).reshape(-1)
     return replace(extras, log_prob_ids=tuple(int(one) for one in ids))
+
+
+def _thinking(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    if not {THINKING_BUDGET, THINKING_END_IDS} <= tensors.keys():
+        raise invalid(f"{' and '.join(tensors)} came without {THINKING_BUDGET} and {THINKING_END_IDS}")
+    budget = int(_scalar(tensors[THINKING_BUDGET]))
+    if budget < 0:
+        raise invalid(f"{THINKING_BUDGET} is `{budget}`; it must be at least 0")
+
+    def ids(name: str) -> tuple[int, ...]:
+        return tuple(int(one) for one in numbers(tensors[name]).reshape(-1)) if name in tensors else ()
+
+    start, end = ids(THINKING_START_IDS), ids(THINKING_END_IDS)
+    if not 1 <= len(end) <= _MAX_MARK or len(start) > _MAX_MARK:
+        raise invalid(
+            f"the marks of the reasoning have {len(start)} and {len(end)} tokens; each may have {_MAX_MARK}, "
+            "and the end must have one"
+        )
+    return replace(extras, thinking=Thinking(budget, start, end))
 
 
 def _retention(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
@@ -257,6 +282,9 @@ def text(tensor: NamedTensor) -> str:
 CACHE_SALT = "inflight_cache_salt"
 POOLING = "inflight_pooling"
 LOG_PROB_IDS = "inflight_log_prob_ids"
+THINKING_BUDGET = "inflight_thinking_budget"
+THINKING_START_IDS = "inflight_thinking_start_ids"
+THINKING_END_IDS = "inflight_thinking_end_ids"
 
 _NOTHING = Extras()
 
@@ -268,6 +296,7 @@ _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     ((CACHE_SALT,), _cache_salt),
     ((POOLING,), _pooling),
     ((LOG_PROB_IDS,), _log_prob_ids),
+    ((THINKING_BUDGET, THINKING_START_IDS, THINKING_END_IDS), _thinking),
     (("guided_decoding_guide_type", "guided_decoding_guide"), _guide),
     (("lora_task_id", "lora_weights", "lora_config"), _lora),
     (("prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size"), _prompt_tuning),

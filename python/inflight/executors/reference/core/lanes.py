@@ -247,10 +247,11 @@ class Lanes:
             self._notes[slot] = one.keep
         else:
             self._notes[slot] = sampler.observe if sampler.notes_tokens else sampler.generated.append
-        self._is_guided[slot] = sampler.guide is not None
-        if sampler.guide is not None:
-            self._guides[slot] = sampler.guide
-            self._guide_ends = sorted(sampler.guide.eos_tokens)
+        # A bound on thinking is a guide as well, which neither ends an answer nor fails.
+        ends = [] if sampler.guide is None else sorted(sampler.guide.eos_tokens)
+        self._is_guided[slot] = bool(ends)
+        if sampler.guide is not None and ends:
+            self._guides[slot], self._guide_ends = sampler.guide, ends
 
     def _take_block(self, slot: int) -> None:
         """The block that a position at its beginning is in."""
