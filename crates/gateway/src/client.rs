@@ -91,7 +91,7 @@ pub(crate) fn group(peer: IpAddr) -> IpAddr {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: IpAddr,
-    /// With the peer, what tells it from other connections.
+    /// With the peer's address, what identifies the connection.
     port: u16,
     addresses: Arc<Addresses>,
     held: Held,

@@ -42,7 +42,7 @@ pub struct SharingLimits {
 #[derive(Debug)]
 pub struct SharedStream {
     queue: Arc<RequestQueue<ModelInferRequest>>,
-    /// Tells its requests' ids from those of other streams: a server may find a request by its id alone.
+    /// Makes its requests' ids differ from those of other streams: a server may find a request by its id alone.
     salt: u32,
     requests: Handles<Entry>,
     /// Bytes of responses that wait for clients that are behind.

@@ -27,8 +27,8 @@ pub struct Source {
     pub id: String,
 }
 
-/// Who may stop a request: who sends the same key; without keys, whoever is on the same machine as this process, or
-/// else on the request's own connection.
+/// Who may stop a request: clients with the same key; without keys, clients on the same machine as this process, and
+/// others on the request's own connection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Caller {
     Key(Key),

@@ -29,7 +29,7 @@ impl HostNames {
         }
     }
 
-    /// Whether a request is for one of them. Whoever is no browser may leave the name out.
+    /// Whether a request is for one of them. A client that is not a browser may leave the name out.
     pub(crate) fn allow(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         if !self.is_local {
             return true;

@@ -34,7 +34,7 @@ pub(crate) use speculative::DraftWorker;
 use stream::Connection;
 pub(crate) use stream::ResponseStream;
 
-/// How long an answer waits for its header about the load; then it tells of the last iteration that is known.
+/// How long an answer waits for its header about the load; then it reports the last iteration that is known.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(100);
 /// The server's name in its metadata, which Triton's clients show.
 const SERVER_NAME: &str = "inflight";

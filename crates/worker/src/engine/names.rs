@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use crate::executor::ClientId;
 
-/// A request id, and the connection that it came on. The address is unknown only where the listener is no TCP socket.
+/// A request id, and the connection that it came on. The address is unknown only if the listener is not a TCP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestName {
     pub(crate) id: Box<str>,
