@@ -15,7 +15,7 @@ import tritonclient.grpc as triton
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
-from support.processes import START_S, InflightProcess
+from support.processes import START_S, InflightProcess, wait_until
 from support.servers import MODEL_ARGUMENTS, MODEL_NAME, Server, Start
 from support.triton import MODEL, TritonStream, inputs, tensor, tokens
 
@@ -239,6 +239,26 @@ def test_guesses_of_a_draft_worker_change_no_token(
     assert int(result.as_numpy("num_output_tokens")[0, 0]) == count
     # The same model guesses right: four tokens a round, and not one.
     assert rounds <= count // 4 + 2
+
+
+def test_a_request_in_rounds_can_be_stopped(drafting: str) -> None:
+    made = text("Hello", 1500, num_draft_tokens=3, return_num_output_tokens=True, end_id=0)
+    stream = TritonStream(drafting)
+    stream.client.async_stream_infer("tensorrt_llm_bls", made, request_id="rounds")
+    with triton.InferenceServerClient(drafting) as client:
+        statistics = client.get_inference_statistics(MODEL).model_stats[0].inference_stats
+        before = statistics.success.count
+
+        def rounds() -> int:
+            stats = client.get_inference_statistics(MODEL).model_stats[0].inference_stats
+            return int(stats.success.count) - int(before)
+
+        wait_until("it goes in rounds", lambda: rounds() > 2)
+        client.infer(MODEL, inputs([0], 0, stop=True), request_id="rounds")
+        result, error = stream.next()
+        stream.close()
+    assert error is None, error
+    assert 2 < int(result.as_numpy("num_output_tokens")[0, 0]) < 1500
 
 
 def test_what_does_not_go_with_guesses_is_refused(

@@ -9,6 +9,7 @@ mod line;
 mod names;
 mod queue;
 mod registry;
+mod series;
 mod wake;
 
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ use names::RequestName;
 use queue::SubmitQueue;
 use registry::{LiveRequest, Registry};
 pub(crate) use registry::{MOST_LIVE, place_of};
+use series::{AllSeries, Series};
 use wake::WakeList;
 
 /// How long the await thread waits at most before it checks whether the worker is shutting down. Long
@@ -123,6 +125,7 @@ pub(crate) enum Destination {
 pub(crate) struct Engine {
     executor: Arc<dyn Executor>,
     registry: Mutex<Registry>,
+    series: AllSeries,
     queue: SubmitQueue,
     wakes: WakeList,
     health: watch::Sender<Health>,
@@ -163,6 +166,7 @@ impl Engine {
         let engine = Arc::new(Self {
             executor,
             registry: Mutex::new(Registry::new(limits.places, limits.max_queue_wait, place)),
+            series: AllSeries::default(),
             queue: SubmitQueue::default(),
             wakes: WakeList::default(),
             health: watch::Sender::new(Health::default()),
@@ -368,11 +372,21 @@ impl Engine {
 
     /// Cancels the live requests of this request id that a client on `connection` may stop; returns what was found.
     pub(crate) fn stop_named(&self, connection: Option<SocketAddr>, id: &str) -> Named {
+        // First, so that no part of it follows the one that is stopped.
+        let series = self.series.stop(id, connection);
         let named = self.registry.lock().named(id, connection);
         if let Named::Found(ids) = &named {
             self.stop_requests(ids);
         }
-        named
+        match (&named, &series) {
+            (Named::Found(_), _) | (_, Named::Unknown) => named,
+            _ => series,
+        }
+    }
+
+    /// Begins a request in parts, which can be stopped by this id while none of them is here.
+    pub(crate) fn begin_series(&self, id: &str, connection: Option<SocketAddr>) -> Series {
+        self.series.begin(id, connection)
     }
 
     pub(crate) fn cancel_all(&self) {

@@ -79,9 +79,16 @@ pub(super) async fn run(
         trace,
     } = rounds;
     let malformed = |error: &dyn std::error::Error| Status::internal(error.to_string());
-    loop {
+    // Its rounds at the core model are stopped there.
+    let series = shared.engine.begin_series(speculation.id(), peer);
+    while !series.is_stopped() {
         if let Some(request) = speculation.draft() {
-            let guessed = draft.client.clone().model_infer(request).await;
+            let mut client = draft.client.clone();
+            let guessed = tokio::select! {
+                biased;
+                guessed = client.model_infer(request) => guessed,
+                () = series.stopped() => break,
+            };
             let guessed = guessed.map_err(|status| {
                 Status::new(
                     match status.code() {

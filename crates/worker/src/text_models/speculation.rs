@@ -210,6 +210,11 @@ impl Speculation {
         self.finished(out)
     }
 
+    /// The request's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.base.id
+    }
+
     /// Takes the core model's answer; true if it was the last.
     ///
     /// # Errors
