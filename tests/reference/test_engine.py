@@ -193,7 +193,8 @@ def test_cancel_is_answered_before_the_next_iteration(streaming: bool) -> None:
     subject.add([request(1, PROMPT, 50, sampling=sampling, streaming=streaming)], start)
     subject.add([request(2, PROMPT, 50), request(3, PROMPT, 50)], start)
     told = collect(start.rows)
-    for _ in range(3):
+    # An iteration ahead, tokens come an iteration later.
+    for _ in range(2 + subject.depth):
         iteration = Iteration()
         subject.step(iteration)
         collect(iteration.rows, told)
@@ -223,8 +224,9 @@ def test_refusals_leave_the_others_alone() -> None:
     assert set(refused) == {1, 2, 3, 4}
     assert all(row.final and row.error for row in iteration.rows)
     assert "queue" in (refused[4].error or ("", ""))[1]
-    step = Iteration()
-    subject.step(step)
+    for _ in range(subject.depth):
+        step = Iteration()
+        subject.step(step)
     assert [row.client_id for row in step.rows] == [2]
 
 

@@ -263,7 +263,7 @@ def test_info_tells_the_truth(executor: Executor) -> None:
     [
         pytest.param({"device": "cuda"}, "CUDA|cuda|GPU", marks=WITHOUT_GPU),
         ({"batch": 3}, "`batch`"),
-        ({"tokens_per_block": 2**50}, "memory"),
+        ({"device": "cpu", "tokens_per_block": 2**50}, "memory"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
@@ -297,7 +297,7 @@ def test_a_small_model_runs_on_one_thread_and_the_import_is_light() -> None:
 import os, sys
 from inflight.executors.reference import create
 assert "numpy" not in sys.modules
-subject = create(sys.argv[1])
+subject = create(sys.argv[1], "cpu", backend="numpy")
 assert "numpy" in sys.modules and "OPENBLAS_NUM_THREADS" not in os.environ
 print(len(os.listdir("/proc/self/task")))
 subject.shutdown()
