@@ -11,6 +11,7 @@ hidden states are asked for, is launched operation by operation.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -259,7 +260,11 @@ class DeviceSteps:
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile, as the one that watches over NCCL does.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
+        mode = "thread_local"
+        with (
+            _no_collection(),
+            torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode=mode),
+        ):
             compute()
         self._pool = graph.pool()
         return graph
@@ -349,6 +354,19 @@ class LedSteps(DeviceSteps):
     def share(self, count: int) -> None:
         self._leader.call("share", count)
         super().share(count)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python from freeing cycles: what another model leaves may be CUDA's, and freeing it ends a
+    capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _refuse(adapters: Sequence[Adapter | None]) -> None:
