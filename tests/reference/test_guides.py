@@ -102,7 +102,7 @@ def test_random_logits_give_answers_that_fit(guides: Guides, kind: str, guide: s
         assert fits(text), text
 
 
-def counting(families: int) -> tuple[Guides, list[str]]:
+def counting(families: int | None) -> tuple[Guides, list[str]]:
     """Guides, and the grammars that they compile."""
     guides = Guides((DEMO / "tokenizer.json").read_text(encoding="utf-8"), VOCAB_SIZE, END_IDS, families)
     made: list[str] = []
@@ -147,10 +147,29 @@ def test_a_guide_has_a_family_for_each_thread_and_one_that_fails_gives_no_more_c
     assert len(made) == 4
 
 
-def test_masks_are_the_same_wherever_they_are_computed(guides: Guides) -> None:
+@pytest.mark.parametrize(("compile_s", "wanted"), [(0.001, 12), (0.05, 5), (1.0, 3)])
+def test_a_guide_that_compiles_quickly_has_more_families(compile_s: float, wanted: int) -> None:
+    guides, made = counting(families=None)
+    guides._threads = 3
+    asked = GuideRequest("regex", "[A-C][0-9]x")
+    guides.compile(asked)
+    [family] = guides._compiled[asked]
+    family.compile_s = compile_s
+    for _ in range(40):
+        guides.compile(asked)
+        for one in guides._compiled[asked]:
+            one.compile_s = compile_s
+    assert len(made) == wanted
+
+
+@pytest.mark.parametrize("with_slots", [24, 20, 0])
+def test_masks_are_the_same_wherever_they_are_computed(guides: Guides, with_slots: int) -> None:
+    """Together and one by one; in the rows of slots, some of which a guide has left, and apart from them."""
     random = np.random.default_rng(7)
     asked = [GuideRequest(kind, guide) for kind, guide, _ in KINDS]
     beside, at_once = ([guides.compile(asked[place % len(asked)]) for place in range(24)] for _ in range(2))
+    for slot, one in enumerate(beside[:with_slots]):
+        one.enter(slot)
     for _ in range(30):
         for one, other in zip(beside, at_once, strict=True):
             assert np.array_equal(one.mask(), other.mask())
@@ -161,8 +180,11 @@ def test_masks_are_the_same_wherever_they_are_computed(guides: Guides) -> None:
         for place, one in zip(going, beside, strict=True):
             one.observe(tokens[place])
         if beside:
-            beside[0].begin()
-            assert np.array_equal(stacked(beside), np.stack([one.bits() for one in beside]))
+            if len(beside) % 5 == 0:
+                beside[-1].leave()
+            stacked(beside)
+            held = [one for one in beside if one.slot >= 0]
+            assert all(np.array_equal(guides._masks.table[one.slot], one.bits()) for one in held)
         for place, other in zip(going, at_once, strict=True):
             other.observe(tokens[place])
             other.bits()
@@ -543,7 +565,7 @@ def test_a_grammar_that_explodes_in_mid_answer_is_an_error_and_no_cut(guides: Gu
         limits=llguidance.LLParserLimits(max_items_in_row=1, verbose_errors=False),
     )
     guide = Guide(matcher, guides._masks)
-    guides._masks.compute([guide])
+    guides._masks.compute(guide)
     assert guide.problem() is None
     assert guide.mask().any()
     for token in guides._tokenizer.tokenize_str('{"a": 1'):

@@ -5,8 +5,9 @@ With CUDA on the GPU; without, in Triton's interpreter (TRITON_INTERPRET=1).
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from inflight.executors.reference.core import log_probs
 from inflight.executors.reference.core.admission import Bounds, admit
+from inflight.executors.reference.core.masks import Guide, Masks
 from inflight.executors.reference.core.sampler import SamplerState, sample, uniform
 from inflight.executors.reference.core.sequence import RequestState, SequenceState
 from reference.support import request
@@ -38,7 +40,7 @@ class Steps:
     """A double of `DeviceSteps`, without a model."""
 
     def __init__(self) -> None:
-        self.device = torch.device(DEVICE)
+        self.device, self.cuda = torch.device(DEVICE), DEVICE == "cuda"
         self.chosen = torch.zeros(BATCH, dtype=torch.int32, device=DEVICE)
         self.spare = SimpleNamespace(slot=BATCH)
         self.buckets: list[int] = []
@@ -64,8 +66,10 @@ class Subject:
         self.sampling = SlotSampling(self.steps, vocab_size, MOST_TOKENS)  # type: ignore[arg-type]
         self.bounds = Bounds(vocab_size, MOST_TOKENS, 999, 4, 99)
 
-    def enter(self, asked: Sequence[dict[str, Any]], first_slot: int = 0) -> list[SequenceState]:
-        """Sequences of requests, each a dictionary as `support.request` takes."""
+    def enter(
+        self, asked: Sequence[dict[str, Any]], first_slot: int = 0, guides: Mapping[int, Guide] | None = None
+    ) -> list[SequenceState]:
+        """Sequences of requests, each a dictionary as `support.request` takes; ``guides`` by place."""
         entered = []
         for place, one in enumerate(asked):
             made = request(place, **{"prompt": [1], "max_tokens": 64, **one})
@@ -73,6 +77,9 @@ class Subject:
             sampler = SamplerState(owner.admitted.parameters, self.bounds.vocab_size, made.input_token_ids)
             sequence = SequenceState(place, owner, 0, sampler, made.input_token_ids)
             sequence.slot = first_slot + place
+            if guides is not None and place in guides:
+                sampler.guide = guides[place]
+                sampler.guide.enter(sequence.slot)
             entered.append(sequence)
         self.sampling.enter(entered)
         return entered
@@ -328,6 +335,83 @@ def test_log_probs_are_numpys(width: int, vocab_size: int, dtype: Any) -> None:
         np.testing.assert_allclose(told.values, wanted[0], rtol=1e-5, atol=1e-4)
         np.testing.assert_array_equal(told.top_ids, wanted[1])
         np.testing.assert_allclose(told.top_values, wanted[2], rtol=1e-5, atol=1e-4)
+
+
+class RandomMatcher:
+    """Allows a few random tokens, or hardly any that would be chosen otherwise."""
+
+    def __init__(self, vocab_size: int, seed: int) -> None:
+        self._vocab_size, self._seed, self._tokens = vocab_size, seed, list[int]()
+
+    def consume_token(self, token: int) -> None:
+        self._tokens.append(token)
+
+    def unsafe_compute_mask_ptr(self, target: int, size: int) -> None:
+        random = np.random.default_rng([self._seed, *self._tokens])
+        allowed = random.random(self._vocab_size) < random.choice([0.02, 0.5, 1.0])
+        allowed[random.integers(self._vocab_size)] = True
+        bits = np.zeros(size, dtype=np.uint8)
+        packed = np.packbits(allowed, bitorder="little")
+        bits[: len(packed)] = packed
+        ctypes.memmove(target, bits.ctypes.data, size)
+
+    def is_error(self) -> bool:
+        return False
+
+
+class OneByOne:
+    """llguidance's pool, without threads."""
+
+    def consume_token_par(self, matchers: list[tuple[RandomMatcher, int]]) -> None:
+        for matcher, token in matchers:
+            matcher.consume_token(token)
+
+    def unsafe_compute_mask_ptr(
+        self, matchers: list[tuple[RandomMatcher, int]], target: int, size: int, rows: int
+    ) -> None:
+        for matcher, row in matchers:
+            assert row < rows
+            matcher.unsafe_compute_mask_ptr(target + row * size, size)
+
+
+def random_guides(vocab_size: int, places: Sequence[int]) -> dict[int, Guide]:
+    masks = Masks(OneByOne(), vocab_size, frozenset())
+    guides = {place: Guide(RandomMatcher(vocab_size, place), masks) for place in places}
+    for guide in guides.values():
+        masks.compute(guide)
+    return guides
+
+
+@pytest.mark.parametrize("vocab_size", [40, 4099])
+def test_guided_rows_are_chosen_by_the_masks_in_their_slots(vocab_size: int) -> None:
+    """Greedy and drawn, with all else that edits logits, between rows that have no guide."""
+    asked: list[dict[str, Any]] = [
+        {},
+        {"sampling": {"top_p": 0.9, "seed": 5}},
+        {"sampling": {"top_k": 5, "temperature": 2.0, "seed": 6}},
+        *EDITED,
+        {"sampling": {"top_p": 0.8, "top_p_decay": 0.9, "seed": 7}},
+    ]
+    subject = Subject(vocab_size)
+    guided = [place for place in range(len(asked)) if place % 4 != 1]
+    sequences = subject.enter(asked, 3, random_guides(vocab_size, guided))
+    assert not any(subject.sampling.follows(sequences[place].sampler) for place in guided)
+    # A model's guides share their masks; what another model's allow comes row by row.
+    other = subject.enter([{}, {}], 3 + len(asked), random_guides(vocab_size, [0, 1]))
+    sequences += other
+    alike = []
+    for step in range(8):
+        logits = random_logits(len(sequences), vocab_size, step)
+        tokens = subject.choose(logits, sequences)
+        wanted = sample(on_host(logits), [one.sampler for one in sequences], [step] * len(sequences))
+        for place in guided:
+            guide = sequences[place].sampler.guide
+            assert guide is not None
+            assert guide.mask()[tokens[place]]
+        alike.append(same(tokens, wanted))
+        for one, token in zip(sequences, tokens, strict=True):
+            one.sampler.observe(token)
+    assert np.mean(alike) == 1.0
 
 
 def test_rows_that_need_the_host_are_chosen_among_the_others() -> None:

@@ -116,8 +116,12 @@ class Engine:
         self._planner = Planner(pool, limits)
         # Launched and not collected, oldest first; never more than the runner's depth.
         self._in_flight: deque[tuple[Work, LaneRows, Pending]] = deque()
+        #: The latest of them, where its tokens are not chosen yet.
+        self._unchosen: Pending | None = None
         #: Those that need their history, or did when they came: most do not, and are not asked again.
         self._attentive: dict[int, SequenceState] = {}
+        #: Those that choose on the host, until their end.
+        self._branching: set[int] = set()
         self._keys = itertools.count()
 
     @property
@@ -175,7 +179,8 @@ class Engine:
 
         With a runner of depth 2 that is the one before, so that this planning cost the device no time.
         Where a token cannot be chosen before the last ones are known, the model computes while they are
-        collected, and the choice comes after.
+        collected. The choice comes after the next iteration is planned, while the masks of guides are
+        computed, and before it is launched.
         """
         branches, late = self._look_at_attentive()
         if branches:
@@ -183,27 +188,36 @@ class Engine:
         launched = self._plan(iteration, late)
         if launched is not None:
             work, rows = launched
+            self._choose_late()
             pending = self._runner.launch(work)
             if work.late:
                 self._collect_all(iteration)
-                self._runner.choose(pending)
+                self._unchosen = pending
             self._in_flight.append((work, rows, pending))
         if self._in_flight and (launched is None or len(self._in_flight) >= self._runner.depth):
             self._collect(iteration)
 
+    def _choose_late(self) -> None:
+        """Chooses the tokens of the latest work, if that is still to be done."""
+        if self._unchosen is not None:
+            pending, self._unchosen = self._unchosen, None
+            self._runner.choose(pending)
+
     def _look_at_attentive(self) -> tuple[bool, bool]:
         """Whether a sequence in flight cannot be planned before its last tokens are known, and whether one's
         token cannot be chosen before. Forgets those that need nothing more."""
+        active = self._planner.active
+        if any(key in active for key in self._branching):
+            return True, False
         late, through = False, []
         for key, one in self._attentive.items():
-            if key not in self._planner.active:
+            if key not in active:
                 continue
-            if one.chooses_on_the_host:
-                return True, False
             # One is enough to know; most that come here stay as they are until their end.
-            late = late or one.needs_history
-            if not late:
-                through.append(key)
+            late = one.needs_history
+            if late:
+                break
+            through.append(key)
         for key in through:
             del self._attentive[key]
         return False, late
@@ -239,6 +253,7 @@ class Engine:
 
     def _collect(self, iteration: Iteration) -> None:
         """Waits for the oldest iteration in flight and takes what it gave."""
+        self._choose_late()
         work, rows, pending = self._in_flight.popleft()
         outcome = self._runner.collect(pending)
         self._take_prompts(work, outcome)
@@ -462,8 +477,9 @@ class Engine:
             if output.return_perf_metrics:
                 sequence.metrics = SequenceMetrics(arrived_s)
             state.unfinished.append(sequence)
-            is_followed = not sequence.chooses_on_the_host and self._runner.follows(sampler)
-            if sequence.needs_history and not is_followed:
+            if sequence.chooses_on_the_host:
+                self._branching.add(sequence.key)
+            elif sequence.needs_history and not self._runner.follows(sampler):
                 self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
 
@@ -520,8 +536,7 @@ class Engine:
         owner = sequence.owner
         for one in owner.unfinished:
             one.end()
-            self._planner.remove(one)
-            self._attentive.pop(one.key, None)
+            self._remove(one)
         iteration.completed += len(owner.unfinished)
         self._forget(owner)
         text = (
@@ -530,6 +545,11 @@ class Engine:
         )
         error = StatusCode.INVALID_ARGUMENT, text
         iteration.output.append(Row(owner.request.client_id, final=True, error=error))
+
+    def _remove(self, sequence: SequenceState) -> None:
+        self._planner.remove(sequence)
+        self._attentive.pop(sequence.key, None)
+        self._branching.discard(sequence.key)
 
     def _finish(self, sequence: SequenceState, reason: FinishReason, iteration: Iteration) -> None:
         """Reports a sequence's last row and frees all that it held."""
@@ -542,7 +562,6 @@ class Engine:
         row.final = not owner.unfinished
         iteration.output.append(row)
         iteration.completed += 1
-        self._planner.remove(sequence)
-        self._attentive.pop(sequence.key, None)
+        self._remove(sequence)
         if row.final:
             self._forget(owner)

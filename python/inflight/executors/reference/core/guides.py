@@ -13,6 +13,7 @@ import json
 import os
 import re
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -38,13 +39,26 @@ _MAX_GRAMMAR_SIZE = 8_000
 _MAX_ITEMS_IN_ROW = 5_000
 
 #: Families that are kept, those of the guides asked last. A copy takes microseconds, compiling milliseconds.
-MAX_FAMILIES = 64
+MAX_FAMILIES = 256
+
+#: Families of a guide for each thread that computes masks: so many that threads seldom wait for each other,
+#: where compiling all of them takes no longer than that. Those of a guide that takes longer are one a thread.
+_FAMILIES_PER_THREAD, _COMPILING_S = 4, 0.25
 
 #: Copies that a family gives: what it has learned of its grammar counts against the limits of each.
 _MAX_COPIES = 64
 
 #: Threads that compute masks.
 MAX_THREADS = 16
+
+#: Sets of tokens whose masks are known beforehand: white space, and text of a string up to so many
+#: characters. llguidance's own have 10 and 30 alone; near a string's longest it then looks at every token.
+_STRING = r'[^"\\\x00-\x1F\x7F]'
+_SLICES = [
+    r"[\x20\x0A\x0D\x09]+",
+    *(f"{_STRING}{{1,{length}}}" for length in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30)),
+    f"{_STRING}+",
+]
 
 #: White space between the parts of JSON: a line break and an indent. Without a bound, a small model may write
 #: nothing else until its answer is cut.
@@ -64,24 +78,28 @@ class _Family:
     """A guide at its beginning and its copies, which share what they learn of the grammar, and a lock."""
 
     first: Guide
+    #: What compiling it took.
+    compile_s: float
     copies: int = 0
 
 
 class Guides:
     """Compiles guides for one tokenizer. Any thread may compile.
 
-    Many requests bring the same guide, so that compiled ones are kept and copied. Copies cannot compute at
-    once: a guide has a ``family`` of copies for each thread that computes masks.
+    Many requests bring the same guide, so that compiled ones are kept and copied. Copies of one cannot
+    compute at once: a guide is compiled several times, and each time gives a ``family`` of copies.
     """
 
     def __init__(
         self, tokenizer_json: str, vocab_size: int, eos_tokens: list[int], families: int | None = None
     ) -> None:
-        """``families`` of a guide; None: one for each thread."""
+        """``families`` of a guide; None: as many as its threads and the time to compile it suggest."""
         import llguidance
 
         self._llguidance: Any = llguidance
-        self._tokenizer = llguidance.LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos_tokens)
+        self._tokenizer = llguidance.LLTokenizer(
+            tokenizer_json, n_vocab=vocab_size, eos_token=eos_tokens, slices=_SLICES
+        )
         added = json.loads(tokenizer_json).get("added_tokens") or ()
         special = {one["content"]: one["id"] for one in added if one["content"]}
         is_special = self._tokenizer.is_special_token
@@ -93,7 +111,7 @@ class Guides:
         )
         threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) * 4 // 5))
         self._masks = Masks(llguidance.LLExecutor(threads), vocab_size, frozenset(eos_tokens))
-        self._families = families or threads
+        self._families, self._threads = families, threads
         #: By guide, latest asked last; the family that is asked next is first.
         self._compiled: dict[GuideRequest, list[_Family]] = {}
         self._numbers = itertools.count(1)
@@ -104,7 +122,9 @@ class Guides:
         with self._lock:
             family = self._next_family(request)
         if family is None:
-            family = _Family(self._compile(request))
+            started = time.perf_counter()
+            first = self._compile(request)
+            family = _Family(first, time.perf_counter() - started)
             with self._lock:
                 self._keep(request, family)
         return family.first.copy()
@@ -117,13 +137,20 @@ class Guides:
         self._masks.failed -= gone
         if families:
             self._compiled[request] = families  # the latest asked is last
-        if len(families) < self._families:
+        if len(families) < self._wanted(families):
             return None
         family = families.pop(0)
         family.copies += 1
         if family.copies < _MAX_COPIES:
             families.append(family)
         return family
+
+    def _wanted(self, families: list[_Family]) -> int:
+        """How many families a guide is to have, of which some are compiled."""
+        if self._families is not None or not families:
+            return self._families or self._threads
+        most = int(_COMPILING_S / min(one.compile_s for one in families))
+        return min(max(most, self._threads), _FAMILIES_PER_THREAD * self._threads)
 
     def _keep(self, request: GuideRequest, family: _Family) -> None:
         """Keeps a new family, and forgets the guide that was not asked for longest."""
@@ -148,7 +175,7 @@ class Guides:
             text = str(matcher.get_error()).splitlines()[0]
             raise invalid(f"guided_decoding_guide cannot be used: {text}{_place(request, text)}")
         guide = Guide(matcher, self._masks, next(self._numbers))
-        self._masks.compute([guide])
+        self._masks.compute(guide)
         return guide
 
     def _grammar(self, request: GuideRequest) -> str:

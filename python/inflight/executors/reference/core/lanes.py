@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocks import BlockPool
-from .masks import Guide
+from .masks import Guide, Masks
 from .rows import TokenRows
 from .runner import INPUTS, KNOWN, LogProbs, Outcome
 from .scheduler import Steady
@@ -94,7 +94,7 @@ class Lanes:
         #: By slot: a guide has errors of its own, and ends, which all guides of a model share.
         self._guides: dict[int, Guide] = {}
         self._is_guided = np.zeros(slots, dtype=np.bool_)
-        self._guide_ends: list[int] = []
+        self._masks: Masks | None = None
 
     def __contains__(self, sequence: SequenceState) -> bool:
         return sequence.slot >= 0 and self._sequences[sequence.slot] is sequence
@@ -177,13 +177,21 @@ class Lanes:
         for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
             notes[slot](token)
         if self._guides:
-            # Their next masks are computed while the rows are.
-            next(iter(self._guides.values())).begin()
+            self._note_guided(slots, tokens)
         places = np.flatnonzero(quiet)
         streams = self._streams[slots]
         if streams.all():
             return Taken(self._rows(slots, tokens, places, outcome), len(slots), odd)
         return Taken(self._rows(slots[streams], tokens[streams], places[streams], outcome), len(slots), odd)
+
+    def _note_guided(self, slots: Int, tokens: Int32) -> None:
+        """Gives guides their tokens, all at once: a model has one `Masks`."""
+        guided = self._is_guided[slots]
+        guides = [self._guides[slot] for slot in slots[guided].tolist()]
+        if self._masks is not None:
+            self._masks.note(guides, tokens[guided].tolist())
+            # Their next masks are computed while the rows are.
+            self._masks.begin()
 
     def _rows(self, slots: Int, tokens: Int32, places: Int, outcome: Outcome) -> list[TokenRows]:
         """What the clients of slots get; ``places`` are their rows in the outcome."""
@@ -233,7 +241,11 @@ class Lanes:
         self._tokens[slot] = sampler.generated[-1] if sampler.generated else 0
         self._client_ids[slot], self._indices[slot] = request.client_id, one.index
         in_columns = one.record is None or (request.streaming and not one.keeps_logits)
-        self._quiet[slot] = in_columns and one.metrics is None and not request.stop_words
+        guide = sampler.guide
+        masks = None if guide is None else guide.shared
+        # A bound on thinking is a guide as well, which takes its tokens one by one.
+        is_alone = guide is not None and masks is None
+        self._quiet[slot] = in_columns and one.metrics is None and not request.stop_words and not is_alone
         self._top_width[slot] = _NO_RECORD if one.record is None else one.top_width
         self._reports_value[slot] = one.record is not None and request.output_config.return_log_probs
         self._streams[slot] = request.streaming
@@ -246,12 +258,10 @@ class Lanes:
         if not request.streaming:
             self._notes[slot] = one.keep
         else:
-            self._notes[slot] = sampler.observe if sampler.notes_tokens else sampler.generated.append
-        # A bound on thinking is a guide as well, which neither ends an answer nor fails.
-        ends = [] if sampler.guide is None else sorted(sampler.guide.eos_tokens)
-        self._is_guided[slot] = bool(ends)
-        if sampler.guide is not None and ends:
-            self._guides[slot], self._guide_ends = sampler.guide, ends
+            self._notes[slot] = sampler.note if sampler.notes_tokens else sampler.generated.append
+        self._is_guided[slot] = masks is not None
+        if guide is not None and masks is not None:
+            self._guides[slot], self._masks = guide, masks
 
     def _take_block(self, slot: int) -> None:
         """The block that a position at its beginning is in."""
@@ -267,9 +277,16 @@ class Lanes:
 
     def _ends_guide(self, slots: Int, tokens: Int32) -> npt.NDArray[np.bool_]:
         """Which tokens end a grammar, or were chosen by a mask that cannot be trusted."""
-        ends: npt.NDArray[np.bool_] = self._is_guided[slots] & np.isin(tokens, self._guide_ends)
-        failed = [slot for slot, guide in self._guides.items() if guide.error is not None]
-        return ends | np.isin(slots, failed) if failed else ends
+        ends = np.zeros(len(slots), dtype=np.bool_)
+        if self._masks is None:
+            return ends
+        for token in self._masks.eos_tokens:
+            ends |= tokens == token
+        ends &= self._is_guided[slots]
+        if self._masks.has_failed:
+            failed = [slot for slot, guide in self._guides.items() if guide.error is not None]
+            ends |= np.isin(slots, failed)
+        return ends
 
 
 def _ignore(_token: int) -> None:

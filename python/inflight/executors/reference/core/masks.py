@@ -1,9 +1,10 @@
 """Masks of the tokens that may come next: each sequence's place in its grammar, and all masks at once.
 
-Owns when masks are computed. Guides only note their tokens; then all of them take their tokens and compute
-their masks together, on all cores and without the interpreter's lock. Many are computed by a thread beside
-the engine's from the moment when their tokens are known; few where they are asked for. Knows nothing of what
-a guide is made of, which is `guides`.
+Owns when masks are computed, and the table that holds them. Guides only note their tokens; then all of them
+take their tokens and compute their masks together, on all cores and without the interpreter's lock: many
+beside the engine's thread from the moment when the tokens are known, few when a mask is asked for. The mask
+of a sequence in flight is in the row of its slot, so that a runner can copy all of them at once. Knows
+nothing of what a guide is made of, which is `guides`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,158 +20,231 @@ import numpy.typing as npt
 Mask = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.uint8]
 
-_NO_MASKS: Bits = np.zeros((0, 0), dtype=np.uint8)
-
 #: Guides from which on threads are worth waking: those of the pool, and the one beside the engine's.
 _MANY_FOR_THE_POOL = 4
 _MANY_FOR_A_THREAD = 16
+
+_NO_SLOT = -1
 
 
 class Guide:
     """One sequence's place in its grammar. Made by `Guides.compile`."""
 
+    __slots__ = ("_own", "error", "family", "masks", "matcher", "slot", "stale")
+
     def __init__(self, matcher: Any, masks: Masks, family: int = 0) -> None:
-        self.matcher, self._masks, self.family = matcher, masks, family
-        #: The next mask; None until it is computed.
-        self.next: Bits | None = None
-        #: The masks that were computed together with the last one, and its place among them.
-        self.table: Bits = _NO_MASKS
-        self.place = 0
-        #: The token that was observed last.
-        self.token = 0
+        self.matcher, self.masks, self.family = matcher, masks, family
+        #: The sequence's, while it has one.
+        self.slot = _NO_SLOT
+        #: Whether it noted a token, and its next mask is not computed or still being computed.
+        self.stale = False
+        #: The mask of a guide without a slot.
+        self._own: Bits = masks.nothing
         #: Why the mask that was last computed cannot be trusted.
         self.error: str | None = None
 
     def copy(self) -> Guide:
         """The same place, for another sequence of the request."""
         bits = self.bits()
-        other = Guide(self.matcher.deep_copy(), self._masks, self.family)
-        other.next, other.error = bits, self.error
+        other = Guide(self.matcher.deep_copy(), self.masks, self.family)
+        other._own, other.error = bits.copy(), self.error
         return other
+
+    @property
+    def shared(self) -> Masks | None:
+        """Whose table has its masks, for a runner to copy them at once; None: each is asked for by itself."""
+        return self.masks
 
     @property
     def eos_tokens(self) -> frozenset[int]:
         """The tokens that end a grammar, whatever the request calls its end."""
-        return self._masks.eos_tokens
+        return self.masks.eos_tokens
 
     def mask(self) -> Mask:
         """Which tokens may come next ``[vocabulary]``."""
-        return np.unpackbits(self.bits(), count=self._masks.vocab_size, bitorder="little").view(np.bool_)
+        return np.unpackbits(self.bits(), count=self.masks.vocab_size, bitorder="little").view(np.bool_)
 
     def bits(self) -> Bits:
-        """The mask as it comes: at least ``vocabulary`` bits, the lowest of each byte first."""
-        if self.next is None:
-            self._masks.compute_stale()
-        return cast(Bits, self.next)
+        """The mask as it comes: at least ``vocabulary`` bits, the lowest of each byte first. The guide's next
+        mask overwrites it."""
+        if self.stale:
+            self.masks.compute_noted()
+        return self._row()
 
     def observe(self, token: int) -> None:
         """Goes on by a token that the mask allows."""
-        if self.next is None:
-            self._masks.compute_stale()
-        self.token, self.next = token, None
-        self._masks.stale.append(self)
+        self.masks.note([self], [token])
 
-    def begin(self) -> None:
-        """Has the masks that are missing computed, of this guide and all others, while the caller goes on: to
-        be called when all tokens of an iteration are observed."""
-        self._masks.begin()
+    def enter(self, slot: int) -> None:
+        """Its sequence has a slot: its masks are in that row of `Masks.table` from now on."""
+        bits = self.bits()
+        self.masks.make_room(slot)
+        self.slot = slot
+        self._row()[:] = bits
+
+    def leave(self) -> None:
+        """Its sequence gives its slot back."""
+        if self.slot != _NO_SLOT:
+            self._own = self.bits().copy()
+            self.slot = _NO_SLOT
 
     def end(self) -> None:
         """Its sequence has ended; a row of it that is in flight may still ask for a mask, of no effect."""
-        if self.next is None:
-            self._masks.forget(self)
-            self.next = self._masks.nothing
+        self.masks.forget(self)
 
     def problem(self) -> str | None:
         """Why the mask that was last computed cannot be trusted; None: it can. Waits for nothing."""
         return self.error
 
+    def place(self, bits: Bits) -> None:
+        """Takes a mask that was computed apart from the table."""
+        if self.slot == _NO_SLOT:
+            self._own = bits
+        else:
+            self._row()[:] = bits
+
+    def _row(self) -> Bits:
+        return self._own if self.slot == _NO_SLOT else self.masks.table[self.slot]
+
 
 class Masks:
     """Computes the masks of all guides of a tokenizer."""
 
-    def __init__(self, executor: Any, vocab_size: int, eos_tokens: frozenset[int]) -> None:
-        self._executor, self.vocab_size, self.eos_tokens = executor, vocab_size, eos_tokens
-        self._words = (vocab_size + 31) // 32
-        self.nothing: Bits = np.zeros(4 * self._words, dtype=np.uint8)
-        #: Families with a guide that hit a limit.
+    def __init__(self, pool: Any, vocab_size: int, eos_tokens: frozenset[int]) -> None:
+        self._pool, self.vocab_size, self.eos_tokens = pool, vocab_size, eos_tokens
+        self._row_bytes = row_bytes(vocab_size)
+        self.nothing: Bits = np.zeros(self._row_bytes, dtype=np.uint8)
+        #: By slot, the masks of sequences in flight, once `compute_noted` has returned.
+        self.table: Bits = np.zeros((0, self._row_bytes), dtype=np.uint8)
+        #: Families with a guide that hit a limit, and whether any guide ever did.
         self.failed: set[int] = set()
-        #: Guides that noted a token and lack their next mask; of one thread, which observes.
-        self.stale: list[Guide] = []
+        self.has_failed = False
+        #: Guides that lack their next mask, and the tokens that lead there; of one thread, which observes.
+        self._noted: list[Guide] = []
+        self._tokens: list[int] = []
+        #: Those whose masks a thread computes, and when it is done.
+        self._computing: tuple[list[tuple[Guide, int]], Future[None]] | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._computing: Future[None] | None = None
+
+    def adopt(self, table: Bits) -> None:
+        """Goes on in memory of the runner's, which its device reads: ``[slots, row_bytes]``."""
+        self._wait()
+        table[: len(self.table)] = self.table
+        self.table = table
+
+    def make_room(self, slot: int) -> None:
+        """Has a row for a slot."""
+        if slot >= len(self.table):
+            table = np.zeros((max(2 * len(self.table), slot + 1), self._row_bytes), dtype=np.uint8)
+            self.adopt(table)
+
+    def note(self, guides: Sequence[Guide], tokens: Sequence[int]) -> None:
+        """Notes a token of each guide. One that noted a token before it has its mask in between computed."""
+        for guide in guides:
+            if guide.stale:
+                self.compute_noted()
+            guide.stale = True
+        self._noted += guides
+        self._tokens += tokens
+
+    def forget(self, guide: Guide) -> None:
+        """Computes no mask for a guide that noted a token, where that is not begun."""
+        if guide.stale:
+            self._wait()
+        if guide.stale:
+            guide.stale = False
+            kept = [place for place, one in enumerate(self._noted) if one is not guide]
+            self._noted = [self._noted[place] for place in kept]
+            self._tokens = [self._tokens[place] for place in kept]
 
     def begin(self) -> None:
-        """Takes the tokens that were noted, and starts to compute the masks that are missing, if these are
-        many."""
-        if len(self.stale) < _MANY_FOR_A_THREAD:
+        """Has guides take their tokens, and the masks that are missing computed while the caller goes on, if
+        these are many: to be called when all tokens of an iteration are noted."""
+        if len(self._noted) < _MANY_FOR_A_THREAD:
             return
+        self._wait()
+        noted = self._take_noted()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "reference-masks")
-        self._wait()
-        stale, self.stale = self.stale, []
-        self._take_tokens(stale)
         began = threading.Event()
-        self._computing = self._thread.submit(self._compute_beside, stale, began)
+        self._computing = noted, self._thread.submit(self._compute_beside, noted, began)
         # The interpreter's lock is the other thread's until it computes without it.
         began.wait()
 
-    def forget(self, guide: Guide) -> None:
-        """Computes no mask for a guide that is not begun."""
-        self.stale = [one for one in self.stale if one is not guide]
-
-    def compute_stale(self) -> None:
+    def compute_noted(self) -> None:
         """Has every mask that is missing when it returns."""
         self._wait()
-        stale, self.stale = self.stale, []
-        if stale:
-            self._take_tokens(stale)
-            self.compute(stale)
+        if self._noted:
+            noted = self._take_noted()
+            self._compute_all(noted)
+            self._finish(noted)
 
-    def compute(self, guides: list[Guide]) -> None:
-        """Computes the masks of guides that no other thread uses."""
-        table = np.zeros((len(guides), self._words), dtype=np.uint32)
-        first, row_bytes = table.ctypes.data, table.strides[0]
-        if len(guides) < _MANY_FOR_THE_POOL:
-            for place, guide in enumerate(guides):
-                guide.matcher.unsafe_compute_mask_ptr(first + place * row_bytes, row_bytes)
+    def _take_noted(self) -> list[tuple[Guide, int]]:
+        """Guides, which have taken their tokens, by family: it has one lock, and side by side its guides are
+        one thread's."""
+        noted = sorted(zip(self._noted, self._tokens, strict=True), key=_family)
+        self._noted, self._tokens = [], []
+        if len(noted) < _MANY_FOR_THE_POOL:
+            for guide, token in noted:
+                guide.matcher.consume_token(token)
         else:
-            # A family has one lock: side by side, its guides are one thread's.
-            by_family = sorted(range(len(guides)), key=lambda row: guides[row].family)
-            matchers = [(guides[row].matcher, row) for row in by_family]
-            self._executor.unsafe_compute_mask_ptr(matchers, first, row_bytes, len(guides))
-        masks = table.view(np.uint8)
-        for place, guide in enumerate(guides):
-            guide.next, guide.table, guide.place = masks[place], masks, place
-            if guide.matcher.is_error():
-                guide.error = str(guide.matcher.get_error()).splitlines()[0]
-                self.failed.add(guide.family)
+            self._pool.consume_token_par([(guide.matcher, token) for guide, token in noted])
+        return noted
 
-    def _compute_beside(self, guides: list[Guide], began: threading.Event) -> None:
+    def _compute_beside(self, noted: list[tuple[Guide, int]], began: threading.Event) -> None:
         began.set()
-        self.compute(guides)
+        self._compute_all(noted)
+
+    def _compute_all(self, noted: list[tuple[Guide, int]]) -> None:
+        """Computes masks to the rows of the table, of guides that no other thread uses."""
+        rows = [(guide.matcher, guide.slot) for guide, _ in noted]
+        if len(rows) < _MANY_FOR_THE_POOL or any(slot == _NO_SLOT for _, slot in rows):
+            # The latter only where nobody reads the table.
+            for guide, _ in noted:
+                self._compute(guide)
+        else:
+            table = self.table
+            self._pool.unsafe_compute_mask_ptr(rows, table.ctypes.data, self._row_bytes, len(table))
 
     def _wait(self) -> None:
-        computing, self._computing = self._computing, None
-        if computing is not None:
+        """Has the masks that a thread computes."""
+        if self._computing is not None:
+            (noted, computing), self._computing = self._computing, None
             computing.result()
+            self._finish(noted)
 
-    def _take_tokens(self, guides: list[Guide]) -> None:
-        if len(guides) < _MANY_FOR_THE_POOL:
-            for guide in guides:
-                guide.matcher.consume_token(guide.token)
-        else:
-            by_family = sorted(guides, key=lambda guide: guide.family)
-            self._executor.consume_token_par([(guide.matcher, guide.token) for guide in by_family])
+    def _finish(self, noted: list[tuple[Guide, int]]) -> None:
+        for guide, _ in noted:
+            guide.stale = False
+            if guide.matcher.is_error():
+                self._fail(guide)
+
+    def compute(self, guide: Guide) -> None:
+        """Computes the mask of a guide that no other thread uses."""
+        self._compute(guide)
+        if guide.matcher.is_error():
+            self._fail(guide)
+
+    def _compute(self, guide: Guide) -> None:
+        bits = np.empty(self._row_bytes, dtype=np.uint8)
+        guide.matcher.unsafe_compute_mask_ptr(bits.ctypes.data, self._row_bytes)
+        guide.place(bits)
+
+    def _fail(self, guide: Guide) -> None:
+        guide.error = str(guide.matcher.get_error()).splitlines()[0]
+        self.failed.add(guide.family)
+        self.has_failed = True
+
+
+def _family(noted: tuple[Guide, int]) -> int:
+    return noted[0].family
+
+
+def row_bytes(vocab_size: int) -> int:
+    """Bytes of a mask: whole words of 32 bits."""
+    return 4 * ((vocab_size + 31) // 32)
 
 
 def stacked(guides: Sequence[Guide]) -> Bits:
-    """The masks of several sequences as they come ``[guides, bytes]``."""
-    rows = [guide.bits() for guide in guides]
-    table = guides[0].table
-    # Masks that were computed together are in order already: the usual case, and megabytes.
-    if len(table) == len(guides) and all(
-        one.table is table and one.place == place for place, one in enumerate(guides)
-    ):
-        return table
-    return np.stack(rows)
+    """The masks of several sequences ``[guides, bytes]``."""
+    return np.stack([guide.bits() for guide in guides])

@@ -223,6 +223,8 @@ class Planner:
             self.waiting.remove(sequence)
             sequence.table = table
             sequence.slot = self._free_slots.pop()
+            if sequence.sampler.guide is not None:
+                sequence.sampler.guide.enter(sequence.slot)
             sequence.context_done = sequence.match.tokens(self.pool.tokens_per_block)
             if not sequence.paused:
                 sequence.cached_tokens = sequence.context_done
@@ -266,6 +268,8 @@ class Planner:
                 self._store(sequence, tokens, sequence.hashes + reuse.chain(parent, rest, size), ended=True)
             self._release(sequence, sequence.table)
             sequence.table = None
+        if sequence.sampler.guide is not None:
+            sequence.sampler.guide.leave()
         self._free_slots.append(sequence.slot)
 
     def _release(self, sequence: SequenceState, table: BlockTable) -> None:

@@ -89,15 +89,19 @@ class SamplerState:
 
     @property
     def notes_tokens(self) -> bool:
-        """Whether `observe` does more than to keep the token."""
-        return self.guide is not None or self.parameters.top_p_decay != 1.0
+        """Whether `note` does more than to keep the token."""
+        return self.parameters.top_p_decay != 1.0
 
     def observe(self, token: int) -> None:
         """Takes the chosen token into account."""
-        self.generated.append(token)
-        parameters = self.parameters
+        self.note(token)
         if self.guide is not None:
             self.guide.observe(token)
+
+    def note(self, token: int) -> None:
+        """The same but for the guide, to which the caller gives the token."""
+        self.generated.append(token)
+        parameters = self.parameters
         if parameters.top_p_decay != 1.0:
             decayed = max(self.top_p * parameters.top_p_decay, parameters.top_p_min)
             self.top_p = parameters.top_p if token == parameters.top_p_reset_id else decayed

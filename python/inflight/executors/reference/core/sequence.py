@@ -188,8 +188,8 @@ class SequenceState:
             self.sampler.guide.end()
 
     def keep(self, token: int) -> None:
-        """Takes a token that its client is not told yet."""
-        self.sampler.observe(token)
+        """Takes a token that is not sent yet; the caller gives it to the guide."""
+        self.sampler.note(token)
         self.unsent.append(token)
 
     def tell(self, reason: FinishReason) -> Row:

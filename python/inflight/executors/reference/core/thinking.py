@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .masks import Bits, Guide, Mask
+from .masks import Bits, Guide, Mask, Masks
 
 #: Tokens of an answer within which its reasoning begins: line breaks may come first.
 _BEGINS_WITHIN = 16
@@ -33,7 +33,8 @@ class ThinkingBudget(Guide):
     """One sequence's place in its reasoning: a guide that allows every token, unless the end must come."""
 
     def __init__(self, thinking: Thinking, vocab_size: int) -> None:
-        super().__init__(None, None)  # type: ignore[arg-type]  # nothing is computed for it
+        # Nothing is computed for it: it has neither a matcher nor a place in a table.
+        self.error = None
         self.thinking, self._vocab_size = thinking, vocab_size
         self._everything: Bits = np.full(4 * ((vocab_size + 31) // 32), 0xFF, dtype=np.uint8)
         self._thinks = not thinking.start
@@ -46,6 +47,11 @@ class ThinkingBudget(Guide):
     def copy(self) -> ThinkingBudget:
         """Another sequence's, which has generated nothing."""
         return ThinkingBudget(self.thinking, self._vocab_size)
+
+    @property
+    def shared(self) -> Masks | None:
+        """None: its masks are nobody's but its own."""
+        return None
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -83,8 +89,11 @@ class ThinkingBudget(Guide):
         elif self._seen >= _BEGINS_WITHIN:
             self._over = True
 
-    def begin(self) -> None:
-        """Nothing is computed for it."""
+    def enter(self, slot: int) -> None:
+        """It has no row in a table."""
+
+    def leave(self) -> None:
+        """It has no row in a table."""
 
     def end(self) -> None:
         """Nothing is computed for it."""

@@ -43,6 +43,8 @@ class _Launched:
 
     outcome: Outcome
     choosing: Sequence[SequenceState]
+    #: Their tokens' places in their outputs: by the time of the choice, the next ones may be planned.
+    numbers: Sequence[int]
     logits: Float32
 
 
@@ -74,9 +76,7 @@ class NumpyRunner:
         launched = cast(_Launched, pending)
         choosing, logits, outcome = launched.choosing, launched.logits, launched.outcome
         if choosing:
-            # Counted as launched already, and not observed before they are collected.
-            numbers = [one.launched - 1 for one in choosing]
-            tokens = sample(logits, [one.sampler for one in choosing], numbers)
+            tokens = sample(logits, [one.sampler for one in choosing], launched.numbers)
             kept = {row: logits[row] for row, one in enumerate(choosing) if one.keeps_logits}
             recorded, reported = _report(choosing, logits, tokens)
             launched.outcome = replace(
@@ -158,7 +158,7 @@ class NumpyRunner:
         outcome = Outcome(
             prompts=prompts, chunk_logits=chunk_logits, probe_logits=given[len(places) :], hidden=states
         )
-        return _Launched(outcome, choosing, logits)
+        return _Launched(outcome, choosing, [one.launched - 1 for one in choosing], logits)
 
     def collect(self, pending: Pending) -> Outcome:
         return cast(_Launched, pending).outcome

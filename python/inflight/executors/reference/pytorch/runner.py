@@ -87,6 +87,8 @@ class TorchRunner:
         #: By slot: alternatives that are reported of a token, or `_NO_RECORD`; whether logits are returned.
         self._top_width = np.full(limits.max_batch_size, _NO_RECORD, dtype=np.int64)
         self._keeps_logits = np.zeros(limits.max_batch_size, dtype=np.bool_)
+        #: And whether a LoRA adapter computes it.
+        self._is_adapted = np.zeros(limits.max_batch_size, dtype=np.bool_)
         #: By slot: whose blocks the device's table holds, and how many of them.
         self._known: list[tuple[BlockTable | None, int]] = [(None, 0)] * limits.max_batch_size
 
@@ -144,7 +146,7 @@ class TorchRunner:
             places = [[one.position - 1 for one in others], [one.slot for one in others]]
             launched.places = np.concatenate([generation[2:4], np.array(places, dtype=np.int32)], axis=1)
         else:
-            adapters = _adapters(work)
+            adapters = self._adapters(work)
             launched.chooses_by = self._steps.generate(generation, adapters)
             launched.bucket = self._steps.bucket(len(choosing), bool(adapters))
             launched.places = generation[2:4]
@@ -223,6 +225,7 @@ class TorchRunner:
 
         for chunk in work.chunks:
             slot, table = chunk.sequence.slot, chunk.sequence.table
+            self._is_adapted[slot] = chunk.sequence.owner.adapter is not None
             owner, count = self._known[slot]
             if owner is not table:
                 count = 0
@@ -234,6 +237,14 @@ class TorchRunner:
         if rows:
             # What has left a window is not read, but a kernel may look where it was.
             self._steps.note_tables(np.maximum(np.array([rows, columns, blocks], dtype=np.int32), 0))
+
+    def _adapters(self, work: Work) -> list[Adapter | None]:
+        """The LoRA adapters of generation rows, chunks and probes; empty where there is none."""
+        found = [chunk.sequence.owner.adapter for chunk in work.chunks]
+        found += [probe.sequence.owner.adapter for probe in work.probes]
+        if not self._is_adapted[work.inputs[3]].any() and not any(found):
+            return []
+        return [*(one.owner.adapter for one in work.generation), *found]
 
     def _download(self, tensor: Tensor) -> Tensor:
         """A tensor's values on the host, there once the iteration is done."""
@@ -251,7 +262,8 @@ class TorchRunner:
             chunk.prompt_width is not None or chunk.logit_rows or chunk.pooled for chunk in work.chunks
         )
         embedded = packed.take_virtual(work, self._vocab_size)
-        logits = self._steps.mix(packed, self._probe_tables(work), keeps_hidden, _adapters(work), embedded)
+        tables, adapters = self._probe_tables(work), self._adapters(work)
+        logits = self._steps.mix(packed, tables, keeps_hidden, adapters, embedded)
         if keeps_hidden or work.probes:
             chunks = packed.moved_chunks(packed.shape.rounded())
             self._report_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)
@@ -312,16 +324,6 @@ def _sampling(model: TorchModel, steps: DeviceSteps) -> Any:
     from .slots import SlotSampling
 
     return SlotSampling(steps, model.config.vocab_size, model.shape.max_seq_len)
-
-
-def _adapters(work: Work) -> list[Adapter | None]:
-    """The LoRA adapters of generation rows, chunks and probes; empty where there is none."""
-    adapted = {row: work.generation[row].owner.adapter for row in work.special}
-    found = [chunk.sequence.owner.adapter for chunk in work.chunks]
-    found += [probe.sequence.owner.adapter for probe in work.probes]
-    if not any(adapted.values()) and not any(found):
-        return []
-    return [*(adapted.get(row) for row in range(len(work.generation))), *found]
 
 
 def _joined(parts: Sequence[Tensor]) -> Any:

@@ -46,15 +46,20 @@ class PlainSampling:
         """Sequences are about to choose their first token in their slot."""
 
     def choose(
-        self, logits: Tensor, sequences: Sequence[SequenceState], _slots: Any, _positions: Any, _: int | None
+        self, logits: Tensor, sequences: Sequence[SequenceState], _slots: Any, positions: Any, _: int | None
     ) -> None:
         """The tokens of rows to ``chosen``, which has their best ones."""
         chosen = self._steps.chosen[: len(sequences)]
         states = [one.sampler for one in sequences]
-        numbers = [one.launched - 1 for one in sequences]
-        tokens = sample(logits, states, numbers, self._steps.upload, chosen)
+        tokens = sample(logits, states, numbers_of(sequences, positions), self._steps.upload, chosen)
         if tokens is not chosen:
             self._steps.take(tokens)
+
+
+def numbers_of(sequences: Sequence[SequenceState], positions: Any) -> list[int]:
+    """The places in their outputs of tokens that are chosen after those at ``positions``."""
+    pairs = zip(sequences, positions.tolist(), strict=True)
+    return [position - len(one.prompt) + 1 for one, position in pairs]
 
 
 def sample(
@@ -171,7 +176,7 @@ def _edit(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Non
         logits[rows, ids] = float(BANNED)
     guided = [(row, one.guide) for row, one in enumerate(states) if one.guide is not None]
     if guided:
-        # The model's work is queued already: waiting here for a mask that is late costs the device nothing.
+        # The model's work is queued already: computing masks here costs the device nothing.
         allowed = _unpacked(upload(stacked([guide for _, guide in guided])), logits.shape[1])
         places = upload(np.array([row for row, _ in guided], dtype=np.int64))
         logits[places] = logits[places].masked_fill(~allowed, float(BANNED))

@@ -1,8 +1,8 @@
 """The policy of `core.sampler` in Triton the language: no row is sorted, and nothing comes from the host.
 
-Owns the three kernels of an iteration's choice: logits changed by bias, temperature and penalties (`_edit`),
-bans (`_ban`) and the draw (`_draw`), all by a table of parameters that `slots` keeps for each sequence slot.
-A row is one program's, so that its sums do not depend on the batch. Nothing here allocates or branches on the
+Owns the three kernels of an iteration's choice: logits changed by bias, temperature, penalties and masks
+(`_edit`), bans (`_ban`) and the draw (`_draw`), all by a table of parameters that `slots` keeps by slot. A
+row is one program's, so that its sums do not depend on the batch. Nothing here allocates or branches on the
 host by the values of a tensor, so that all of it can be captured in a CUDA graph.
 
 How a row is drawn: `search_kernels` finds the value at which a limit cuts. Of tokens with just that value the
@@ -53,8 +53,8 @@ FIELDS = 16
 ) = range(FIELDS)
 
 #: Flags: a row that is drawn, one whose logits change at every token, one whose ends are held back at first,
-#: one with penalties, one with bias; one whose tokens are kept.
-DRAWS, EDITS, WAITS, COUNTS, BIASED, REMEMBERS = 1, 2, 4, 8, 16, 32
+#: one with penalties, one with bias; one whose tokens are kept; one with a mask for every token.
+DRAWS, EDITS, WAITS, COUNTS, BIASED, REMEMBERS, MASKED = 1, 2, 4, 8, 16, 32, 64
 
 _FLAGS = tl.constexpr(FLAGS)
 _INVERSE_TEMPERATURE = tl.constexpr(INVERSE_TEMPERATURE)
@@ -75,6 +75,7 @@ _ENDINGS = tl.constexpr(ENDINGS)
 _FIELDS = tl.constexpr(FIELDS)
 _DRAWS, _EDITS, _WAITS = tl.constexpr(DRAWS), tl.constexpr(EDITS), tl.constexpr(WAITS)
 _COUNTS, _BIASED, _REMEMBERS = tl.constexpr(COUNTS), tl.constexpr(BIASED), tl.constexpr(REMEMBERS)
+_MASKED = tl.constexpr(MASKED)
 
 _ONE = tl.constexpr(float(1 << 40))
 
@@ -109,6 +110,8 @@ def _edit(
     table,
     counts,
     biases,
+    masks,
+    masks_width,
     edited,
     vocab_size,
     BLOCK: tl.constexpr,
@@ -132,6 +135,9 @@ def _edit(
         penalized -= _float(table, slot, _PRESENCE)
         penalized -= _float(table, slot, _FREQUENCY) * seen.to(tl.float32)
         values = tl.where(seen > 0, penalized, values)
+    if (flags & _MASKED) != 0:
+        words = tl.load(masks + slot * masks_width + (ids >> 5), mask=inside, other=0)
+        values = tl.where(((words >> (ids & 31)) & 1) != 0, values, LOWEST)
     tl.store(edited + row * vocab_size + ids, finite(values), mask=inside)
 
 
@@ -367,12 +373,13 @@ def edit(
     table: Tensor,
     counts: Tensor,
     biases: Tensor,
+    masks: Tensor,
     words: Tensor,
     history: Tensor,
     out: Tensor,
 ) -> None:
-    """Bias, temperature, penalties and bans of the rows that have them, to the same rows of ``out``,
-    float32."""
+    """Bias, temperature, penalties, masks and bans of the rows that have them, to the same rows of ``out``,
+    float32. ``masks`` are bits of int32, the lowest first."""
     rows, vocab_size = logits.shape
     _edit[(rows, triton.cdiv(vocab_size, _BLOCK))](
         logits,
@@ -382,6 +389,8 @@ def edit(
         table,
         counts,
         biases,
+        masks,
+        masks.stride(0),
         out,
         vocab_size,
         BLOCK=_BLOCK,

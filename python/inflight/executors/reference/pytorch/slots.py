@@ -2,8 +2,9 @@
 
 Owns those tables and when they are written: once, as a sequence chooses its first token in its slot. From
 then on an iteration needs nothing of the host but the rows' slots and positions, which it has anyway; so an
-iteration can be launched before the tokens of the one before it are known. Rows that need the host at every
-token (guides, a top-p that decays) go through `sampling`. Knows nothing of the kernels' insides.
+iteration can be launched before the tokens of the one before it are known. Guided rows also need a mask for
+every token, which the host computes in memory that the device copies. Other rows that need the host at every
+token (a top-p that decays) go through `sampling`. Knows nothing of the kernels' insides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from inflight.executors.reference.core.admission import Parameters
+from inflight.executors.reference.core.masks import Masks, row_bytes
 from inflight.executors.reference.core.sampler import SamplerState
 from inflight.executors.reference.core.sequence import SequenceState
 
@@ -47,6 +49,14 @@ class SlotSampling:
         self._history = zeros((slots, max_seq_len + 1))
         self._edited = zeros((batch, vocab_size), dtype=torch.float32)
         self._kinds = np.zeros(slots, dtype=np.int8)
+        #: Masks by slot, on the host and on the device, and whether a slot has one. The host's table becomes
+        #: that of the first guide's `Masks`.
+        self._masks: Masks | None = None
+        self._host_masks = torch.zeros((slots, row_bytes(vocab_size)), dtype=torch.uint8)
+        self._device_masks = zeros((slots, row_bytes(vocab_size) // 4))
+        self._masked = np.zeros(slots, dtype=np.bool_)
+        if steps.cuda:
+            self._host_masks = self._host_masks.pin_memory()
         self._graphs: dict[tuple[int, bool], Any] = {}
         with steps.queueing():
             for bucket in reversed(steps.buckets):
@@ -59,17 +69,13 @@ class SlotSampling:
 
     def follows(self, sampler: SamplerState) -> bool:
         """Whether the device keeps what this sampler needs of tokens that the host does not know yet."""
-        parameters = sampler.parameters
-        return (
-            sampler.guide is None
-            and parameters.top_p_decay == 1.0
-            and _words_width(parameters) <= WORDS_WIDTH
-        )
+        return sampler.guide is None and _fits(sampler)
 
     def enter(self, sequences: Iterable[SequenceState]) -> None:
         """Writes the tables of sequences that are about to choose their first token in their slot."""
         entering = []
         for one in sequences:
+            self._enter_mask(one)
             before, kind = self._kinds[one.slot], self._kind(one.sampler)
             self._kinds[one.slot] = kind
             if before or kind:
@@ -106,6 +112,7 @@ class SlotSampling:
         by_device = kinds[kinds != _HOST]
         if by_device.any():
             edits = bool((by_device == _EDITED).any())
+            self._upload_masks(slots)
             if bucket is not None:
                 self._graphs[bucket, edits].replay()
             else:
@@ -119,7 +126,7 @@ class SlotSampling:
             chosen[places] = sampling.sample(
                 logits[places],
                 [one.sampler for one in own],
-                [one.launched - 1 for one in own],
+                sampling.numbers_of(own, positions[rows]),
                 self._upload,
                 chosen[places],
             )
@@ -131,7 +138,9 @@ class SlotSampling:
         kernels.draw(logits, *common, self._history, chosen)
         if edits:
             edited = self._edited[: len(logits)]
-            kernels.edit(logits, *common, self._biases, self._words, self._history, edited)
+            kernels.edit(
+                logits, *common, self._biases, self._device_masks, self._words, self._history, edited
+            )
             kernels.draw(edited, *common, self._history, chosen, edited=True)
 
     def _upload(self, array: Any) -> Tensor:
@@ -141,12 +150,39 @@ class SlotSampling:
         return self._upload(np.array([one.slot for one in sequences], dtype=np.int64))
 
     def _kind(self, sampler: SamplerState) -> int:
-        parameters = sampler.parameters
-        if sampler.edits and self.follows(sampler):
+        greedy = sampler.parameters.greedy
+        guide = sampler.guide
+        fits = _fits(sampler) and (guide is None or self._is_ours(guide))
+        if sampler.edits and fits:
             return _EDITED
-        if sampler.edits or (not parameters.greedy and not self.follows(sampler)):
+        if sampler.edits or (not greedy and not fits):
             return _HOST
-        return _BEST if parameters.greedy else _DRAWN
+        return _BEST if greedy else _DRAWN
+
+    def _enter_mask(self, sequence: SequenceState) -> None:
+        guide = sequence.sampler.guide
+        if guide is not None and self._masks is None and guide.shared is not None:
+            self._masks = guide.shared
+            self._masks.adopt(self._host_masks.numpy())
+        self._masked[sequence.slot] = guide is not None and self._is_ours(guide)
+
+    def _is_ours(self, guide: Guide) -> bool:
+        """Whether its masks are in the table that the device copies."""
+        return guide.shared is not None and guide.shared is self._masks
+
+    def _upload_masks(self, slots: Any) -> None:
+        """Computes the masks of guided rows and copies the table's part with them.
+
+        The host's table is not written while the copy waits for the model: the next masks follow the tokens
+        of these rows, and a slot that another sequence takes meanwhile is read by no row that counts.
+        """
+        masked = slots[self._masked[slots]]
+        if self._masks is None or not len(masked):
+            return
+        self._masks.compute_noted()
+        first, last = int(masked.min()), int(masked.max()) + 1
+        source = self._host_masks[first:last].view(torch.int32)
+        self._device_masks[first:last].copy_(source, non_blocking=True)
 
     def _enter_counts(self, sequences: Sequence[SequenceState]) -> None:
         if not sequences:
@@ -203,7 +239,7 @@ def _rows(sequences: Sequence[SequenceState], kinds: Sequence[int]) -> Any:
         ngram, words = min(parameters.no_repeat_ngram_size, _MOST), len(parameters.bad_sequences)
         numbers.append(
             (
-                _flags(parameters),
+                _flags(sequence.sampler),
                 parameters.top_k or _MOST,
                 sequence.index,
                 len(sequence.prompt) - 1,
@@ -230,7 +266,14 @@ def _rows(sequences: Sequence[SequenceState], kinds: Sequence[int]) -> Any:
     return rows
 
 
-def _flags(parameters: Parameters) -> int:
+def _fits(sampler: SamplerState) -> bool:
+    """Whether the device's tables hold what a sampler needs, but for masks."""
+    parameters = sampler.parameters
+    return parameters.top_p_decay == 1.0 and _words_width(parameters) <= WORDS_WIDTH
+
+
+def _flags(sampler: SamplerState) -> int:
+    parameters = sampler.parameters
     is_biased = parameters.bias_ids is not None or bool(parameters.bad_ids)
     remembers = bool(parameters.bad_sequences or parameters.no_repeat_ngram_size)
     flags = 0 if parameters.greedy else kernels.DRAWS
@@ -242,6 +285,8 @@ def _flags(parameters: Parameters) -> int:
         flags |= kernels.COUNTS
     if is_biased:
         flags |= kernels.BIASED
+    if sampler.guide is not None:
+        flags |= kernels.EDITS | kernels.MASKED
     return flags | (kernels.REMEMBERS if remembers else 0)
 
 
