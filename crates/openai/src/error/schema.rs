@@ -89,14 +89,15 @@ mod tests {
             rows.push_str(&format!("| {status} | `{type_}` | {code} | {retried} |\n"));
         }
         format!(
-            "# Errors\n\nThe body of every failed response of the OpenAI API, and of an `error` event in a stream, from \
-             `crates/openai/src/error.rs`.\n`param` is the field at fault, as a path such as \
-             `messages[0].content`. `message` is for people and may change;\nprograms read the status, `type` and \
-             `code`. Under `/v1/messages`, errors have [Anthropic's form](messages.md), and under `/v2`\n\
-             [Triton's](kserve-http.md).\n\n```json\n{schema}\n```\n\n\
-             A 429 or 503 has the headers `retry-after` (whole seconds) and `retry-after-ms`: OpenAI's clients wait that \
-             long. What would\nfail again has a status that they do not retry. A 400 with a more exact `code` names \
-             the fault: `missing_required_parameter`,\n`invalid_type`, `invalid_value`, `unsupported_parameter`, \
+            "# Errors\n\n\
+             The body of every failed response of the OpenAI API, and of an `error` event in a stream, from\n\
+             `crates/openai/src/error.rs`. `param` is the field at fault, as a path such as `messages[0].content`.\n\
+             `message` is for people and may change; programs read the status, `type` and `code`. Under `/v1/messages`,\n\
+             errors have [Anthropic's form](messages.md), and under `/v2` [Triton's](kserve-http.md).\n\n\
+             ```json\n{schema}\n```\n\n\
+             A 429 or 503 has the headers `retry-after` (whole seconds) and `retry-after-ms`: OpenAI's clients wait that\n\
+             long. What would fail again has a status that they do not retry. A 400 with a more exact `code` names the\n\
+             fault: `missing_required_parameter`, `invalid_type`, `invalid_value`, `unsupported_parameter`,\n\
              `integer_above_max_value` and their like.\n\n\
              | status | `type` | `code` | retried by OpenAI's clients |\n|---|---|---|---|\n{rows}"
         )
