@@ -235,6 +235,20 @@ def test_health(server: Server, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_options_may_come_before_the_command(server: Server, protocol: str) -> None:
+    options = to(server, protocol)
+    assert run("client", *options, "health").out.startswith("live: yes\nready: yes\n")
+    # Behind the command they win, and all of them have the same checks in both places.
+    nowhere = ["-u", "127.0.0.1:9", "--json", "--timeout-s=300"]
+    assert run("client", *nowhere, "tokens", IDS, *options).object["sequences"]
+    wrong = run("client", "-u", "x", "--timeout-s", "0", "health", code=2)
+    assert "Invalid value for '--timeout-s'" in wrong.err
+    assert "No such option '--model'" in run("client", "--model", "x", "health", code=2).err
+    # What follows `--` is not an option, wherever the options stand.
+    assert run("client", *options, "--", "tokens", IDS).out.count(",") == 15
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_gateway_that_asks_for_a_key(start: Start, server: Server, protocol: str) -> None:
     gateway = start(
         "gateway", "--port=0", "--grpc-port=0", f"--worker={server.grpc}", "--api-key=secret"

@@ -41,11 +41,6 @@ SAMPLING: dict[str, tuple[Any, str]] = {
 NVIDIAS = {"beam_width": ("-b",), "num_return_sequences": ("-n",), "seed": ("--random-seed",)}
 
 
-@click.group()
-def client() -> None:
-    """Ask a worker, a gateway or Triton through KServe's protocol."""
-
-
 def _connection_options(command: Command) -> Command:
     decorators = (
         click.option(
@@ -77,6 +72,33 @@ def _connection_options(command: Command) -> Command:
     for decorator in reversed(decorators):
         command = decorator(command)
     return command
+
+
+class _Client(click.Group):
+    """Its options are its commands': those in front of a command are parsed as if they were behind it, where
+    they mean the same."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        # Without the command's name. With `--` in front of it, what follows are not options.
+        ctx.obj = [one for one in given[: max(0, len(given) - len(rest) - 1)] if one != "--"]
+        return rest
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, [*ctx.obj, *rest]
+
+
+@click.group(cls=_Client)
+@_connection_options
+def client(**_: object) -> None:
+    """Ask a worker, a gateway or Triton through KServe's protocol.
+
+    The options may also follow the command, and win there.
+    """
 
 
 def _request_options(command: Command) -> Command:
