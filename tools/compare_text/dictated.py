@@ -34,7 +34,7 @@ from inflight.launch.model import find_model
 MAX_SEQ_LEN = 1 << 17
 #: The worker's own first request dictates nothing.
 UNDICTATED = "Nothing was dictated."
-_DICTATED = re.compile(r"@@((?:[0-9a-f]{2})+)@@")
+_DICTATED = re.compile(r"@@((?:[0-9a-f]{2})*)@@")
 
 
 def dictate(answer: str) -> str:

@@ -63,5 +63,6 @@ VLLM = Package(
     project="vllm",
     version="0.33.0",
     sha256="f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
-    wanted=r"(examples|vllm/transformers_utils/chat_templates)/.*\.jinja",
+    wanted=r"(examples|vllm/transformers_utils/chat_templates)/.*\.jinja"
+    r"|tests/(tool_parsers|reasoning)/test_\w+\.py",
 )
