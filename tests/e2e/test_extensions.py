@@ -359,7 +359,7 @@ def test_a_prompt_is_cut_to_its_end(server: Server, client: openai.OpenAI) -> No
 def test_log_probabilities_of_named_tokens(client: openai.OpenAI) -> None:
     named = {"logprob_token_ids": [7, 2000, 9], "return_tokens_as_token_ids": True}
     answer = ask(client, logprobs=True, max_tokens=4, extra_body=named).choices[0]
-    every = {"prompt": "Hi", "max_tokens": 3, "temperature": 0}
+    every: dict[str, Any] = {"prompt": "Hi", "max_tokens": 3, "temperature": 0}
     for token in answer.logprobs.content:
         assert token.top_logprobs[0].token == token.token
         assert token.top_logprobs[0].logprob == token.logprob

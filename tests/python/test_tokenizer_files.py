@@ -347,7 +347,7 @@ def test_a_tokenizer_is_converted_once(corpus: Path, tmp_path: Path, monkeypatch
         ({"tokenizer.model": b""}, "it has no pieces"),
         ({"qwen.tiktoken": b"IQ== 0\nno line\n"}, "line 2"),
         ({"vocab.json": b"[]", "merges.txt": b""}, "`vocab.json` is not valid"),
-        ({"vocab.json": b'{"a": 0}', "merges.txt": b"#version\nab\n"}, "line 2 is no pair"),
+        ({"vocab.json": b'{"a": 0}', "merges.txt": b"#version\nab\n"}, "line 2 is not a pair"),
         (
             {
                 "vocab.json": b'{"a": 0}',

