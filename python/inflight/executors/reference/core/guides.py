@@ -48,7 +48,7 @@ _FAMILIES_PER_THREAD, _COMPILING_S = 4, 0.25
 #: Copies that a family gives: what it has learned of its grammar counts against the limits of each.
 _MAX_COPIES = 64
 
-#: Threads that compute masks.
+#: Threads that compute masks: of a machine's cores half, since more of them cost more to wake than they save.
 MAX_THREADS = 16
 
 #: Sets of tokens whose masks are known beforehand: white space, and text of a string up to so many
@@ -109,7 +109,7 @@ class Guides:
         self._limits = llguidance.LLParserLimits(
             max_grammar_size=_MAX_GRAMMAR_SIZE, max_items_in_row=_MAX_ITEMS_IN_ROW, verbose_errors=False
         )
-        threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) * 4 // 5))
+        threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // 2))
         self._masks = Masks(llguidance.LLExecutor(threads), vocab_size, frozenset(eos_tokens))
         self._families, self._threads = families, threads
         #: By guide, latest asked last; the family that is asked next is first.
