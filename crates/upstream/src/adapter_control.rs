@@ -18,7 +18,7 @@ use super::table::Table;
 
 /// An adapter of gigabytes is read from a slow disk in less.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How soon a worker has told the gateway of a change that it has made.
+/// How long a worker may take to report a change to the gateway after making it.
 const TOLD_TIMEOUT: Duration = Duration::from_secs(5);
 /// The parameter of a load.
 const PATH: &str = "lora_path";

@@ -121,7 +121,7 @@ impl Connection {
         }
     }
 
-    /// Ends the work on a handle that has failed here; its request has been told.
+    /// Stops the server's work on a handle that has already failed here; its request has the error.
     pub fn stop(&self, handle: Handle) {
         self.transport.stop(handle);
     }

@@ -27,7 +27,7 @@ use crate::trace::Trace;
 /// reach all of them.
 const MOST_SERVERS: usize = 3;
 
-/// Held as long as a request is open; whoever made it knows what it is.
+/// Held as long as a request is open. Opaque here: its type belongs to the caller.
 pub type Place = Arc<dyn Any + Send + Sync>;
 
 /// What is known of a request whatever it says, and how long it may take.
@@ -185,7 +185,7 @@ pub async fn deliver<R: Deliverable>(
                 heeds_silence = true;
             }
             (None, Some(error)) => return Err(error),
-            // Without another server, this one may yet go on.
+            // There is no other server, so wait for this one: it may resume.
             (None, None) => heeds_silence = false,
         }
     }

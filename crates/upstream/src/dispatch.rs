@@ -16,8 +16,8 @@ use super::request_queue::NotSent;
 use super::table::ModelEntry;
 use crate::model::adapter::Adapter;
 
-/// How long after its deadline a request is ended here. A worker ends it first, and says so; this is for a
-/// server that knows no deadlines, or does not answer.
+/// How long after its deadline a request is ended here. A worker ends it earlier and reports that; this is for
+/// servers that do not support deadlines or do not answer.
 const DEADLINE_GRACE: Duration = Duration::from_millis(250);
 
 /// Why a request is with no worker.

@@ -43,7 +43,7 @@ pub struct Forward {
     table: Arc<Table>,
     metrics: Arc<Metrics>,
     metadata: Mutex<HashMap<(String, String), (Instant, ModelMetadataResponse)>>,
-    /// Tells apart requests of different clients that have one id.
+    /// A number for each request: requests of different clients may have the same id.
     requests: AtomicU64,
     /// The same for those of several gateways.
     salt: u32,
@@ -55,9 +55,9 @@ pub struct Forward {
 /// Where a request goes.
 #[derive(Debug)]
 enum Target {
-    /// To whoever is least loaded.
+    /// To the least loaded server.
     Any,
-    /// To where another request is.
+    /// To the server that has another request.
     Same(Box<Source>),
 }
 
@@ -258,7 +258,7 @@ impl CallContext {
     /// A request of the call.
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        // Triton then tells an error's code, as a status, where it told words alone.
+        // With it, Triton reports an error as a status with a code. Otherwise it only sends a text.
         let metadata = request.metadata_mut();
         metadata.insert(
             "triton_grpc_error",
@@ -269,7 +269,7 @@ impl CallContext {
     }
 }
 
-/// The failure that a response of a stream tells.
+/// The failure that a response of a stream reports.
 fn in_band(response: &ResponseView<'_>) -> Result<(), Status> {
     let message = response.error_message;
     if message.is_empty() {

@@ -31,7 +31,7 @@ use super::slot::WorkerSlot;
 
 /// Each model is a stream, and files in memory.
 const MOST_MODELS: usize = 64;
-/// Whether a worker is lost its requests' stream tells; who listens for its adapters only asks again.
+/// How long to wait before asking for the adapters again. A lost worker shows on the stream of its requests.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a worker is not ready.
@@ -115,7 +115,7 @@ impl Worker {
             .map(|stream| Arc::clone(&stream.connection))
             .collect();
         slot.pulse.reset();
-        // Before the line is logged: whoever reads it may send a request at once.
+        // Before the line is logged: a client that waits for it may send a request at once.
         context.table.set_ready(slot, connections.clone());
         for connection in &connections {
             let description = &connection.served.description;

@@ -1,5 +1,5 @@
-//! What is counted on the way to servers and back. Owns the labels; names and the registry are those of whoever runs
-//! this.
+//! What is counted on the way to servers and back. Owns the labels; the caller owns the metrics' names and the
+//! registry.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub enum RetryReason {
     Unavailable,
     /// The worker's queue is full.
     Full,
-    /// The worker has stopped answering, and may yet go on.
+    /// The worker has stopped answering, but may resume.
     Silent,
 }
 

@@ -24,7 +24,7 @@ const REMEMBERED_RESETS: usize = 1 << 14;
 pub struct Link {
     client: InferenceClient,
     streams: StreamClient,
-    /// `None`: each request has a stream of its own, as at a plain Triton.
+    /// `None`: each request has a separate stream, as with a plain Triton server.
     sharing: Option<SharingLimits>,
     stream: Mutex<Option<Arc<SharedStream>>>,
 }
@@ -80,7 +80,7 @@ impl Pool {
     /// share a stream on each connection, which only Inflight workers allow.
     ///
     /// # Errors
-    /// The address is none.
+    /// The address is invalid.
     pub fn new(
         address: &str,
         options: &TransportOptions,

@@ -69,8 +69,8 @@ impl Pulse {
         self.silent.send_replace(false);
     }
 
-    /// Watches until the server counts as lost. After a silence of `limit` at most it counts as silent;
-    /// `changed` is told, and again when it answers. `probe` asks it for a sign of life and resolves to
+    /// Watches until the server counts as lost. It counts as silent after a silence of at most `limit`.
+    /// `changed` is called then, and again when it answers. `probe` asks it for a sign of life and resolves to
     /// whether there was one.
     pub async fn watch<P: Future<Output = bool>>(
         &self,

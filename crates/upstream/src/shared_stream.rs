@@ -84,7 +84,7 @@ impl SharedStream {
         }
     }
 
-    /// Whether it takes no more requests.
+    /// Whether it has stopped taking requests.
     pub fn has_ended(&self) -> bool {
         self.requests.has_ended()
     }
@@ -130,7 +130,7 @@ impl SharedStream {
         }
     }
 
-    /// Takes no more requests; those that are open go on.
+    /// Stops taking requests; open ones continue.
     pub fn close(&self) {
         self.queue.close();
     }
@@ -200,7 +200,7 @@ impl SharedStream {
         }
     }
 
-    /// Ends every request with `why`, and takes no more.
+    /// Ends every request with `why` and stops taking requests.
     fn end(&self, why: &Status) {
         self.queue.close();
         self.requests.end(why, Instant::now());

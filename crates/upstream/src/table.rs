@@ -140,7 +140,7 @@ pub struct Table {
     turns: Arc<Turns>,
     /// One change at a time.
     changing: Mutex<()>,
-    /// Told of each change of a server's adapters.
+    /// Signals each change of a server's adapters.
     adapters_changed: watch::Sender<()>,
 }
 

@@ -190,8 +190,8 @@ pub(super) fn given_up(why: GivenUp) -> Status {
     }
 }
 
-/// A failed call, as the client is told: the transport says `unknown` when the connection is gone, and Triton's
-/// TensorRT-LLM models say INTERNAL whatever it is.
+/// The status that the client gets for a failed call. The transport reports UNKNOWN when the connection is lost, and
+/// Triton's TensorRT-LLM models report INTERNAL for every error.
 pub(super) fn lost(status: Status) -> Status {
     let code = match status.code() {
         Code::Unknown | Code::Cancelled => Code::Unavailable,

@@ -1,5 +1,5 @@
-//! The responses to one request, from a stream of its own or one that it shares. Owns which requests share, that the
-//! client's own id is in the responses, and that dropping them stops the work at the server.
+//! The responses to one request, from a separate stream or a shared one. Owns which requests share a stream, puts the
+//! client's id back into the responses, and stops the work at the server when they are dropped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::shared_stream::SharedResponses;
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest request that shares a stream: the next one waits until it is sent and tokenized.
 const SHARED_BYTES: usize = 16 << 10;
-/// Inputs of requests that have a stream of their own: their responses have megabytes, or they are several requests
-/// of the worker's, which do not stop by one id.
+/// Inputs of requests that get a separate stream. Either their responses have megabytes, or the worker splits them
+/// into several requests, which one id does not stop.
 const ALONE: [&str; 3] = [
     "return_context_logits",
     "return_generation_logits",
@@ -91,7 +91,7 @@ pub struct ForwardStream {
     rest: Option<Responses>,
     /// The request's id as the client gave it.
     id: Arc<str>,
-    /// Whether the last response of a stream of its own has come.
+    /// Whether the last response has come; only set for a separate stream.
     is_final: bool,
     open: Open,
     /// Why it is to end early; asked only once that has come, and not with every response.
@@ -166,8 +166,8 @@ impl Stream for ForwardStream {
 }
 
 impl Drop for ForwardStream {
-    /// A stream of its own that is read to its end is closed by both sides; a reset would be work for both, and
-    /// cancels.
+    /// Reads a separate stream to its end, so that both sides close it. A reset would cost both sides work and count
+    /// as a cancellation.
     fn drop(&mut self) {
         let Some(Responses::Alone(mut rest)) = self.rest.take().filter(|_| self.is_final) else {
             return;

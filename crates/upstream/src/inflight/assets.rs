@@ -50,7 +50,7 @@ pub enum AssetError {
     Interrupted,
 }
 
-/// The content hash of a model's files, and the chat template that was given in place of its own.
+/// The content hash of a model's files, and the chat template that replaces the model's.
 type Key = (String, Option<TemplateSource>);
 
 /// Text models in use. Holds no model alive by itself.

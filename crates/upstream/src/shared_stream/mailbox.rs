@@ -1,6 +1,6 @@
-//! Where the responses to one request of a shared stream wait for its client. Owns their bound: the first few wait
-//! as they came, each a part of what was read together; of a client that is behind, in memory of their own, and all
-//! such clients of a stream share one limit.
+//! Where the responses to one request of a shared stream wait for its client. Owns their bounds. The first few wait
+//! as they came, each a slice of the buffer it was read into. The others, of a client that is behind, are copied, and
+//! all copies of a stream share one limit.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ impl From<Full> for Status {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<EncodedResponse>,
-    /// Bytes of those that have memory of their own.
+    /// Bytes of those that were copied.
     detached: usize,
     waker: Option<Waker>,
     /// When the oldest of them came.
     unread_since: Option<Instant>,
     /// Nothing more comes.
     is_over: bool,
-    /// Why nothing more comes, told after what waits.
+    /// Why nothing more comes; returned after the waiting responses.
     failure: Option<Status>,
 }
 
@@ -46,7 +46,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Mailbox {
     state: Mutex<State>,
-    /// Bytes of responses in memory of their own, of all requests of the stream.
+    /// Bytes of copied responses, of all requests of the stream.
     backlog: Arc<AtomicUsize>,
 }
 
@@ -62,7 +62,7 @@ impl Taken {
 }
 
 impl Mailbox {
-    /// An empty one, whose responses in memory of their own count in `backlog`.
+    /// An empty one, whose copied responses count in `backlog`.
     pub(super) fn new(backlog: Arc<AtomicUsize>) -> Self {
         Self {
             state: Mutex::default(),

@@ -81,7 +81,7 @@ fn ties_take_turns_and_the_least_loaded_wins() {
     let connections: Vec<_> = (0..3).map(|index| ready(&table, index, "m", "h")).collect();
     let entry = table.find("m").unwrap();
     let pick = || entry.pick("h", &[], None).unwrap().address.to_string();
-    // Asking what to prepare for takes no turn.
+    // Asking what to prepare for does not use up a turn.
     let prepare_and_pick = || entry.next_served().map(|_| pick()).unwrap();
     let turns: Vec<_> = (0..6).map(|_| prepare_and_pick()).collect();
     assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1", "b:1", "c:1"]);

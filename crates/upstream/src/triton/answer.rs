@@ -14,14 +14,14 @@ use crate::inbox::DeltaDetails;
 use crate::model::dialect::{Dialect, TritonModel, output};
 use crate::registry::Answer;
 
-/// What a character cut in half decodes to; more bytes may yet mend it.
+/// What an incomplete character decodes to; more bytes may complete it.
 const REPLACEMENT: char = '\u{fffd}';
 /// What a repeated text may end with and not have any more a token later: tokenizers that clean spaces
 /// up write "do n't ." as "don't.".
 const UNSETTLED: [&str; 6] = [" ", " '", " n", " n'", " 'v", " 'r"];
-/// Bytes of text a token: far more than any vocabulary's longest, so that what is refused is no answer.
+/// Bytes of text per token: far more than the longest token of any vocabulary, so that no real answer is refused.
 const MAX_TOKEN_BYTES: usize = 1 << 10;
-/// Responses and tokens that a text answer may have beside those that were asked for.
+/// Responses and tokens that a text answer may have in addition to those that were asked for.
 const ALLOWANCE: usize = 1 << 10;
 
 /// Why a response cannot be used: the server is not what its configuration says.
@@ -58,7 +58,7 @@ pub(super) struct Expected {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// What an answer in one piece begins with.
     pub repeated: Option<RepeatedPrompt>,
-    /// Whether to tell the prompt's tokens, where the server does.
+    /// Whether to report the prompt's token count, where the server does.
     pub prompt_tokens: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Reader {
     /// Responses, and bytes of text, so far.
     responses: usize,
     length: usize,
-    /// As the server told it, be it before the response that is marked as the last.
+    /// As the server reported it, possibly before the response that is marked as the last.
     reason: Option<FinishReason>,
     /// For models that repeat the text so far: what of it was passed on, and what its end may yet
     /// become something else.
@@ -145,7 +145,7 @@ impl Reader {
         self.count(tokens.len());
         self.check(self.generated <= self.expected.limit)?;
         self.last_token = tokens.last().copied().or(self.last_token);
-        // What ends an answer is no part of it, also where the mark of the end comes after it.
+        // The token that ends an answer is not part of it, even when the mark of the end comes in a later response.
         if let Some((token, log_prob)) = self.held.take() {
             tokens.insert(0, token);
             log_probs.splice(0..0, log_prob);

@@ -27,8 +27,8 @@ use crate::registry::Registry;
 use crate::rpc::{self, RpcError};
 use crate::slot::WorkerSlot;
 
-/// How often a server is asked whether it and its models are ready. Nothing else tells: a stream per
-/// request is silent between requests.
+/// How often a server is asked whether it and its models are ready. There is no other sign: with a stream per
+/// request, a server sends nothing between requests.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// How often configurations are read again: a model that is loaded anew with another one may look the
 /// same in the index.
@@ -42,7 +42,7 @@ const MAX_INDEX_BYTES: usize = 4 << 20;
 /// The largest configurations of models that generate are 30 KB.
 const MAX_CONFIG_BYTES: usize = 1 << 20;
 
-/// Codes that tell of the connection or the server; all others of what was asked.
+/// Codes that are about the connection or the server; all others are about the request.
 const LOST: [Code; 4] = [
     Code::Cancelled,
     Code::DeadlineExceeded,
@@ -185,9 +185,9 @@ impl Server {
         Ok(())
     }
 
-    /// Serves until the server is lost. Returns why, and how many requests were open. These have streams
-    /// of their own, which tell what becomes of them: the server may only have been slow to answer a call.
-    /// One that has been silent for too long fails them at once.
+    /// Serves until the server is lost. Returns why, and how many requests were open. Each of these has its own
+    /// stream and may still be answered: perhaps the server was only slow to answer a call. If it was silent for
+    /// too long, they fail at once.
     pub async fn serve(
         self,
         slot: &WorkerSlot,
@@ -256,7 +256,7 @@ impl Server {
     }
 
     fn announce(&self, slot: &WorkerSlot, context: &Context) {
-        // Before the line is logged: whoever reads it may send a request at once.
+        // Before the line is logged: a client that waits for it may send a request at once.
         context.table.set_ready(slot, self.connections.clone());
         for connection in &self.connections {
             tracing::info!(
@@ -269,7 +269,7 @@ impl Server {
     }
 }
 
-/// Tells the table which models KServe's clients find at the server.
+/// Records in the table which models KServe clients find at the server.
 fn list(slot: &WorkerSlot, pool: &Arc<Pool>, index: &Index) {
     slot.peer.set_up(Served {
         pool: Arc::clone(pool),
@@ -313,7 +313,7 @@ fn names(index: &Index) -> BTreeSet<&str> {
     index.iter().map(|(name, _)| name.as_str()).collect()
 }
 
-/// A model's configuration. That it cannot be read is no reason to leave the others.
+/// A model's configuration. If it cannot be read, the server's other models are still served.
 async fn config(pool: &Pool, model: &str) -> Result<Result<ModelConfig, String>, RpcError> {
     let request = ModelConfigRequest {
         name: model.to_owned(),

@@ -46,7 +46,7 @@ pub enum TokenizerError {
     },
 }
 
-/// A model's text and what its `config.json` says beside.
+/// A model's text, and what else its `config.json` specifies.
 #[derive(Clone, Debug)]
 pub struct TextFiles {
     pub text: Arc<TextModel>,
@@ -58,7 +58,7 @@ pub struct TextFiles {
 #[derive(Debug, Default)]
 pub struct Tokenizers {
     directories: Vec<ForModel<PathBuf>>,
-    /// By directory, and the chat template that was given in place of its own.
+    /// By directory, and the chat template that replaces the directory's.
     texts: BTreeMap<(PathBuf, Option<TemplateSource>), TextFiles>,
     contexts: Vec<ForModel<u32>>,
     templates: ChatTemplates,
@@ -119,8 +119,7 @@ impl Tokenizers {
         ChatTemplate::from_source(source, serde_json::Map::new()).ok()
     }
 
-    /// Prompt plus generated tokens that fit: as told by `--max-seq-len`, else what the model was
-    /// made for.
+    /// Most prompt and generated tokens together: from `--max-seq-len`, else from the model's `config.json`.
     pub fn context(&self, model: &str) -> Option<u32> {
         let told = for_model(&self.contexts, model).copied();
         told.or_else(|| self.text(model)?.context)

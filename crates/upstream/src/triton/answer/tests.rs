@@ -199,7 +199,7 @@ fn an_end_token_is_no_part_of_the_answer_wherever_the_mark_is() {
     let cases: [Case; 4] = [
         (&[&[1], &[END], &[]], &[&[1], &[], &[END]]),
         (&[&[1, END], &[]], &[&[1], &[END]]),
-        // It did not end the answer: the server was told to go on, e.g. by `min_tokens`.
+        // The token did not end the answer: the request made the server continue, e.g. by `min_tokens`.
         (&[&[END], &[2], &[END]], &[&[], &[END, 2], &[END]]),
         (&[&[END], &[END], &[]], &[&[], &[END], &[END]]),
     ];
