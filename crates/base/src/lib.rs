@@ -1,6 +1,6 @@
-//! The ground floor: what every other part stands on and that is about none of their subjects. Accepting connections,
-//! errors in one line, files that are read within a bound, and the hash by which two ends know that they have the same
-//! files.
+//! What every other crate builds on and that belongs to no single one: accepting connections, printing an error with
+//! its causes on one line, reading files up to a size limit, and the content hash that shows whether two processes
+//! have the same files.
 
 pub mod accept;
 mod content_hash;

@@ -39,7 +39,7 @@ mod field {
     pub(super) const VALUE: u32 = 2;
 }
 
-/// What a message has beside its tensors' data: some twenty names with their types and shapes.
+/// Room for everything in a message but the tensors' data: about twenty names with their types and shapes.
 const HEAD_CAPACITY: usize = 1 << 10;
 /// Key and length before each tensor's data.
 const FRAME: usize = 6;

@@ -234,7 +234,7 @@ impl Received {
         Ok((prepared, arrival))
     }
 
-    /// Prepares a request of which `prepare` has more to tell than its generation.
+    /// Like [`Received::prepare`], where `prepare` returns more than the prepared request.
     ///
     /// # Errors
     /// See [`Received::prepare`].

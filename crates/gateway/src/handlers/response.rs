@@ -26,8 +26,8 @@ use crate::stream::whole;
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Sends a request to a worker and answers it. The status waits for the first output of a stream, or for all
-/// of an answer in one piece, so that what fails before it has a status of its own.
+/// Sends a request to a worker and answers it. The status is sent with the first output of a stream, or with the
+/// whole answer when it is not streamed, so that a failure before then gets its own status.
 ///
 /// # Errors
 /// The request failed before anything was answered.
@@ -96,7 +96,7 @@ pub(super) fn report_ignored(response: &mut Response, ignored: &IgnoredFields) {
     }
 }
 
-/// What the answer tells beyond text and usage.
+/// What the answer reports in addition to text and usage.
 fn tells(prepared: &Prepared) -> Tells {
     let generation = &prepared.generation;
     let asked = generation.extensions.as_deref();
@@ -203,7 +203,7 @@ fn complete(
 /// A response in one piece.
 ///
 /// # Errors
-/// 500: the value is none that JSON can hold.
+/// 500: the value cannot be written as JSON.
 pub(super) fn json(value: &impl serde::Serialize) -> Result<Response, ApiError> {
     let json = serde_json::to_vec(value).map_err(|error| {
         tracing::error!(%error, "cannot write a response");
