@@ -121,7 +121,7 @@ class ReferenceExecutor:
         return [self._statistics.describe(one) for one in taken]
 
     def kv_cache_events(self) -> Sequence[Mapping[str, Any]]:
-        """Blocks stored and removed since the last call, oldest first, as TensorRT-LLM tells them; at most
+        """Blocks stored and removed since the last call, oldest first, as TensorRT-LLM reports them; at most
         ``event_buffer_max_size``."""
         return self._engine.pool.take_events()
 
@@ -269,7 +269,7 @@ class ReferenceExecutor:
             self._ready.notify_all()
 
     def _iterate(self) -> bool:
-        """Takes what came in, runs one iteration and reports it; False once told to stop."""
+        """Takes what came in, runs one iteration and reports it; False once it is to stop."""
         with self._work:
             self._work.wait_for(
                 lambda: (

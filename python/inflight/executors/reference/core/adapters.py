@@ -35,7 +35,7 @@ class LoraRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Named:
-    """What a name stands for from one load to the next; each load makes another."""
+    """The adapter that a name refers to, from one load to the next; each load makes another."""
 
     name: str
     task_id: int
@@ -92,7 +92,7 @@ class Adapters:
                     "raise `lora_max_adapters`, or take some out",
                 )
             self._named[named.task_id] = named
-            # Read whole: what a request would stumble over is told at the start.
+            # Read completely, so that a damaged adapter fails the start and not a request.
             try:
                 adapter = self._read(named)
             except AdapterError as error:
@@ -122,7 +122,7 @@ class Adapters:
         was done before. Errors: `Refused`."""
         cached = self._cached.get(request.task_id)
         if cached is None:
-            # Its name may have been unloaded, or stand for something else, since it was read.
+            # Since it was read, its name may have been unloaded, or refer to another adapter.
             if loaded is None or loaded.named is not self._named.get(request.task_id):
                 loaded = self._load(request)
             self._put(loaded.adapter)
@@ -155,9 +155,9 @@ class Adapters:
         return Loaded(adapter, named)
 
     def install(self, loaded: Loaded) -> int:
-        """The second half: its name stands for what was `read` from now on, also where it stood for something
-        else. Requests that use that keep it. Returns the task id. Errors: `Refused`, and nothing has
-        changed."""
+        """The second half of a load: from now on the name refers to what was `read`, also if it referred to
+        another adapter. Requests that use the other one keep it. Returns the task id. Errors: `Refused`, and
+        nothing has changed."""
         adapter, named = loaded.adapter, loaded.named
         if named is None:
             raise ValueError("an adapter without a name cannot be installed")

@@ -59,7 +59,7 @@ class Bounds:
     window: CacheWindow | None = None
     #: Of the model's embeddings: what a prompt table must have.
     hidden_size: int = 0
-    #: Whether requests share blocks: then the virtual tokens of their tables must be told apart.
+    #: Whether requests share blocks: then the virtual tokens of different tables need different ids.
     reuses_blocks: bool = False
 
 

@@ -55,8 +55,8 @@ class BeamSearch:
         self.done = False
 
     def advance(self, log_probs: Float32, ends: Callable[[Sequence[int]], FinishReason]) -> None:
-        """One step: ``log_probs [beams, vocabulary]`` of the next token of each beam; ``ends`` tells why a
-        branch with these tokens is over, or NOT_FINISHED."""
+        """One step: ``log_probs [beams, vocabulary]`` of the next token of each beam; ``ends`` returns
+        why a branch with these tokens is over, or NOT_FINISHED."""
         config = self.config
         vocab_size = log_probs.shape[1]
         sums = log_probs.astype(np.float64) + np.array([[beam.log_prob] for beam in self.beams])
@@ -89,7 +89,7 @@ class BeamSearch:
     def _end(self, beam: Beam) -> None:
         beam.score = self._score(beam.log_prob, len(beam.tokens))
         if beam.reason == FinishReason.END_ID:
-            # As everywhere, the end token is not told; its log probability is part of the score.
+            # As everywhere, the end token is not returned; its log probability is part of the score.
             beam.tokens.pop()
             beam.log_probs.pop()
         self._ended.append(beam)

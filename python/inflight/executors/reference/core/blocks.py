@@ -9,7 +9,7 @@ found, and *free* otherwise. Used blocks may be shared: by sequences that begin 
 
 With host blocks, what would be forgotten moves to the host's memory, where attention cannot read it, and
 comes back once it is found. Host blocks have the numbers after those of the cache. The pool notes its moves
-as copies, in order; whoever computes carries them out first (`runner.Work.copies`).
+as copies, in order; a runner makes them before it computes (`runner.Work.copies`).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class BlockPool:
         return self.num_host_blocks - len(self._free_host)
 
     def refresh(self, now_s: float) -> None:
-        """Tells the time, which ends the priorities of blocks."""
+        """Sets the time, and ends the priorities of blocks that have expired by then."""
         if self._index is not None:
             self._index.refresh(now_s)
 
@@ -246,8 +246,8 @@ class BlockPool:
     ) -> None:
         """Makes ``tokens``, all computed, findable: full blocks, and what is left once the table has ended.
 
-        ``hashes`` is the tokens' `reuse.chain` from ``parent``; ``worth`` tells what a block is worth by
-        the position of its first token. Nothing can be found after a block that left the window unseen.
+        ``hashes`` is the tokens' `reuse.chain` from ``parent``; ``worth`` returns what a block is worth
+        by the position of its first token. Nothing can be found after a block that left the window unseen.
         """
         if self._index is None or GONE in table.blocks[table.stored :]:
             return

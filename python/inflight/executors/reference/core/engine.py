@@ -456,7 +456,7 @@ class Engine:
             output.return_log_probs or output.num_top_log_probs > 0 or output.return_generation_logits
         )
         external = admitted.extras.drafts
-        # Virtual tokens are no guesses, and mean nothing to a draft model.
+        # Virtual tokens cannot be guessed, and a draft model has no embeddings for them.
         guesses = admitted.extras.prompt_tuning is None and (
             self._lookup is not None or self._proposer is not None
         )
@@ -493,7 +493,7 @@ class Engine:
         return self._adapters.acquire(lora, loaded)
 
     def _forget(self, owner: RequestState) -> None:
-        """The request's last row is told."""
+        """Forgets a request whose last row was reported."""
         del self._requests[owner.request.client_id]
         if owner.adapter is not None and self._adapters is not None:
             self._adapters.release(owner.adapter)
@@ -532,7 +532,7 @@ class Engine:
             iteration.output.append(sequence.tell(reason))
 
     def _fail(self, sequence: SequenceState, problem: str, iteration: Iteration) -> None:
-        """Ends a request whose guide cannot go on, with all its sequences."""
+        """Ends a request whose guide cannot continue, with all its sequences."""
         owner = sequence.owner
         for one in owner.unfinished:
             one.end()

@@ -72,7 +72,7 @@ class Extras:
     prompt_tuning: PromptTuning | None = None
     #: How the prompt becomes an embedding; None: it is not asked for.
     pooling: Pooling | None = None
-    #: The alternatives whose log probabilities are told; empty: the best ones.
+    #: The alternatives whose log probabilities are reported; empty: the best ones.
     log_prob_ids: tuple[int, ...] = ()
     #: How long a sequence may think; None: as long as it likes.
     thinking: Thinking | None = None
@@ -220,8 +220,8 @@ def _lora(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
 
 
 def _prompt_tuning(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
-    """``PromptTuningConfig``. ``prompt_vocab_size`` is what Triton's models tell each other; like
-    TensorRT-LLM, the executor goes by the table."""
+    """``PromptTuningConfig``. Only Triton's models use ``prompt_vocab_size``, among themselves; like
+    TensorRT-LLM, the executor counts the rows of the table."""
     table, extra_ids = (
         numbers(tensors[name]) if name in tensors and 0 not in tensors[name].shape else None
         for name in ("prompt_embedding_table", "prompt_table_extra_ids")

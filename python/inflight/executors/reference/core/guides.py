@@ -34,15 +34,15 @@ MAX_GUIDE_BYTES = 64 * 1024
 #: Symbols of a compiled grammar: those of a thousand optional properties, which take a quarter of a second.
 _MAX_GRAMMAR_SIZE = 8_000
 
-#: Ways in which an answer may go on at one byte: those of any grammar of that size that is no more ambiguous
-#: than a list of optional properties: one that compiles must not fail in mid-answer.
+#: Ways in which an answer may continue at one byte. Enough for any grammar of that size that is not more
+#: ambiguous than a list of optional properties: a grammar that compiles must not fail in mid-answer.
 _MAX_ITEMS_IN_ROW = 5_000
 
 #: Families that are kept, those of the guides asked last. A copy takes microseconds, compiling milliseconds.
 MAX_FAMILIES = 256
 
-#: Families of a guide for each thread that computes masks: so many that threads seldom wait for each other,
-#: where compiling all of them takes no longer than that. Those of a guide that takes longer are one a thread.
+#: Families of a guide for each thread that computes masks: enough that threads seldom wait for each other.
+#: Fewer, but at least one for each thread, if all of them would take more seconds than this to compile.
 _FAMILIES_PER_THREAD, _COMPILING_S = 4, 0.25
 
 #: Copies that a family gives: what it has learned of its grammar counts against the limits of each.
@@ -183,7 +183,7 @@ class Guides:
         if request.guide_type == "json":
             return cast(str, matcher.grammar_from_json_schema("{}", defaults=_WHITE_SPACE))
         if request.guide_type == "json_schema":
-            # Read here first: what is no JSON is told by its line and column.
+            # Parsed here first: its error for invalid JSON has the line and column.
             schema = json.dumps(closed(json.loads(guide)))
             return cast(str, matcher.grammar_from_json_schema(schema, defaults=_WHITE_SPACE))
         if request.guide_type == "regex":
@@ -221,7 +221,7 @@ def _lark(grammar: str) -> str:
 
 
 def _place(request: GuideRequest, text: str) -> str:
-    """Where in a schema the keys are that an error names, which llguidance does not tell."""
+    """Where in a schema the keys are that an error of llguidance names; it does not report the place."""
     named = re.search(r'Unimplemented keys: \["([^"]+)"', text)
     if request.guide_type != "json_schema" or named is None:
         return ""

@@ -45,7 +45,7 @@ class LaneRows:
 class Taken:
     """What the tokens of `LaneRows` came to."""
 
-    #: Rows of streams that go on.
+    #: Rows of streams that continue.
     rows: Sequence[TokenRows]
     #: How many tokens were taken, and those that were not: rows that need a closer look.
     count: int
@@ -91,7 +91,7 @@ class Lanes:
         #: Alternatives that are reported of a token, or `_NO_RECORD`; and whether its log probability is.
         self._top_width = np.full(slots, _NO_RECORD, dtype=np.int64)
         self._reports_value = np.zeros(slots, dtype=np.bool_)
-        #: By slot: a guide has errors of its own, and ends, which all guides of a model share.
+        #: By slot: each guide has its own errors. The tokens that end an answer are those of the model.
         self._guides: dict[int, Guide] = {}
         self._is_guided = np.zeros(slots, dtype=np.bool_)
         self._masks: Masks | None = None
@@ -159,9 +159,9 @@ class Lanes:
         return LaneRows(sequences, inputs, special, slots, self._keys[slots])
 
     def take(self, rows: LaneRows, outcome: Outcome) -> Taken:
-        """Notes the tokens that the rows chose: the first of the outcome's. What ends a sequence, needs a row
-        of its own or is of one that left meanwhile is left to the caller, who then says that the host `knows`
-        it."""
+        """Notes the tokens that the rows chose: the first of the outcome's. A token that ends its
+        sequence, needs a separate row or belongs to a sequence that left meanwhile is left to the caller, who
+        then says that the host `knows` it."""
         slots = rows.slots
         tokens = np.asarray(outcome.tokens[: len(slots)], dtype=np.int32)
         quiet = self._quiet[slots] & (self._keys[slots] == rows.keys)

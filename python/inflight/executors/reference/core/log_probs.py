@@ -1,7 +1,7 @@
 """Log probabilities of chosen tokens and of alternatives: the best ones, or those that are named.
 
 Pure. They are those of the model's own distribution: taken from the raw logits, before bias,
-temperature, penalties and bans, so that no sampling option changes what is told of a token.
+temperature, penalties and bans, so that no sampling option changes what is reported for a token.
 """
 
 from __future__ import annotations

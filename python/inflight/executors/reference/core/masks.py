@@ -2,7 +2,7 @@
 
 Owns when masks are computed, and the table that holds them. Guides only note their tokens; then all of them
 take their tokens and compute their masks together, on all cores and without the interpreter's lock: many
-beside the engine's thread from the moment when the tokens are known, few when a mask is asked for. The mask
+on another thread than the engine's, as soon as the tokens are known; few when a mask is asked for. The mask
 of a sequence in flight is in the row of its slot, so that a runner can copy all of them at once. Knows
 nothing of what a guide is made of, which is `guides`.
 """
@@ -20,7 +20,7 @@ import numpy.typing as npt
 Mask = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.uint8]
 
-#: Guides from which on threads are worth waking: those of the pool, and the one beside the engine's.
+#: Guides from which on it is worth waking the pool's threads, and the thread that computes masks.
 _MANY_FOR_THE_POOL = 4
 _MANY_FOR_A_THREAD = 16
 
@@ -72,7 +72,7 @@ class Guide:
         return self._row()
 
     def observe(self, token: int) -> None:
-        """Goes on by a token that the mask allows."""
+        """Advances by a token that the mask allows."""
         self.masks.note([self], [token])
 
     def enter(self, slot: int) -> None:
@@ -127,7 +127,7 @@ class Masks:
         self._thread: ThreadPoolExecutor | None = None
 
     def adopt(self, table: Bits) -> None:
-        """Goes on in memory of the runner's, which its device reads: ``[slots, row_bytes]``."""
+        """Moves the masks to memory of the runner that its device reads: ``[slots, row_bytes]``."""
         self._wait()
         table[: len(self.table)] = self.table
         self.table = table
@@ -158,8 +158,8 @@ class Masks:
             self._tokens = [self._tokens[place] for place in kept]
 
     def begin(self) -> None:
-        """Has guides take their tokens, and the masks that are missing computed while the caller goes on, if
-        these are many: to be called when all tokens of an iteration are noted."""
+        """Starts a thread on the noted tokens and the missing masks if there are many, and does not wait for
+        it. Called when all tokens of an iteration are noted."""
         if len(self._noted) < _MANY_FOR_A_THREAD:
             return
         self._wait()

@@ -207,7 +207,7 @@ class Sizes:
 
 
 def parse_options(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
-    """Options by name; None stands for the default, ``defaults`` for those of a device. Raises `OptionError`
+    """Options by name; None selects the default, and ``defaults`` are those of a device. Raises `OptionError`
     for an unknown name or value.
     """
     chosen = {**(defaults or {}), **parse_values(OPTIONS, values, "the reference executor")}
@@ -319,7 +319,7 @@ def plan_sizes(
 
 
 def limit_windows(config: ModelConfig, options: Options) -> ModelConfig:
-    """The model with the windows that the options allow: the smaller of its own and theirs, layer by layer.
+    """The model with the windows that the options allow: in each layer, the smaller of the two.
     Errors: `OptionError` for sinks that fill a window."""
     sizes, sinks = options.max_attention_window_size, options.sink_token_length
     if sizes is None and not sinks:

@@ -22,7 +22,7 @@ from .sequence import SequenceState
 
 @dataclass(slots=True)
 class Plan:
-    """A schedule, the sequences that run beside it, and the waiting ones that it looked at, by key."""
+    """A schedule, the other sequences that run, and the waiting ones that the schedule looked at, by key."""
 
     schedule: scheduler.Schedule
     steady: scheduler.Steady = field(default_factory=scheduler.Steady)
@@ -134,7 +134,7 @@ class Planner:
         return generated[-1] if source == KNOWN else 0, source, position, one.slot, block
 
     def _fill_lanes(self) -> None:
-        """Moves to the lanes whoever takes one token an iteration from now on."""
+        """Moves sequences that take one token an iteration from now on to the lanes."""
         joining = [one for one in self._others.values() if lanes.fits(one)]
         if joining:
             self.lanes.join(joining)
@@ -206,7 +206,7 @@ class Planner:
                 self.pool.cost(one.match, blocks),
                 deferred,
             )
-            # Whoever asks for the next has admitted this one, unless it was to wait.
+            # The caller admits this one before it asks for the next, unless this one must wait.
             if not deferred:
                 computing.update(one.hashes)
 
@@ -307,7 +307,7 @@ class Planner:
         if sequence.table is not None:
             self.pool.grow(sequence.table, sequence.context_done)
         if self.pool.reuses:
-            # Whoever runs later, runs after this chunk: it may find its blocks from now on.
+            # A sequence that is planned later runs after this chunk, so it may find the blocks from now on.
             done = sequence.owner.cache_tokens(sequence.context[: sequence.context_done])
             self._store(sequence, done, sequence.hashes, ended=False)
         owner = sequence.owner
@@ -345,7 +345,7 @@ class Planner:
         before = sequence.all_tables
         sequence.table = None
         parents = beams.parents
-        # Beams that nobody continues go first, so that branching takes no more blocks than it must.
+        # Beams that nobody continues go first, so that branching takes as few blocks as possible.
         for place, table in enumerate(before):
             if place not in parents:
                 self._release(sequence, table)

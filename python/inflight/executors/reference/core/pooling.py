@@ -2,8 +2,8 @@
 
 Owns how they are pooled. The hidden states are those behind the model's last norm, which its logits are made
 of. ``mean`` is their mean over the prompt's tokens; ``last`` is that of the last token, the only one that has
-seen the whole prompt. A model that was not trained for embeddings gives vectors all the same; how well they
-tell texts apart is its own matter.
+seen the whole prompt. A model that was not trained for embeddings gives vectors too, but they may separate
+texts badly.
 """
 
 from __future__ import annotations

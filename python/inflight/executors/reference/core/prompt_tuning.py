@@ -1,6 +1,6 @@
 """Prompt tuning: virtual tokens, whose embeddings a request brings: TensorRT-LLM's ``PromptTuningConfig``.
 
-Owns which tokens are virtual and what stands for them in a batch. Their ids follow those of the vocabulary:
+Owns which tokens are virtual and what replaces them in a batch. Their ids follow those of the vocabulary:
 the first is row 0 of the request's table. Knows nothing of requests or caches.
 """
 
@@ -16,8 +16,8 @@ from inflight.executors.reference.model.array_types import Array, Float32, Int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptTuning:
-    """A request's table ``[rows, hidden_size]``, and what tells its virtual tokens from those of other
-    tables: an id for each token of the prompt, or none at all where blocks are not shared."""
+    """A request's table ``[rows, hidden_size]``, and what distinguishes its virtual tokens from those of
+    other tables: an id for each token of the prompt, or no ids where blocks are not shared."""
 
     table: Array
     extra_ids: Sequence[int] = ()

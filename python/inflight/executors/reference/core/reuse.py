@@ -189,7 +189,7 @@ class ReuseIndex:
         rest = tuple(tokens[start : min(start + size, most)])
         partial, longest = None, 0
         if rest:
-            # The latest are the likeliest: a conversation goes on from where it was.
+            # The latest are the likeliest: a conversation continues from its end.
             candidates = self._beginnings.get((parent, rest[0]), {})
             for block, _ in zip(reversed(candidates), range(_MAX_CANDIDATES), strict=False):
                 common = _common(self._content[block].tokens, rest)
@@ -320,5 +320,5 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _short(content_hash: bytes) -> int:
-    """A hash as events tell it: 64 bits."""
+    """A hash as events report it: 64 bits."""
     return int.from_bytes(content_hash[:8], "little")

@@ -79,8 +79,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """Rows of one token each and at most its log probabilities, of sequences that go on: a column for each
-    field."""
+    """Rows of sequences that continue, with one token each and at most its log probabilities: a column for
+    each field."""
 
     client_ids: npt.NDArray[np.uint64]
     sequence_indices: Int32

@@ -85,7 +85,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One planned iteration. Every sequence has a slot of its own and the blocks that its rows need.
+    """One planned iteration. Every sequence has its own slot and the blocks that its rows need.
 
     The rows that choose a token, in this order, are the generation rows and the last row of each chunk
     that ``chooses``. The blocks of a sequence only ever grow at their end while it keeps its table.

@@ -6,7 +6,7 @@ length), then top-k, top-p within it, and min-p. Knows nothing of models or requ
 
 A row's result depends on its own logits and its own random numbers only, so that it is the same alone and
 in any batch. A random number follows from the seed, the sequence and the token's place in the output
-(`uniform`), not from a stream: whoever knows these three draws the same number, a device too.
+(`uniform`), not from a stream: with the same three, the host and a device draw the same number.
 """
 
 from __future__ import annotations

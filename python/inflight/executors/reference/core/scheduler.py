@@ -9,7 +9,7 @@ first that does not fit: a large request is never overtaken for ever.
 Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM's names:
 
 - ``guaranteed_no_evict``: only if it and all sequences in flight can grow to their ends. Nothing is ever
-  paused, and blocks stand idle that most answers never reach.
+  paused, but blocks that most answers never reach are left unused.
 - ``max_utilization``: if its prompt fits now. When blocks run out, the youngest sequences are paused:
   their blocks go back, and they are first in the queue to compute prompt and output again.
 """
@@ -169,7 +169,7 @@ def schedule(
 def _make_room(active: Sequence[Active], free_blocks: int) -> tuple[Sequence[Active], tuple[int, ...], int]:
     """Pauses from the youngest on until the others have the blocks of their next step.
 
-    Returns those who run, the paused keys, and the blocks left beside the next step's.
+    Returns those who run, the paused keys, and the blocks that are left after the next step.
     """
     needed = sum(one.blocks_next for one in active)
     if needed <= free_blocks:

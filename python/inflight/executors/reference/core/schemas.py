@@ -1,7 +1,7 @@
 """JSON schemas as guides read them: objects that name their properties have no others.
 
 Owns the change to a schema; where it is made is the native module's, because the gateway checks schemas the
-same way. Knows no compiler.
+same way. Does not depend on a compiler.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class SequenceState:
     #: Of the context's full blocks, and of what was found of them in the cache.
     hashes: list[bytes] = field(default_factory=list)
     match: Match = NO_MATCH
-    #: Prompt tokens found at its first admission; None once its client was told, or before.
+    #: Prompt tokens found at its first admission; None before that, and once they are reported.
     cached_tokens: int | None = None
     paused: bool = False
     ended: bool = False
@@ -86,7 +86,7 @@ class SequenceState:
     #: Its branches, and a table for each once they part; None: it has one.
     beams: BeamSearch | None = None
     tables: list[BlockTable] = field(default_factory=list)
-    #: What a request that does not stream has not been told yet.
+    #: Tokens that were not sent yet, where a request does not stream.
     unsent: list[int] = field(default_factory=list)
     record: TokenRecord | None = None
     #: Kept where the request asks for them.
@@ -165,12 +165,12 @@ class SequenceState:
 
     @property
     def top_width(self) -> int:
-        """Alternatives told of each token of the output."""
+        """Alternatives reported for each token of the output."""
         return self.owner.request.output_config.num_top_log_probs
 
     def note(self, token: int, told: tuple[float, Int32, Float32], logits: Float32 | None) -> None:
-        """Notes what its client is told of a token: what the runner says, unless it names the alternatives.
-        ``logits`` are those that the token was chosen by, where they come to the host."""
+        """Notes what is reported for a token: what the runner returned, unless the request names the
+        alternatives. ``logits`` are those that the token was chosen by, where they come to the host."""
         record, request = self.record, self.owner.request
         if record is None:
             return
@@ -193,7 +193,7 @@ class SequenceState:
         self.unsent.append(token)
 
     def tell(self, reason: FinishReason) -> Row:
-        """A row of all that its client has not been told."""
+        """A row of everything that was not sent yet."""
         owner = self.owner
         output = owner.request.output_config
         row = Row(

@@ -140,7 +140,7 @@ class Statistics:
         }
 
     def _cache_iteration(self, recorded: _Recorded) -> IterationStats:
-        """One iteration of the cache, as TensorRT-LLM tells it by window size since 1.3."""
+        """One iteration of the cache, as TensorRT-LLM reports it by window size since 1.3."""
         pool, before, after = self._pool, recorded.before, recorded.after
         reused = after.reused_blocks - before.reused_blocks
         missed = after.missed_blocks - before.missed_blocks

@@ -1,7 +1,7 @@
 """xgrammar's structural tags as grammars of llguidance.
 
 Owns which formats there are, as TensorRT-LLM's xgrammar reads them, and how each is written in llguidance's
-form of Lark. Pure. What cannot be written so is an error that tells where it is, as a JSON pointer.
+form of Lark. Pure. What cannot be written so is an error with its place, as a JSON pointer.
 
 Free text (``any_text``, and what is around ``triggered_tags``) ends only where something ends it: the end of
 the answer, or that of the tag around it. As in xgrammar it is therefore the last part of a sequence.
@@ -17,7 +17,7 @@ from .schemas import closed
 
 Format = dict[str, Any]
 
-#: Splits a text into ``(text, token)``: the special tokens in it, and the texts between, whose token is None.
+#: Splits a text into ``(text, token)``: the special tokens in it, and the texts between with the token None.
 Split = Callable[[str], list[tuple[str, int | None]]]
 
 
@@ -83,7 +83,7 @@ class _Place:
 
 
 class _Writer:
-    """Writes rules, each under a name of its own."""
+    """Writes rules, each under a unique name."""
 
     def __init__(self, white_space: dict[str, str], split: Split) -> None:
         self._white_space, self._split = white_space, split
@@ -207,7 +207,7 @@ class _Writer:
     def _text(self, end: str | None) -> str:
         """The shortest text that ends with `end`; None: any text."""
         if not end:
-            # A rule of its own, so that it may be empty.
+            # A separate rule, so that it may be empty.
             return self._rule("TEXT")
         (first, token), *others = self._split(end)
         if token is not None:

@@ -1,7 +1,7 @@
 """A bound on how long a sequence thinks: after so many tokens, the end of its reasoning comes next.
 
-Owns where in its reasoning a sequence is, by the tokens that begin and end it. Knows no text and no model:
-which tokens those are, and whether the prompt has begun already, the request says.
+Owns where in its reasoning a sequence is, by the tokens that begin and end it. Does not depend on a text or a
+model: the request says which tokens those are, and whether the prompt has already begun the reasoning.
 """
 
 from __future__ import annotations

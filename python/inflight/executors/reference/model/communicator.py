@@ -20,7 +20,7 @@ class Communicator(Protocol[ArrayT]):
         """The sum of all ranks' arrays, written over ``array``."""
 
     def all_gather(self, part: ArrayT) -> ArrayT:
-        """All ranks' ``part [rows, columns]`` beside each other: ``[rows, ranks x columns]``."""
+        """All ranks' ``part [rows, columns]`` side by side: ``[rows, ranks x columns]``."""
 
 
 class Alone(Generic[ArrayT]):

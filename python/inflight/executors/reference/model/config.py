@@ -185,7 +185,7 @@ def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Fam
 
 
 def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:
-    """transformers 5 keeps all in ``rope_parameters``; 4 has ``rope_theta`` beside ``rope_scaling``."""
+    """transformers 5 keeps all in ``rope_parameters``; 4 has ``rope_theta`` next to ``rope_scaling``."""
     for key in ("rope_parameters", "rope_scaling"):
         if not isinstance(values.get(key), (dict, type(None))):
             raise bad_value(key, values[key], "an object")

@@ -18,7 +18,7 @@ ArrayT_co = TypeVar("ArrayT_co", covariant=True)
 
 
 class Weights(Protocol[ArrayT_co]):
-    """Where a model's tensors come from, as arrays of its own implementation."""
+    """Where a model's tensors come from, as arrays of the implementation that computes."""
 
     def tensor(self, name: str) -> ArrayT_co:
         """The tensor of a name in `tensors.required_tensors`, in the shape that is stated there."""
@@ -34,7 +34,7 @@ class Loading(Protocol[ArrayT]):
         """One array with a new first axis."""
 
     def turned(self, matrix: ArrayT) -> ArrayT:
-        """The transposed matrix, in memory of its own."""
+        """The transposed matrix, as a copy."""
 
     def unit_rows(self, matrix: ArrayT) -> ArrayT:
         """Each row divided by its length."""

@@ -113,7 +113,7 @@ class CheckpointWeights:
         return tensor, data
 
     def tensor(self, name: str) -> Float32:
-        """A required tensor as a float32 array of its own memory. Errors as `raw`."""
+        """A required tensor as a float32 array that shares no memory. Errors as `raw`."""
         import numpy as np
 
         tensor, data = self.raw(name)

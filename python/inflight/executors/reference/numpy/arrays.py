@@ -37,7 +37,7 @@ def stacked(parts: Sequence[Float32]) -> Float32:
 
 
 def turned(matrix: Float32) -> Float32:
-    """The transposed matrix, in memory of its own."""
+    """The transposed matrix, as a copy."""
     return np.array(matrix.T, order="C")
 
 

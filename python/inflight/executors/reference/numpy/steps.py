@@ -34,7 +34,7 @@ class NumpySteps:
 
 
 class LedSteps(NumpySteps):
-    """Rank 0's part: the other ranks are told of each step before it is taken."""
+    """Rank 0's part: announces each step to the other ranks before it takes it."""
 
     def __init__(self, model: NumpyModel, cache: PagedCache, leader: Leader) -> None:
         super().__init__(model, cache)

@@ -1,4 +1,4 @@
-"""Rank 0's connections to the other ranks: what to compute goes out, and whoever ends is noticed at once.
+"""Rank 0's connections to the other ranks: sends what to compute, and notices at once if a rank ends.
 
 Owns the sockets, who may join, and the threads that watch for a closed connection. Between iterations the
 ranks wait in a read, which costs no processor time, as a wait in MPI or NCCL would. What the messages mean
@@ -147,7 +147,7 @@ class FollowerChannel:
         threading.Thread(target=self._watch, args=(on_gone,), name="rank-watch", daemon=True).start()
 
     def fail(self, words: str) -> None:
-        """Tells rank 0 why this rank ends."""
+        """Reports to rank 0 why this rank ends."""
         self._closing.set()
         with contextlib.suppress(OSError):
             self._socket.sendall(pickle.dumps(words))

@@ -69,7 +69,7 @@ class StoreMeeting:
         return [json.loads(self.store.get(f"{name}/{rank}")) for rank in range(self._job.size)]
 
     def leader_host(self) -> str:
-        # Not rank 0's own name: in a pod of Kubernetes, that means nothing to others.
+        # Not rank 0's own name: other pods of Kubernetes cannot resolve that.
         return _leader_host(self, os.environ.get("MASTER_ADDR"))
 
 

@@ -31,7 +31,7 @@ EXIT_FAILED = 3
 #: What a rank 0 that lost a rank gets to answer its clients; then the kernel ends it (SIGALRM).
 _LAST_S = 4
 
-#: How long the others have to close once they are told to stop.
+#: How long the other ranks have to close once they are asked to stop.
 _STOP_TIMEOUT_S = 10.0
 
 
@@ -96,7 +96,7 @@ class Leader:
             raise self.explain(error) from error
 
     def on_lost(self, tell: Callable[[BaseException], None]) -> None:
-        """Who is told, from a thread, that a rank is gone."""
+        """Sets what is called, from another thread, when a rank is gone; at once if one is already."""
         self._on_lost = tell
         if self._lost.is_set():
             tell(RanksLost(self._reason))

@@ -11,7 +11,7 @@ from inflight.model.config import ModelFacts
 
 from .family import Family, Names, Variant
 
-#: The vocabulary of the first generation, which its configs are told by.
+#: The vocabulary size of the first generation, by which its configs are recognized.
 _FIRST_VOCABULARY = 64000
 
 

@@ -21,8 +21,8 @@ Activation = Literal["silu", "gelu_tanh"]
 @dataclass(frozen=True, slots=True)
 class Names:
     """Names of modules in a checkpoint, without ``.weight`` and ``.bias``; those of a layer follow ``layer``,
-    whose ``{}`` is its number. Modules that share their input are listed in the order of their outputs; one
-    name stands for a checkpoint that stores them as one.
+    whose ``{}`` is its number. Modules that share their input are listed in the order of their outputs, or
+    as one name if the checkpoint stores them as one.
     """
 
     embedding: str = "model.embed_tokens"
