@@ -136,7 +136,7 @@ def _sizes(options: Options, model: TorchModel, team: Team | None) -> Sizes:
         free = min(team.meeting.exchange(free))
     tokens = options.max_num_tokens or 0
     widest = 4 * config.hidden_size + 3 * config.intermediate_size
-    # Twice: graphs keep memory of their own.
+    # Twice, because CUDA graphs keep separate memory.
     working = 2 * tokens * widest * element
     working += options.max_batch_size * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
     # The tokens of each sequence slot.

@@ -81,7 +81,7 @@ def connect(job: Job, meeting: Meeting, device: Any) -> TorchCommunicator:
 
 
 def _open_store(job: Job, meeting: Meeting) -> Any:
-    """A store on rank 0, whose port the meeting tells the others."""
+    """A store on rank 0; the other ranks learn its port through the meeting."""
     host = meeting.leader_host()
     store = None
     if job.rank == 0:

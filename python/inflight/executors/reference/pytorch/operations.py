@@ -81,7 +81,7 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
 
 
 def turned(matrix: Tensor) -> Tensor:
-    """The transposed matrix, in memory of its own."""
+    """The transposed matrix, as a copy."""
     return matrix.t().contiguous()
 
 

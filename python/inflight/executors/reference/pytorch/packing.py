@@ -22,7 +22,7 @@ Array = Any  # numpy.ndarray of int32
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """Where rows that mean nothing write: a sequence slot and a cache block that nobody reads."""
+    """Where padding rows write: a sequence slot and a cache block that nobody reads."""
 
     slot: int
     block: int
@@ -71,8 +71,8 @@ class Packed:
 
     @classmethod
     def of(cls, work: Work, generation: Array, tokens_per_block: int, probe_slot: int) -> Packed:
-        """The rows of ``work``, whose generation rows are ``generation`` already. Probes have block tables
-        of their own: they count as sequence slots from ``probe_slot`` on."""
+        """The rows of ``work``, whose generation rows are ``generation`` already. Probes have their
+        own block tables: they count as sequence slots from ``probe_slot`` on."""
         positions, slots, chunks = [], [], []
         start = len(work.generation)
         choosing = list(range(start))
@@ -110,7 +110,7 @@ class Packed:
         )
 
     def take_virtual(self, work: Work, vocab_size: int) -> Embedded | None:
-        """The rows that are virtual tokens; tokens of the vocabulary stand in for them afterwards."""
+        """The rows that are virtual tokens; replaces their ids with one of the vocabulary."""
         own, found = self.generation.shape[1], []
         for chunk, (row, count, *_) in zip(work.chunks, self.chunks, strict=False):
             tuning = chunk.sequence.owner.admitted.extras.prompt_tuning

@@ -1,8 +1,8 @@
 """The device's half of an iteration: from plain arrays to logits and chosen tokens, queued on its stream.
 
 Owns what lives on the device between iterations (the cache, block tables, the latest tokens) and the CUDA
-graphs. Where a model is split, every rank takes the same steps on its part: `LedSteps` of rank 0 tells the
-others. Knows nothing of sequences or sampling: that is the `runner`'s.
+graphs. Where a model is split, every rank takes the same steps on its part: `LedSteps` of rank 0 announces
+them. Knows nothing of sequences or sampling: that is the `runner`'s.
 
 An iteration is replayed from the graph of the next larger size, by generation rows or, with prompts, by
 their tokens; spare rows write to a slot and a block that nobody reads. One that no graph fits, or whose
@@ -50,8 +50,8 @@ class DeviceSteps:
         lora_fraction: float = 0.05,
         lora_host_bytes: int = 1 << 30,
     ) -> None:
-        """``lora_fraction`` of a GPU's memory beside the cache is for LoRA adapters; on a CPU
-        ``lora_host_bytes``, which the host's cache has too."""
+        """LoRA adapters get ``lora_fraction`` of the GPU memory that the cache leaves free. On a CPU they get
+        ``lora_host_bytes``, the size of the host's adapter cache."""
         self._model = model
         self.device = model.device
         self.cuda = self.device.type == "cuda"
@@ -314,7 +314,7 @@ class DeviceSteps:
 
 
 class LedSteps(DeviceSteps):
-    """Rank 0's part of a model that is split: the other ranks are told of each step before it is taken."""
+    """Rank 0's part of a model that is split: announces each step to the other ranks before it takes it."""
 
     def __init__(
         self, model: TorchModel, num_blocks: int, limits: Limits, leader: Leader, num_host_blocks: int = 0
