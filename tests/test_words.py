@@ -44,9 +44,7 @@ FORBIDDEN = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES), re.IGNOR
 
 #: STYLE.md shows what not to write.
 PAGES = [page for page in tracked("*.md") if page.name != "STYLE.md"]
-#: Docstrings and comments of this part are not held yet; what it says to users is.
-REFERENCE = tracked("python/inflight/executors/reference/*.py")
-PYTHON = [path for path in tracked("python/*.py") if path not in REFERENCE]
+PYTHON = tracked("python/*.py")
 #: Help of clap is doc comments.
 RUST_HELP = tracked("crates/gateway/src/options.rs", "crates/bench/src/cli.rs")
 RUST = [path for path in tracked("crates/*.rs") if "src" in path.parts and "testkit" not in path.parts]
@@ -79,9 +77,6 @@ def test_pages_are_plain_english() -> None:
 
 def test_texts_of_python_are_plain_english() -> None:
     check(line for path in PYTHON for line in forbidden(path, prose.of_python(path)))
-    check(
-        line for path in REFERENCE for line in forbidden(path, prose.of_python(path, with_docstrings=False))
-    )
 
 
 def test_texts_and_help_of_rust_are_plain_english() -> None:

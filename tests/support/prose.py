@@ -60,7 +60,7 @@ def of_page(path: Path) -> Iterator[Text]:
             begin, lines = (begin, [*lines, line]) if lines else (number, [line])
 
 
-def of_python(path: Path, *, with_docstrings: bool = True, with_comments: bool = False) -> Iterator[Text]:
+def of_python(path: Path, *, with_comments: bool = False) -> Iterator[Text]:
     """String literals, docstrings among them; what a format string inserts is written `…`."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
@@ -71,9 +71,8 @@ def of_python(path: Path, *, with_docstrings: bool = True, with_comments: bool =
         for part in ast.walk(whole)
         if part is not whole
     }
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if id(node) in inserted or (id(node) in alone and not with_docstrings):
+        if id(node) in inserted:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield Text(node.lineno, one_line(node.value))
