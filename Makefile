@@ -112,7 +112,7 @@ bench: $(VENV)/.installed-release ## Measure the gateway, the worker and the flo
 	$(BIN)/inflight bench suite
 
 # Needs the network, once, and some minutes: what it compares with is downloaded, never built.
-templates: install ## Compare prompts, encodings and streams with transformers, on some 120 models' files
+templates: install ## Compare prompts, calls, encodings and streams with transformers and vLLM, on some 120 models' files
 	$(BIN)/pip install --quiet --group texts
 	PYTHONPATH=tools $(BIN)/python -m compare_text
 
