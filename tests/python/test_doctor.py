@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from inflight import machine
 from inflight.cli.app import inflight
 from inflight.launch import doctor
 
@@ -51,6 +52,18 @@ def test_a_machine_without_a_gpu_can_serve(monkeypatch: pytest.MonkeyPatch, tmp_
     assert found["inflight"]["state"] == "ok"
     assert found["MPI"]["remedy"] == "install Open MPI: `apt-get install openmpi-bin`"
     assert {"shared memory", "open files", "port 8000", "disk here"} <= set(found)
+
+
+def test_packages_that_are_missing_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "package_version", lambda *_: None)
+    code, found = findings()
+    assert code == 0
+    for name, extra in (("PyTorch", "torch"), ("llguidance", "guided"), ("tritonclient", "client")):
+        assert found[name]["state"] == "note"
+        assert found[name]["remedy"] == f"install it: `pip install 'inflight-llm[{extra}]'`"
+    assert "refuses structured output" in found["llguidance"]["what"]
+    monkeypatch.setattr(machine, "package_version", lambda *names: f"1.0 of {names[0]}")
+    assert findings()[1]["llguidance"]["what"] == "1.0 of llguidance"
 
 
 def test_gpus_and_driver_are_named(nvidia_smi: Any) -> None:

@@ -21,8 +21,8 @@ MARKS = {
 def doctor(ctx: click.Context, model: Path | None, as_json: bool) -> None:
     """Say whether this machine can serve, and what to do.
 
-    Looks at GPUs, driver, MPI, limits, ports and disk; with MODEL, also at whether its engine fits the
-    installed versions. Exit status 1 if something prevents serving.
+    Looks at packages, GPUs, driver, MPI, limits, ports and disk; with MODEL, also at whether its engine fits
+    the installed versions. Exit status 1 if something prevents serving.
     """
     import json
 

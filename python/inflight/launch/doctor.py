@@ -32,6 +32,12 @@ OPEN_FILES = 20_000
 DISK_BYTES = 10 << 30
 #: What `inflight serve` listens on by default.
 PORTS = {"--port": 8000, "--grpc-port": 8001, "--metrics-port": 8002}
+#: Name, package, our extra, and what is missing without it.
+EXTRAS = (
+    ("PyTorch", "torch", "torch", "the reference executor computes with NumPy, on the CPU"),
+    ("llguidance", "llguidance", "guided", "the reference executor refuses structured output"),
+    ("tritonclient", "tritonclient", "client", "`inflight client` needs `--protocol http`"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Finding:
 def examine(model: Path | None = None) -> list[Finding]:
     """Everything, in a fixed order; with `model`, also whether this machine serves it."""
     found = []
-    for check in (_versions, _gpus, _mig, _nccl, _mpi, _shared_memory, _limits, _ports, _disk):
+    for check in (_versions, _extras, _gpus, _mig, _nccl, _mpi, _shared_memory, _limits, _ports, _disk):
         found += _guarded(check)
     if model is not None:
         found += _guarded(lambda: _model(model))
@@ -81,9 +87,21 @@ def _versions() -> Iterator[Finding]:
     else:
         tensorrt = installed.tensorrt or "not installed"
         yield Finding("TensorRT-LLM", "ok", f"{installed.tensorrt_llm}, TensorRT {tensorrt}")
-    torch = machine.package_version("torch")
-    if torch is not None:
-        yield Finding("PyTorch", "ok", torch)
+
+
+def _extras() -> Iterator[Finding]:
+    """Packages that Inflight does without, until somebody asks for what they do."""
+    for name, package, extra, without in EXTRAS:
+        version = machine.package_version(package)
+        if version is not None:
+            yield Finding(name, "ok", version)
+        else:
+            yield Finding(
+                name,
+                "note",
+                f"not installed; {without}",
+                f"install it: `pip install 'inflight-llm[{extra}]'`",
+            )
 
 
 def _gpus() -> Iterator[Finding]:
