@@ -36,6 +36,8 @@ def flags(command: click.Command) -> set[str]:
         (["m", "--dtype", "bfloat16"], "use `--executor-option dtype=VALUE`"),
         (["m", "--gpu-memory-utilization=0.9"], "kv_cache_free_gpu_mem_fraction=SHARE"),
         (["m", "--max-model-len", "4096"], "use `--max-seq-len`"),
+        (["m", "--max_seq_len", "4096"], "No such option '--max_seq_len': use `--max-seq-len`."),
+        (["m", "--hf-token=x"], "set the environment variable `HF_TOKEN`"),
         (["m", "--max-batch-sizes", "4"], "'--max-batch-size'"),
     ],
 )

@@ -31,20 +31,31 @@ def _executor_option(name: str, value: str = "VALUE") -> str:
     return f"use `--executor-option {name}={value}`"
 
 
+_EXPERTS = _executor_option("moe_expert_parallel_size", "NUMBER")
+_TOKENIZER = "leave it out: the tokenizer is the one in the model's directory"
+_GUIDES = (
+    "leave it out: the reference executor guides with llguidance; for TensorRT-LLM, use"
+    " `--executor tensorrt_llm --executor-option guided_decoding_backend=NAME`"
+)
 _LENGTH = _limit("--max-seq-len", "max_seq_len")
 #: Option, with dashes for underscores -> what to do instead.
 OPTIONS = {
     "--model": _MODEL,
     "--model-path": _MODEL,
     "--tensor-parallel-size": "use `--tp-size`",
+    "--tp": "use `--tp-size`",
+    "--pp": "use `--pp-size`",
+    "--dp": "use `--replicas`",
     "--pipeline-parallel-size": "use `--pp-size`",
     "--data-parallel-size": "use `--replicas`",
     "--dp-size": "use `--replicas`",
-    "--ep-size": _executor_option("moe_expert_parallel_size", "NUMBER"),
+    "--ep-size": _EXPERTS,
+    "--enable-expert-parallel": _EXPERTS,
     "--max-model-len": _LENGTH,
     "--context-length": _LENGTH,
     "--max-num-seqs": _limit("--max-batch-size", "max_batch_size"),
     "--max-running-requests": _limit("--max-batch-size", "max_batch_size"),
+    "--max-total-tokens": _executor_option("max_tokens_in_paged_kv_cache", "NUMBER"),
     "--max-num-batched-tokens": _limit("--max-num-tokens", "max_num_tokens"),
     "--max-beam-width": _executor_option("max_beam_width", "NUMBER"),
     "--dtype": _executor_option("dtype"),
@@ -54,22 +65,38 @@ OPTIONS = {
     "--mem-fraction-static": _CACHE_SHARE,
     "--kv-cache-free-gpu-memory-fraction": _CACHE_SHARE,
     "--free-gpu-memory-fraction": _CACHE_SHARE,
+    "--cpu-offload-gb": _executor_option("gpu_weights_percent", "SHARE") + ", of an engine built for it",
+    "--swap-space": _executor_option("kv_cache_host_memory_bytes", "BYTES"),
     "--block-size": "use `--tokens-per-block`; of an engine, `inflight build` sets it",
     "--enable-prefix-caching": _executor_option("enable_kv_cache_reuse", "true"),
     "--enable-chunked-prefill": _executor_option("enable_chunked_context", "true"),
     "--trust-remote-code": "use `--executor tensorrt_llm --executor-option trust_remote_code=true`",
     "--extra-llm-api-options": "use `--executor-option NAME=VALUE` for each of its settings",
     "--backend": "use `--executor`",
-    "--tokenizer": "leave it out: the tokenizer is the one in the model's directory",
+    "--tokenizer": _TOKENIZER,
+    "--tokenizer-path": _TOKENIZER,
+    "--custom-tokenizer": _TOKENIZER,
+    "--download-dir": "set the environment variable `HF_HOME`",
+    "--hf-token": "set the environment variable `HF_TOKEN`",
     "--revision": "pass MODEL as `ORG/NAME@REVISION`",
     "--seed": "leave it out: each request has its `seed`",
     "--enable-auto-tool-choice": "leave it out: tool calls are recognized by default",
     "--tool-call-parser": "use `--tool-parser`",
     "--enable-lora": "use `--adapter-dir` with `--allow-lora-loading`",
+    "--max-lora-rank": "use `--executor tensorrt_llm --executor-option max_lora_rank=NUMBER`",
+    "--max-loras": "use `--executor reference --executor-option lora_max_adapters=NUMBER`",
     "--lora-modules": "use `--executor-option lora_adapter_dir=DIR`",
     "--ssl-certfile": "use `--tls-certificate`",
     "--ssl-keyfile": "use `--tls-key`",
     "--allowed-origins": "use `--allowed-origin`, once for each",
+    "--limit-mm-per-prompt": "use `--images-per-request`",
+    "--chat-template-content-format": "leave it out: the gateway finds the form that the template reads",
+    "--guided-decoding-backend": _GUIDES,
+    "--structured-outputs-config": _GUIDES,
+    "--grammar-backend": _GUIDES,
+    "--enable-metrics": "leave it out: `/metrics` is always served",
+    "--disable-log-requests": "use `--log warn`",
+    "--disable-log-stats": "leave it out: statistics are metrics, not log lines",
     "--log-level": "use `--log`",
     "--uvicorn-log-level": "use `--log`",
 }
@@ -94,10 +121,14 @@ COMMANDS = {
 
 def unknown_option(error: click.NoSuchOption) -> click.NoSuchOption:
     """The error with what the option is here; the same error for an option that no other server has."""
-    known = OPTIONS.get(error.option_name.lower().replace("_", "-"))
-    if known is None or error.ctx is None or error.ctx.command.name not in SERVERS:
+    if error.ctx is None or error.ctx.command.name not in SERVERS:
         return error
+    name = error.option_name.lower().replace("_", "-")
     taken = {flag for option in error.ctx.command.get_params(error.ctx) for flag in option.opts}
+    # trtllm-serve writes its names with underscores.
+    known = f"use `{name}`" if name in taken else OPTIONS.get(name)
+    if known is None:
+        return error
     if error.ctx.command.name == "worker" and not set(_FLAG.findall(known)) <= taken:
         known = f"with `inflight serve`, {known}"
     return click.NoSuchOption(
