@@ -1,7 +1,7 @@
 //! A plain Triton server that does what the test says: real gRPC on a real port, no step batching.
 //!
 //! Owns the sockets, which models there are, and the streams, one for each request; what the models'
-//! tensors are called is `triton_models`'. A test takes each request with [`FakeTriton::next_request`] and
+//! tensors are called is `triton_models`'. A test takes each request with [`ScriptedTriton::next_request`] and
 //! answers it response by response.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,14 +136,14 @@ fn last(response: &mut ResponseBuilder, is_last: bool) -> ModelStreamInferRespon
 
 /// A running fake; dropping it closes every connection at once.
 #[derive(Debug)]
-pub struct FakeTriton {
+pub struct ScriptedTriton {
     pub address: SocketAddr,
     requests: mpsc::Receiver<Asked>,
     service: Service,
     runtime: Option<Runtime>,
 }
 
-impl FakeTriton {
+impl ScriptedTriton {
     /// Listens on an ephemeral port.
     pub async fn start(models: impl IntoIterator<Item = ModelConfig>) -> Self {
         let (sender, requests) = mpsc::channel(4096);
@@ -200,7 +200,7 @@ impl FakeTriton {
         }
     }
 
-    /// Comes back on the same port, after [`FakeTriton::kill`].
+    /// Comes back on the same port, after [`ScriptedTriton::kill`].
     pub async fn restart(&mut self) {
         self.kill();
         let (_, runtime) = listen(self.service.clone(), self.address).await;
@@ -208,7 +208,7 @@ impl FakeTriton {
     }
 }
 
-impl Drop for FakeTriton {
+impl Drop for ScriptedTriton {
     fn drop(&mut self) {
         self.kill();
     }

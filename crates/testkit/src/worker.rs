@@ -1,7 +1,7 @@
 //! A worker that does what the test says: real gRPC on a real port, answers from the test's own hands.
 //!
 //! Owns the sockets and the order of messages; knows nothing of executors. A test takes each request
-//! with [`FakeWorker::next_request`] and answers it row by row, or lets [`FakeWorker::answer_all`] do it.
+//! with [`ScriptedWorker::next_request`] and answers it row by row, or lets [`ScriptedWorker::answer_all`] do it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -37,14 +37,14 @@ type Outgoing = mpsc::Sender<Result<ModelStreamInferResponse, Status>>;
 
 /// What the fake says of itself.
 #[derive(Clone, Debug)]
-pub struct FakeModel {
+pub struct ScriptedModel {
     pub description: ModelDescription,
     /// File name to content; served by ModelAssets.
     pub files: Vec<(String, Bytes)>,
     pub extensions: Vec<String>,
 }
 
-impl FakeModel {
+impl ScriptedModel {
     /// A model of 64 tokens of context that can do everything, with these files.
     pub fn new(served_model_name: &str, files: Vec<(String, Bytes)>) -> Self {
         let capabilities = [
@@ -171,20 +171,20 @@ pub fn join(batches: &[StepBatch]) -> StepBatch {
 
 /// A running fake; dropping it closes every connection at once.
 #[derive(Debug)]
-pub struct FakeWorker {
+pub struct ScriptedWorker {
     pub address: SocketAddr,
     requests: mpsc::Receiver<Received>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
-impl FakeWorker {
+impl ScriptedWorker {
     /// Listens on an ephemeral port.
-    pub async fn start(model: FakeModel) -> Self {
+    pub async fn start(model: ScriptedModel) -> Self {
         Self::start_at(model, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
     /// Listens on this address: a worker that comes back.
-    pub async fn start_at(model: FakeModel, address: SocketAddr) -> Self {
+    pub async fn start_at(model: ScriptedModel, address: SocketAddr) -> Self {
         let (sender, requests) = mpsc::channel(1024);
         let service = Service {
             adapters: Arc::new(watch::Sender::new(model.description.adapters.clone())),
@@ -259,7 +259,7 @@ impl FakeWorker {
     }
 }
 
-impl Drop for FakeWorker {
+impl Drop for ScriptedWorker {
     fn drop(&mut self) {
         self.kill();
     }
@@ -267,7 +267,7 @@ impl Drop for FakeWorker {
 
 #[derive(Clone, Debug)]
 struct Service {
-    model: Arc<FakeModel>,
+    model: Arc<ScriptedModel>,
     adapters: Arc<watch::Sender<Vec<Adapter>>>,
     requests: mpsc::Sender<Received>,
 }

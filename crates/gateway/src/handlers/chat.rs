@@ -23,7 +23,7 @@ use super::thinking;
 use crate::error::HttpError;
 use crate::images::Wanted;
 use crate::state::AppState;
-use crate::stream::tells::Shape;
+use crate::stream::details::Shape;
 use crate::translate::requested::Requested;
 use inflight_upstream::model::served::ServedModel;
 

@@ -16,7 +16,7 @@ use super::thinking;
 use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
-use crate::stream::tells::Shape;
+use crate::stream::details::Shape;
 use crate::translate::requested::Requested;
 
 /// `POST /v1/completions`.

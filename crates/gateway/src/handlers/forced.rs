@@ -267,13 +267,13 @@ mod tests {
         let mut deltas = Deltas::default();
         parser.push(text, &mut deltas);
         parser.finish(&mut deltas);
-        let told = deltas.iter().map(|delta| match delta {
+        let seen = deltas.iter().map(|delta| match delta {
             Delta::CallBegin { name, .. } => format!("begin {name}"),
             Delta::CallArguments { json, .. } => json.to_owned(),
             Delta::CallEnd { is_complete, .. } => format!("end {is_complete}"),
             Delta::Content(text) | Delta::Reasoning(text) => format!("text {text}"),
         });
-        told.collect()
+        seen.collect()
     }
 
     #[test]

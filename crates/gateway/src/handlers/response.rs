@@ -20,7 +20,7 @@ use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, EventWriter};
 use crate::stream::chunks::ChunkWriter;
-use crate::stream::tells::{Shape, Tells};
+use crate::stream::details::{AnswerDetails, Shape};
 use crate::stream::whole;
 
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
@@ -97,7 +97,7 @@ pub(super) fn report_ignored(response: &mut Response, ignored: &IgnoredFields) {
 }
 
 /// What the answer reports in addition to text and usage.
-fn tells(prepared: &Prepared) -> Tells {
+fn details(prepared: &Prepared) -> AnswerDetails {
     let generation = &prepared.generation;
     let asked = generation.extensions.as_deref();
     let prompts = || -> Vec<Vec<i32>> {
@@ -110,7 +110,7 @@ fn tells(prepared: &Prepared) -> Tells {
     let prompt_logprobs = top
         .zip(text)
         .map(|(top, text)| (top as usize, Arc::clone(text.tokenizer())));
-    Tells {
+    AnswerDetails {
         stop: generation.stop.clone(),
         prompts: asked
             .filter(|asked| asked.return_token_ids)
@@ -156,16 +156,18 @@ fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Respon
         model,
         include_usage,
     };
-    let tells = tells(prepared);
+    let details = details(prepared);
     let indices = (0u32..).take(request.choices.len());
     let templates = indices
         .map(|index| match shape {
-            Shape::Chat => ChunkTemplate::chat(&info, index).with_reasoning(tells.reasoning_field),
+            Shape::Chat => {
+                ChunkTemplate::chat(&info, index).with_reasoning(details.reasoning_field)
+            }
             Shape::Completion => ChunkTemplate::completion(&info, index),
         })
         .collect();
     events(EventBody::new(request, |request, out| {
-        ChunkWriter::begin(request, shape, templates, include_usage, tells, out)
+        ChunkWriter::begin(request, shape, templates, include_usage, details, out)
     }))
 }
 
@@ -193,10 +195,10 @@ fn complete(
 ) -> Result<Response, ApiError> {
     let (id, created) = identity(shape);
     let model = prepared.generation.model.clone();
-    let tells = tells(prepared);
+    let details = details(prepared);
     match shape {
-        Shape::Chat => json(&whole::chat(request, id, created, model, &tells)),
-        Shape::Completion => json(&whole::completion(request, id, created, model, &tells)),
+        Shape::Chat => json(&whole::chat(request, id, created, model, &details)),
+        Shape::Completion => json(&whole::completion(request, id, created, model, &details)),
     }
 }
 

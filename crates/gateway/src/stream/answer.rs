@@ -213,8 +213,8 @@ impl Answer {
             false => self.parser.cut(&mut self.fresh),
         }
         self.record(log_probs_end, tokens_end, has_ended);
-        let told = self.entries.last().map_or(0, |entry| entry.log_probs_end);
-        if told < log_probs_end {
+        let reported = self.entries.last().map_or(0, |entry| entry.log_probs_end);
+        if reported < log_probs_end {
             // Log probabilities of what brought no event.
             self.put(Kind::Content, log_probs_end, tokens_end);
         }

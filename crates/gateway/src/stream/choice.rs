@@ -45,7 +45,7 @@ pub(crate) enum Stopped {
 
 impl Stopped {
     /// For an answer to a request with these stop strings.
-    pub(crate) fn told(self, stop: &[String]) -> StopReason {
+    pub(crate) fn stop_reason(self, stop: &[String]) -> StopReason {
         match self {
             Self::Text(index) => StopReason::Text(stop.get(index).cloned().unwrap_or_default()),
             Self::Token(token) => StopReason::Token(token),

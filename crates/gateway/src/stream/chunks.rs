@@ -9,7 +9,7 @@ use inflight_parsers::Delta;
 use super::active_request::ActiveRequest;
 use super::body::EventWriter;
 use super::choice::{Choice, Piece};
-use super::tells::{PromptCounts, Shape, Tells};
+use super::details::{AnswerDetails, PromptCounts, Shape};
 
 /// Writes chunks for all choices of an answer.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct ChunkWriter {
     /// Choices whose last frame is written.
     ended: Vec<bool>,
     include_usage: bool,
-    tells: Tells,
+    details: AnswerDetails,
 }
 
 impl ChunkWriter {
@@ -30,7 +30,7 @@ impl ChunkWriter {
         shape: Shape,
         templates: Vec<ChunkTemplate>,
         include_usage: bool,
-        tells: Tells,
+        details: AnswerDetails,
         out: &mut BytesMut,
     ) -> Self {
         let writer = Self {
@@ -38,16 +38,16 @@ impl ChunkWriter {
             shape,
             templates,
             include_usage,
-            tells,
+            details,
         };
         let counts = request.prompt_counts();
         for (index, template) in writer.templates.iter().enumerate() {
-            match writer.tells.prompt(index) {
-                None if !writer.tells.usage => template.write_role(out),
+            match writer.details.prompt(index) {
+                None if !writer.details.usage => template.write_role(out),
                 prompt_token_ids => {
                     let extras = FrameExtras {
                         prompt_token_ids,
-                        usage: writer.tells.usage_after(0, counts),
+                        usage: writer.details.usage_after(0, counts),
                         ..FrameExtras::default()
                     };
                     template.write_role_with(out, extras);
@@ -61,7 +61,7 @@ impl ChunkWriter {
 impl EventWriter for ChunkWriter {
     fn write_ready(&mut self, request: &mut ActiveRequest, out: &mut BytesMut) -> bool {
         let counts = request.prompt_counts();
-        let has_extras = self.tells.has_extras();
+        let has_extras = self.details.has_extras();
         let choices = request.choices.iter_mut().enumerate();
         for (((index, choice), template), ended) in
             choices.zip(&self.templates).zip(&mut self.ended)
@@ -70,7 +70,7 @@ impl EventWriter for ChunkWriter {
                 continue;
             }
             if choice.has_answer() {
-                write_events(choice, template, &self.tells, index, counts, out);
+                write_events(choice, template, &self.details, index, counts, out);
             }
             let mut from = Piece::default();
             for piece in choice.pieces.iter().copied() {
@@ -84,7 +84,7 @@ impl EventWriter for ChunkWriter {
                     continue;
                 }
                 let extras = match has_extras {
-                    true => self.tells.extras(
+                    true => self.details.extras(
                         self.shape,
                         index,
                         piece.tokens_end,
@@ -110,11 +110,11 @@ impl EventWriter for ChunkWriter {
             choice.clear_ready();
             if let Some(reason) = choice.finish {
                 let stopped = choice.stop_reason();
-                let stopped = stopped.map(|stopped| stopped.told(&self.tells.stop));
+                let stopped = stopped.map(|stopped| stopped.stop_reason(&self.details.stop));
                 let tokens = choice.tokens as usize;
                 let ids = choice.ids.as_mut();
-                let extras = self.tells.extras(self.shape, index, tokens, ids, counts);
-                let reason = self.tells.finish_reason(reason);
+                let extras = self.details.extras(self.shape, index, tokens, ids, counts);
+                let reason = self.details.finish_reason(reason);
                 template.write_finish(out, reason, stopped.as_ref(), extras);
                 *ended = true;
             }
@@ -140,12 +140,12 @@ impl EventWriter for ChunkWriter {
 fn write_events(
     choice: &mut Choice,
     template: &ChunkTemplate,
-    tells: &Tells,
+    details: &AnswerDetails,
     index: usize,
     counts: PromptCounts,
     buffer: &mut BytesMut,
 ) {
-    let mut told = 0;
+    let mut reported = 0;
     // Taking log probabilities and tokens changes the choice.
     let mut ids = choice.ids.take();
     let mut log_probs = choice.log_probs.take();
@@ -166,12 +166,12 @@ fn write_events(
             Delta::CallArguments { index, json } => FrameDelta::CallArguments { index, json },
             Delta::CallEnd { .. } => continue,
         };
-        let count = event.log_probs_end.saturating_sub(told);
-        told = told.max(event.log_probs_end);
+        let count = event.log_probs_end.saturating_sub(reported);
+        reported = reported.max(event.log_probs_end);
         let values = log_probs.as_mut().filter(|_| count > 0);
         let values = values.map(|log_probs| log_probs.take_chat(count));
-        let extras = match tells.has_extras() {
-            true => tells.extras(Shape::Chat, index, event.tokens_end, ids.as_mut(), counts),
+        let extras = match details.has_extras() {
+            true => details.extras(Shape::Chat, index, event.tokens_end, ids.as_mut(), counts),
             false => FrameExtras::default(),
         };
         let values = values.as_ref().map(FrameLogprobs::Chat);

@@ -65,12 +65,12 @@ pub(crate) fn whole(
 
 /// Writes all that may be shown.
 fn write_choice(choice: &mut Choice, writer: &mut AnswerWriter, buffer: &mut BytesMut) {
-    let mut told = 0;
+    let mut reported = 0;
     // Taking log probabilities changes the choice.
     let mut log_probs = choice.log_probs.take();
     for event in choice.events() {
-        let count = event.log_probs_end.saturating_sub(told);
-        told = told.max(event.log_probs_end);
+        let count = event.log_probs_end.saturating_sub(reported);
+        reported = reported.max(event.log_probs_end);
         let values = log_probs.as_mut().filter(|_| count > 0);
         let values = values.map(|log_probs| log_probs.take_chat(count).content);
         match event.delta {

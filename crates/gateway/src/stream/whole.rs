@@ -8,7 +8,7 @@ use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
 use super::choice::Choice;
-use super::tells::Tells;
+use super::details::AnswerDetails;
 
 /// A finished chat answer.
 pub(crate) fn chat(
@@ -16,10 +16,10 @@ pub(crate) fn chat(
     id: String,
     created: u64,
     model: String,
-    tells: &Tells,
+    details: &AnswerDetails,
 ) -> ChatCompletion {
     let usage = request.usage();
-    let scores = match tells.prompt_logprobs {
+    let scores = match details.prompt_logprobs {
         Some(_) => request.prompt_log_probs(),
         None => Vec::new(),
     };
@@ -27,23 +27,23 @@ pub(crate) fn chat(
     let choices = choices
         .map(|(choice, index)| {
             let mut message = message(choice);
-            message.name_reasoning(tells.reasoning_field);
+            message.name_reasoning(details.reasoning_field);
             let log_probs = choice
                 .log_probs
                 .as_mut()
                 .map(|log_probs| log_probs.take_chat(usize::MAX));
             let finish = choice.finish.unwrap_or(FinishReason::Stop);
-            let finish = tells.finish_reason(finish);
-            let mut told = ChatChoice::new(index, message, log_probs, finish);
+            let finish = details.finish_reason(finish);
+            let mut answered = ChatChoice::new(index, message, log_probs, finish);
             let stopped = choice.stop_reason();
-            told.stop_reason = stopped.map(|stopped| stopped.told(&tells.stop));
-            told.token_ids = choice.ids.take().map(|ids| ids.all);
-            told
+            answered.stop_reason = stopped.map(|stopped| stopped.stop_reason(&details.stop));
+            answered.token_ids = choice.ids.take().map(|ids| ids.all);
+            answered
         })
         .collect();
     let mut answer = ChatCompletion::new(id, created, model, choices, usage);
-    answer.prompt_token_ids = tells.prompt(0).map(<[i32]>::to_vec);
-    answer.prompt_logprobs = tells.prompt_logprobs(0, scores.first().and_then(Option::as_ref));
+    answer.prompt_token_ids = details.prompt(0).map(<[i32]>::to_vec);
+    answer.prompt_logprobs = details.prompt_logprobs(0, scores.first().and_then(Option::as_ref));
     answer
 }
 
@@ -97,10 +97,10 @@ pub(crate) fn completion(
     id: String,
     created: u64,
     model: String,
-    tells: &Tells,
+    details: &AnswerDetails,
 ) -> Completion {
     let usage = request.usage();
-    let scores = match tells.prompt_logprobs {
+    let scores = match details.prompt_logprobs {
         Some(_) => request.prompt_log_probs(),
         None => Vec::new(),
     };
@@ -116,10 +116,10 @@ pub(crate) fn completion(
                     .as_mut()
                     .map(|log_probs| log_probs.take_completion(usize::MAX)),
                 finish_reason: choice.finish.unwrap_or(FinishReason::Stop),
-                stop_reason: stopped.map(|stopped| stopped.told(&tells.stop)),
+                stop_reason: stopped.map(|stopped| stopped.stop_reason(&details.stop)),
                 token_ids: choice.ids.take().map(|ids| ids.all),
-                prompt_token_ids: tells.prompt(place).map(<[i32]>::to_vec),
-                prompt_logprobs: tells
+                prompt_token_ids: details.prompt(place).map(<[i32]>::to_vec),
+                prompt_logprobs: details
                     .prompt_logprobs(place, scores.get(place).and_then(Option::as_ref)),
             }
         })

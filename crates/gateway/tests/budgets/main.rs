@@ -17,7 +17,7 @@ use inflight_gateway::{GatewayOptions, serve};
 use inflight_kserve::step::{FinishReason, Handle};
 use inflight_testkit::allocations::{self, Counting};
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
-use inflight_testkit::worker::{FakeModel, FakeWorker, Received, join, row};
+use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker, join, row};
 use inflight_text::{HelperCommand, use_template_helper};
 use tokio::runtime::{Builder, Runtime};
 
@@ -34,7 +34,7 @@ const STREAM_BYTES: f64 = 40.0 * 1024.0;
 /// A gateway whose threads alone are counted, and the worker that it asks.
 struct Counted {
     address: SocketAddr,
-    worker: FakeWorker,
+    worker: ScriptedWorker,
     /// Of the worker and the test.
     others: Runtime,
     _gateway: Runtime,
@@ -47,7 +47,7 @@ impl Counted {
             program: "/bin/false".to_owned(),
             arguments: Vec::new(),
         });
-        let mut model = FakeModel::new("m", byte_model_files());
+        let mut model = ScriptedModel::new("m", byte_model_files());
         model.description.vocab_size = VOCABULARY;
         model.description.max_seq_len = 4096;
         model.description.max_input_len = 4095;
@@ -56,7 +56,7 @@ impl Counted {
             .enable_all()
             .build()
             .unwrap();
-        let worker = others.block_on(FakeWorker::start(model));
+        let worker = others.block_on(ScriptedWorker::start(model));
         let gateway = Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

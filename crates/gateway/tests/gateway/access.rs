@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -81,7 +81,7 @@ async fn pages_of_other_origins_cannot_use_a_gateway_on_loopback() {
 
 #[tokio::test]
 async fn pages_of_allowed_origins_can_send_what_they_announced_and_read_the_answer() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let options = [
         "--allowed-origin",
         "https://app.example",
@@ -180,7 +180,7 @@ async fn heads_that_can_be_read_in_two_ways_are_refused_and_their_connection_end
 
 #[tokio::test]
 async fn a_large_body_without_a_key_gets_an_answer_that_can_be_read() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
     let body = " ".repeat(30 << 20);
     let headers = ["host: localhost", "content-type: application/json"];
@@ -191,7 +191,7 @@ async fn a_large_body_without_a_key_gets_an_answer_that_can_be_read() {
 
 #[tokio::test]
 async fn workers_are_named_to_holders_of_a_key_only() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let address = worker.address.to_string();
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
     let gateway = gateway.ready().await;
@@ -210,7 +210,7 @@ async fn workers_are_named_to_holders_of_a_key_only() {
 
 #[tokio::test]
 async fn every_path_that_works_for_clients_needs_a_key() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
     let gateway = gateway.ready().await;
     let key = "authorization: Bearer right";
@@ -229,7 +229,7 @@ async fn every_path_that_works_for_clients_needs_a_key() {
 
 #[tokio::test]
 async fn wrong_keys_are_throttled_and_right_ones_are_not() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
     let gateway = gateway.ready().await;
     let mut throttled = 0;
@@ -275,7 +275,7 @@ impl Drop for KeyFile {
 #[tokio::test]
 async fn keys_of_a_file_are_those_that_it_holds_now() {
     let file = KeyFile::new("reloaded", "# team a\none\n");
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let options = ["--api-key-file", file.0.to_str().unwrap()];
     let gateway = Gateway::start(&[worker.address], &options)
         .await

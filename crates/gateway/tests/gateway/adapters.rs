@@ -4,7 +4,7 @@ use inflight_kserve::assets::Adapter;
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::{FakeModel, FakeWorker};
+use inflight_testkit::worker::{ScriptedModel, ScriptedWorker};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -12,7 +12,7 @@ use crate::support::{Gateway, byte_model, chat};
 
 const PATH: &str = "/v1/chat/completions";
 
-fn with_adapters(adapters: &[(&str, u64)]) -> FakeModel {
+fn with_adapters(adapters: &[(&str, u64)]) -> ScriptedModel {
     let mut model = byte_model();
     let description = &mut model.description;
     description.capabilities.push("lora".to_owned());
@@ -38,8 +38,8 @@ fn to(model: &str) -> Value {
 
 #[tokio::test]
 async fn a_request_goes_to_a_worker_that_has_its_adapter() {
-    let mut none = FakeWorker::start(byte_model()).await;
-    let mut some = FakeWorker::start(with_adapters(&[("a:b", 9), ("support", 4)])).await;
+    let mut none = ScriptedWorker::start(byte_model()).await;
+    let mut some = ScriptedWorker::start(with_adapters(&[("a:b", 9), ("support", 4)])).await;
     let workers = [none.address, some.address];
     let gateway = Gateway::start(&workers, &[]).await.all_ready().await;
     for (model, expected) in [("m:support", 4), ("m:a:b", 9), ("m:17", 17)] {
@@ -83,7 +83,7 @@ async fn a_request_goes_to_a_worker_that_has_its_adapter() {
 
 #[tokio::test]
 async fn an_adapter_that_no_worker_has_is_no_model() {
-    let mut worker = FakeWorker::start(with_adapters(&[("support", 4)])).await;
+    let mut worker = ScriptedWorker::start(with_adapters(&[("support", 4)])).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     for model in ["m:sales", "m:", ":support", "n:support", "m:support:"] {
         let answer = gateway.post(PATH, &to(model)).await;
@@ -139,8 +139,8 @@ const UNLOAD: &str = "/v1/unload_lora_adapter";
 
 #[tokio::test]
 async fn an_adapter_is_loaded_at_every_worker_and_served_at_once() {
-    let first = FakeWorker::start(with_adapters(&[])).await;
-    let mut second = FakeWorker::start(with_adapters(&[("old", 4)])).await;
+    let first = ScriptedWorker::start(with_adapters(&[])).await;
+    let mut second = ScriptedWorker::start(with_adapters(&[("old", 4)])).await;
     let workers = [first.address, second.address];
     let gateway = Gateway::start(&workers, &["--allow-lora-loading"])
         .await
@@ -195,8 +195,8 @@ async fn an_adapter_is_loaded_at_every_worker_and_served_at_once() {
 
 #[tokio::test]
 async fn a_worker_that_is_away_is_told() {
-    let mut away = FakeWorker::start(with_adapters(&[])).await;
-    let there = FakeWorker::start(with_adapters(&[])).await;
+    let mut away = ScriptedWorker::start(with_adapters(&[])).await;
+    let there = ScriptedWorker::start(with_adapters(&[])).await;
     let workers = [away.address, there.address];
     let gateway = Gateway::start(&workers, &["--allow-lora-loading"])
         .await
@@ -214,7 +214,7 @@ async fn a_worker_that_is_away_is_told() {
 
 #[tokio::test]
 async fn nobody_loads_adapters_unless_the_operator_allows_it() {
-    let worker = FakeWorker::start(with_adapters(&[])).await;
+    let worker = ScriptedWorker::start(with_adapters(&[])).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     for path in [LOAD, UNLOAD] {
         let body = json!({"lora_name": "support", "lora_path": "files"});

@@ -2,7 +2,7 @@
 
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::{END, tokens};
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Gateway};
@@ -205,7 +205,7 @@ async fn a_guided_call_is_held_to_its_regular_expression() {
     let mut model = crate::tools::model();
     let capabilities = &mut model.description.capabilities;
     capabilities.push("guided_decoding".to_owned());
-    let mut worker = FakeWorker::start(model).await;
+    let mut worker = ScriptedWorker::start(model).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     let body = chat(json!({
         "tools": [tool(grammar("regex", "[a-z]+"))], "tool_choice": "required",

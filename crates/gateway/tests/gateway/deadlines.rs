@@ -6,7 +6,7 @@ use std::time::Duration;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::{FakeWorker, Received};
+use inflight_testkit::worker::{Received, ScriptedWorker};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,7 +35,7 @@ async fn send(gateway: &Gateway, header: Option<&str>, stream: bool) -> Answer {
 
 #[tokio::test]
 async fn the_worker_is_given_what_is_left_of_the_earlier_limit() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let workers = [worker.address];
     let limited = Gateway::start(&workers, &["--request-timeout-s=100"]);
     let limited = limited.await.ready().await;

@@ -4,7 +4,7 @@ use http::Request;
 use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 
 use crate::support::{Client, Gateway, byte_model, chat, json_request, pair};
@@ -160,7 +160,7 @@ async fn bodies_that_are_no_request_are_400_and_the_connection_goes_on() {
 async fn what_the_executor_cannot_do_is_refused_by_field() {
     let mut model = byte_model();
     model.description.capabilities.clear();
-    let worker = FakeWorker::start(model).await;
+    let worker = ScriptedWorker::start(model).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     for (field, value) in [
         ("n", json!(2)),
@@ -223,7 +223,7 @@ async fn a_model_path_that_no_name_can_have_says_so() {
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_413_even_while_it_is_being_sent() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-body-bytes", "100000"]).await;
     let gateway = gateway.ready().await;
     let body = chat(json!({"user": "x".repeat(150_000)}));
@@ -293,7 +293,7 @@ async fn an_error_after_the_first_token_is_an_event_and_done() {
 
 #[tokio::test]
 async fn without_the_key_there_is_nothing_under_v1() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"])
         .await
         .ready()
@@ -329,7 +329,7 @@ async fn without_the_key_there_is_nothing_under_v1() {
 
 #[tokio::test]
 async fn requests_over_the_limit_get_429_with_retry_after() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-concurrent-requests", "1"]).await;
     let gateway = gateway.ready().await;
     let mut client = Client::connect(gateway.address).await;

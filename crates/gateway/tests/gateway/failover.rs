@@ -7,9 +7,9 @@ use inflight_kserve::names;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
 use inflight_testkit::proxy::HoldingProxy;
-use inflight_testkit::triton::FakeTriton;
+use inflight_testkit::triton::ScriptedTriton;
 use inflight_testkit::triton_models::text_model;
-use inflight_testkit::worker::{FakeWorker, Received};
+use inflight_testkit::worker::{Received, ScriptedWorker};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -17,10 +17,10 @@ use crate::support::{Answer, Client, Gateway, byte_model, chat, pair};
 
 const PATH: &str = "/v1/chat/completions";
 
-async fn workers<const N: usize>(extra: &[&str]) -> ([FakeWorker; N], Gateway) {
+async fn workers<const N: usize>(extra: &[&str]) -> ([ScriptedWorker; N], Gateway) {
     let mut workers = Vec::new();
     for _ in 0..N {
-        workers.push(FakeWorker::start(byte_model()).await);
+        workers.push(ScriptedWorker::start(byte_model()).await);
     }
     let addresses: Vec<_> = workers.iter().map(|worker| worker.address).collect();
     let gateway = Gateway::start(&addresses, extra).await.all_ready().await;
@@ -28,7 +28,7 @@ async fn workers<const N: usize>(extra: &[&str]) -> ([FakeWorker; N], Gateway) {
 }
 
 /// The next request, and the worker that has it.
-async fn either(workers: &mut [FakeWorker; 2]) -> (usize, Received) {
+async fn either(workers: &mut [ScriptedWorker; 2]) -> (usize, Received) {
     let [one, two] = workers;
     tokio::select! {
         request = one.next_request() => (0, request),
@@ -260,7 +260,7 @@ async fn readiness_within_two_seconds(gateway: &Gateway, status: u16) {
 
 #[tokio::test]
 async fn a_silent_worker_is_not_ready_and_a_slow_one_loses_nothing() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let proxy = HoldingProxy::start(worker.address).await;
     let gateway = Gateway::start(&[proxy.address], &[]).await.ready().await;
     let mut client = Client::connect(gateway.address).await;
@@ -293,8 +293,8 @@ async fn a_silent_worker_is_not_ready_and_a_slow_one_loses_nothing() {
 #[tokio::test]
 async fn a_silent_workers_requests_go_elsewhere_and_are_stopped_there() {
     let mut workers = [
-        FakeWorker::start(byte_model()).await,
-        FakeWorker::start(byte_model()).await,
+        ScriptedWorker::start(byte_model()).await,
+        ScriptedWorker::start(byte_model()).await,
     ];
     let proxies = [
         HoldingProxy::start(workers[0].address).await,
@@ -320,7 +320,7 @@ async fn a_silent_workers_requests_go_elsewhere_and_are_stopped_there() {
 
 #[tokio::test]
 async fn a_stream_of_a_worker_that_stays_silent_ends_with_an_error() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let proxy = HoldingProxy::start(worker.address).await;
     let extra = ["--worker-silence-s", "0.2"];
     let gateway = Gateway::start(&[proxy.address], &extra).await.ready().await;
@@ -341,7 +341,7 @@ async fn a_stream_of_a_worker_that_stays_silent_ends_with_an_error() {
 
 #[tokio::test]
 async fn a_silent_triton_is_not_ready() {
-    let triton = FakeTriton::start([text_model("t")]).await;
+    let triton = ScriptedTriton::start([text_model("t")]).await;
     let proxy = HoldingProxy::start(triton.address).await;
     let gateway = Gateway::start(&[proxy.address], &[]).await.ready().await;
     proxy.hold();
@@ -352,7 +352,7 @@ async fn a_silent_triton_is_not_ready() {
 
 #[tokio::test]
 async fn a_first_token_that_takes_too_long_is_a_timeout_and_stops_the_work() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let extra = ["--first-token-timeout-s", "1"];
     let gateway = Gateway::start(&[worker.address], &extra)
         .await
@@ -401,7 +401,7 @@ async fn a_worker_that_sends_more_than_was_asked_ends_the_request() {
 
 #[tokio::test]
 async fn a_worker_is_refused_for_a_false_hash_and_for_absurd_names() {
-    let honest = FakeWorker::start(byte_model()).await;
+    let honest = ScriptedWorker::start(byte_model()).await;
     let honest_address = honest.address;
     let _honest = honest.answer_all(tokens("ok"), FinishReason::EndId);
     let mut model = byte_model();
@@ -415,7 +415,7 @@ async fn a_worker_is_refused_for_a_false_hash_and_for_absurd_names() {
             *data = text.replace("\"o\":0x", "\"o\":107").into();
         }
     }
-    let liar = FakeWorker::start(model).await;
+    let liar = ScriptedWorker::start(model).await;
     let liar_address = liar.address;
     let _liar = liar.answer_all(tokens("ok"), FinishReason::EndId);
     let alone = Gateway::start(&[liar_address], &[]).await;
@@ -438,7 +438,7 @@ async fn a_worker_is_refused_for_a_false_hash_and_for_absurd_names() {
     ] {
         let mut model = byte_model();
         model.description.served_model_name = name;
-        let worker = FakeWorker::start(model).await;
+        let worker = ScriptedWorker::start(model).await;
         let gateway = Gateway::start(&[worker.address], &[]).await;
         let reason = gateway.refusal().await;
         assert!(reason.contains(words) && reason.len() < 200, "{reason}");

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::{VOCABULARY, byte_model_files, tokens};
-use inflight_testkit::worker::{FakeModel, FakeWorker, Received};
+use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -21,7 +21,7 @@ const PNG_URL: &str = "data:image/png;base64,iVBORw0KGgoAAA==";
 const GIF_URL: &str = "data:image/gif;base64,R0lGODlh";
 
 /// A model that takes images, whose template writes `<i>` for each.
-fn seeing_model() -> FakeModel {
+fn seeing_model() -> ScriptedModel {
     let template = "{% for message in messages %}{{ message.role }}:\
         {% if message.content is string %}{{ message.content }}{% else %}\
         {% for part in message.content %}{{ '<i>' if part.type == 'image' else part.text }}{% endfor %}\
@@ -33,14 +33,14 @@ fn seeing_model() -> FakeModel {
                 true => (name, Bytes::from_static(template.as_bytes())),
                 false => (name, content),
             });
-    let mut model = FakeModel::new("m", files.collect());
+    let mut model = ScriptedModel::new("m", files.collect());
     model.description.vocab_size = VOCABULARY;
     model.description.capabilities.push("images".to_owned());
     model
 }
 
-async fn pair_with(model: FakeModel, options: &[&str]) -> (FakeWorker, Gateway) {
-    let worker = FakeWorker::start(model).await;
+async fn pair_with(model: ScriptedModel, options: &[&str]) -> (ScriptedWorker, Gateway) {
+    let worker = ScriptedWorker::start(model).await;
     let gateway = Gateway::start(&[worker.address], options).await;
     (worker, gateway.ready().await)
 }
@@ -130,8 +130,8 @@ async fn a_conversation_is_shown_its_images_again() {
 
 #[tokio::test]
 async fn a_request_that_goes_to_another_worker_takes_its_images_along() {
-    let mut first = FakeWorker::start(seeing_model()).await;
-    let mut second = FakeWorker::start(seeing_model()).await;
+    let mut first = ScriptedWorker::start(seeing_model()).await;
+    let mut second = ScriptedWorker::start(seeing_model()).await;
     let gateway = Gateway::start(&[first.address, second.address], &[]).await;
     let gateway = gateway.all_ready().await;
     let body = asked(&[url(PNG_URL)]);

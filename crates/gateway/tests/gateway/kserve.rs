@@ -5,11 +5,11 @@ use std::time::Duration;
 use http::Request;
 use http_body_util::Full;
 use inflight_kserve::inference::{DataType, ModelConfig};
-use inflight_testkit::triton::{Asked, FakeTriton};
+use inflight_testkit::triton::{Asked, ScriptedTriton};
 use inflight_testkit::triton_models::{
     Need, add_input, add_output, config, text_model, text_response,
 };
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 use tonic::Status;
 
@@ -38,8 +38,8 @@ async fn heard(gateway: Gateway) -> Gateway {
 async fn front(
     models: impl IntoIterator<Item = ModelConfig>,
     extra: &[&str],
-) -> (FakeTriton, Gateway) {
-    let triton = FakeTriton::start(models).await;
+) -> (ScriptedTriton, Gateway) {
+    let triton = ScriptedTriton::start(models).await;
     let gateway = Gateway::start(&[triton.address], extra).await;
     (triton, heard(gateway).await)
 }
@@ -54,7 +54,7 @@ fn adder() -> ModelConfig {
 }
 
 async fn exchange(
-    triton: &mut FakeTriton,
+    triton: &mut ScriptedTriton,
     gateway: &Gateway,
     (path, body): (&str, &Value),
     serve: impl AsyncFnOnce(Asked),
@@ -331,7 +331,7 @@ async fn a_stream_that_fails_or_is_cut_says_so() {
 async fn an_unanswered_request_goes_to_another_server() {
     let mut servers = Vec::new();
     for _ in 0..2 {
-        servers.push(FakeTriton::start([text_model("ensemble")]).await);
+        servers.push(ScriptedTriton::start([text_model("ensemble")]).await);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
     let gateway = heard(Gateway::start(&addresses, &[]).await).await;
@@ -372,7 +372,7 @@ async fn an_unanswered_request_goes_to_another_server() {
 async fn requests_go_to_the_least_loaded_server() {
     let mut servers = Vec::new();
     for _ in 0..3 {
-        servers.push(FakeTriton::start([text_model("ensemble")]).await);
+        servers.push(ScriptedTriton::start([text_model("ensemble")]).await);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
     let gateway = heard(Gateway::start(&addresses, &[]).await).await;
@@ -506,8 +506,8 @@ async fn keys_are_asked_for_but_not_for_health() {
     }
 }
 
-async fn front_with_key() -> (FakeTriton, Gateway) {
-    let triton = FakeTriton::start([adder()]).await;
+async fn front_with_key() -> (ScriptedTriton, Gateway) {
+    let triton = ScriptedTriton::start([adder()]).await;
     let gateway = Gateway::start(&[triton.address], &["--api-key", "k"]).await;
     let poll = async {
         while gateway.get("/v2/health/ready").await.status != 200 {
@@ -578,8 +578,8 @@ async fn inflight_workers_of_several_models_are_told_apart() {
     let mut other = byte_model();
     other.description.served_model_name = "n".to_owned();
     let workers = [
-        FakeWorker::start(byte_model()).await,
-        FakeWorker::start(other).await,
+        ScriptedWorker::start(byte_model()).await,
+        ScriptedWorker::start(other).await,
     ];
     let gateway = Gateway::start(&workers.each_ref().map(|worker| worker.address), &[]).await;
     let gateway = heard(gateway).await;
@@ -641,7 +641,7 @@ async fn shared_memory_is_not_passed_on() {
 
 #[tokio::test]
 async fn an_operator_may_leave_the_api_out() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let options = ["--kserve=false"];
     let gateway = Gateway::start(&[worker.address], &options).await;
     let gateway = gateway.ready().await;

@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -293,7 +293,7 @@ async fn shutting_down_lets_open_streams_finish() {
 
 #[tokio::test]
 async fn when_the_grace_is_over_open_streams_end_with_an_error() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--shutdown-grace-s", "0"])
         .await
         .ready()

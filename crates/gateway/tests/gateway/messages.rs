@@ -5,7 +5,7 @@ use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::{FakeWorker, Received, row};
+use inflight_testkit::worker::{Received, ScriptedWorker, row};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Gateway, byte_model, json_request, pair};
@@ -372,7 +372,7 @@ async fn a_worker_without_room_is_529_before_the_stream_and_an_event_in_it() {
 
 #[tokio::test]
 async fn a_key_is_read_from_either_header() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
     let gateway = gateway.ready().await;
     for (headers, status) in [

@@ -4,7 +4,7 @@ use http::Request;
 use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Gateway, byte_model, pair, two_models};
@@ -31,7 +31,7 @@ async fn anthropics_clients_get_pages_in_their_form() {
     for name in ["a", "org/b", "c"] {
         let mut model = byte_model();
         model.description.served_model_name = name.to_owned();
-        workers.push(FakeWorker::start(model).await);
+        workers.push(ScriptedWorker::start(model).await);
     }
     let addresses: Vec<_> = workers.iter().map(|worker| worker.address).collect();
     let gateway = Gateway::start(&addresses, &[]).await.all_ready().await;

@@ -2,7 +2,7 @@
 
 use http::Request;
 use http_body_util::Full;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Gateway, byte_model, pair};
@@ -50,7 +50,7 @@ async fn a_method_is_served_where_the_document_has_it_and_nowhere_else() {
 
 #[tokio::test]
 async fn the_document_and_its_page_need_no_key() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
     let answer = gateway.get("/openapi.json").await;
     assert_eq!(answer.headers["content-type"], "application/json");

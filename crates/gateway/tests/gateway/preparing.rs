@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use inflight_testkit::model::{byte_model_files, tokens};
-use inflight_testkit::worker::{FakeModel, FakeWorker, Received};
+use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
@@ -15,7 +15,7 @@ const SLOW_TEMPLATE: &str =
     "{% for a in range(9000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}";
 
 /// A model so long that a prompt's size alone does not tell that it is too long.
-fn long_model() -> FakeModel {
+fn long_model() -> ScriptedModel {
     let mut model = byte_model();
     model.description.max_seq_len = 1_500_000;
     model.description.max_input_len = 1_500_000;
@@ -24,7 +24,7 @@ fn long_model() -> FakeModel {
 
 #[tokio::test]
 async fn a_prompt_of_three_megabytes_delays_no_stream() {
-    let mut worker = FakeWorker::start(long_model()).await;
+    let mut worker = ScriptedWorker::start(long_model()).await;
     // The test's runtime has one thread: whatever blocks it blocks the stream.
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     let mut client = Client::connect(gateway.address).await;
@@ -52,9 +52,9 @@ async fn a_slow_template_delays_no_stream() {
     let mut files = byte_model_files();
     files.retain(|(name, _)| name != "chat_template.jinja");
     files.push(("chat_template.jinja".to_owned(), SLOW_TEMPLATE.into()));
-    let slow = FakeModel::new("slow", files);
-    let mut worker = FakeWorker::start(long_model()).await;
-    let slow = FakeWorker::start(slow).await;
+    let slow = ScriptedModel::new("slow", files);
+    let mut worker = ScriptedWorker::start(long_model()).await;
+    let slow = ScriptedWorker::start(slow).await;
     let gateway = Gateway::start(&[worker.address, slow.address], &[]).await;
     let gateway = gateway.all_ready().await;
     let mut client = Client::connect(gateway.address).await;

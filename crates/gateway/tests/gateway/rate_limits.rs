@@ -7,7 +7,7 @@ use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Gateway, byte_model, chat, pair};
@@ -15,7 +15,7 @@ use crate::support::{Answer, Client, Gateway, byte_model, chat, pair};
 const CHAT: &str = "/v1/chat/completions";
 
 /// A gateway before `worker` whose key `k` has these limits.
-async fn limited(worker: &FakeWorker, limits: &str) -> Gateway {
+async fn limited(worker: &ScriptedWorker, limits: &str) -> Gateway {
     let options = ["--api-key", "k", "--key-limits", limits];
     Gateway::start(&[worker.address], &options)
         .await
@@ -45,7 +45,7 @@ fn number(answer: &Answer, header: &str) -> u64 {
 
 #[tokio::test]
 async fn requests_are_counted_and_the_next_one_told_when_to_come_back() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = limited(&worker, "requests=2").await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::EndId);
     for left in [1, 0] {
@@ -86,7 +86,7 @@ async fn requests_are_counted_and_the_next_one_told_when_to_come_back() {
 
 #[tokio::test]
 async fn tokens_of_prompts_and_answers_are_counted() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = limited(&worker, "tokens=1000,concurrent=9").await;
     let _worker = worker.answer_all(tokens("an answer of many tokens"), FinishReason::EndId);
     let started = Instant::now();
@@ -124,7 +124,7 @@ async fn tokens_of_prompts_and_answers_are_counted() {
 
 #[tokio::test]
 async fn a_key_has_so_many_requests_open_at_once() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = limited(&worker, "concurrent=1").await;
     let mut client = Client::connect(gateway.address).await;
     let body = chat(json!({"stream": true}));
@@ -200,7 +200,7 @@ async fn answers_tell_where_their_time_went() {
 
 #[tokio::test]
 async fn each_sequence_of_a_request_counts_as_open() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = limited(&worker, "concurrent=3").await;
     let mut worker = worker;
     let many = |prompts: usize, n: usize| json!({"model": "m", "prompt": vec!["Hi"; prompts], "n": n, "max_tokens": 1});
@@ -236,7 +236,7 @@ async fn a_key_s_cached_prompts_are_its_own_unless_they_are_shared() {
     ] {
         let mut model = byte_model();
         model.description.capabilities.push("cache_salt".to_owned());
-        let mut worker = FakeWorker::start(model).await;
+        let mut worker = ScriptedWorker::start(model).await;
         let gateway = Gateway::start(&[worker.address], &options)
             .await
             .ready()

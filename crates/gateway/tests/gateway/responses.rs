@@ -6,7 +6,7 @@ use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::{VOCABULARY, byte_model_files, tokens};
-use inflight_testkit::worker::{FakeModel, FakeWorker};
+use inflight_testkit::worker::{ScriptedModel, ScriptedWorker};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Gateway, byte_model, json_request, pair};
@@ -44,7 +44,7 @@ fn names(events: &[Value]) -> Vec<String> {
 }
 
 /// What the worker was asked, as text.
-async fn prompt(worker: &mut FakeWorker, answer: &str) -> String {
+async fn prompt(worker: &mut ScriptedWorker, answer: &str) -> String {
     let request = worker.next_request().await;
     let inputs = Tensors::inputs(&request.message).unwrap();
     let ids: Vec<i32> = inputs.values("input_ids").unwrap().unwrap();
@@ -57,7 +57,7 @@ async fn prompt(worker: &mut FakeWorker, answer: &str) -> String {
 /// Asks, answers as the worker, and returns the prompt and the response.
 async fn turn(
     gateway: &Gateway,
-    worker: &mut FakeWorker,
+    worker: &mut ScriptedWorker,
     body: Value,
     answer: &str,
 ) -> (String, Value) {
@@ -345,7 +345,7 @@ async fn a_response_can_be_read_again_and_deleted() {
 
 #[tokio::test]
 async fn a_key_reads_its_own_responses_alone() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let file = std::env::temp_dir().join(format!("inflight-keys-{}", std::process::id()));
     std::fs::write(&file, "one\ntwo\n").unwrap();
     let (workers, options) = ([worker.address], ["--api-key-file", file.to_str().unwrap()]);
@@ -386,11 +386,11 @@ async fn calls_and_reasoning_are_items_and_go_back_to_the_model() {
             *content = Bytes::from_static(TEMPLATE.as_bytes());
         }
     }
-    let mut model = FakeModel::new("m", files);
+    let mut model = ScriptedModel::new("m", files);
     model.description.vocab_size = VOCABULARY;
     model.description.max_seq_len = 4096;
     model.description.max_input_len = 4095;
-    let mut worker = FakeWorker::start(model).await;
+    let mut worker = ScriptedWorker::start(model).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     let tools = json!([{"type": "function", "name": "f",
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}]);
@@ -453,7 +453,7 @@ async fn calls_and_reasoning_are_items_and_go_back_to_the_model() {
 
 #[tokio::test]
 async fn a_gateway_may_keep_nothing() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let (workers, options) = ([worker.address], ["--max-stored-responses", "0"]);
     let gateway = Gateway::start(&workers, &options).await.ready().await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::EndId);
@@ -465,7 +465,7 @@ async fn a_gateway_may_keep_nothing() {
 
 #[tokio::test]
 async fn items_named_by_id_count_as_if_they_were_sent() {
-    let worker = FakeWorker::start(crate::tools::model()).await;
+    let worker = ScriptedWorker::start(crate::tools::model()).await;
     let options = ["--max-body-bytes", "4000"];
     let gateway = Gateway::start(&[worker.address], &options)
         .await

@@ -10,7 +10,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -56,7 +56,7 @@ async fn until_closed(mut socket: TcpStream, started: Instant) -> Duration {
 
 #[tokio::test]
 async fn http2_connections_without_requests_end_whatever_they_send() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--idle-timeout-s", "1"]).await;
     let settings = frame(4, 0, 0, &[]);
     // `:method: GET`, and no END_HEADERS.
@@ -78,7 +78,7 @@ async fn http2_connections_without_requests_end_whatever_they_send() {
 
 #[tokio::test]
 async fn an_http2_connection_with_a_request_is_not_idle() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--idle-timeout-s", "1"]).await;
     let gateway = gateway.ready().await;
     let mut sender = http2(&gateway, 65_535).await;
@@ -111,7 +111,7 @@ fn post(body: &serde_json::Value) -> Request<Full<Bytes>> {
 
 #[tokio::test]
 async fn health_answers_when_other_clients_have_all_connections() {
-    let mut worker = FakeWorker::start(byte_model()).await;
+    let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-connections", "2"]).await;
     let gateway = gateway.ready().await;
     // All have requests: health alone is answered.
@@ -160,7 +160,7 @@ async fn health_answers_when_other_clients_have_all_connections() {
 
 #[tokio::test]
 async fn five_connections_of_unread_streams_leave_places_for_others() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-concurrent-requests", "64"]).await;
     let gateway = gateway.ready().await;
     let worker = worker.answer_all(tokens("ab"), FinishReason::EndId);

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use inflight_gateway::GatewayOptions;
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_testkit::sse::SseReader;
-use inflight_testkit::worker::{FakeModel, FakeWorker};
+use inflight_testkit::worker::{ScriptedModel, ScriptedWorker};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -22,8 +22,8 @@ use tokio::task::JoinHandle;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The byte model under the name `m`, with a context of 64 tokens.
-pub(crate) fn byte_model() -> FakeModel {
-    let mut model = FakeModel::new("m", byte_model_files());
+pub(crate) fn byte_model() -> ScriptedModel {
+    let mut model = ScriptedModel::new("m", byte_model_files());
     model.description.vocab_size = VOCABULARY;
     model
 }
@@ -139,19 +139,19 @@ impl Gateway {
 }
 
 /// A worker with the byte model and a gateway that is ready.
-pub(crate) async fn pair() -> (FakeWorker, Gateway) {
-    let worker = FakeWorker::start(byte_model()).await;
+pub(crate) async fn pair() -> (ScriptedWorker, Gateway) {
+    let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     (worker, gateway)
 }
 
 /// Workers with the byte model as `m` and as `n`, and a gateway that is ready for both.
-pub(crate) async fn two_models() -> ([FakeWorker; 2], Gateway) {
+pub(crate) async fn two_models() -> ([ScriptedWorker; 2], Gateway) {
     let mut other = byte_model();
     other.description.served_model_name = "n".to_owned();
     let workers = [
-        FakeWorker::start(byte_model()).await,
-        FakeWorker::start(other).await,
+        ScriptedWorker::start(byte_model()).await,
+        ScriptedWorker::start(other).await,
     ];
     let addresses = workers.each_ref().map(|worker| worker.address);
     let gateway = Gateway::start(&addresses, &[]).await.all_ready().await;

@@ -2,17 +2,17 @@
 
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_testkit::triton_models::{text_model, text_response};
-use inflight_testkit::worker::{FakeModel, FakeWorker};
+use inflight_testkit::worker::{ScriptedModel, ScriptedWorker};
 use serde_json::{Value, json};
 
 use crate::support::{Gateway, chat};
 use crate::triton::{CHAT, Directory, exchange, front};
 
 /// The byte model under this name, without its chat template.
-fn bare_model(name: &str) -> FakeModel {
+fn bare_model(name: &str) -> ScriptedModel {
     let mut files = byte_model_files();
     files.retain(|(name, _)| name != "chat_template.jinja");
-    let mut model = FakeModel::new(name, files);
+    let mut model = ScriptedModel::new(name, files);
     model.description.vocab_size = VOCABULARY;
     model
 }
@@ -41,8 +41,8 @@ async fn each_model_gets_the_template_that_is_given_for_it_or_a_built_in_one() {
         "--history-template-file={}/history.liquid",
         directory.path()
     );
-    let a = FakeWorker::start(bare_model("a")).await;
-    let b = FakeWorker::start(bare_model("b")).await;
+    let a = ScriptedWorker::start(bare_model("a")).await;
+    let b = ScriptedWorker::start(bare_model("b")).await;
     for (options, of_a, of_b) in [
         (vec![], "User: Hi\nASSISTANT:", "User: Hi\nASSISTANT:"),
         (

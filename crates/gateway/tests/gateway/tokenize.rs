@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::{VOCABULARY, byte_model_files, tokens};
-use inflight_testkit::triton::FakeTriton;
+use inflight_testkit::triton::ScriptedTriton;
 use inflight_testkit::triton_models::text_model;
-use inflight_testkit::worker::{FakeModel, FakeWorker};
+use inflight_testkit::worker::{ScriptedModel, ScriptedWorker};
 use serde_json::json;
 
 use crate::support::{Gateway, byte_model, pair, two_models};
@@ -58,8 +58,8 @@ async fn a_tokenizer_is_told_with_the_template_that_renders() {
         files.push((name.to_owned(), Bytes::from_static(text.as_bytes())));
     }
     let own = String::from_utf8_lossy(&files[1].1).into_owned();
-    let one = FakeWorker::start(FakeModel::new("org/one", files)).await;
-    let two = FakeWorker::start(byte_model()).await;
+    let one = ScriptedWorker::start(ScriptedModel::new("org/one", files)).await;
+    let two = ScriptedWorker::start(byte_model()).await;
     let workers = [one.address, two.address];
     let given = ["--chat-template", "m=chatml"];
     let gateway = Gateway::start(&workers, &given).await.all_ready().await;
@@ -91,7 +91,7 @@ async fn a_tokenizer_is_told_with_the_template_that_renders() {
 
 #[tokio::test]
 async fn a_liquid_template_is_no_chat_template_to_tell() {
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let given = ["--history-template", "{{ items[0].content }}"];
     let gateway = Gateway::start(&[worker.address], &given)
         .await
@@ -106,7 +106,7 @@ async fn a_liquid_template_is_no_chat_template_to_tell() {
 
 #[tokio::test]
 async fn a_server_that_tokenizes_itself_has_none_to_ask() {
-    let triton = FakeTriton::start([text_model("t")]).await;
+    let triton = ScriptedTriton::start([text_model("t")]).await;
     let gateway = Gateway::start(&[triton.address], &[]).await.ready().await;
     for (path, body, param) in [
         ("/tokenize", json!({"prompt": "Hi"}), "prompt"),
@@ -172,9 +172,9 @@ async fn text_is_not_lost_on_a_template_that_reads_parts() {
             *content = Bytes::from_static(template.as_bytes());
         }
     }
-    let mut model = FakeModel::new("m", files);
+    let mut model = ScriptedModel::new("m", files);
     model.description.vocab_size = VOCABULARY;
-    let worker = FakeWorker::start(model).await;
+    let worker = ScriptedWorker::start(model).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
     let parts = json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]);
     for (content, expected) in [(json!("Hi"), "<user>Hi|"), (parts, "<user>one|two|")] {
@@ -197,7 +197,7 @@ async fn a_role_of_the_model_s_own_is_passed_on_where_its_template_shows_it() {
         ("shows.jinja".to_owned(), shows.into()),
         ("hides.jinja".to_owned(), hides.into()),
     ]);
-    let worker = FakeWorker::start(byte_model()).await;
+    let worker = ScriptedWorker::start(byte_model()).await;
     let body = json!({"messages": messages});
     for (template, expected) in [
         ("shows", Ok("<document>Cats purr.<user>Do cats purr?")),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::{END, VOCABULARY, byte_model_files, tokens};
-use inflight_testkit::worker::{FakeModel, FakeWorker, Received};
+use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Gateway, pair};
@@ -18,22 +18,22 @@ const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n<tool_call>{\"name\"
      {{ message.tool_calls | tojson if message.tool_calls }}\n{% endfor %}\
      {{ reasoning_effort }}assistant:{% if enable_thinking %}<think>{% endif %}";
 
-pub(crate) fn model() -> FakeModel {
+pub(crate) fn model() -> ScriptedModel {
     let mut files = byte_model_files();
     for (name, content) in &mut files {
         if name == "chat_template.jinja" {
             *content = Bytes::from_static(TEMPLATE.as_bytes());
         }
     }
-    let mut model = FakeModel::new("m", files);
+    let mut model = ScriptedModel::new("m", files);
     model.description.vocab_size = VOCABULARY;
     model.description.max_seq_len = 4096;
     model.description.max_input_len = 4095;
     model
 }
 
-pub(crate) async fn serve(extra: &[&str]) -> (FakeWorker, Gateway) {
-    let worker = FakeWorker::start(model()).await;
+pub(crate) async fn serve(extra: &[&str]) -> (ScriptedWorker, Gateway) {
+    let worker = ScriptedWorker::start(model()).await;
     let gateway = Gateway::start(&[worker.address], extra).await.ready().await;
     (worker, gateway)
 }
@@ -550,7 +550,7 @@ async fn guided_as(
         .description
         .capabilities
         .push("guided_decoding".to_owned());
-    let mut worker = FakeWorker::start(model).await;
+    let mut worker = ScriptedWorker::start(model).await;
     let gateway = Gateway::start(&[worker.address], options)
         .await
         .ready()

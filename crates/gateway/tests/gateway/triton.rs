@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use inflight_kserve::inference::ModelConfig;
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
-use inflight_testkit::triton::{Asked, FakeTriton};
+use inflight_testkit::triton::{Asked, ScriptedTriton};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Gateway, Stream};
@@ -68,8 +68,8 @@ impl Drop for Directory {
 pub(crate) async fn front(
     models: impl IntoIterator<Item = ModelConfig>,
     options: &[&str],
-) -> (FakeTriton, Gateway) {
-    let triton = FakeTriton::start(models).await;
+) -> (ScriptedTriton, Gateway) {
+    let triton = ScriptedTriton::start(models).await;
     let gateway = Gateway::start(&[triton.address], options).await;
     (triton, gateway.ready().await)
 }
@@ -77,14 +77,14 @@ pub(crate) async fn front(
 /// The same with the byte model's tokenizer.
 pub(crate) async fn front_with_tokenizer(
     models: impl IntoIterator<Item = ModelConfig>,
-) -> (FakeTriton, Gateway) {
+) -> (ScriptedTriton, Gateway) {
     let directory = Directory::new();
     front(models, &["--tokenizer", directory.path()]).await
 }
 
 /// Posts, and lets the server answer the one request that this makes.
 pub(crate) async fn exchange(
-    triton: &mut FakeTriton,
+    triton: &mut ScriptedTriton,
     gateway: &Gateway,
     (path, body): (&str, &Value),
     serve: impl AsyncFnOnce(Asked),
@@ -96,7 +96,7 @@ pub(crate) async fn exchange(
 
 /// Opens a stream, whose request gets its first response from `begin`.
 pub(crate) async fn open(
-    triton: &mut FakeTriton,
+    triton: &mut ScriptedTriton,
     client: &mut Client,
     (path, body): (&str, &Value),
     begin: impl AsyncFnOnce(&Asked),

@@ -10,7 +10,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,11 +20,11 @@ use crate::support::{Gateway, PATIENCE, byte_model, chat};
 const PATH: &str = "/v1/chat/completions";
 
 /// A long model, and a gateway that gives an unread response one second and two requests a place.
-async fn impatient() -> (FakeWorker, Gateway) {
+async fn impatient() -> (ScriptedWorker, Gateway) {
     let mut model = byte_model();
     model.description.max_seq_len = 100_000_000;
     model.description.max_input_len = 1_000;
-    let worker = FakeWorker::start(model).await;
+    let worker = ScriptedWorker::start(model).await;
     let limits = ["--slow-client-s", "1", "--max-concurrent-requests", "2"];
     let gateway = Gateway::start(&[worker.address], &limits).await;
     (worker, gateway.ready().await)

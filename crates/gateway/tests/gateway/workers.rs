@@ -2,7 +2,7 @@
 
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::FakeWorker;
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 
 use crate::support::{Client, Gateway, byte_model, chat, pair};
@@ -26,7 +26,7 @@ async fn before_any_worker_is_ready_the_answer_is_503_and_says_why() {
 async fn a_server_without_step_batching_is_named_as_such() {
     let mut model = byte_model();
     model.extensions = vec!["classification".to_owned()];
-    let worker = FakeWorker::start(model).await;
+    let worker = ScriptedWorker::start(model).await;
     let gateway = Gateway::start(&[worker.address], &[]).await;
     let reason = gateway.refusal().await;
     assert!(reason.contains("inflight_step_batching_v1"), "{reason}");
@@ -47,8 +47,8 @@ async fn models_are_those_of_the_workers() {
 #[tokio::test]
 async fn the_worker_with_fewest_requests_is_chosen() {
     let mut workers = [
-        FakeWorker::start(byte_model()).await,
-        FakeWorker::start(byte_model()).await,
+        ScriptedWorker::start(byte_model()).await,
+        ScriptedWorker::start(byte_model()).await,
     ];
     let addresses = [workers[0].address, workers[1].address];
     let gateway = Gateway::start(&addresses, &[]).await.all_ready().await;
@@ -113,7 +113,7 @@ async fn a_worker_killed_before_the_first_token_gives_503_and_comes_back() {
     gateway.wait_for_readiness(503).await;
     // The model is known still: not 404.
     assert_eq!(gateway.post(PATH, &body).await.status, 503);
-    let worker = FakeWorker::start_at(byte_model(), worker.address).await;
+    let worker = ScriptedWorker::start_at(byte_model(), worker.address).await;
     let gateway = gateway.ready().await;
     let _worker = worker.answer_all(tokens("back"), FinishReason::EndId);
     let answer = gateway.post(PATH, &chat(json!({}))).await;

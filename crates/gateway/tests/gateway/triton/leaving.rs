@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use inflight_testkit::model::{END, tokens};
 use inflight_testkit::proxy::HoldingProxy;
-use inflight_testkit::triton::{Asked, FakeTriton};
+use inflight_testkit::triton::{Asked, ScriptedTriton};
 use inflight_testkit::triton_models::{text_model, token_model, tokens_response};
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ async fn a_client_that_leaves_mid_stream_cancels_all_its_choices_and_nothing_els
 #[tokio::test]
 async fn a_stream_of_a_server_that_stays_silent_ends_with_an_error_in_time() {
     let directory = Directory::new();
-    let mut triton = FakeTriton::start([token_model("m")]).await;
+    let mut triton = ScriptedTriton::start([token_model("m")]).await;
     let proxy = HoldingProxy::start(triton.address).await;
     let options = [
         ["--tokenizer", directory.path()],
@@ -124,7 +124,7 @@ async fn thousands_of_cancelled_streams_leave_those_on_their_connections_alone()
     const ROUNDS: usize = 5;
     const CLIENTS: usize = 6;
     const PROMPTS: usize = 100;
-    let mut triton = FakeTriton::start([token_model("m")]).await;
+    let mut triton = ScriptedTriton::start([token_model("m")]).await;
     let proxy = HoldingProxy::start(triton.address).await;
     let directory = Directory::new();
     let options = [

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use inflight_kserve::inference::{DataType, ModelConfig, ModelTransactionPolicy};
 use inflight_testkit::model::{END, tokens};
-use inflight_testkit::triton::{Asked, FakeTriton};
+use inflight_testkit::triton::{Asked, ScriptedTriton};
 use inflight_testkit::triton_models::{
     Need, add_input, config, remove_input, text_model, text_response, token_model, tokens_response,
 };
@@ -82,7 +82,7 @@ async fn models_are_those_that_generate_and_follow_the_server() {
 
 #[tokio::test]
 async fn a_model_that_tells_no_configuration_leaves_the_others_alone() {
-    let triton = FakeTriton::start([text_model("a"), text_model("b")]).await;
+    let triton = ScriptedTriton::start([text_model("a"), text_model("b")]).await;
     triton.hide("a", true);
     let gateway = Gateway::start(&[triton.address], &[]).await.ready().await;
     assert_eq!(models(&gateway).await, ["b"]);
@@ -177,7 +177,7 @@ async fn a_model_that_cannot_be_served_is_named_with_why() {
     ];
     for (model, words) in cases {
         // Neither is served alone, and beside another model each is only left out.
-        let triton = FakeTriton::start([model.clone()]).await;
+        let triton = ScriptedTriton::start([model.clone()]).await;
         let gateway = Gateway::start(&[triton.address], &[]).await;
         let reason = gateway.refusal().await;
         assert!(reason.contains("`m`") && reason.contains(words), "{reason}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::tensor::ResponseBuilder;
 use inflight_testkit::model::{END, SECOND_END, VOCABULARY, byte_model_files, tokens};
-use inflight_testkit::triton::{Asked, FakeTriton};
+use inflight_testkit::triton::{Asked, ScriptedTriton};
 use inflight_testkit::triton_models::{token_model, tokens_response};
 use serde_json::{Value, json};
 
@@ -307,7 +307,7 @@ async fn a_bias_is_as_long_as_the_vocabulary() {
 }
 
 /// Takes `count` requests, which arrive in any order, in the order of their seeds.
-async fn by_seed(triton: &mut FakeTriton, count: usize) -> Vec<Asked> {
+async fn by_seed(triton: &mut ScriptedTriton, count: usize) -> Vec<Asked> {
     let mut asked = Vec::new();
     for _ in 0..count {
         asked.push(triton.next_request().await);

@@ -21,7 +21,7 @@ pub(crate) type PromptCounts = (Option<u64>, u64);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Tells {
+pub(crate) struct AnswerDetails {
     /// The request's stop strings.
     pub stop: Vec<String>,
     /// The tokens of each prompt, where the answer lists tokens.
@@ -40,7 +40,7 @@ pub(crate) struct Tells {
     pub scored: Vec<Vec<i32>>,
 }
 
-impl Tells {
+impl AnswerDetails {
     /// The prompt of a choice, where the answer lists tokens.
     pub(crate) fn prompt(&self, choice: usize) -> Option<&[i32]> {
         let prompts = self.prompts.as_ref()?;
