@@ -36,9 +36,9 @@ pub struct Dispatched {
     pub handles: OpenHandles,
 }
 
-/// Sends all `prompts` to one worker of the model that has not been `tried`, to generate `n` sequences of each. Prompt
-/// i's sequence j is choice `i * n + j`. The workers that count have the files of `content_hash`, with which the
-/// prompts were tokenized, and the `adapter`.
+/// Sends all `prompts` to one worker of the model that has not been `tried`, to generate `n` sequences of each.
+/// Sequence j of prompt i is choice `i * n + j`. Only workers that have the `adapter` and the files of
+/// `content_hash`, with which the prompts were tokenized, are considered.
 ///
 /// # Errors
 /// [`NotDispatched`]; whatever was sent is stopped.

@@ -152,8 +152,8 @@ impl Worker {
     }
 }
 
-/// Keeps up with the LoRA adapters that the worker's first model has, for as long as it is polled: those of others stay
-/// as they are.
+/// Keeps up with the LoRA adapters of the worker's first model for as long as it is polled. Those of other models do
+/// not change.
 async fn follow_adapters(
     mut assets: ModelAssetsClient<Channel>,
     slot: &WorkerSlot,

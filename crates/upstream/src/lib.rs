@@ -1,6 +1,6 @@
-//! Everything towards the servers, whether Inflight workers or plain Tritons: which there are, connections, the table
-//! of models and what they can do, and the delivery of a request to one server after another. Knows KServe and our asset
-//! service; knows nothing of HTTP servers, or of any API.
+//! Everything between the gateway and its servers, both Inflight workers and plain Triton servers: which servers
+//! there are, connections, the table of models and what they can do, and the delivery of a request to one server
+//! after another. Knows KServe and our asset service; knows nothing of HTTP servers, or of any API.
 //!
 //! Both kinds of server are driven through [`connection::Connection`]; what differs between them is in
 //! [`inflight`] and [`triton`].

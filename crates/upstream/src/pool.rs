@@ -13,8 +13,8 @@ use super::shared_stream::{SharedStream, SharingLimits};
 /// HTTP/2 connections to one server. One would put all streams behind one flow-control window and one
 /// of the server's threads; a handful is enough for either.
 const CONNECTIONS: usize = 4;
-/// Requests that share one stream while the next has not as many. One task reads a stream: a worker's largest batch is
-/// within what it reads in a small part of an iteration.
+/// Requests that share one stream before the next stream is used. One task reads a stream, and it reads this many
+/// responses in a small part of an iteration.
 const STREAM_REQUESTS: usize = 256;
 /// Streams that were reset and whose late frames are ignored; a few bytes each.
 const REMEMBERED_RESETS: usize = 1 << 14;

@@ -23,8 +23,8 @@ use tokio::time::MissedTickBehavior;
 /// Checks in a row without a sign of life before a server counts as silent. Several, so that no single
 /// late answer does it.
 const SILENT_CHECKS: u32 = 5;
-/// Checks in the time after which a server counts as silent. The last sign of life may come right after a check, so it is
-/// one more than the checks that see none.
+/// Checks in the time after which a server counts as silent. It is one more than the checks without a sign of life,
+/// because the last sign may come right after a check.
 const CHECKS: u32 = SILENT_CHECKS + 1;
 /// How many times longer a silence is until the server counts as lost.
 const LOST_AFTER: u32 = 6;

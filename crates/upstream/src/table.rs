@@ -41,8 +41,8 @@ impl ModelEntry {
         Some(Arc::clone(&connection.served))
     }
 
-    /// Whether small conversations with it wait for no other process, as its first ready worker has it: workers of one
-    /// model have the same files but for moments.
+    /// Whether small conversations with it are rendered at once, without waiting for another process. Taken from its
+    /// first ready worker: except for moments, all workers of a model have the same files.
     fn renders_at_once(&self) -> bool {
         let mut workers = self.workers.iter();
         let connection = workers.find_map(|slot| slot.connection(&self.name));
