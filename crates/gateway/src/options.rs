@@ -41,8 +41,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "PORT")]
     pub grpc_port: Option<u16>,
 
-    /// Whether KServe's HTTP API is served under `/v2`, besides its health. A key's limit on tokens does not count those of
-    /// this API
+    /// Whether KServe's HTTP API is served under `/v2`, besides its health. A key's limit on tokens does not count
+    /// those of this API
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = true)]
     pub kserve: bool,

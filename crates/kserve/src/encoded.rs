@@ -1,8 +1,8 @@
 //! Requests that are written in the form in which they travel. Owns that such a request says the same as one that a
 //! [`RequestBuilder`](crate::tensor::RequestBuilder) makes; which tensors there are is its caller's to say.
 //!
-//! A message of some twenty tensors has three allocations for each, and is walked again to be encoded. A gateway makes
-//! one for every prompt.
+//! A `ModelInferRequest` of about twenty tensors takes three allocations for each of them, and a second pass to
+//! encode it; a gateway would make one for every prompt.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;

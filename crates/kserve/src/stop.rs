@@ -1,6 +1,6 @@
-//! Stopping a request by its id, as Triton's clients do: a request with the same id whose input `stop` is true. Models
-//! without such an input take a parameter of that name.
-//! Step streams stop by handle instead; see [`step::stop_request`](crate::step::stop_request).
+//! Stopping a request by its id, as Triton's clients do: they send a request with the same id and the input `stop`
+//! set to true. Models without this input take a parameter of that name. Step streams stop by handle instead; see
+//! [`step::stop_request`](crate::step::stop_request).
 
 use crate::inference::ModelInferRequest;
 use crate::inference::infer_parameter::ParameterChoice;

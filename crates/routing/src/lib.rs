@@ -1,5 +1,5 @@
-//! Which server a request goes to. Pure: loads and turns in, a choice out. Knows nothing of sockets, clocks, or of what
-//! a server is.
+//! Which server a request goes to. Pure: loads and turns in, a choice out. Knows nothing of sockets, clocks or what a
+//! server is.
 
 mod load;
 mod turn;

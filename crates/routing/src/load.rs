@@ -10,8 +10,8 @@ pub struct Candidate<T> {
     pub last_turn: u64,
 }
 
-/// The least loaded server, and among equals the one whose last turn is longest ago; with the number of that turn, for
-/// [`Turns::pick`](crate::Turns::pick).
+/// The least loaded server, and among equals the one whose last turn was the longest ago. Also returns the number of
+/// that turn, for [`Turns::pick`](crate::Turns::pick).
 pub fn least_loaded<T>(candidates: impl IntoIterator<Item = Candidate<T>>) -> Option<(T, u64)> {
     let candidates = candidates.into_iter();
     let least = candidates.min_by_key(|one| (one.load, one.last_turn));

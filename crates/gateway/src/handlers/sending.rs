@@ -1,5 +1,5 @@
-//! A prepared request as `upstream` delivers it. Owns what is sent of it, the choices that its output goes to, and what
-//! clients read when it fails before its answer begins; when it goes to another worker is `upstream`'s.
+//! A prepared request as `upstream` delivers it. Owns what is sent to the worker, the choices that its output goes
+//! to, and the error when it fails before its answer begins. `upstream` decides when it goes to another worker.
 
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -21,8 +21,8 @@ use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::prompt_request::PromptRequest;
 
-/// Sends a prepared request to a worker, and waits until the answer can be sent: for a stream's first output, else for
-/// all of it.
+/// Sends a prepared request to a worker, and waits until the answer can be sent: for the first output of a stream, or
+/// for the whole answer otherwise.
 ///
 /// # Errors
 /// 503 when no worker takes it; the request failed, and no other worker can take it; 504 when its first token took

@@ -1,5 +1,5 @@
-//! Work on a template's syntax tree, on a thread whose stack it does not overflow. Owns the length of the sources that
-//! are looked at and the stack that they need; knows nothing of the work.
+//! Runs work on a template's syntax tree on a thread with a stack that is large enough. Owns the longest source that
+//! is analyzed and the stack that it needs; knows nothing of the work.
 
 /// Bytes of a template that is looked at. The longest known one has two thirds.
 pub(super) const MAX_SOURCE: usize = 32 * 1024;

@@ -1,8 +1,8 @@
-//! Where added tokens are in a text, such as those that begin and end a turn. Owns for which tokenizers and texts this
-//! is found without a copy of the text; what is between added tokens is `segments`'s.
+//! Where added tokens are in a text, such as those that begin and end a turn. Owns for which tokenizers and texts
+//! they are found without copying the text. The text between added tokens belongs to `segments`.
 //!
-//! The library makes a text that remembers where each character came from before it looks for anything. That costs more
-//! than the search, and more than a segment whose ids are known.
+//! Before the library looks for anything, it makes a copy that records where each character came from. That costs
+//! more than the search, and more than a segment whose ids are known.
 
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use tokenizers::{NormalizerWrapper, Tokenizer};

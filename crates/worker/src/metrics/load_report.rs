@@ -1,5 +1,6 @@
-//! How loaded a model is, as a header of an answer: Open Request Cost Aggregation (ORCA), by which load balancers choose
-//! a server without scraping it. Owns the header's forms, which are Triton's and vLLM's, as are the names in it. Pure.
+//! How loaded a model is, as a header of an answer: Open Request Cost Aggregation (ORCA), by which load balancers
+//! choose a server without scraping it. Owns the header's forms; they and the names in it are Triton's and vLLM's.
+//! Pure.
 
 use super::gauges::Load;
 
