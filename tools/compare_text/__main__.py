@@ -56,6 +56,8 @@ def main() -> int:
         print(
             f"{parser:16}  {cases.right[parser]}/{count}" + (f", {named} differ as is known" if named else "")
         )
+    for reason, count in cases.reasons.most_common():
+        print(f"{count:7}  {reason}")
     for case in cases.failures:
         print(f"\n{case.name}: {case.what}")
 

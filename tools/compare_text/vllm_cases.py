@@ -1,7 +1,7 @@
 """The cases of vLLM's tests of its parsers: what a model writes, and what its client must get.
 
 Owns where the cases are in the tests, and which are read: those that are written as data, and the outputs of
-the others without what is expected of them. The tests are read, never run or copied.
+the others with what is plainly asserted of them. The tests are read, never run or copied.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from compare_text.literals import Source, Unreadable, returned
+from compare_text.vllm_asserts import Expected, asserted
 
 #: A file of tests -> our name of the format.
 TOOLS = {
@@ -70,6 +71,7 @@ class Case:
     reasoning: str | None = None
     content: str | None = None
     tools: list[Any] = field(default_factory=list)
+    asserted: Expected = field(default_factory=Expected)
     is_reasoning: bool = False
 
 
@@ -109,8 +111,19 @@ def _tool_cases(source: Source, file: str) -> Iterator[Case | Unreadable]:
                 yield row
             elif isinstance(row.get("model_output"), str):
                 yield _parametrized(row, f"{file}: {node.name}: {row['model_output'][:60]!r}", parser, tools)
-        for output in _outputs(source, node):
-            yield Case(f"{file}: {node.name}", parser, output, tools=tools)
+        outputs = list(_outputs(source, node))
+        for name, output in outputs:
+            # Of several outputs, an assertion may be about any.
+            expected = asserted(source, node, {name: output}) if len(outputs) == 1 else Expected()
+            yield Case(
+                f"{file}: {node.name}",
+                parser,
+                output,
+                count=expected.count,
+                content=expected.content,
+                tools=_own_tools(source, node) or tools,
+                asserted=expected,
+            )
 
 
 def _common_cases(config: dict[str, Any], file: str, parser: str) -> Iterator[Case]:
@@ -190,16 +203,31 @@ def _rows(source: Source, function: ast.FunctionDef) -> Iterator[dict[str, Any] 
             yield error
 
 
-def _outputs(source: Source, function: ast.FunctionDef) -> Iterator[str]:
-    """The outputs that a test gives to its parser in its own words."""
+def _outputs(source: Source, function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """The outputs that a test has in its own body, with their names."""
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("model_output", "text"):
+        if isinstance(node, ast.Assign) and (name := ast.unparse(node.targets[0])) in (
+            "model_output",
+            "text",
+        ):
             try:
                 value = source.value(node.value)
             except Unreadable:
                 continue
             if isinstance(value, str) and value:
-                yield value
+                yield name, value
+
+
+def _own_tools(source: Source, function: ast.FunctionDef) -> list[Any]:
+    """The tools that a test makes for itself."""
+    tools = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ChatCompletionToolsParam":
+            try:
+                tools.append({"type": "function", "function": source.value(node)["function"]})
+            except (Unreadable, KeyError):
+                continue
+    return tools
 
 
 def _sample_tools(source: Source) -> list[Any]:
