@@ -163,13 +163,39 @@ impl WorkerSlot {
         self.past.lock().reason.clone()
     }
 
-    /// Remembers which of a server's models cannot be served, and why.
-    pub fn set_refused(&self, refused: BTreeMap<String, String>) {
-        self.past.lock().refused = Some(refused);
+    /// Remembers which of a server's models cannot be served, and why. Returns those for which that is new: a server
+    /// may be looked at every second.
+    pub fn set_refused(&self, refused: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let before = self.past.lock().refused.replace(refused.clone());
+        let before = before.unwrap_or_default();
+        let mut new = refused;
+        new.retain(|model, reason| before.get(model) != Some(reason));
+        new
     }
 
     /// Remembers why the worker is not ready.
     pub fn set_reason(&self, reason: &str) {
         self.past.lock().reason = reason.to_owned();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_cannot_be_served_is_new_once_for_each_reason() {
+        let slot = WorkerSlot::new("server:1");
+        let refused = |reason: &str| BTreeMap::from([("m".to_owned(), reason.to_owned())]);
+        for (reason, is_new) in [
+            ("no output", true),
+            ("no output", false),
+            ("no input", true),
+        ] {
+            let new = slot.set_refused(refused(reason));
+            assert_eq!(new.contains_key("m"), is_new, "{reason}");
+        }
+        assert!(slot.set_refused(BTreeMap::new()).is_empty());
+        assert!(slot.set_refused(refused("no input")).contains_key("m"));
     }
 }

@@ -334,11 +334,12 @@ impl Responder {
             out.push("cum_log_probs", &[1, width], &vec![0_f32; beams.len()]);
         }
         if wants(names::OUTPUT_LOG_PROBS) && !has_log_probs {
-            out.push(
-                names::OUTPUT_LOG_PROBS,
-                &[1, width, 1],
-                &vec![0_f32; beams.len()],
-            );
+            // One for each generated token, and at least one.
+            let lengths = beams.iter().map(|beam| beam.tokens.len());
+            let longest = lengths.max().unwrap_or(0);
+            let longest = longest.saturating_sub(self.prompt.len()).max(1);
+            let zeros = vec![0_f32; beams.len() * longest];
+            out.push(names::OUTPUT_LOG_PROBS, &[1, width, longest as i64], &zeros);
         }
         if wants("context_logits") {
             out.push("context_logits", &[1, 1, 1], &[0_f32]);

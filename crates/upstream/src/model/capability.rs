@@ -89,6 +89,9 @@ impl Capability {
     }
 }
 
+/// The executor whose guides need a package that may be missing.
+const REFERENCE: &str = "reference";
+
 /// Why `model` lacks `capability`, worded to follow a field's name; `None`: it has it.
 pub fn lacks(model: &ServedModel, capability: Capability) -> Option<String> {
     match &model.protocol {
@@ -101,8 +104,21 @@ fn executor_lacks(model: &ServedModel, capability: Capability) -> Option<String>
     let needed = capability.announced_name()?;
     let announced = &model.description.capabilities;
     let executor = &model.description.executor;
-    (!announced.iter().any(|name| name == needed)).then(|| {
-        format!("needs `{needed}`, which this model's executor (`{executor}`) does not support")
+    if announced.iter().any(|name| name == needed) {
+        return None;
+    }
+    let by_package = matches!(
+        capability,
+        Capability::Guide | Capability::StructuralFormats
+    );
+    Some(match by_package && executor == REFERENCE {
+        true => format!(
+            "needs `{needed}`, which this model's executor (`{executor}`) has once `inflight-llm[guided]` is \
+             installed on its server"
+        ),
+        false => {
+            format!("needs `{needed}`, which this model's executor (`{executor}`) does not support")
+        }
     })
 }
 
@@ -207,6 +223,26 @@ mod tests {
             text: None,
             template: None,
             protocol: Protocol::Triton(Arc::new(triton)),
+        }
+    }
+
+    #[test]
+    fn a_guide_that_lacks_a_package_says_which() {
+        let mut model = served(&token_model("tensorrt_llm"), 9);
+        model.protocol = Protocol::StepBatching;
+        for (executor, capability, part) in [
+            ("reference", Capability::Guide, "`inflight-llm[guided]`"),
+            (
+                "reference",
+                Capability::StructuralFormats,
+                "`inflight-llm[guided]`",
+            ),
+            ("reference", Capability::Images, "does not support"),
+            ("tensorrt_llm", Capability::Guide, "does not support"),
+        ] {
+            executor.clone_into(&mut model.description.executor);
+            let reason = lacks(&model, capability).unwrap();
+            assert!(reason.contains(part), "{reason}");
         }
     }
 

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::time::Instant;
 
 use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::client;
@@ -13,6 +12,7 @@ use inflight_kserve::inference::{
     ModelConfig, ModelConfigRequest, RepositoryIndexRequest, ServerLiveRequest,
 };
 use inflight_kserve::names::STEP_BATCHING_EXTENSION;
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::exchange::Exchanges;
@@ -145,7 +145,6 @@ impl Server {
                 Ok(found) => found,
                 Err(reason) => {
                     let reason = rpc::abbreviated(&reason);
-                    tracing::warn!(worker = %slot.address, "a model is not served: {reason}");
                     reasons.push_str("; ");
                     reasons.push_str(reason);
                     refused.insert(name.to_owned(), reason.to_owned());
@@ -174,7 +173,9 @@ impl Server {
             };
             connections.push(connection);
         }
-        slot.set_refused(refused);
+        for reason in slot.set_refused(refused).into_values() {
+            tracing::warn!(worker = %slot.address, "a model is not served: {reason}");
+        }
         if connections.is_empty() {
             return Err(NotReady::NoModel {
                 server: self.name.clone(),
