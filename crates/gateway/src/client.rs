@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
-use tokio::time::Instant;
 
 use http::Extensions;
 use inflight_upstream::stops::{Caller, Key};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 use crate::quota::Quota;
 

@@ -6,7 +6,6 @@ mod stream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use http::Extensions;
 use inflight_base::accept::accept;
@@ -16,6 +15,10 @@ use inflight_kserve::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
 use inflight_openai::ApiError;
+use inflight_upstream::delivery::CallContext;
+use inflight_upstream::forward::ForwardCall;
+use inflight_upstream::trace::Entry;
+use tokio::time::Instant;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -24,9 +27,6 @@ use crate::middleware::RequestContext;
 use crate::quota::Quota;
 use crate::server::Port;
 use crate::state::AppState;
-use inflight_upstream::delivery::CallContext;
-use inflight_upstream::forward::ForwardCall;
-use inflight_upstream::trace::Entry;
 
 /// Calls at once on one connection: Triton's clients open one stream for each request.
 const MAX_STREAMS: u32 = 1024;

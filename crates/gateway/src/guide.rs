@@ -14,7 +14,6 @@ use inflight_openai::{ApiError, Guide, GuideKind};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-
 use tokio::sync::Semaphore;
 
 pub(crate) use self::text_grammar::{Fit, TextGrammar, TextMatch};

@@ -10,18 +10,17 @@ mod rules;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use fetch::Fetcher;
 use futures_util::future::try_join_all;
 use inflight_openai::ApiError;
 use inflight_openai::chat::Image;
+pub(crate) use network::Network;
 use parking_lot::Mutex;
+pub(crate) use rules::{HostRule, Rules};
+use rules::{Refusal, Target, check_kind};
 
 use crate::admission::{Admission, BodyMemory};
 use crate::client::Client;
-
-use fetch::Fetcher;
-pub(crate) use network::Network;
-pub(crate) use rules::{HostRule, Rules};
-use rules::{Refusal, Target, check_kind};
 
 /// How images are read, shared by all requests.
 #[derive(Debug)]

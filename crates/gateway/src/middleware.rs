@@ -13,6 +13,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::{HeaderValue, Version, header};
 use inflight_openai::ApiError;
+use inflight_upstream::trace::Entry;
 
 use self::access_log::Requested;
 use self::rate_limits::Dialect;
@@ -22,7 +23,6 @@ use crate::client::Client;
 use crate::error;
 use crate::request_body;
 use crate::state::AppState;
-use inflight_upstream::trace::Entry;
 
 /// Runs around every request.
 pub(crate) async fn around(

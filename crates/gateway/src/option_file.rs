@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use toml::Value;
-
 use inflight_base::text_file::read_text;
+use toml::Value;
 
 /// Larger files are a mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;

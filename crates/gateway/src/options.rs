@@ -7,6 +7,9 @@ use http::{HeaderValue, Uri};
 use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
+use inflight_upstream::address_file::{AddressFile, worker_address};
+use inflight_upstream::model::for_model::ForModel;
+use inflight_upstream::model::formats::FormatChoice;
 
 use crate::api_key::{ApiKey, KeyFile};
 use crate::images::{HostRule, Network};
@@ -15,9 +18,6 @@ use crate::quota::Limits;
 use crate::template_option::{
     ChatTemplateOption, HistoryTemplate, history_template, history_template_file,
 };
-use inflight_upstream::address_file::{AddressFile, worker_address};
-use inflight_upstream::model::for_model::ForModel;
-use inflight_upstream::model::formats::FormatChoice;
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]

@@ -10,10 +10,10 @@ mod limits;
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use inflight_openai::{ApiError, RateUnit};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 pub(crate) use self::limits::Limits;
 

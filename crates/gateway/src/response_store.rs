@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::time::Instant;
 
 use bytes::Bytes;
 use inflight_openai::responses::{Item, ResponseId};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::client::Owner;
 

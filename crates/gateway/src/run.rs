@@ -4,10 +4,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use inflight_tls::{ClientTls, HandshakeError, TlsError};
 use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};
+use inflight_upstream::chat_templates::ChatTemplates;
+use inflight_upstream::connect::Connector;
+use inflight_upstream::context::{Context, Limits};
+use inflight_upstream::discovery::Discovery;
+use inflight_upstream::model::for_model::ForModel;
+use inflight_upstream::triton::tokenizers::{TokenizerError, Tokenizers};
+use tokio::time::Instant;
 
 use crate::grpc::{self, GrpcLimits};
 use crate::metrics::Metrics;
@@ -18,12 +24,6 @@ use crate::server::Port;
 use crate::server::listeners::Listeners;
 use crate::state::AppState;
 use crate::tls_options;
-use inflight_upstream::chat_templates::ChatTemplates;
-use inflight_upstream::connect::Connector;
-use inflight_upstream::context::{Context, Limits};
-use inflight_upstream::discovery::Discovery;
-use inflight_upstream::model::for_model::ForModel;
-use inflight_upstream::triton::tokenizers::{TokenizerError, Tokenizers};
 
 /// Why the gateway cannot run.
 #[derive(Debug, thiserror::Error)]

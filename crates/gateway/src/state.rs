@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use inflight_openai::ReasoningField;
 use inflight_traces::Tracer;
+use inflight_upstream::forward::Forward;
+use inflight_upstream::model::formats::Formats;
+use inflight_upstream::table::Table;
 
 use crate::access::Access;
 use crate::admission::{Admission, Work};
@@ -14,9 +17,6 @@ use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
 use crate::response_store::{Bounds, ResponseStore};
-use inflight_upstream::forward::Forward;
-use inflight_upstream::model::formats::Formats;
-use inflight_upstream::table::Table;
 
 /// All bodies together may take 16 times the largest one, but never less than this, so that a small
 /// limit on one body does not limit how many there are.

@@ -4,9 +4,8 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use inflight_text::{BuiltInTemplate, TemplateError, TemplateSource};
-
 use inflight_base::text_file::read_text;
+use inflight_text::{BuiltInTemplate, TemplateError, TemplateSource};
 
 /// Larger files are a mistake; the largest known templates have some tens of thousands of bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;

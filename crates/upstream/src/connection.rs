@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use arc_swap::ArcSwap;
 use inflight_kserve::assets;
+use inflight_routing::LastTurn;
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::handles::Handle;
@@ -17,7 +18,6 @@ use super::registry::Registry;
 use super::request_queue::NotSent;
 use crate::model::adapter::task_of;
 use crate::model::served::ServedModel;
-use inflight_routing::LastTurn;
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
 pub trait Transport: std::fmt::Debug + Send + Sync {

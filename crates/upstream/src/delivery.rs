@@ -10,11 +10,11 @@ use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::pulse::Pulse;

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use inflight_kserve::client::HTTPS;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::connect::{Connector, keep_connected};
 use super::slot::WorkerSlot;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::delivery::Tried;

@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::Instant;
 
 use futures_util::{FutureExt, StreamExt};
 use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
@@ -19,6 +18,7 @@ use inflight_kserve::stop::asks_to_stop;
 use inflight_kserve::streamed::{ResponseView, StreamedResponse};
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tonic::{Request, Status};
 
 pub use self::call::Open;

@@ -5,10 +5,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use slotmap::{Key, KeyData, SlotMap};
+use tokio::time::Instant;
 use tonic::Status;
 
 slotmap::new_key_type! {

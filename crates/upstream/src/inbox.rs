@@ -6,10 +6,10 @@
 //! allocation. What can pile up is bounded by the request's own max_tokens times its choices.
 
 use std::task::{Context, Poll, Waker};
-use tokio::time::Instant;
 
 use inflight_kserve::step::{FinishReason, PromptLogProbs};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::Code;
 
 /// What few deltas carry, boxed so that the others stay small.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
+use inflight_routing::LastTurn;
 
 use super::pool::Pool;
-use inflight_routing::LastTurn;
 
 /// What a server serves.
 #[derive(Debug)]

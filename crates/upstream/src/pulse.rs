@@ -6,7 +6,7 @@
 //!
 //! - After the first, the server gets no new requests, and those of which their clients have seen nothing
 //!   go elsewhere. If it was only slow, it is ready again with its next sign of life, and nothing was lost.
-//! - After the second, [`LOST_AFTER`] times as long, the connection is given up, and with it the answers
+//! - After the second, `LOST_AFTER` times as long, the connection is given up, and with it the answers
 //!   that have begun.
 //!
 //! A busy server must not flap. Whatever it sends is a sign of life, and the probe is a call that reads

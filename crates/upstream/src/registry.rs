@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::handles::{Handle, Handles, Waiting};

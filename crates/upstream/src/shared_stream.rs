@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::time::Instant;
 
 use futures_util::{Stream, StreamExt};
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::stop::stop_by_id;
 use inflight_kserve::streamed::{EncodedResponse, StreamClient, StreamedResponse};
+use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
 use self::mailbox::Mailbox;

@@ -9,13 +9,13 @@ mod spans;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use http::HeaderMap;
 use inflight_kserve::inference::InferParameter;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_traces::{TraceContext, Tracer};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use self::spans::make;

@@ -12,9 +12,9 @@ use std::time::Duration;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use inflight_openai::ApiError;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::error::RETRY_AFTER_MS;
-use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Allows every host or origin.
 const ANY: &str = "*";

@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::client::group;
 

@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 
+use inflight_base::text_file::{Stamp, read_text, stamp};
+
 use super::{ApiKey, DeclaredKey};
 use crate::quota::Limits;
-use inflight_base::text_file::{Stamp, read_text, stamp};
 
 /// Larger files are a mistake.
 const MAX_BYTES: u64 = 1 << 20;

@@ -3,7 +3,6 @@
 //! which they are made. Dropping the answers stops the work on all of them.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use futures_util::StreamExt;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
@@ -12,16 +11,17 @@ use inflight_kserve::inference::{
 };
 use inflight_kserve::names;
 use inflight_kserve::streamed::EncodedResponse;
+use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::trace::Entry;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::{LetIn, status};
 use crate::quota::Quota;
 use crate::state::AppState;
-use inflight_upstream::delivery::{CallContext, Place};
-use inflight_upstream::trace::Entry;
 
 /// Responses of all requests that may wait for the client.
 const WAITING: usize = 64;

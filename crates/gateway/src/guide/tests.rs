@@ -1,9 +1,9 @@
 //! Guides in, verdicts out.
 
 use std::time::Duration;
-use tokio::time::Instant;
 
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::*;
 

@@ -5,13 +5,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::time::Instant;
 
 use inflight_openai::ApiError;
 use inflight_openai::chat::{GrammarSyntax, InputGrammar};
 use llguidance::Matcher;
 use llguidance::api::TopLevelGrammar;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::compile;
 

@@ -7,15 +7,15 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use inflight_openai::ApiError;
 use inflight_openai::lora::{LoadAdapter, UnloadAdapter};
+use inflight_upstream::adapter_control::{Change, Outcome, change};
+use inflight_upstream::model::adapter::{full_name, readings};
+use inflight_upstream::table::ModelEntry;
 use tonic::Code;
 
 use super::{generate, models};
 use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
-use inflight_upstream::adapter_control::{Change, Outcome, change};
-use inflight_upstream::model::adapter::{full_name, readings};
-use inflight_upstream::table::ModelEntry;
 
 /// `POST /v1/load_lora_adapter`.
 pub(crate) async fn load_adapter(

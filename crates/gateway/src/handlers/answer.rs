@@ -7,12 +7,12 @@ use inflight_openai::chat::{ChatRequest, ToolChoice, Tools};
 use inflight_openai::{ApiError, Guide, GuideKind, ReasoningField};
 use inflight_parsers::{Format, ParserOptions, ToolFormat};
 use inflight_text::TextModel;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::served::ServedModel;
 use serde_json::Value;
 
 use super::forced::{self, NEW_MISTRAL_TOKEN, Rest, forced};
 use crate::stream::answer::{AnswerOptions, CallCheck, ForcedCall};
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::served::ServedModel;
 
 /// Bytes of a grammar that executors take.
 const MAX_GUIDE_BYTES: usize = 64 * 1024;

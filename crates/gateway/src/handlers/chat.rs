@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -10,7 +9,9 @@ use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
 use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
 use inflight_parsers::{CallIdForm, Format, ToolFormat};
 use inflight_text::TemplateInput;
+use inflight_upstream::model::served::ServedModel;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::answer;
 use super::content;
@@ -25,7 +26,6 @@ use crate::images::Wanted;
 use crate::state::AppState;
 use crate::stream::details::Shape;
 use crate::translate::requested::Requested;
-use inflight_upstream::model::served::ServedModel;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn create_chat_completion(

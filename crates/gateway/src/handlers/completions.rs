@@ -1,12 +1,12 @@
 //! Completions: prompts are texts or token ids, one or many, taken as they are.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::ApiError;
 use inflight_openai::completions::{self, Prompt};
+use tokio::time::Instant;
 
 use super::generate::{self, Pictures, Prepared};
 use super::locate::locate_or_only;

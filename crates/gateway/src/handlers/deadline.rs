@@ -6,10 +6,10 @@
 //! a limit on the whole request.
 
 use std::time::Duration;
-use tokio::time::Instant;
 
 use http::{HeaderMap, HeaderName};
 use inflight_openai::ApiError;
+use tokio::time::Instant;
 
 pub(super) const HEADER: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 

@@ -2,7 +2,6 @@
 //! calls' tensors; which worker answers is `upstream`'s.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -14,6 +13,10 @@ use inflight_kserve::tensor::{RequestBuilder, Tensors};
 use inflight_openai::completions::Prompt;
 use inflight_openai::embeddings::{self, EmbeddingList, EmbeddingRequest, Pooling};
 use inflight_openai::{ApiError, IgnoredFields, Parsed};
+use inflight_upstream::forward::ForwardCall;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::served::ServedModel;
+use tokio::time::Instant;
 
 use super::generate;
 use super::locate::{Located, locate_or_only};
@@ -22,9 +25,6 @@ use crate::admission::Work;
 use crate::error::{self, HttpError};
 use crate::middleware::Timing;
 use crate::state::AppState;
-use inflight_upstream::forward::ForwardCall;
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::served::ServedModel;
 
 /// Inputs of one request that are with workers at once: enough to fill a batch, and others get their turn.
 const CALLS: usize = 32;

@@ -2,10 +2,14 @@
 //! prepares, the model. Owns the order within each step; each step's rules are elsewhere.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use axum::extract::Request;
 use inflight_openai::{ApiError, Generation, IgnoredFields};
+use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::sampling_params::ImageFiles;
+use inflight_upstream::trace::Trace;
+use tokio::time::Instant;
 
 use super::deadline::deadline;
 use super::locate::Located;
@@ -18,10 +22,6 @@ use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
 use crate::stream::answer::AnswerOptions;
-use inflight_upstream::delivery::{CallContext, Place};
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::sampling_params::ImageFiles;
-use inflight_upstream::trace::Trace;
 
 /// An admitted request and its body.
 #[derive(Debug)]

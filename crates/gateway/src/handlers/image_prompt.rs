@@ -4,11 +4,11 @@
 use inflight_openai::ApiError;
 use inflight_openai::chat::{Image, Message};
 use inflight_text::TemplateError;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::served::ServedModel;
 use serde_json::Value;
 
 use super::content;
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::served::ServedModel;
 
 /// All images of a conversation, in their order.
 pub(super) fn images(messages: &[Message]) -> impl Iterator<Item = &Image> {

@@ -2,7 +2,6 @@
 //! inflight-rest's, and which server answers is `upstream`'s.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -12,6 +11,10 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_openai::ApiError;
 use inflight_rest::{Call, Coding, Method, NoRoute, RestError, Route, Upstream};
+use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::forward::{ForwardCall, ForwardStream};
+use inflight_upstream::trace::Trace;
+use tokio::time::Instant;
 use tonic::{Extensions, Status};
 
 use super::deadline::deadline;
@@ -21,9 +24,6 @@ use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
-use inflight_upstream::delivery::{CallContext, Place};
-use inflight_upstream::forward::{ForwardCall, ForwardStream};
-use inflight_upstream::trace::Trace;
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {

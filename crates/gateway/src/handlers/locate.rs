@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use inflight_openai::ApiError;
-
-use super::models;
-use crate::state::AppState;
 use inflight_upstream::model::adapter::{Adapter, readings};
 use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::table::{ModelEntry, NoModel};
+
+use super::models;
+use crate::state::AppState;
 
 /// A model that a request can be prepared for.
 #[derive(Debug)]

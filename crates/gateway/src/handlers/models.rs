@@ -8,13 +8,13 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use inflight_anthropic::{ModelInfo, ModelPage, PageQuery};
 use inflight_openai::{ApiError, ModelCard, ModelList};
+use inflight_upstream::model::adapter::full_name;
+use inflight_upstream::table::ModelEntry;
 use jiff::Timestamp;
 
 use crate::error::{self, HttpError};
 use crate::query;
 use crate::state::AppState;
-use inflight_upstream::model::adapter::full_name;
-use inflight_upstream::table::ModelEntry;
 
 /// Every model that some worker serves or last served.
 pub(crate) async fn list_models(

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use inflight_openai::{ApiError, Generation, Truncation};
 use inflight_text::TextModel;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::sampling_params::SamplingParams;
+use inflight_upstream::model::served::ServedModel;
 
 use crate::error;
 use crate::stream::choice::Echo;
 use crate::translate::requested::Requested;
 use crate::translate::resolve::resolve;
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::sampling_params::SamplingParams;
-use inflight_upstream::model::served::ServedModel;
 
 /// One prompt of a request.
 #[derive(Debug)]

@@ -2,10 +2,14 @@
 //! to, and the error when it fails before its answer begins. `upstream` decides when it goes to another worker.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use inflight_openai::ApiError;
 use inflight_text::StopMatcher;
+use inflight_upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, deliver};
+use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
+use inflight_upstream::metrics::RetryReason;
+use inflight_upstream::prompt_request::PromptRequest;
+use tokio::time::Instant;
 
 use super::generate::{Arrival, Prepared};
 use super::locate::no_worker;
@@ -16,10 +20,6 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
-use inflight_upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, deliver};
-use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
-use inflight_upstream::metrics::RetryReason;
-use inflight_upstream::prompt_request::PromptRequest;
 
 /// Sends a prepared request to a worker, and waits until the answer can be sent: for the first output of a stream, or
 /// for the whole answer otherwise.

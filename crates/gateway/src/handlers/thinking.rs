@@ -4,10 +4,10 @@
 use inflight_openai::{ApiError, Generation};
 use inflight_parsers::Format;
 use inflight_text::Tokenizer;
-
-use super::prompt::PreparedPrompt;
 use inflight_upstream::model::sampling_params::Thinking;
 use inflight_upstream::model::served::ServedModel;
+
+use super::prompt::PreparedPrompt;
 
 const FIELD: &str = "thinking_token_budget";
 /// Tokens at the end of a prompt that may open the reasoning, white space behind it included.

@@ -13,6 +13,7 @@ use inflight_openai::tokenize::{
 };
 use inflight_openai::{ApiError, IgnoredFields};
 use inflight_text::{ChatTemplate, TextModel};
+use inflight_upstream::model::served::ServedModel;
 
 use super::generate;
 use super::locate::{Located, locate_or_only};
@@ -22,7 +23,6 @@ use crate::admission::Work;
 use crate::error::{self, HttpError};
 use crate::query;
 use crate::state::AppState;
-use inflight_upstream::model::served::ServedModel;
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(

@@ -26,10 +26,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::client::Client;
-
 use super::Stop;
 use super::rules::{Refusal, Rules, Target, check_kind, quoted};
+use crate::client::Client;
 
 /// Redirects that are followed; a shop's or a cloud's take one or two.
 const MAX_REDIRECTS: usize = 3;

@@ -2,11 +2,10 @@
 //! of the client's own headers are safe to take over.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use http::{HeaderMap, HeaderName};
-
 use inflight_upstream::trace::Trace;
+use tokio::time::Instant;
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.

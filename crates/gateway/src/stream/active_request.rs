@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
-
-use super::choice::Choice;
-use super::record::RequestRecord;
-use crate::error;
 use inflight_upstream::delivery::retry_reason;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
 use inflight_upstream::inbox::{Deltas, Inbox};
 use inflight_upstream::metrics::RetryReason;
+
+use super::choice::Choice;
+use super::record::RequestRecord;
+use crate::error;
 
 /// A request being answered.
 #[derive(Debug)]

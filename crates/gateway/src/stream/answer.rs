@@ -8,14 +8,13 @@ mod custom;
 
 use std::sync::Arc;
 
+pub(crate) use check::CallCheck;
+use check::malformed_call;
+use custom::CustomInput;
 use inflight_openai::{ApiError, FinishReason, ReasoningField};
 use inflight_parsers::{
     AnswerParser, CallIdForm, Delta, Deltas, Format, ParserOptions, ToolFormat,
 };
-
-pub(crate) use check::CallCheck;
-use check::malformed_call;
-use custom::CustomInput;
 
 use super::choice::MAX_PIECES;
 

@@ -19,14 +19,13 @@ use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, StopReason};
 use inflight_parsers::Delta;
 use inflight_text::{Detokenizer, StopMatcher, Tokenizer};
-
+use inflight_upstream::inbox::DeltaDetails;
+use pieces::push_piece;
 pub(super) use pieces::{MAX_PIECES, Piece};
 pub(crate) use token_ids::TokenIds;
 
 use super::answer::{Answer, AnswerOptions, Event};
 use super::logprobs::LogProbs;
-use inflight_upstream::inbox::DeltaDetails;
-use pieces::push_piece;
 
 /// An echoed prompt: what a completion's text starts with.
 #[derive(Debug)]

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use inflight_kserve::step::PromptLogProbs;
 use inflight_openai::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob, TopLogprobs};
 use inflight_text::Tokenizer;
-
 use inflight_upstream::inbox::DeltaDetails;
 
 /// The end of a token whose text has not come out yet.

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use inflight_upstream::trace::{Generated, Trace};
 use tokio::time::Instant;
 
 use crate::admission::Admitted;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
-use inflight_upstream::trace::{Generated, Trace};
 
 /// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 
 use inflight_openai::{ApiError, BeamSearch, Extensions};
 use inflight_text::Tokenizer;
-
-use super::requested::Requested;
 use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::sampling_params::{Beams, Extras, Guide};
 use inflight_upstream::model::served::ServedModel;
+
+use super::requested::Requested;
 
 /// The level of a request without a priority, in the middle of a worker's 100: vLLM's 0.
 const USUAL_PRIORITY: i64 = 50;

@@ -6,13 +6,13 @@
 
 use inflight_openai::{ApiError, BeamSearch, Extensions, Sampling};
 use inflight_text::GenerationConfig;
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::sampling_params::SamplingParams;
+use inflight_upstream::model::served::ServedModel;
 
 use super::extras;
 use super::requested::Requested;
 use crate::error;
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::sampling_params::SamplingParams;
-use inflight_upstream::model::served::ServedModel;
 
 /// The parameters for a prompt of `prompt_tokens` tokens, if known. `fresh_seed` is used when the request
 /// has no seed.

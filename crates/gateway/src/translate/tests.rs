@@ -10,14 +10,14 @@ use inflight_kserve::tensor::{DataType, Tensors};
 use inflight_openai::{ApiError, chat, completions};
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_text::TextModel;
-use serde_json::{Value, json};
-
-use super::requested::Requested;
-use super::resolve::resolve;
 use inflight_upstream::handles::Handle;
 use inflight_upstream::inflight::request::infer_request;
 use inflight_upstream::model::served::{Protocol, ServedModel};
 use inflight_upstream::prompt_request::PromptRequest;
+use serde_json::{Value, json};
+
+use super::requested::Requested;
+use super::resolve::resolve;
 
 const FRESH_SEED: u64 = 77;
 /// A first use of slot 5.

@@ -2,12 +2,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use futures_util::Stream;
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Forward, METADATA_AGE, METADATA_KEPT, merge};

@@ -2,11 +2,11 @@
 //! counts as lost; knows nothing of connecting or of clients.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use inflight_kserve::encoded::{EncodedClient, EncodedRequest};
 use inflight_kserve::inference::ModelStreamInferResponse;
 use inflight_kserve::step::{self, StepBatch, stop_request};
+use tokio::time::Instant;
 use tonic::Streaming;
 
 use super::request::infer_request;

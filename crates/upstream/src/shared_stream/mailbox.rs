@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use tokio::time::Instant;
 
 use inflight_kserve::streamed::EncodedResponse;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::Status;
 
 /// Responses of a request that wait as they came.

@@ -1,10 +1,10 @@
 //! Which worker a request goes to, and what stays known of one that is away.
 
+use std::time::Duration;
+
 use inflight_kserve::assets::ModelDescription;
 use inflight_testkit::model::byte_model_files;
 use inflight_text::{ModelFiles, TextModel};
-
-use std::time::Duration;
 
 use super::*;
 use crate::connection::Transport;

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_stream::Once;
 use tonic::{Code, Request, Status, Streaming};
 
