@@ -10,7 +10,7 @@ const LAYERS: [&str; 2] = ["transport error", "tcp connect error"];
 ///
 /// ```
 /// let error = "x".parse::<u16>().unwrap_err();
-/// assert_eq!(inflight_kserve::error_chain(&error), "invalid digit found in string");
+/// assert_eq!(inflight_base::error_chain(&error), "invalid digit found in string");
 /// ```
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -79,6 +79,8 @@ pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
         ("/health", get(health::ready)),
         ("/ping", get(health::ready).post(health::ready)),
         ("/health_generate", get(health::ready)),
+        // openai_trtllm's, which asks no server.
+        ("/health_check", get(health::live)),
         ("/version", get(health::version)),
         ("/v2", any(kserve::call)),
         ("/v2/", any(kserve::call)),

@@ -118,6 +118,7 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
         Some("/health") => "/health",
         Some("/ping") => "/ping",
         Some("/health_generate") => "/health_generate",
+        Some("/health_check") => "/health_check",
         Some("/version") => "/version",
         Some("/v2" | "/v2/" | "/v2/{*rest}") => {
             // By either method: what a path is does not depend on it.

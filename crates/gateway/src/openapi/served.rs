@@ -306,6 +306,13 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Whether some worker can take a request; else 503. Generates nothing",
     )
     .answers(Answer::Health),
+    Operation::get(
+        HEALTH,
+        "/health_check",
+        "health_check",
+        "Whether the process answers",
+    )
+    .answers(Answer::Health),
     Operation::get(ABOUT, "/version", "version", "The gateway's version").answers(Answer::Version),
     Operation::get(ABOUT, "/metrics", "metrics", "Metrics for Prometheus").answers(Answer::Plain),
     Operation::get(ABOUT, "/openapi.json", "openapi", "This document"),

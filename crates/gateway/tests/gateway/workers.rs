@@ -42,6 +42,8 @@ async fn models_are_those_of_the_workers() {
     assert_eq!(gateway.get("/v1/models/m").await.json(), card);
     // The probe of SGLang's and TensorRT-LLM's servers.
     assert_eq!(gateway.get("/health_generate").await.status, 200);
+    // openai_trtllm's, which says nothing of workers.
+    assert_eq!(gateway.get("/health_check").await.status, 200);
 }
 
 #[tokio::test]

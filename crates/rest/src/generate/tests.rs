@@ -117,7 +117,7 @@ fn what_is_wrong_is_named() {
             r#"{"other": [1]}"#,
             "`other` is not an input of the model; as a parameter, `other` must be a number",
         ),
-        (r#"{"other": null}"#, "`other` is no input"),
+        (r#"{"other": null}"#, "`other` is not an input"),
         (r#"{"parameters": 3}"#, "a JSON object"),
         (r#"{"id": 5}"#, "`id` must be a string, not `5`"),
     ] {

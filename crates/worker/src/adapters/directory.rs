@@ -137,27 +137,30 @@ mod tests {
             ("dangling".to_owned(), Ok(&root.join("dangling"))),
             (
                 "../secret".to_owned(),
-                Err("is not in the worker's directory"),
+                Err("is not in the worker's `--adapter-dir`"),
             ),
             (
                 "support/../../secret".to_owned(),
-                Err("is not in the worker's directory"),
+                Err("is not in the worker's `--adapter-dir`"),
             ),
             (
                 "support/../support".to_owned(),
-                Err("is not in the worker's directory"),
+                Err("is not in the worker's `--adapter-dir`"),
             ),
             (
                 base.join("secret").display().to_string(),
-                Err("is not in the worker's directory"),
+                Err("is not in the worker's `--adapter-dir`"),
             ),
-            ("/etc".to_owned(), Err("is not in the worker's directory")),
+            (
+                "/etc".to_owned(),
+                Err("is not in the worker's `--adapter-dir`"),
+            ),
             (
                 format!("{}/../secret", root.display()),
-                Err("is not in the worker's directory"),
+                Err("is not in the worker's `--adapter-dir`"),
             ),
-            ("out".to_owned(), Err("by a link")),
-            ("linked".to_owned(), Err("by a link")),
+            ("out".to_owned(), Err("is a link out of")),
+            ("linked".to_owned(), Err("is a link out of")),
             ("missing".to_owned(), Err("there is no directory")),
             ("file".to_owned(), Err("there is no directory")),
             ("a\0b".to_owned(), Err("there is no directory")),
