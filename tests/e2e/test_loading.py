@@ -28,7 +28,7 @@ sys.exit(main())
 SLOW_WEIGHTS = """
 import sys, time
 from inflight.__main__ import main
-from inflight.executors.reference.weights import CheckpointWeights
+from inflight.executors.reference.model.weights import CheckpointWeights
 raw = CheckpointWeights.raw
 _, seconds, *sys.argv = sys.argv
 CheckpointWeights.raw = lambda self, name: (time.sleep(float(seconds)), raw(self, name))[1]

@@ -224,7 +224,7 @@ def test_an_exception_on_a_rank_ends_all_and_is_named(start: Start, tmp_path: Pa
         """
 import os
 if os.environ.get("OMPI_COMM_WORLD_RANK") == "1":
-    from inflight.executors.reference.numpy_runner import NumpySteps
+    from inflight.executors.reference.numpy.steps import NumpySteps
     forward = NumpySteps.forward
     def failing(self, batch, rows):
         if len(batch.token_ids) > 64:
