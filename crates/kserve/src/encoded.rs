@@ -9,16 +9,15 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use tonic::client::Grpc;
 use tonic::codec::{Codec, EncodeBuf, Encoder};
-use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
-use tonic::{GrpcMethod, IntoStreamingRequest, Response, Status, Streaming};
+use tonic::{IntoStreamingRequest, Response, Status, Streaming};
 use tonic_prost::ProstDecoder;
 
 use crate::client::TransportOptions;
 use crate::inference::infer_parameter::ParameterChoice;
 use crate::inference::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
 use crate::step::Handle;
-use crate::tensor::{DataType, Element};
+use crate::tensor::{DataType, Element, pack_bytes};
 use crate::{names, streamed};
 
 /// Field numbers of `ModelInferRequest` and of the messages in it, from KServe's protocol.
@@ -115,13 +114,7 @@ impl RequestWriter {
         shape: &[i64],
         elements: impl IntoIterator<Item = E>,
     ) -> &mut Self {
-        for element in elements {
-            let element = element.as_ref();
-            // Messages are limited far below 4 GiB; a longer element could not be sent.
-            let length = u32::try_from(element.len()).unwrap_or(u32::MAX);
-            self.packed.put_u32_le(length);
-            self.packed.put_slice(element);
-        }
+        pack_bytes(elements, &mut self.packed);
         self.finish(name, DataType::Bytes, shape)
     }
 
@@ -206,13 +199,7 @@ impl EncodedClient {
         &mut self,
         requests: impl IntoStreamingRequest<Message = EncodedRequest>,
     ) -> Result<Response<Streaming<ModelStreamInferResponse>>, Status> {
-        let ready = self.0.ready().await;
-        ready.map_err(|error| Status::unknown(format!("the connection failed: {error}")))?;
-        let mut requests = requests.into_streaming_request();
-        let method = GrpcMethod::new(streamed::SERVICE, streamed::METHOD);
-        requests.extensions_mut().insert(method);
-        let path = PathAndQuery::from_static(streamed::PATH);
-        self.0.streaming(requests, path, RequestCodec).await
+        streamed::open(&mut self.0, requests, RequestCodec).await
     }
 }
 

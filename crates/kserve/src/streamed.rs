@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use tonic::Status;
 
 pub use self::codec::StreamClient;
-pub(crate) use self::codec::{METHOD, PATH, SERVICE, limited};
+pub(crate) use self::codec::{limited, open};
 use crate::inference::infer_parameter::ParameterChoice;
 use crate::inference::{
     InferParameter, InferTensorContents, ModelInferResponse, ModelStreamInferResponse,

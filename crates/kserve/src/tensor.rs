@@ -33,6 +33,7 @@ pub(crate) use element::{element, sealed};
 pub use error::TensorError;
 pub use read::{BytesElements, Tensor, Tensors};
 pub(crate) use wire::{SHARED_MEMORY_REGION, WireTensor};
+pub(crate) use write::pack_bytes;
 pub use write::{RequestBuilder, ResponseBuilder};
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use super::EncodedResponse;
 use crate::client::TransportOptions;
 use crate::inference::ModelInferRequest;
 
-pub(crate) const SERVICE: &str = "inference.GRPCInferenceService";
-pub(crate) const METHOD: &str = "ModelStreamInfer";
-pub(crate) const PATH: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
+const SERVICE: &str = "inference.GRPCInferenceService";
+const METHOD: &str = "ModelStreamInfer";
+const PATH: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// Opens streams on one connection. Cloning one costs a few counters.
 #[derive(Clone, Debug)]
@@ -34,13 +34,7 @@ impl StreamClient {
         &mut self,
         requests: impl IntoStreamingRequest<Message = ModelInferRequest>,
     ) -> Result<Response<Streaming<EncodedResponse>>, Status> {
-        let ready = self.0.ready().await;
-        ready.map_err(|error| Status::unknown(format!("the connection failed: {error}")))?;
-        let mut requests = requests.into_streaming_request();
-        let method = GrpcMethod::new(SERVICE, METHOD);
-        requests.extensions_mut().insert(method);
-        let path = PathAndQuery::from_static(PATH);
-        self.0.streaming(requests, path, EncodedCodec).await
+        open(&mut self.0, requests, EncodedCodec).await
     }
 }
 
@@ -49,6 +43,25 @@ pub(crate) fn limited(channel: Channel, options: &TransportOptions) -> Grpc<Chan
     Grpc::new(channel)
         .max_decoding_message_size(options.max_message_bytes)
         .max_encoding_message_size(options.max_message_bytes)
+}
+
+/// `ModelStreamInfer`, whatever the form of its messages.
+pub(crate) async fn open<C>(
+    client: &mut Grpc<Channel>,
+    requests: impl IntoStreamingRequest<Message = C::Encode>,
+    codec: C,
+) -> Result<Response<Streaming<C::Decode>>, Status>
+where
+    C: Codec<Encode: Send + Sync + 'static, Decode: Send + Sync + 'static>,
+{
+    let ready = client.ready().await;
+    ready.map_err(|error| Status::unknown(format!("the connection failed: {error}")))?;
+    let mut requests = requests.into_streaming_request();
+    requests
+        .extensions_mut()
+        .insert(GrpcMethod::new(SERVICE, METHOD));
+    let path = PathAndQuery::from_static(PATH);
+    client.streaming(requests, path, codec).await
 }
 
 /// Requests as messages, responses as they come.

@@ -11,6 +11,20 @@ use crate::inference::{
     model_infer_response::InferOutputTensor,
 };
 
+/// Packs the elements of a BYTES tensor.
+pub(crate) fn pack_bytes<E: AsRef<[u8]>>(
+    elements: impl IntoIterator<Item = E>,
+    out: &mut BytesMut,
+) {
+    for element in elements {
+        let element = element.as_ref();
+        // Messages are limited far below 4 GiB; a longer element could not be sent.
+        let length = u32::try_from(element.len()).unwrap_or(u32::MAX);
+        out.put_u32_le(length);
+        out.put_slice(element);
+    }
+}
+
 macro_rules! builder {
     (
         $(#[$attribute:meta])* $builder:ident, $message:ident, $tensor:ident, $tensors:ident, $raw:ident
@@ -52,13 +66,7 @@ macro_rules! builder {
                 shape: &[i64],
                 elements: impl IntoIterator<Item = E>,
             ) -> &mut Self {
-                for element in elements {
-                    let element = element.as_ref();
-                    // Messages are limited far below 4 GiB; a longer element could not be sent.
-                    let length = u32::try_from(element.len()).unwrap_or(u32::MAX);
-                    self.buffer.put_u32_le(length);
-                    self.buffer.put_slice(element);
-                }
+                pack_bytes(elements, &mut self.buffer);
                 self.finish(name.into(), DataType::Bytes, shape)
             }
 
