@@ -102,6 +102,12 @@ class Request:
     logit_bias: list[tuple[int, float]] = field(default_factory=list)
     #: Also the request parameters ``request_type`` (BYTES) and ``priority`` (FP32, 0 to 1, 1 first).
     tensors: list[NamedTensor] = field(default_factory=list)
+    #: What another executor generated of this request (capability ``resume``). Empty: nothing. Otherwise one
+    #: entry for each of the ``num_return_sequences`` sequences: its tokens so far, possibly none, or None for
+    #: a sequence that has ended already. The executor sends no row of an ended one, and the request's one
+    #: final row is the last row of the others. These tokens count as generated everywhere: ``max_tokens`` is
+    #: still the total, and rows carry only new tokens.
+    generated: list[list[int] | None] = field(default_factory=list)
 
 
 @dataclass(slots=True)
