@@ -22,6 +22,7 @@ pub(crate) mod models;
 mod prompt;
 mod response;
 pub(crate) mod responses;
+mod resuming;
 mod sending;
 mod thinking;
 pub(crate) mod tokenize;

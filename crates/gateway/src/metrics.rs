@@ -2,6 +2,7 @@
 //! What moves on the hot path are plain atomics, moved once for several messages or frames.
 
 mod intervals;
+mod resumes;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 pub(crate) use self::intervals::IntervalBatch;
 use self::intervals::Intervals;
+pub(crate) use self::resumes::Resumes;
 
 /// Route template and status of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -97,6 +99,7 @@ pub(crate) struct Metrics {
     request_time: Histograms,
     pub tokenize_time: Histogram,
     pub dropped_spans: Counter,
+    pub resumes: Resumes,
 }
 
 impl Metrics {
@@ -188,6 +191,7 @@ impl Metrics {
             "Spans of traces that were dropped, because the collector did not take them",
             dropped_spans.clone(),
         );
+        let resumes = Resumes::register(&mut registry);
         Arc::new(Self {
             registry,
             requests,
@@ -201,6 +205,7 @@ impl Metrics {
             request_time,
             tokenize_time,
             dropped_spans,
+            resumes,
         })
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use inflight_openai::ReasoningField;
 use inflight_traces::Tracer;
+use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::forward::Forward;
 use inflight_upstream::model::formats::Formats;
 use inflight_upstream::table::Table;
@@ -43,6 +44,8 @@ pub(crate) struct AppState {
     pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
     pub first_token_timeout: Option<Duration>,
+    /// How far an answer that has begun may go on elsewhere.
+    pub resume_limits: ResumeLimits,
     pub access: Access,
     /// `None`: no traces are exported.
     pub tracer: Option<Tracer>,
@@ -102,6 +105,13 @@ impl AppState {
             serves_kserve: options.kserve,
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
+            resume_limits: ResumeLimits {
+                most: options.max_resumes,
+                wait: Duration::from_secs(options.resume_wait_s),
+                tokens: options.max_resumed_tokens.map_or(usize::MAX, |most| {
+                    usize::try_from(most).unwrap_or(usize::MAX)
+                }),
+            },
             access: Access::new(options),
             tracer,
             draining: AtomicBool::new(false),

@@ -11,4 +11,5 @@ pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod record;
 pub(crate) mod responses;
+pub(crate) mod resumption;
 pub(crate) mod whole;

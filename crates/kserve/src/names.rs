@@ -41,6 +41,11 @@ pub const LOGIT_BIAS_IDS: &str = "inflight_logit_bias_ids";
 pub const LOGIT_BIAS_VALUES: &str = "inflight_logit_bias_values";
 /// Input, BYTES `[1]`: requests with different salts share no block of the KV cache.
 pub const CACHE_SALT: &str = "inflight_cache_salt";
+/// Inputs, INT32 `[tokens]` and `[sequences]`: what each sequence of the prompt has generated before, one after
+/// another, and how many tokens each has. -1: the sequence has ended, and nothing more of it is wanted. Without
+/// lengths, all tokens are the first sequence's. The worker generates the rest, as if it had generated these.
+pub const GENERATED_IDS: &str = "inflight_generated_ids";
+pub const GENERATED_LENGTHS: &str = "inflight_generated_lengths";
 /// Input, BYTES `[n]`: the files of the prompt's images (PNG, JPEG, WebP or GIF), in the order of their places in it.
 pub const IMAGES: &str = "inflight_images";
 /// Input, BYTES `[1]`: how the prompt becomes an embedding, `mean` or `last`.
@@ -59,6 +64,9 @@ pub const PROMPT_TOP_LOG_PROB_IDS: &str = "inflight_prompt_top_log_prob_ids";
 pub const PROMPT_TOP_LOG_PROBS: &str = "inflight_prompt_top_log_probs";
 /// Output, FP32 `[hidden size]`: the prompt's embedding, of length 1; sent when named in `outputs`.
 pub const EMBEDDING: &str = "inflight_embedding";
+
+/// A parameter of a step message: the worker is about to end, and its requests may go on elsewhere.
+pub(crate) const LEAVING: &str = "inflight_leaving";
 
 /// Columns of a step message (see [`crate::step`]).
 pub(crate) const SEQUENCE_INDEX: &str = "inflight_sequence_index";

@@ -53,11 +53,13 @@ mod codec;
 mod edit;
 mod error;
 mod handle;
+mod leaving;
 mod rows;
 mod validate;
 
 pub use error::StepError;
 pub use handle::{Handle, is_stop, stop_request};
+pub use leaving::{is_leaving, leaving_message};
 pub use rows::{Row, Rows, TopLogProbs};
 
 /// The status codes of [`RowError`].

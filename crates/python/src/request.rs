@@ -94,6 +94,12 @@ impl RequestClasses {
             }
             fields.set_item(intern!(py, "tensors"), tensors)?;
         }
+        if !request.generated.is_empty() {
+            fields.set_item(
+                intern!(py, "generated"),
+                PyList::new(py, &request.generated)?,
+            )?;
+        }
         self.request.bind(py).call((), Some(&fields))
     }
 

@@ -2,6 +2,7 @@
 //! stopping; knows nothing of how servers are found and lost, or of clients.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -11,12 +12,13 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::handles::Handle;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Notice};
 use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
-use super::registry::Registry;
+use super::registry::{Registry, Sequences};
 use super::request_queue::NotSent;
 use crate::model::adapter::task_of;
+use crate::model::capability::{Capability, lacks};
 use crate::model::served::ServedModel;
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
@@ -45,6 +47,7 @@ pub struct Connection {
     adapters: ArcSwap<Vec<assets::Adapter>>,
     /// Whether the server still answers.
     pub pulse: Arc<Pulse>,
+    leaving: AtomicBool,
     transport: Box<dyn Transport>,
     registry: Arc<Registry>,
 }
@@ -64,6 +67,7 @@ impl Connection {
             served,
             last_turn: LastTurn::default(),
             pulse,
+            leaving: AtomicBool::new(false),
             transport,
             registry,
         }
@@ -87,18 +91,30 @@ impl Connection {
     ///
     /// # Errors
     /// [`NotSent::Closed`] once the server is lost.
-    pub fn open(
-        &self,
-        inbox: Arc<Inbox>,
-        first_choice: u32,
-        sequences: u32,
-        spare: u32,
-        max_tokens: u32,
-    ) -> Result<Handle, NotSent> {
-        let opened = self
-            .registry
-            .open(inbox, first_choice, sequences, spare, max_tokens);
+    pub fn open(&self, inbox: Arc<Inbox>, sequences: Sequences) -> Result<Handle, NotSent> {
+        let opened = self.registry.open(inbox, sequences);
         opened.map_err(|_| NotSent::Closed)
+    }
+
+    /// Leaves a notice for every open request.
+    pub fn notify(&self, notice: Notice) {
+        self.registry.notify(notice);
+    }
+
+    /// The server is about to end: it gets no new requests, and those that can go on elsewhere do.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.notify(Notice::Leaving);
+    }
+
+    /// Whether the server is about to end.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests may bring what was generated elsewhere.
+    pub fn resumes(&self) -> bool {
+        lacks(&self.served, Capability::Resume).is_none()
     }
 
     /// Sends the request of an open handle; see [`Transport::send`].

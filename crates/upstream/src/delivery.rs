@@ -27,6 +27,17 @@ use crate::trace::Trace;
 /// reach all of them.
 const MOST_SERVERS: usize = 3;
 
+/// How far an answer that has begun may go on at other servers.
+#[derive(Clone, Copy, Debug)]
+pub struct ResumeLimits {
+    /// How often after a loss.
+    pub most: u32,
+    /// How long it waits for a server.
+    pub wait: Duration,
+    /// Tokens that may be computed again each time.
+    pub tokens: usize,
+}
+
 /// Held as long as a request is open. Opaque here: its type belongs to the caller.
 pub type Place = Arc<dyn Any + Send + Sync>;
 
@@ -71,6 +82,11 @@ pub trait Deliverable {
     /// The request failed.
     fn complete(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send {
         std::future::ready(Ok(()))
+    }
+
+    /// Whether the request, which has begun, goes on at another server by itself from here on.
+    fn survives(&self) -> bool {
+        false
     }
 
     /// Why another server may do what this one did not.
@@ -207,10 +223,11 @@ async fn wait<R: Deliverable>(
         why = &mut ended => return Waited::GivenUp(why),
         limit = reached(first_output) => return Waited::GivenUp(GivenUp::NoOutput(limit)),
     }
+    let survives = request.survives();
     tokio::select! {
         biased;
         completed = request.complete() => Waited::Answered(completed),
-        () = silence => Waited::Silence,
+        () = silence, if !survives => Waited::Silence,
         why = ended => Waited::GivenUp(why),
     }
 }

@@ -12,9 +12,9 @@ use super::delivery::Tried;
 use super::handles::Handle;
 use super::inbox::Inbox;
 use super::prompt_request::PromptRequest;
+use super::registry::Sequences;
 use super::request_queue::NotSent;
-use super::table::ModelEntry;
-use crate::model::adapter::Adapter;
+use super::table::{ModelEntry, Suits};
 
 /// How long after its deadline a request is ended here. A worker ends it earlier and reports that; this is for
 /// servers that do not support deadlines or do not answer.
@@ -36,22 +36,21 @@ pub struct Dispatched {
     pub handles: OpenHandles,
 }
 
-/// Sends all `prompts` to one worker of the model that has not been `tried`, to generate `n` sequences of each.
-/// Sequence j of prompt i is choice `i * n + j`. Only workers that have the `adapter` and the files of
-/// `content_hash`, with which the prompts were tokenized, are considered.
+/// Sends all `prompts` to one worker of the model that suits and has not been `tried`, to generate `n` sequences of
+/// each. Sequence j of prompt i is choice `i * n + j`.
 ///
 /// # Errors
 /// [`NotDispatched`]; whatever was sent is stopped.
 pub fn dispatch(
     entry: &ModelEntry,
-    (content_hash, adapter): (&str, Option<&Adapter>),
+    suits: Suits<'_>,
     tried: &mut Tried,
     prompts: &[PromptRequest<'_>],
     n: u32,
 ) -> Result<Dispatched, NotDispatched> {
     let mut failure = NotDispatched::NoWorker;
     while tried.has_room() {
-        let Some(connection) = entry.pick(content_hash, tried.addresses(), adapter) else {
+        let Some(connection) = entry.pick(suits, tried.addresses()) else {
             break;
         };
         tried.add(&connection.address);
@@ -80,14 +79,29 @@ fn send_all(
     };
     for (prompt, index) in prompts.iter().zip(0u32..) {
         for choice in (0..n).step_by(sequences as usize) {
-            let connection = &handles.connection;
-            let inbox = Arc::clone(&inbox);
-            let max_tokens = prompt.params.max_tokens;
-            let spare = prompt.params.spare_sequences();
-            let first = index * n + choice;
-            let handle = connection.open(inbox, first, sequences, spare, max_tokens)?;
+            let place = choice as usize..(choice + sequences) as usize;
+            let generated = prompt.generated.get(place).unwrap_or_default();
+            if !generated.is_empty() && generated.iter().all(Option::is_none) {
+                // It has ended, and keeps its place among the others.
+                handles.handles.push(Handle::default());
+                continue;
+            }
+            let before = generated.iter();
+            let before = before.map(|tokens| tokens.map_or(0, |tokens| tokens.len() as u32));
+            let wanted = Sequences {
+                first_choice: index * n + choice,
+                count: sequences,
+                spare: prompt.params.spare_sequences(),
+                max_tokens: prompt.params.max_tokens,
+                before: before.collect(),
+            };
+            let handle = handles.connection.open(Arc::clone(&inbox), wanted)?;
             handles.handles.push(handle);
-            handles.connection.send(handle, prompt, choice)?;
+            let prompt = PromptRequest {
+                generated,
+                ..*prompt
+            };
+            handles.connection.send(handle, &prompt, choice)?;
         }
     }
     if let Some(timeout) = prompts.iter().filter_map(|prompt| prompt.timeout).min() {

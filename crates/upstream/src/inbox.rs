@@ -93,9 +93,27 @@ impl Deltas {
     }
 }
 
+/// Why a request had better go on elsewhere, though its server still has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The server has stopped answering.
+    Silent,
+    /// The server is about to end.
+    Leaving,
+}
+
+/// What a consumer was woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// When the oldest delta came; `None`: there is none.
+    pub at: Option<Instant>,
+    pub notice: Option<Notice>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     deltas: Deltas,
+    notice: Option<Notice>,
     waker: Option<Waker>,
     /// When the oldest unread delta arrived.
     unread_since: Option<Instant>,
@@ -127,20 +145,30 @@ impl Inbox {
         state.waker.take()
     }
 
-    /// Moves everything unread into `into`, which must be empty, or registers the task to be woken. Ready with
-    /// when the oldest of it arrived.
-    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Deltas) -> Poll<Instant> {
+    /// Leaves a notice behind what waits. Returns the consumer's waker if it waits.
+    pub fn notify(&self, notice: Notice) -> Option<Waker> {
         let mut state = self.state.lock();
+        state.notice = Some(notice);
+        state.waker.take()
+    }
+
+    /// Moves everything unread into `into`, which must be empty, or registers the task to be woken.
+    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Deltas) -> Poll<Arrived> {
+        let mut state = self.state.lock();
+        let notice = state.notice.take();
         if state.deltas.list.is_empty() {
+            if notice.is_some() {
+                return Poll::Ready(Arrived { at: None, notice });
+            }
             match &mut state.waker {
                 Some(waker) => waker.clone_from(context.waker()),
                 empty => *empty = Some(context.waker().clone()),
             }
             return Poll::Pending;
         }
-        let arrived = state.unread_since.take();
+        let at = state.unread_since.take();
         std::mem::swap(&mut state.deltas, into);
-        Poll::Ready(arrived.unwrap_or_else(Instant::now))
+        Poll::Ready(Arrived { at, notice })
     }
 
     /// When the oldest unread delta arrived; `None` when all is read.
@@ -189,6 +217,27 @@ mod tests {
         assert_eq!(ends, [(0, 3), (1, 4), (0, 5)]);
         assert_eq!(deltas.tokens, [1, 2, 3, 9, 4]);
         assert_eq!(inbox.unread_since(), None);
+    }
+
+    #[test]
+    fn a_notice_comes_once_and_behind_what_waited() {
+        let inbox = Inbox::default();
+        let now = Instant::now();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut deltas = Deltas::default();
+        let mut take = || {
+            deltas.clear();
+            inbox.poll_take(&mut context, &mut deltas)
+        };
+        inbox.append(0, &[1], FinishReason::NotFinished, false, None, now);
+        inbox.notify(Notice::Leaving);
+        let notice = Some(Notice::Leaving);
+        let at = Some(now);
+        assert_eq!(take(), Poll::Ready(Arrived { at, notice }));
+        assert_eq!(take(), Poll::Pending);
+        inbox.notify(Notice::Leaving);
+        assert_eq!(take(), Poll::Ready(Arrived { at: None, notice }));
+        assert_eq!(take(), Poll::Pending);
     }
 
     #[test]

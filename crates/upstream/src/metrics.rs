@@ -22,11 +22,13 @@ pub enum RetryReason {
     Full,
     /// The worker has stopped answering, but may resume.
     Silent,
+    /// The worker is about to end.
+    Leaving,
 }
 
 impl RetryReason {
     /// Every reason there is.
-    pub const ALL: [Self; 3] = [Self::Unavailable, Self::Full, Self::Silent];
+    pub const ALL: [Self; 4] = [Self::Unavailable, Self::Full, Self::Silent, Self::Leaving];
 
     /// For metrics and logs.
     pub fn label(self) -> &'static str {
@@ -34,6 +36,7 @@ impl RetryReason {
             Self::Unavailable => "unavailable",
             Self::Full => "full",
             Self::Silent => "silent",
+            Self::Leaving => "leaving",
         }
     }
 }

@@ -25,6 +25,8 @@ pub struct PromptRequest<'a> {
     pub trace: Option<&'a TraceContext>,
     /// How long the answer may take from now.
     pub timeout: Option<Duration>,
+    /// What each sequence generated before at another worker; empty: nothing. `None`: it has ended.
+    pub generated: &'a [Option<&'a [i32]>],
 }
 
 impl PromptRequest<'_> {

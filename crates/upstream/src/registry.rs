@@ -10,8 +10,23 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::handles::{Handle, Handles, Waiting};
-use super::inbox::{DeltaDetails, Inbox};
+use super::inbox::{DeltaDetails, Inbox, Notice};
 use super::rpc;
+
+/// The sequences of a handle.
+#[derive(Debug, Default)]
+pub struct Sequences {
+    /// The first of them is this choice of the request, and the others follow it.
+    pub first_choice: u32,
+    /// How many are wanted.
+    pub count: u32,
+    /// How many more the server sends.
+    pub spare: u32,
+    /// Tokens of each at most, which bounds what can wait in an inbox.
+    pub max_tokens: u32,
+    /// Tokens that each had before, where the request is resumed.
+    pub before: Vec<u32>,
+}
 
 /// What one response brings to the only sequence of a handle.
 #[derive(Debug)]
@@ -91,26 +106,31 @@ pub struct Distributed {
 pub struct Registry(Handles<Entry>);
 
 impl Registry {
-    /// Opens a handle whose output goes to `inbox`: `max_tokens` at most for each of its sequences, which
-    /// bounds what can wait there. The worker sends `spare` sequences more, which nobody wants.
+    /// Opens a handle whose output goes to `inbox`.
     ///
     /// # Errors
     /// Why the connection is lost.
-    pub fn open(
-        &self,
-        inbox: Arc<Inbox>,
-        first_choice: u32,
-        sequences: u32,
-        spare: u32,
-        max_tokens: u32,
-    ) -> Result<Handle, Status> {
+    pub fn open(&self, inbox: Arc<Inbox>, sequences: Sequences) -> Result<Handle, Status> {
+        let mut received = sequences.before;
+        let all = sequences.count.saturating_add(sequences.spare);
+        received.resize(all as usize, 0);
         self.0.open(|_| Entry {
             inbox,
-            first_choice,
-            sequences,
-            received: vec![0; sequences.saturating_add(spare) as usize],
-            max_tokens,
+            first_choice: sequences.first_choice,
+            sequences: sequences.count,
+            received,
+            max_tokens: sequences.max_tokens,
         })
+    }
+
+    /// Leaves a notice for every open request.
+    pub fn notify(&self, notice: Notice) {
+        let mut open = self.0.lock();
+        let wakers = open.values().map(|entry| entry.inbox.notify(notice));
+        let wakers: Vec<Option<Waker>> = wakers.collect();
+        for waker in wakers {
+            open.wake(waker);
+        }
     }
 
     /// Forgets a handle; true if output for it could still have come.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::connection::Connection;
+use super::inbox::Notice;
 use super::peer::Peer;
 use super::pulse::Pulse;
 
@@ -95,7 +96,11 @@ impl WorkerSlot {
 
     /// Whether any of its models can take requests.
     pub fn is_ready(&self) -> bool {
-        !self.connections.load().is_empty() && !self.pulse.is_silent() && !self.is_retired()
+        let connections = self.connections.load();
+        let mut connections = connections.iter();
+        connections.any(|connection| !connection.is_leaving())
+            && !self.pulse.is_silent()
+            && !self.is_retired()
     }
 
     /// Watches the server until it counts as lost, and says when it stops answering and begins again; see
@@ -108,6 +113,7 @@ impl WorkerSlot {
         let changed = |silent| {
             if silent {
                 self.set_reason("the server has stopped answering");
+                self.notify(Notice::Silent);
                 tracing::warn!(worker = %self.address, "worker silent");
             } else {
                 self.set_reason("");
@@ -129,6 +135,13 @@ impl WorkerSlot {
         self.peer.is_up() && !self.pulse.is_silent() && !self.is_retired()
     }
 
+    /// Leaves a notice for every request that it has of the gateway's own.
+    pub(super) fn notify(&self, notice: Notice) {
+        for connection in self.connections.load().iter() {
+            connection.notify(notice);
+        }
+    }
+
     /// Ends every request that it has with an error.
     pub fn fail_all(&self, text: &str) {
         for connection in self.connections.load().iter() {
@@ -145,12 +158,12 @@ impl WorkerSlot {
 
     /// The connection of this model, when ready.
     pub(super) fn connection(&self, model: &str) -> Option<Arc<Connection>> {
-        if self.pulse.is_silent() {
+        if self.pulse.is_silent() || self.is_retired() {
             return None;
         }
         let connections = self.connections.load();
         let serves = |connection: &&Arc<Connection>| {
-            connection.served.description.served_model_name == model
+            connection.served.description.served_model_name == model && !connection.is_leaving()
         };
         connections.iter().find(serves).cloned()
     }
@@ -159,6 +172,10 @@ impl WorkerSlot {
     pub fn reason(&self) -> String {
         if self.is_retired() {
             return "taken out; it finishes its requests".to_owned();
+        }
+        let connections = self.connections.load();
+        if !connections.is_empty() && connections.iter().all(|one| one.is_leaving()) {
+            return "the worker is about to end; it finishes its requests".to_owned();
         }
         self.past.lock().reason.clone()
     }

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::connection::Connection;
+use super::inbox::Notice;
 use super::pool::Pool;
 use super::slot::{PastModel, WorkerSlot};
 use crate::model::adapter::Adapter;
@@ -65,22 +66,19 @@ impl ModelEntry {
     }
 
     /// Picks the worker of a request: the ready connection with the fewest active requests, and among
-    /// equals the one whose last turn is longest ago. Only workers with the same files as
-    /// `content_hash` count, because a prompt is tokenized for one tokenizer, none of the `tried`
-    /// addresses, and those with the `adapter` alone.
-    pub fn pick(
-        &self,
-        content_hash: &str,
-        tried: &[Arc<str>],
-        adapter: Option<&Adapter>,
-    ) -> Option<Arc<Connection>> {
+    /// equals the one whose last turn is longest ago. None of the `tried` addresses counts.
+    pub fn pick(&self, suits: Suits<'_>, tried: &[Arc<str>]) -> Option<Arc<Connection>> {
         let choose = || {
             self.least_loaded(|connection| {
-                connection.served.description.content_hash == content_hash
+                connection.served.description.content_hash == suits.content_hash
                     && !tried.contains(&connection.address)
-                    && adapter.is_none_or(|adapter| {
+                    && suits.adapter.is_none_or(|adapter| {
                         connection.task_of(&adapter.name) == Some(adapter.task_id)
                     })
+                    && (!suits.resumes || connection.resumes())
+                    && !suits
+                        .without
+                        .is_some_and(|one| std::ptr::eq(one, connection))
             })
         };
         self.turns.pick(choose, |connection| &connection.last_turn)
@@ -97,6 +95,19 @@ impl ModelEntry {
             server: connection,
         }))
     }
+}
+
+/// Which workers can take a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Suits<'a> {
+    /// Those with these files: a prompt is tokenized for one tokenizer.
+    pub content_hash: &'a str,
+    /// Those with this LoRA adapter.
+    pub adapter: Option<&'a Adapter>,
+    /// Those that can go on where another ended.
+    pub resumes: bool,
+    /// Any but this one, which has the request. A worker that has come back since is another.
+    pub without: Option<&'a Connection>,
 }
 
 /// Why no model was found.
@@ -185,12 +196,16 @@ impl Table {
                 slot
             }));
         }
-        for slot in leaving {
+        for slot in &leaving {
             slot.retired.send_replace(true);
-            workers.push(slot);
+            workers.push(Arc::clone(slot));
         }
         self.workers.store(Arc::new(workers));
         self.rebuild();
+        // Now none of them is picked any more.
+        for slot in leaving {
+            slot.notify(Notice::Leaving);
+        }
         added
     }
 

@@ -123,6 +123,9 @@ pub struct Request {
     /// Triton tensor name; only those that its capabilities cover. Two request parameters are among them:
     /// `request_type` (BYTES `[1]`) and `priority` (FP32 `[1]`, from 0 to 1, where 1 goes first).
     pub tensors: Vec<NamedTensor>,
+    /// What each sequence generated before, at another executor; empty: nothing. `None`: the sequence has ended, and
+    /// gets no rows. `max_tokens` counts these tokens too, and rows do not repeat them. At least one sequence goes on.
+    pub generated: Vec<Option<Vec<i32>>>,
 }
 
 /// `tensorrt_llm.bindings.executor.SamplingConfig`.

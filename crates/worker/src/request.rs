@@ -5,6 +5,7 @@
 mod build;
 mod error;
 mod parameters;
+mod resumed;
 mod tensors;
 mod words;
 

@@ -193,6 +193,7 @@ pub async fn serve_models(
     };
     canaries.abort_all();
     if ended.is_none() {
+        service.announce_leaving();
         join_all(
             engines
                 .iter()

@@ -103,6 +103,11 @@ impl Service {
         engine.metrics.load_report(form, engine.live())
     }
 
+    /// Says to clients that can go on elsewhere that the worker is about to end.
+    pub(crate) fn announce_leaving(&self) {
+        self.models.announce_leaving();
+    }
+
     /// Ends every stream once everything that waits on it is sent.
     pub(crate) fn finish_streams(&self) {
         self.adapters.close();

@@ -228,7 +228,7 @@ impl Received {
         state: &Arc<AppState>,
         kind: Work,
         prepare: impl FnOnce(&AppState, &[u8]) -> Result<Prepared, ApiError> + Send + 'static,
-    ) -> Result<(Prepared, Arrival), ApiError> {
+    ) -> Result<(Arc<Prepared>, Arrival), ApiError> {
         let prepare = |state: &AppState, body: &[u8]| Ok((prepare(state, body)?, ()));
         let (prepared, (), arrival) = self.prepare_with(state, kind, prepare).await?;
         Ok((prepared, arrival))
@@ -243,7 +243,7 @@ impl Received {
         state: &Arc<AppState>,
         kind: Work,
         prepare: impl FnOnce(&AppState, &[u8]) -> Result<(Prepared, T), ApiError> + Send + 'static,
-    ) -> Result<(Prepared, T, Arrival), ApiError> {
+    ) -> Result<(Arc<Prepared>, T, Arrival), ApiError> {
         let ((mut prepared, more), mut arrival) = self.work(state, kind, prepare).await?;
         let check = prepared.answer.as_ref();
         let check = check.and_then(|answer| answer.check.clone());
@@ -282,7 +282,7 @@ impl Received {
             }
         }
         count_ignored(state, &prepared.ignored);
-        Ok((prepared, more, arrival))
+        Ok((Arc::new(prepared), more, arrival))
     }
 
     /// Does what a body asks for where a body of its size may be worked on; `kind` is what it does.

@@ -24,6 +24,7 @@ pub(crate) async fn create_message(
     let (prepared, arrival) = received.prepare(&state, state.rendering(), prepare).await?;
     let request = response::begin(&state, &prepared, arrival).await?;
     let timing = response::timing(&request, &prepared);
+    let resumed = request.resumed();
     let answer = answer(&prepared);
     let response = match prepared.generation.stream {
         true => response::events(EventBody::new(request, |request, out| {
@@ -31,7 +32,7 @@ pub(crate) async fn create_message(
         })),
         false => response::json(&whole(&request, answer))?,
     };
-    Ok(response::finish(response, &prepared, timing))
+    Ok(response::finish(response, &prepared, timing, resumed))
 }
 
 /// `POST /v1/messages/count_tokens`.

@@ -21,6 +21,7 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, EventWriter};
 use crate::stream::chunks::ChunkWriter;
 use crate::stream::details::{AnswerDetails, Shape};
+use crate::stream::resumption::{RESUMED, Report};
 use crate::stream::whole;
 
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
@@ -32,19 +33,20 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 /// # Errors
 /// The request failed before anything was answered.
 pub(super) async fn answer(
-    state: &AppState,
-    prepared: &Prepared,
+    state: &Arc<AppState>,
+    prepared: &Arc<Prepared>,
     arrival: Arrival,
     shape: Shape,
 ) -> Result<Response, ApiError> {
     let mut request = begin(state, prepared, arrival).await?;
     let timing = timing(&request, prepared);
+    let resumed = request.resumed();
     let response = if prepared.generation.stream {
         streamed(request, prepared, shape)
     } else {
         complete(&mut request, prepared, shape)?
     };
-    Ok(finish(response, prepared, timing))
+    Ok(finish(response, prepared, timing, resumed))
 }
 
 /// Where the time went until the answer can be sent.
@@ -61,8 +63,8 @@ pub(super) fn timing(request: &ActiveRequest, prepared: &Prepared) -> Option<Tim
 /// # Errors
 /// See [`answer`].
 pub(super) async fn begin(
-    state: &AppState,
-    prepared: &Prepared,
+    state: &Arc<AppState>,
+    prepared: &Arc<Prepared>,
     arrival: Arrival,
 ) -> Result<ActiveRequest, ApiError> {
     let request = sending::send(state, prepared, arrival).await;
@@ -78,12 +80,18 @@ pub(super) fn finish(
     mut response: Response,
     prepared: &Prepared,
     timing: Option<Timing>,
+    resumed: Option<Report>,
 ) -> Response {
     response.extensions_mut().insert(LoggedAtEnd);
     if let Some(timing) = timing {
         response.extensions_mut().insert(timing);
     }
     report_ignored(&mut response, &prepared.ignored);
+    // A stream reports it behind its body.
+    let resumed = resumed.filter(|_| !prepared.generation.stream);
+    if let Some(value) = resumed.and_then(|report| report.header_value()) {
+        response.headers_mut().insert(RESUMED, value);
+    }
     response
 }
 

@@ -61,6 +61,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     let (prepared, Asked { head, keeping }, arrival) = prepared;
     let mut active = response::begin(state, &prepared, arrival).await?;
     let timing = response::timing(&active, &prepared);
+    let resumed = active.resumed();
     let answer = if prepared.generation.stream {
         let writer = AnswerWriter::streamed(head);
         response::events(EventBody::new(active, |_, out| {
@@ -69,7 +70,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     } else {
         json(whole(&mut active, AnswerWriter::whole(head), keeping))
     };
-    Ok(response::finish(answer, &prepared, timing))
+    Ok(response::finish(answer, &prepared, timing, resumed))
 }
 
 /// What `work` makes of the conversation of a request, which is not answered.

@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use inflight_openai::ApiError;
 use inflight_text::StopMatcher;
+use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, deliver};
 use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::prompt_request::PromptRequest;
+use inflight_upstream::table::Suits;
 use tokio::time::Instant;
 
 use super::generate::{Arrival, Prepared};
 use super::locate::no_worker;
+use super::resuming::resumption;
 use crate::admission::Admitted;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
@@ -28,8 +31,8 @@ use crate::stream::record::RequestRecord;
 /// 503 when no worker takes it; the request failed, and no other worker can take it; 504 when its first token took
 /// too long.
 pub(super) async fn send(
-    state: &AppState,
-    prepared: &Prepared,
+    state: &Arc<AppState>,
+    prepared: &Arc<Prepared>,
     arrival: Arrival,
 ) -> Result<ActiveRequest, ApiError> {
     let Arrival {
@@ -65,8 +68,8 @@ pub(super) async fn send(
 
 /// See the module.
 struct Sending<'a> {
-    state: &'a AppState,
-    prepared: &'a Prepared,
+    state: &'a Arc<AppState>,
+    prepared: &'a Arc<Prepared>,
     context: &'a RequestContext,
     /// Until the first worker has it.
     admitted: Option<Admitted>,
@@ -77,7 +80,14 @@ impl Deliverable for Sending<'_> {
     type Error = ApiError;
 
     fn send(&mut self, tried: &mut Tried) -> Result<Sent, ApiError> {
-        let dispatched = self.dispatch(tried).map_err(|error| match error {
+        let Self {
+            state,
+            prepared,
+            context,
+            ..
+        } = self;
+        let dispatched = dispatch_prompts(state, prepared, context, tried, None);
+        let dispatched = dispatched.map_err(|error| match error {
             NotDispatched::NoWorker => no_worker(),
             NotDispatched::Full => {
                 ApiError::unavailable("The model's worker is not keeping up. Retry later.")
@@ -93,7 +103,9 @@ impl Deliverable for Sending<'_> {
             (Some(active), _) => active.restart(dispatched, choices),
             (none, Some(admitted)) => {
                 let record = record(self.state, self.prepared, self.context, admitted);
-                *none = Some(ActiveRequest::new(dispatched, choices, record));
+                let resumption = resumption(self.state, self.prepared, self.context);
+                let active = ActiveRequest::new(dispatched, choices, record, resumption);
+                *none = Some(active);
             }
             (None, None) => return Err(ApiError::internal()),
         }
@@ -114,8 +126,15 @@ impl Deliverable for Sending<'_> {
         }
     }
 
+    fn survives(&self) -> bool {
+        self.active.as_ref().is_some_and(ActiveRequest::survives)
+    }
+
     fn retry_reason(&self, _: &ApiError) -> Option<RetryReason> {
-        self.active.as_ref().and_then(ActiveRequest::retry_reason)
+        let active = self.active.as_ref();
+        // What survives has tried other workers itself.
+        let active = active.filter(|active| !active.survives());
+        active.and_then(ActiveRequest::retry_reason)
     }
 
     fn give_up(&mut self, why: GivenUp) -> ApiError {
@@ -134,44 +153,59 @@ impl Deliverable for Sending<'_> {
     }
 }
 
-impl Sending<'_> {
-    /// Sends all prompts to a worker that has not had them.
-    fn dispatch(&self, tried: &mut Tried) -> Result<Dispatched, NotDispatched> {
-        let Self {
-            state,
-            prepared,
-            context,
-            ..
-        } = self;
-        // Looked up again: another worker may have come since.
-        let current = match tried.is_empty() {
-            true => None,
-            false => state.table.find(&prepared.model.entry.name).ok(),
-        };
-        let entry = current.as_ref().unwrap_or(&prepared.model.entry);
-        let located = &prepared.model;
-        let files = &*located.served.description.content_hash;
-        let deadline = context.deadline;
-        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let sending = context.trace.sending();
-        let prompts = prepared.prompts.iter().map(|prompt| PromptRequest {
-            params: &prompt.params,
-            tokens: &prompt.tokens,
-            text: &prompt.text,
-            stop: &prepared.generation.stop,
-            is_counted: prompt.count.is_some(),
-            request_id: &context.id,
-            trace: sending.as_ref().map(|sending| &sending.context),
-            timeout,
-        });
-        let prompts: Vec<PromptRequest<'_>> = prompts.collect();
-        let suits = (files, located.adapter.as_ref());
-        let dispatched = dispatch(entry, suits, tried, &prompts, prepared.generation.n)?;
-        drop(prompts);
-        let worker = dispatched.handles.worker();
-        context.trace.sent(sending, "ModelStreamInfer", worker);
-        Ok(dispatched)
-    }
+/// What a request goes on with at another worker.
+#[derive(Clone, Copy)]
+pub(super) struct Progress<'a> {
+    /// What had it before.
+    pub(super) without: &'a Connection,
+    /// What each choice has generated; `None`: it has ended.
+    pub(super) generated: &'a [Option<&'a [i32]>],
+}
+
+/// Sends all prompts to a worker that has not been tried, from the beginning or to go on.
+pub(super) fn dispatch_prompts(
+    state: &AppState,
+    prepared: &Prepared,
+    context: &RequestContext,
+    tried: &mut Tried,
+    progress: Option<Progress<'_>>,
+) -> Result<Dispatched, NotDispatched> {
+    // Looked up again: another worker may have come since.
+    let current = match tried.is_empty() && progress.is_none() {
+        true => None,
+        false => state.table.find(&prepared.model.entry.name).ok(),
+    };
+    let entry = current.as_ref().unwrap_or(&prepared.model.entry);
+    let generated = progress.map_or(&[][..], |progress| progress.generated);
+    let located = &prepared.model;
+    let deadline = context.deadline;
+    let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let sending = context.trace.sending();
+    let n = prepared.generation.n;
+    let prompts = prepared.prompts.iter().enumerate();
+    let prompts = prompts.map(|(place, prompt)| PromptRequest {
+        params: &prompt.params,
+        tokens: &prompt.tokens,
+        text: &prompt.text,
+        stop: &prepared.generation.stop,
+        is_counted: prompt.count.is_some(),
+        request_id: &context.id,
+        trace: sending.as_ref().map(|sending| &sending.context),
+        timeout,
+        generated: generated.chunks(n as usize).nth(place).unwrap_or_default(),
+    });
+    let prompts: Vec<PromptRequest<'_>> = prompts.collect();
+    let suits = Suits {
+        content_hash: &located.served.description.content_hash,
+        adapter: located.adapter.as_ref(),
+        resumes: progress.is_some(),
+        without: progress.map(|progress| progress.without),
+    };
+    let dispatched = dispatch(entry, suits, tried, &prompts, n)?;
+    drop(prompts);
+    let worker = dispatched.handles.worker();
+    context.trace.sent(sending, "ModelStreamInfer", worker);
+    Ok(dispatched)
 }
 
 fn record(

@@ -1,5 +1,6 @@
 //! A request being answered: its inbox, its choices and the handles it holds at a worker. Owns when it is
-//! done, and that a choice that ends early is stopped; knows nothing of response formats.
+//! done, and that a choice that ends early is stopped; knows nothing of response formats. How it goes on after its
+//! worker is [`Resumption`]'s.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use inflight_upstream::metrics::RetryReason;
 
 use super::choice::Choice;
 use super::record::RequestRecord;
+use super::resumption::{Report, Resumed, Resumption};
 use crate::error;
 
 /// A request being answered.
@@ -33,11 +35,20 @@ pub(crate) struct ActiveRequest {
     has_started: bool,
     retry: Option<RetryReason>,
     record: RequestRecord,
+    /// `None`: it cannot go on at another worker.
+    resumption: Option<Box<Resumption>>,
+    /// Handles whose counts of the prompt are known from an earlier worker; empty: none.
+    counted: Vec<bool>,
 }
 
 impl ActiveRequest {
     /// Nothing has been generated yet.
-    pub(crate) fn new(dispatched: Dispatched, choices: Vec<Choice>, record: RequestRecord) -> Self {
+    pub(crate) fn new(
+        dispatched: Dispatched,
+        choices: Vec<Choice>,
+        record: RequestRecord,
+        resumption: Option<Resumption>,
+    ) -> Self {
         let Dispatched { inbox, handles } = dispatched;
         Self {
             inbox,
@@ -51,6 +62,8 @@ impl ActiveRequest {
             has_started: false,
             retry: None,
             record,
+            resumption: resumption.map(Box::new),
+            counted: Vec::new(),
         }
     }
 
@@ -71,7 +84,49 @@ impl ActiveRequest {
         }
         self.has_started = false;
         self.retry = None;
+        self.counted.clear();
+        if let Some(resumption) = &mut self.resumption {
+            resumption.restart();
+        }
         self.record.restart();
+    }
+
+    /// Goes on with what was sent to another worker, which brings what follows.
+    fn go_on(&mut self, dispatched: Dispatched) {
+        let Dispatched { inbox, handles } = dispatched;
+        let sequences = self.handles.sequences();
+        let resumption = self.resumption.as_deref();
+        let has_begun = |group: usize| {
+            let mut members = group * sequences..(group + 1) * sequences;
+            members.any(|choice| resumption.is_some_and(|resumption| resumption.has_begun(choice)))
+        };
+        self.counted = (0..self.handles.count())
+            .map(|group| has_begun(group) || self.counted.get(group) == Some(&true))
+            .collect();
+        tracing::info!(
+            request_id = %self.record.request_id,
+            from = self.handles.worker(),
+            to = handles.worker(),
+            tokens = self.generated(),
+            "request goes on at another worker"
+        );
+        self.inbox = inbox;
+        // Stops what the first worker may still be doing.
+        self.handles = handles;
+        self.deltas.clear();
+        self.retry = None;
+    }
+
+    /// Whether its worker's failures and absence are answered here, and not by sending it anew.
+    pub(crate) fn survives(&self) -> bool {
+        let resumption = self.resumption.as_ref();
+        resumption.is_some_and(|resumption| self.has_started || resumption.has_any())
+    }
+
+    /// How the request went on at other workers; `None`: it did not.
+    pub(crate) fn resumed(&self) -> Option<Report> {
+        let report = self.resumption.as_ref()?.report;
+        Some(report).filter(|report| report.times > 0)
     }
 
     /// Why the request may go to another worker, once it has failed.
@@ -108,28 +163,73 @@ impl ActiveRequest {
     /// # Errors
     /// The request failed; nothing more follows.
     pub(crate) fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
-        self.deltas.clear();
-        let Poll::Ready(arrived) = self.inbox.poll_take(context, &mut self.deltas) else {
-            return Poll::Pending;
-        };
-        let deltas = std::mem::take(&mut self.deltas);
-        let result = self.take(&deltas);
-        self.deltas = deltas;
-        if result.is_ok() {
-            self.has_started = true;
-            let (generated, choices) = (self.generated(), self.choices.len());
-            self.record.output(arrived, generated, choices);
+        loop {
+            match self.poll_resumption(context) {
+                Resumed::Stays => {}
+                Resumed::Waits => return Poll::Pending,
+                Resumed::Moved(dispatched) => self.go_on(dispatched),
+                Resumed::Failed(error) => {
+                    self.record.failed(error.status());
+                    return Poll::Ready(Err(error));
+                }
+            }
+            self.deltas.clear();
+            let Poll::Ready(arrived) = self.inbox.poll_take(context, &mut self.deltas) else {
+                return Poll::Pending;
+            };
+            let deltas = std::mem::take(&mut self.deltas);
+            let result = self.take(&deltas);
+            self.deltas = deltas;
+            let result = match (result, self.retry) {
+                (Err(error), Some(reason)) if self.survives() => {
+                    match self.resumption.as_mut().map(|own| own.lose(error, reason)) {
+                        Some(Err(error)) => Err(error),
+                        Some(Ok(())) | None => continue,
+                    }
+                }
+                (result, _) => result,
+            };
+            if let Some(resumption) = &mut self.resumption {
+                if let Some(at) = arrived.at {
+                    resumption.heard(at);
+                }
+                if let Some(notice) = arrived.notice.filter(|_| self.has_started) {
+                    resumption.notice(notice);
+                }
+            }
+            let Some(at) = arrived.at else {
+                continue;
+            };
+            if result.is_ok() {
+                self.has_started = true;
+                let (generated, choices) = (self.generated(), self.choices.len());
+                self.record.output(at, generated, choices);
+            }
+            if let Err(error) = &result {
+                self.record.failed(error.status());
+            } else if self.is_done() {
+                let all_stopped = self
+                    .choices
+                    .iter()
+                    .all(|choice| choice.finish != Some(FinishReason::Length));
+                self.record.finished(all_stopped);
+            }
+            return Poll::Ready(result);
         }
-        if let Err(error) = &result {
-            self.record.failed(error.status());
-        } else if self.is_done() {
-            let all_stopped = self
-                .choices
-                .iter()
-                .all(|choice| choice.finish != Some(FinishReason::Length));
-            self.record.finished(all_stopped);
+    }
+
+    fn poll_resumption(&mut self, context: &mut Context<'_>) -> Resumed {
+        match &mut self.resumption {
+            Some(resumption) if resumption.is_due() => {
+                let choices = &self.choices;
+                let has_ended = |choice: usize| {
+                    let choice = choices.get(choice);
+                    choice.is_none_or(|choice| choice.finish.is_some())
+                };
+                resumption.poll(context, self.handles.connection(), has_ended)
+            }
+            _ => Resumed::Stays,
         }
-        Poll::Ready(result)
     }
 
     fn take(&mut self, deltas: &Deltas) -> Result<(), ApiError> {
@@ -158,8 +258,12 @@ impl ActiveRequest {
                     }
                     return Err(failed);
                 }
-                self.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
-                if let Some(count) = details.prompt_tokens {
+                // Another worker counts the prompt again, and what was generated as well.
+                let counts = self.counted.get(group) != Some(&true);
+                if counts {
+                    self.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
+                }
+                if let Some(count) = details.prompt_tokens.filter(|_| counts) {
                     *self.record.prompt_tokens.get_or_insert(0) += u64::from(count);
                 }
                 if let Some(values) = &details.prompt_log_probs
@@ -172,6 +276,11 @@ impl ActiveRequest {
                 continue;
             };
             let was_finished = choice.finish.is_some();
+            if let Some(resumption) = &mut self.resumption
+                && !was_finished
+            {
+                resumption.keep(position, tokens);
+            }
             let prompt = self.prompt_log_probs.get(group).and_then(Option::as_ref);
             let taken = choice.take(tokens, delta.finish, details, prompt);
             if taken.is_err() && delta.finish == WorkerReason::Cancelled {

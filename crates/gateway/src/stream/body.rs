@@ -10,10 +10,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http_body::{Body, Frame};
 use inflight_openai::ApiError;
 
 use super::active_request::ActiveRequest;
+use super::resumption::{RESUMED, Report};
 
 /// Writes one API's events.
 pub(crate) trait EventWriter {
@@ -31,6 +33,7 @@ pub(crate) struct EventBody<W> {
     writer: W,
     buffer: BytesMut,
     over: bool,
+    trailers: Option<HeaderMap>,
 }
 
 impl<W: EventWriter> EventBody<W> {
@@ -46,6 +49,7 @@ impl<W: EventWriter> EventBody<W> {
             writer,
             buffer,
             over: false,
+            trailers: None,
         };
         body.write_ready();
         body
@@ -53,7 +57,16 @@ impl<W: EventWriter> EventBody<W> {
 
     fn write_ready(&mut self) {
         self.over = self.writer.write_ready(&mut self.request, &mut self.buffer);
+        if self.over {
+            self.trailers = self.request.resumed().and_then(trailers);
+        }
     }
+}
+
+/// What is said behind a stream that went on at another worker.
+fn trailers(report: Report) -> Option<HeaderMap> {
+    let value = report.header_value()?;
+    Some(HeaderMap::from_iter([(RESUMED, value)]))
 }
 
 impl<W: EventWriter + Unpin> Body for EventBody<W> {
@@ -78,13 +91,17 @@ impl<W: EventWriter + Unpin> Body for EventBody<W> {
             }
         }
         if self.buffer.is_empty() {
-            return Poll::Ready(None);
+            return Poll::Ready(
+                self.trailers
+                    .take()
+                    .map(|trailers| Ok(Frame::trailers(trailers))),
+            );
         }
         let bytes = self.buffer.split().freeze();
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over && self.buffer.is_empty()
+        self.over && self.buffer.is_empty() && self.trailers.is_none()
     }
 }

@@ -81,6 +81,7 @@ fn translated(model: &ServedModel, requested: &Requested) -> Result<ModelInferRe
         request_id: "id",
         trace: None,
         timeout: None,
+        generated: &[],
     };
     let request = infer_request("tensorrt_llm", &prompt, Handle::new(HANDLE));
     Ok(request.decode().unwrap())

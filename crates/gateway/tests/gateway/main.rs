@@ -27,6 +27,7 @@ mod openapi;
 mod preparing;
 mod rate_limits;
 mod responses;
+mod resuming;
 mod sharing;
 mod support;
 mod templates;

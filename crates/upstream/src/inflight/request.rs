@@ -118,7 +118,26 @@ pub fn infer_request(
     if let Some(extras) = &params.extras {
         write_extras(&mut request, extras);
     }
+    if !prompt.generated.is_empty() {
+        write_generated(&mut request, prompt.generated);
+    }
     request.build()
+}
+
+fn write_generated(request: &mut RequestWriter, generated: &[Option<&[i32]>]) {
+    let length = |tokens: &Option<&[i32]>| {
+        tokens.map_or(-1, |tokens| i32::try_from(tokens.len()).unwrap_or(i32::MAX))
+    };
+    let lengths: Vec<i32> = generated.iter().map(length).collect();
+    let ids: Vec<i32> = generated
+        .iter()
+        .flatten()
+        .flat_map(|tokens| tokens.iter().copied())
+        .collect();
+    request.vector(names::GENERATED_LENGTHS, &lengths);
+    if !ids.is_empty() {
+        request.vector(names::GENERATED_IDS, &ids);
+    }
 }
 
 fn write_extras(request: &mut RequestWriter, extras: &Extras) {

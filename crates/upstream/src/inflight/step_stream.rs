@@ -107,6 +107,11 @@ impl StepStream {
             let Some(response) = message.infer_response else {
                 continue;
             };
+            if step::is_leaving(&response) {
+                tracing::info!(worker = %self.connection.address, model, "worker is about to end");
+                self.connection.leave();
+                continue;
+            }
             let batch = match StepBatch::decode(&response) {
                 Ok(batch) => batch,
                 Err(error) => return format!("the worker sent an invalid step message: {error}"),

@@ -44,6 +44,7 @@ pub enum Capability {
     Truncation,
     Embeddings,
     Images,
+    Resume,
 }
 
 impl Capability {
@@ -73,6 +74,7 @@ impl Capability {
             Self::Lora => Some(names::LORA),
             Self::Embeddings => Some(names::EMBEDDINGS),
             Self::Images => Some(names::IMAGES),
+            Self::Resume => Some(names::RESUME),
             Self::TokenPrompt
             | Self::TopK
             | Self::TopP
@@ -185,6 +187,7 @@ fn triton_lacks(
         | Capability::TopLogProbs
         | Capability::LogProbIds
         | Capability::ThinkingBudget
+        | Capability::Resume
         | Capability::PromptLogProbs
         | Capability::Embeddings
         | Capability::Images => Some(unsupported()),

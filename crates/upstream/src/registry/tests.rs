@@ -27,12 +27,26 @@ fn batch(rows: &[(Handle, i32, &[i32], u8, u8)]) -> StepBatch {
     batch
 }
 
+fn sequences(first_choice: u32, count: u32, spare: u32, max_tokens: u32) -> Sequences {
+    Sequences {
+        first_choice,
+        count,
+        spare,
+        max_tokens,
+        before: Vec::new(),
+    }
+}
+
 #[test]
 fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
     let registry = Registry::default();
     let (first, second) = (Arc::new(Inbox::default()), Arc::new(Inbox::default()));
-    let a = registry.open(Arc::clone(&first), 0, 1, 0, 8).unwrap();
-    let b = registry.open(Arc::clone(&second), 4, 2, 0, 8).unwrap();
+    let a = registry
+        .open(Arc::clone(&first), sequences(0, 1, 0, 8))
+        .unwrap();
+    let b = registry
+        .open(Arc::clone(&second), sequences(4, 2, 0, 8))
+        .unwrap();
     assert_eq!(registry.active(), 2);
     let now = Instant::now();
     let distributed = registry.distribute(
@@ -59,10 +73,14 @@ fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
 #[test]
 fn a_late_row_of_a_closed_handle_reaches_nobody() {
     let registry = Registry::default();
-    let old = registry.open(Arc::default(), 0, 1, 0, 8).unwrap();
+    let old = registry
+        .open(Arc::default(), sequences(0, 1, 0, 8))
+        .unwrap();
     assert!(registry.close_handle(old));
     let inbox = Arc::new(Inbox::default());
-    let new = registry.open(Arc::clone(&inbox), 0, 1, 0, 8).unwrap();
+    let new = registry
+        .open(Arc::clone(&inbox), sequences(0, 1, 0, 8))
+        .unwrap();
     assert_eq!(
         old.number() & 0xffff_ffff,
         new.number() & 0xffff_ffff,
@@ -88,8 +106,12 @@ fn rows_that_a_request_cannot_have_end_it_and_no_other() {
     ] {
         let registry = Registry::default();
         let inbox = Arc::new(Inbox::default());
-        let handle = registry.open(Arc::clone(&inbox), 0, 1, 0, 8).unwrap();
-        let other = registry.open(Arc::default(), 0, 1, 0, 8).unwrap();
+        let handle = registry
+            .open(Arc::clone(&inbox), sequences(0, 1, 0, 8))
+            .unwrap();
+        let other = registry
+            .open(Arc::default(), sequences(0, 1, 0, 8))
+            .unwrap();
         let now = Instant::now();
         let distribute = |row| registry.distribute(&batch(&[row]), now);
         let fitting = distribute((handle, 0, &too_many[..before], 0, 0));
@@ -111,7 +133,9 @@ fn rows_that_a_request_cannot_have_end_it_and_no_other() {
 fn of_an_endless_error_text_the_beginning_goes_on() {
     let registry = Registry::default();
     let inbox = Arc::new(Inbox::default());
-    let handle = registry.open(Arc::clone(&inbox), 0, 1, 0, 8).unwrap();
+    let handle = registry
+        .open(Arc::clone(&inbox), sequences(0, 1, 0, 8))
+        .unwrap();
     let mut message = batch(&[(handle, 0, &[], 0, 1)]);
     message.errors = vec![RowError {
         row: 0,
@@ -128,7 +152,9 @@ fn of_an_endless_error_text_the_beginning_goes_on() {
 fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
     let registry = Registry::default();
     let inbox = Arc::new(Inbox::default());
-    let handle = registry.open(Arc::clone(&inbox), 0, 1, 0, 8).unwrap();
+    let handle = registry
+        .open(Arc::clone(&inbox), sequences(0, 1, 0, 8))
+        .unwrap();
     let mut message = batch(&[
         (Handle::new(77), 0, &[1, 2], 0, 0),
         (handle, 0, &[3], 0, 0),
@@ -163,12 +189,14 @@ fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
 fn a_lost_connection_ends_every_handle_and_takes_no_more() {
     let registry = Registry::default();
     let inbox = Arc::new(Inbox::default());
-    registry.open(Arc::clone(&inbox), 2, 1, 0, 8).unwrap();
+    registry
+        .open(Arc::clone(&inbox), sequences(2, 1, 0, 8))
+        .unwrap();
     registry.fail_all(Code::Unavailable, "lost", Instant::now());
     let deltas = read(&inbox);
     assert_eq!(deltas.list.len(), 1);
     assert!(deltas.list[0].last_of_handle);
-    let refused = registry.open(inbox, 0, 1, 0, 8).unwrap_err();
+    let refused = registry.open(inbox, sequences(0, 1, 0, 8)).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(registry.active(), 0);
 }
@@ -177,8 +205,12 @@ fn a_lost_connection_ends_every_handle_and_takes_no_more() {
 fn only_a_client_that_reads_nothing_for_long_is_stalled() {
     let registry = Registry::default();
     let (slow, quick) = (Arc::new(Inbox::default()), Arc::new(Inbox::default()));
-    let slow_handle = registry.open(Arc::clone(&slow), 0, 1, 0, 8).unwrap();
-    let quick_handle = registry.open(Arc::clone(&quick), 0, 1, 0, 8).unwrap();
+    let slow_handle = registry
+        .open(Arc::clone(&slow), sequences(0, 1, 0, 8))
+        .unwrap();
+    let quick_handle = registry
+        .open(Arc::clone(&quick), sequences(0, 1, 0, 8))
+        .unwrap();
     let start = Instant::now();
     registry.distribute(
         &batch(&[(slow_handle, 0, &[1], 0, 0), (quick_handle, 0, &[1], 0, 0)]),
@@ -207,7 +239,9 @@ fn only_a_client_that_reads_nothing_for_long_is_stalled() {
 fn sequences_that_nobody_wants_are_dropped_but_for_their_end() {
     let registry = Registry::default();
     let inbox = Arc::new(Inbox::default());
-    let handle = registry.open(Arc::clone(&inbox), 3, 1, 1, 8).unwrap();
+    let handle = registry
+        .open(Arc::clone(&inbox), sequences(3, 1, 1, 8))
+        .unwrap();
     let rows = [(handle, 0, &[5, 6][..], 3, 0), (handle, 1, &[7, 8], 3, 1)];
     registry.distribute(&batch(&rows), Instant::now());
     let deltas = read(&inbox);

@@ -11,6 +11,7 @@ use crate::connection::Transport;
 use crate::handles::Handle;
 use crate::model::served::Protocol;
 use crate::prompt_request::PromptRequest;
+use crate::registry::Sequences;
 use crate::request_queue::NotSent;
 use crate::slot::PREPARING;
 
@@ -63,6 +64,15 @@ fn ready(table: &Table, index: usize, model: &str, hash: &str) -> Arc<Connection
     connection
 }
 
+fn suits(content_hash: &str) -> Suits<'_> {
+    Suits {
+        content_hash,
+        adapter: None,
+        resumes: false,
+        without: None,
+    }
+}
+
 #[test]
 fn a_name_is_unknown_only_once_every_worker_has_spoken() {
     let table = table();
@@ -80,19 +90,21 @@ fn ties_take_turns_and_the_least_loaded_wins() {
     let table = table();
     let connections: Vec<_> = (0..3).map(|index| ready(&table, index, "m", "h")).collect();
     let entry = table.find("m").unwrap();
-    let pick = || entry.pick("h", &[], None).unwrap().address.to_string();
+    let pick = || entry.pick(suits("h"), &[]).unwrap().address.to_string();
     // Asking what to prepare for does not use up a turn.
     let prepare_and_pick = || entry.next_served().map(|_| pick()).unwrap();
     let turns: Vec<_> = (0..6).map(|_| prepare_and_pick()).collect();
     assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1", "b:1", "c:1"]);
     for busy in [0, 2] {
-        connections[busy].open(Arc::default(), 0, 1, 0, 1).unwrap();
+        connections[busy]
+            .open(Arc::default(), Sequences::default())
+            .unwrap();
     }
     assert!((0..4).all(|_| pick() == "b:1"));
-    let elsewhere = entry.pick("h", &["b:1".into()], None).unwrap();
+    let elsewhere = entry.pick(suits("h"), &["b:1".into()]).unwrap();
     assert_eq!(&*elsewhere.address, "a:1");
     let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
-    assert!(entry.pick("h", &tried, None).is_none());
+    assert!(entry.pick(suits("h"), &tried).is_none());
 }
 
 #[tokio::test]
@@ -100,7 +112,7 @@ async fn a_worker_that_is_taken_out_keeps_its_requests_and_gets_no_more() {
     let table = table();
     let old = ready(&table, 0, "m", "h");
     ready(&table, 1, "n", "h");
-    let handle = old.open(Arc::default(), 0, 1, 0, 1).unwrap();
+    let handle = old.open(Arc::default(), Sequences::default()).unwrap();
     let slot = Arc::clone(&table.workers()[0]);
     let added = table.configure(&["b:1".to_owned(), "d:1".to_owned(), "d:1".to_owned()]);
     let shown = |slots: &[Arc<WorkerSlot>]| -> Vec<String> {
@@ -117,7 +129,7 @@ async fn a_worker_that_is_taken_out_keeps_its_requests_and_gets_no_more() {
         &*table
             .find("m")
             .unwrap()
-            .pick("h", &[], None)
+            .pick(suits("h"), &[])
             .unwrap()
             .address,
         "b:1"
@@ -126,13 +138,13 @@ async fn a_worker_that_is_taken_out_keeps_its_requests_and_gets_no_more() {
     let released = tokio::time::timeout(soon, slot.released());
     assert!(released.await.is_err(), "it has a request");
     let late = old
-        .open(Arc::default(), 0, 1, 0, 1)
+        .open(Arc::default(), Sequences::default())
         .expect("one may be on its way");
     old.cancel(handle);
     old.cancel(late);
     slot.released().await;
     table.remove(&slot);
-    assert!(old.open(Arc::default(), 0, 1, 0, 1).is_err());
+    assert!(old.open(Arc::default(), Sequences::default()).is_err());
     assert_eq!(shown(&table.workers()), ["b:1", "d:1", "c:1"]);
     // Put in again, it is another.
     assert_eq!(shown(&table.configure(&["a:1".to_owned()])), ["a:1"]);
@@ -148,7 +160,7 @@ fn a_lost_worker_is_passed_over_and_its_model_stays_known() {
     let entry = table.find("m").unwrap();
     let pick = |hash| {
         entry
-            .pick(hash, &[], None)
+            .pick(suits(hash), &[])
             .map(|connection| connection.address.to_string())
     };
     assert_eq!(

@@ -101,6 +101,8 @@ pub(crate) enum Field {
     Seed,
     NumTopLogProbs,
     NumPromptLogProbs,
+    GeneratedIds,
+    GeneratedLengths,
     EarlyStopping,
     /// Triton takes a value of 0 or less for "not set".
     TopP,
@@ -251,6 +253,7 @@ impl InputSpec {
             Field::TopP => "sampling_config.top_p",
             Field::TokenId(path, _) | Field::Float(path, ..) | Field::Int(path, ..) => path,
             Field::Flag(path, _) => return path,
+            Field::GeneratedIds | Field::GeneratedLengths => "generated",
             Field::PromptLength | Field::Handle | Field::Passed => return None,
         })
     }
@@ -467,6 +470,17 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list(names::LOGIT_BIAS_VALUES, Fp32, LIST, Field::LogitBiasValues)
         .needs(can::EMBEDDING_BIAS, Empty)
         .undeclared(),
+    list(names::GENERATED_IDS, Int32, LIST, Field::GeneratedIds)
+        .needs(can::RESUME, Empty)
+        .undeclared(),
+    list(
+        names::GENERATED_LENGTHS,
+        Int32,
+        LIST,
+        Field::GeneratedLengths,
+    )
+    .needs(can::RESUME, Empty)
+    .undeclared(),
     list(names::CACHE_SALT, Bytes, SCALAR, Passed)
         .needs(can::CACHE_SALT, Never)
         .undeclared(),

@@ -3,6 +3,7 @@
 use crate::executor::{NamedTensor, Request, SamplingConfig};
 use crate::model::{Field, Flags, Range};
 
+use super::resumed::Resumed;
 use super::tensors::{Batch, Input};
 use super::{Limits, RequestError, words::words};
 
@@ -20,6 +21,7 @@ struct Parts {
     max_tokens: Option<i32>,
     bias_ids: Vec<i32>,
     bias_values: Vec<f32>,
+    resumed: Resumed,
 }
 
 pub(super) fn row(
@@ -62,6 +64,7 @@ pub(super) fn row(
         .ok_or_else(|| value("request_output_len", max_tokens, "at least 1"))?;
     read_prompt(prompt, row, &parts, &mut request, limits)?;
     check_lengths(&request, limits)?;
+    request.generated = parts.resumed.sequences(&request, limits)?;
     Ok(request)
 }
 
@@ -121,6 +124,8 @@ fn read(
             request.output_config.num_prompt_log_probs =
                 Some(count(name, input.scalar(row)?, 0, MAX_TOP_LOG_PROBS)?);
         }
+        Field::GeneratedIds => parts.resumed.ids = input.values(row)?,
+        Field::GeneratedLengths => parts.resumed.lengths = input.values(row)?,
         Field::EarlyStopping => {
             config.early_stopping = Some(i32::from(input.scalar::<bool>(row)?));
         }
@@ -347,7 +352,11 @@ fn within(tensor: &'static str, number: f64, range: Range) -> Result<(), Request
     Err(value(tensor, number, &expected))
 }
 
-fn value(tensor: &'static str, value: impl std::fmt::Display, expected: &str) -> RequestError {
+pub(super) fn value(
+    tensor: &'static str,
+    value: impl std::fmt::Display,
+    expected: &str,
+) -> RequestError {
     RequestError::Value {
         tensor,
         value: value.to_string(),

@@ -95,6 +95,10 @@ pub(crate) enum RequestError {
         "streaming is not supported with `beam_width` `{beam_width}`: set `streaming` to false"
     )]
     StreamingBeams { beam_width: u32 },
+    #[error(
+        "a request with `inflight_generated_ids` goes on where another ended, which beam search cannot: set `beam_width` to 1"
+    )]
+    ResumedBeams,
     #[error("{what} is not available with `inflight_handle`: use a stream per request")]
     NotInStepBatching { what: &'static str },
     #[error("a request with `stop` needs the request id of what it stops")]
@@ -111,6 +115,7 @@ impl RequestError {
             | Self::ParameterCapability { .. }
             | Self::OutputParameter { .. }
             | Self::StreamingBeams { .. }
+            | Self::ResumedBeams
             | Self::NotInStepBatching { .. }
             | Self::Tensor(TensorError::SharedMemory { .. }) => Code::Unimplemented,
             _ => Code::InvalidArgument,

@@ -28,7 +28,7 @@ fn limits(capabilities: &[&str]) -> Limits {
     }
 }
 
-const EVERYTHING: [&str; 27] = [
+const EVERYTHING: [&str; 28] = [
     capability::LOG_PROBS,
     capability::TOP_LOG_PROBS,
     capability::PROMPT_LOG_PROBS,
@@ -56,6 +56,7 @@ const EVERYTHING: [&str; 27] = [
     capability::CROSS_ATTENTION,
     capability::IMAGES,
     capability::PRIORITY,
+    capability::RESUME,
 ];
 
 fn base() -> RequestBuilder {
@@ -109,11 +110,12 @@ fn every_input_is_taken_passed_on_or_refused_by_name() {
                 );
             }
             Ok(_) => assert_eq!(spec.name, names::HANDLE),
-            // One half of the sparse bias is named by the other.
+            // One half of the sparse bias is named by the other, and so are tokens and their lengths.
             Err(error) => {
                 let name = spec
                     .name
                     .trim_end_matches("_ids")
+                    .trim_end_matches("_lengths")
                     .trim_end_matches("_values");
                 assert!(error.to_string().contains(name), "{error}");
             }
@@ -464,4 +466,81 @@ proptest! {
             prop_assert!(request.stop_words.iter().flatten().all(|id| (0..100).contains(id)));
         }
     }
+}
+
+#[test]
+fn what_was_generated_before_is_taken_by_sequence_or_refused() {
+    // Tokens, lengths, sequences and what becomes of them.
+    type Case<'a> = (
+        &'a [i32],
+        Option<&'a [i32]>,
+        i32,
+        Result<Vec<Option<Vec<i32>>>, &'a str>,
+    );
+    let cases: [Case<'_>; 10] = [
+        (&[7, 8], None, 1, Ok(vec![Some(vec![7, 8])])),
+        (
+            &[7, 8, 9],
+            Some(&[1, -1, 2]),
+            3,
+            Ok(vec![Some(vec![7]), None, Some(vec![8, 9])]),
+        ),
+        (&[], Some(&[0]), 1, Ok(vec![Some(Vec::new())])),
+        (
+            &[7, 100],
+            None,
+            1,
+            Err("`inflight_generated_ids` has value `100`"),
+        ),
+        (
+            &[7],
+            Some(&[1]),
+            2,
+            Err("`inflight_generated_lengths` has `1` values, expected `2`"),
+        ),
+        (
+            &[7],
+            Some(&[2]),
+            1,
+            Err("`inflight_generated_ids` has `1` values, expected `2`"),
+        ),
+        (
+            &[7, 8],
+            Some(&[1]),
+            1,
+            Err("`inflight_generated_ids` has `2` values, expected `1`"),
+        ),
+        (
+            &[7; 8],
+            None,
+            1,
+            Err("`inflight_generated_lengths` has value `8`, expected `-1`, or `0` to `7`"),
+        ),
+        (&[], Some(&[-2]), 1, Err("has value `-2`")),
+        (&[], Some(&[-1]), 1, Err("expected a sequence that goes on")),
+    ];
+    for (ids, lengths, sequences, expected) in cases {
+        let mut builder = base();
+        builder
+            .vector(names::GENERATED_IDS, ids)
+            .scalar("num_return_sequences", sequences);
+        if let Some(lengths) = lengths {
+            builder.vector(names::GENERATED_LENGTHS, lengths);
+        }
+        let message = builder.build();
+        match (parse(&message, &limits(&EVERYTHING)), expected) {
+            (Ok(Incoming::Plain(plain)), Ok(generated)) => {
+                assert_eq!(plain.requests[0].generated, generated)
+            }
+            (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
+            (parsed, expected) => panic!("{parsed:?}, expected {expected:?}"),
+        }
+    }
+    let mut beams = base();
+    beams
+        .vector(names::GENERATED_IDS, &[7])
+        .scalar("beam_width", 2)
+        .scalar("streaming", false);
+    let error = parse(&beams.build(), &limits(&EVERYTHING)).unwrap_err();
+    assert_eq!(error.code(), tonic::Code::Unimplemented, "{error}");
 }

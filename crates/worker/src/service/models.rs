@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::step::leaving_message;
 use inflight_traces::TraceContext;
 use parking_lot::Mutex;
 use tonic::{Code, Request, Status};
@@ -18,6 +19,7 @@ use crate::executor::ClientId;
 use crate::options::LogLevel;
 use crate::outbox::Outbox;
 use crate::request::{self, Limits};
+use crate::respond;
 use crate::shared_memory::Regions;
 use crate::trace::{Tracing, context_of};
 
@@ -51,6 +53,15 @@ impl Common {
         }
         streams.push(Arc::downgrade(&outbox));
         outbox
+    }
+
+    /// The streams that are open.
+    fn open_streams(&self) -> Vec<Arc<Outbox>> {
+        self.streams
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// Ends every stream once everything that waits on it is sent.
@@ -227,6 +238,16 @@ impl Models {
             let own: Vec<ClientId> = own.copied().collect();
             if !own.is_empty() {
                 then(&shared.engine, &own);
+            }
+        }
+    }
+
+    /// Says on every stream of step messages that the process is about to end.
+    pub(super) fn announce_leaving(&self) {
+        for outbox in self.common.open_streams() {
+            if let Some(place) = outbox.steps_of() {
+                let model = &self.at(place).limits.core_model;
+                outbox.reply(respond::message(leaving_message(model)));
             }
         }
     }

@@ -64,6 +64,7 @@ impl SimulatedOptions {
             capabilities: vec![
                 capability::NUM_RETURN_SEQUENCES.to_owned(),
                 capability::MIN_TOKENS.to_owned(),
+                capability::RESUME.to_owned(),
             ],
             adapters: Vec::new(),
         }

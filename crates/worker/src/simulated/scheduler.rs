@@ -32,10 +32,28 @@ pub(super) enum Next {
 struct Active {
     sequences: u32,
     sequences_left: u32,
+    /// Tokens that each sequence has already, and which have ended; empty: none has any.
+    resumed: Vec<Option<u32>>,
     blocks: u32,
     max_tokens: u32,
     streaming: bool,
     first_token: u32,
+}
+
+impl Active {
+    /// The sequences that it still generates, before any of them has ended here.
+    fn indexes(&self) -> impl Iterator<Item = i32> {
+        let goes_on = |index: &u32| self.resumed.get(*index as usize) != Some(&None);
+        (0..self.sequences)
+            .filter(goes_on)
+            .map(|index| index as i32)
+    }
+
+    fn tokens_before(&self, index: i32) -> u32 {
+        let resumed = usize::try_from(index).ok();
+        let resumed = resumed.and_then(|index| *self.resumed.get(index)?);
+        resumed.unwrap_or(0)
+    }
 }
 
 /// A request that waits for a place in the batch or for blocks.
@@ -55,6 +73,8 @@ struct Sequence {
     client_id: ClientId,
     index: i32,
     produced: u32,
+    /// Of those, the tokens that another executor produced.
+    reported: u32,
     max_tokens: u32,
     first_token: u32,
     streaming: bool,
@@ -120,8 +140,11 @@ impl Scheduler {
 
     /// Queues a request, or the row that refuses it.
     pub(super) fn enqueue(&mut self, request: Request, now: Duration) {
-        let prompt_tokens = request.input_token_ids.len() as u32;
+        let mut prompt_tokens = request.input_token_ids.len() as u32;
         let sequences = request.sampling_config.num_return_sequences.max(1);
+        let resumed = request.generated.iter();
+        let resumed = resumed.map(|tokens| tokens.as_ref().map(|tokens| tokens.len() as u32));
+        let resumed: Vec<Option<u32>> = resumed.collect();
         let max_tokens = request.max_tokens.max(1);
         let blocks = self
             .blocks_of(prompt_tokens)
@@ -159,12 +182,16 @@ impl Scheduler {
         if self.is_idle() {
             self.next_start = self.next_start.max(now);
         }
+        // What was generated is computed again, like a prompt.
+        prompt_tokens += resumed.iter().flatten().sum::<u32>();
+        let ended = resumed.iter().filter(|tokens| tokens.is_none()).count() as u32;
         self.waiting.push_back(Waiting {
             client_id: request.client_id,
             prompt_tokens,
             active: Active {
                 sequences,
-                sequences_left: sequences,
+                sequences_left: sequences - ended,
+                resumed,
                 blocks,
                 max_tokens,
                 streaming: request.streaming,
@@ -178,14 +205,14 @@ impl Scheduler {
         let mut ended: Vec<i32> = Vec::new();
         if let Some(place) = self.waiting.iter().position(|w| w.client_id == client_id) {
             if let Some(waiting) = self.waiting.remove(place) {
-                ended.extend(0..waiting.active.sequences as i32);
+                ended.extend(waiting.active.indexes());
             }
         } else if let Some(active) = self.active.remove(&client_id) {
             self.free_blocks += active.blocks;
             self.places -= active.sequences_left;
             if let Some(place) = self.prefills.iter().position(|p| p.client_id == client_id) {
                 self.prefills.remove(place);
-                ended.extend(0..active.sequences as i32);
+                ended.extend(active.indexes());
             } else {
                 self.sequences.retain(|sequence| {
                     let live = sequence.client_id != client_id;
@@ -271,7 +298,7 @@ impl Scheduler {
     fn schedule(&mut self) -> bool {
         while let Some(waiting) = self.waiting.front() {
             let fits = waiting.active.blocks <= self.free_blocks
-                && waiting.active.sequences + self.places <= self.options.max_batch_size;
+                && waiting.active.sequences_left + self.places <= self.options.max_batch_size;
             if !fits {
                 break;
             }
@@ -280,7 +307,7 @@ impl Scheduler {
             };
             self.free_blocks -= waiting.active.blocks;
             self.alloc_total_blocks += u64::from(waiting.active.blocks);
-            self.places += waiting.active.sequences;
+            self.places += waiting.active.sequences_left;
             self.prefills.push(Prefill {
                 client_id: waiting.client_id,
                 tokens_left: waiting.prompt_tokens,
@@ -338,17 +365,21 @@ impl Scheduler {
                 return true;
             }
             if let Some(request) = active.get(&prefill.client_id) {
-                sequences.extend((0..request.sequences).map(|index| Sequence {
-                    client_id: prefill.client_id,
-                    index: index as i32,
-                    produced: 0,
-                    max_tokens: request.max_tokens,
-                    // Sequences of one request differ, as samples do, unless the answer is given.
-                    first_token: match answer.is_empty() {
-                        true => request.first_token.wrapping_add(index),
-                        false => 0,
-                    },
-                    streaming: request.streaming,
+                sequences.extend(request.indexes().map(|index| {
+                    let produced = request.tokens_before(index);
+                    Sequence {
+                        client_id: prefill.client_id,
+                        index,
+                        produced,
+                        reported: produced,
+                        max_tokens: request.max_tokens,
+                        // Sequences of one request differ, as samples do, unless the answer is given.
+                        first_token: match answer.is_empty() {
+                            true => request.first_token.wrapping_add(index as u32),
+                            false => 0,
+                        },
+                        streaming: request.streaming,
+                    }
                 }));
             }
             false
@@ -374,8 +405,9 @@ impl Scheduler {
             if sequence.streaming {
                 rows.token_ids.push(token(sequence, place));
             } else if done {
-                rows.token_ids
-                    .extend((0..sequence.produced).map(|place| token(sequence, place)));
+                rows.token_ids.extend(
+                    (sequence.reported..sequence.produced).map(|place| token(sequence, place)),
+                );
             } else {
                 return true;
             }

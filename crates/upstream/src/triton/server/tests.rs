@@ -261,6 +261,7 @@ proptest! {
                 request_id: "id",
                 trace: None,
                 timeout: None,
+                generated: &[],
             };
             let sequence = Sequence { seed: 1, request_id: "id", vocabulary: 9 };
             let request = triton_request(&model, &prompt, sequence);

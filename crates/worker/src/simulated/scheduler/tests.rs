@@ -186,3 +186,42 @@ fn shutting_down_ends_what_runs_and_refuses_what_comes() {
     assert_eq!(finals(&rows), [1, 2]);
     assert_eq!(rows.errors.len(), 1);
 }
+
+#[test]
+fn a_resumed_request_goes_on_as_if_nothing_had_happened() {
+    let run = |request: Request| {
+        let mut scheduler = Scheduler::new(options(1000.0));
+        scheduler.enqueue(request, Duration::ZERO);
+        let mut rows = StepBatch::default();
+        while scheduler.advance(MS * 100, &mut rows) != Next::Idle {}
+        assert_eq!(finals(&rows), [1]);
+        assert_eq!(scheduler.free_blocks, scheduler.options.num_blocks);
+        assert_eq!(scheduler.places, 0);
+        let mut tokens = vec![Vec::new(); 3];
+        for row in rows.rows() {
+            tokens[row.sequence_index as usize].extend_from_slice(row.tokens);
+        }
+        tokens
+    };
+    for streaming in [true, false] {
+        let whole = Request {
+            streaming,
+            ..request(1, 5, 6, 3)
+        };
+        let undisturbed = run(whole.clone());
+        for cut in 0..6 {
+            let resumed = Request {
+                generated: vec![
+                    Some(undisturbed[0][..cut].to_vec()),
+                    None,
+                    Some(undisturbed[2][..5 - cut].to_vec()),
+                ],
+                ..whole.clone()
+            };
+            let rest = run(resumed);
+            assert_eq!(rest[0], undisturbed[0][cut..]);
+            assert!(rest[1].is_empty());
+            assert_eq!(rest[2], undisturbed[2][5 - cut..]);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A prepared request that goes on at another worker. Owns what is sent again; when that happens is the stream's
+//! ([`Resumption`](crate::stream::resumption::Resumption)).
+
+use std::sync::Arc;
+
+use inflight_upstream::connection::Connection;
+use inflight_upstream::delivery::Tried;
+use inflight_upstream::dispatch::{Dispatched, NotDispatched};
+use inflight_upstream::model::capability::{Capability, lacks};
+use tokio::time::Instant;
+
+use super::generate::Prepared;
+use super::sending::{Progress, dispatch_prompts};
+use crate::middleware::RequestContext;
+use crate::state::AppState;
+use crate::stream::resumption::{Origin, Resumption};
+
+/// How the request goes on at another worker; `None`: it cannot.
+pub(super) fn resumption(
+    state: &Arc<AppState>,
+    prepared: &Arc<Prepared>,
+    context: &RequestContext,
+) -> Option<Resumption> {
+    let has_beams = |prepared: &Prepared| {
+        let mut prompts = prepared.prompts.iter();
+        prompts.any(|prompt| prompt.params.beams().is_some())
+    };
+    if state.resume_limits.most == 0
+        || lacks(&prepared.model.served, Capability::Resume).is_some()
+        || has_beams(prepared)
+    {
+        return None;
+    }
+    let choices = prepared.prompts.len() * prepared.generation.n as usize;
+    let origin = Prompts {
+        state: Arc::clone(state),
+        prepared: Arc::clone(prepared),
+        context: context.clone(),
+    };
+    let metrics = state.metrics.resumes.clone();
+    Some(Resumption::new(
+        Box::new(origin),
+        state.resume_limits,
+        metrics,
+        choices,
+    ))
+}
+
+/// See the module.
+#[derive(Debug)]
+struct Prompts {
+    state: Arc<AppState>,
+    prepared: Arc<Prepared>,
+    context: RequestContext,
+}
+
+impl Origin for Prompts {
+    fn resume(
+        &self,
+        without: &Connection,
+        generated: &[Option<&[i32]>],
+    ) -> Result<Dispatched, NotDispatched> {
+        let progress = Progress { without, generated };
+        dispatch_prompts(
+            &self.state,
+            &self.prepared,
+            &self.context,
+            &mut Tried::default(),
+            Some(progress),
+        )
+    }
+
+    fn prompt_tokens(&self) -> usize {
+        let prompts = self.prepared.prompts.iter();
+        prompts.map(|prompt| prompt.tokens.len()).sum()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.context.deadline
+    }
+}

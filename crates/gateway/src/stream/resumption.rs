@@ -1,0 +1,293 @@
+//! How a request that has begun goes on at another worker, from the token where it was. Owns what its choices have
+//! generated, when it moves, how long it waits for a worker, and what is reported of it; which worker there is, and
+//! what is sent to it, is [`Origin`]'s.
+//!
+//! The choices themselves notice nothing: another worker's tokens follow on those of the first.
+
+use std::pin::Pin;
+use std::task::Context;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use inflight_openai::ApiError;
+use inflight_upstream::connection::Connection;
+use inflight_upstream::delivery::ResumeLimits;
+use inflight_upstream::dispatch::{Dispatched, NotDispatched};
+use inflight_upstream::inbox::Notice;
+use inflight_upstream::metrics::{RetryLabels, RetryReason};
+use tokio::time::{Instant, Sleep};
+
+use crate::metrics::Resumes;
+
+/// Says that an answer went on at another worker: in a header of an answer in one piece, behind a stream as a trailer.
+pub(crate) const RESUMED: HeaderName = HeaderName::from_static("x-inflight-resumed");
+
+/// How many workers in a row may be lost without a new token. A request that itself ends workers must not reach all
+/// of them.
+const FRUITLESS: u32 = 3;
+/// How soon a request that no worker takes is offered again.
+const RETRY_EVERY: Duration = Duration::from_millis(50);
+
+/// Where a request came from, so that it can be sent again.
+pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
+    /// Sends it to a worker other than `without`, to go on after what each choice has generated; `None`: the choice
+    /// has ended.
+    ///
+    /// # Errors
+    /// None takes it now.
+    fn resume(
+        &self,
+        without: &Connection,
+        generated: &[Option<&[i32]>],
+    ) -> Result<Dispatched, NotDispatched>;
+
+    /// Tokens of all its prompts.
+    fn prompt_tokens(&self) -> usize;
+
+    /// When it must have been answered.
+    fn deadline(&self) -> Option<Instant>;
+}
+
+/// Why a request is to go on elsewhere.
+#[derive(Debug)]
+enum Cause {
+    /// Its worker has failed it. What its client hears if no other takes it.
+    Lost(ApiError, RetryReason),
+    /// Its worker still has it.
+    Notice(Notice),
+}
+
+impl Cause {
+    fn reason(&self) -> RetryReason {
+        match self {
+            Self::Lost(_, reason) => *reason,
+            Self::Notice(Notice::Silent) => RetryReason::Silent,
+            Self::Notice(Notice::Leaving) => RetryReason::Leaving,
+        }
+    }
+}
+
+/// What became of a request that is to go on elsewhere.
+#[derive(Debug)]
+pub(super) enum Resumed {
+    /// Its worker keeps it for now.
+    Stays,
+    /// No worker has it yet.
+    Waits,
+    /// Another worker has it.
+    Moved(Dispatched),
+    /// It ends.
+    Failed(ApiError),
+}
+
+/// What the client may learn in the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Report {
+    /// How often it went on at another worker.
+    pub times: u32,
+    /// Tokens that were computed again.
+    pub tokens: usize,
+    /// How long nothing came because of it.
+    pub pause: Duration,
+}
+
+impl Report {
+    /// As a header or a trailer has it.
+    pub(crate) fn header_value(&self) -> Option<HeaderValue> {
+        let Self { times, tokens, .. } = self;
+        let pause = self.pause.as_millis();
+        let value = format!("times={times}, tokens={tokens}, pause-ms={pause}");
+        HeaderValue::from_str(&value).ok()
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Resumption {
+    origin: Box<dyn Origin>,
+    limits: ResumeLimits,
+    metrics: Resumes,
+    /// Of each choice.
+    generated: Vec<Vec<i32>>,
+    cause: Option<Cause>,
+    since: Option<Instant>,
+    retry: Option<Pin<Box<Sleep>>>,
+    losses: u32,
+    fruitless: u32,
+    /// Until the first output after a move.
+    is_paused: bool,
+    pub(super) report: Report,
+}
+
+impl Resumption {
+    /// For a request of so many choices that was sent.
+    pub(crate) fn new(
+        origin: Box<dyn Origin>,
+        limits: ResumeLimits,
+        metrics: Resumes,
+        choices: usize,
+    ) -> Self {
+        Self {
+            origin,
+            limits,
+            metrics,
+            generated: vec![Vec::new(); choices],
+            cause: None,
+            since: None,
+            retry: None,
+            losses: 0,
+            fruitless: 0,
+            is_paused: false,
+            report: Report::default(),
+        }
+    }
+
+    /// Begins anew with a request of which nothing counts any more.
+    pub(super) fn restart(&mut self) {
+        self.generated.iter_mut().for_each(Vec::clear);
+        self.cause = None;
+        self.retry = None;
+    }
+
+    /// Keeps the tokens that a choice has taken.
+    pub(super) fn keep(&mut self, choice: usize, tokens: &[i32]) {
+        if let Some(generated) = self.generated.get_mut(choice) {
+            generated.extend_from_slice(tokens);
+        }
+    }
+
+    /// Whether any choice has generated anything.
+    pub(super) fn has_any(&self) -> bool {
+        self.generated.iter().any(|generated| !generated.is_empty())
+    }
+
+    /// Whether the choice has generated anything.
+    pub(super) fn has_begun(&self, choice: usize) -> bool {
+        self.generated
+            .get(choice)
+            .is_some_and(|generated| !generated.is_empty())
+    }
+
+    /// Notes that new output came then.
+    pub(super) fn heard(&mut self, at: Instant) {
+        self.fruitless = 0;
+        if std::mem::take(&mut self.is_paused) {
+            let since = self.since.take().unwrap_or(at);
+            let pause = at.saturating_duration_since(since);
+            self.report.pause += pause;
+            self.metrics.pause.observe(pause.as_secs_f64());
+        }
+        // A worker that was silent has it again; one that leaves still does.
+        if matches!(self.cause, Some(Cause::Notice(Notice::Silent))) {
+            self.cause = None;
+            self.retry = None;
+            self.since = None;
+        }
+    }
+
+    /// Notes that the worker has failed the request.
+    ///
+    /// # Errors
+    /// It may not go on.
+    pub(super) fn lose(&mut self, error: ApiError, reason: RetryReason) -> Result<(), ApiError> {
+        self.losses += 1;
+        self.fruitless += 1;
+        if self.losses > self.limits.most || self.fruitless >= FRUITLESS {
+            self.metrics.failed.inc();
+            return Err(error);
+        }
+        self.begin(Cause::Lost(error, reason));
+        Ok(())
+    }
+
+    /// Notes that the request had better go on elsewhere.
+    pub(super) fn notice(&mut self, notice: Notice) {
+        if self.limits.most > 0 && !matches!(self.cause, Some(Cause::Lost(..))) {
+            self.begin(Cause::Notice(notice));
+        }
+    }
+
+    fn begin(&mut self, cause: Cause) {
+        self.cause = Some(cause);
+        self.retry = None;
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether the request is to go on elsewhere.
+    pub(super) fn is_due(&self) -> bool {
+        self.cause.is_some()
+    }
+
+    /// Goes on at a worker other than `without` if one takes the request, and looks again soon otherwise.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        without: &Connection,
+        has_ended: impl Fn(usize) -> bool,
+    ) -> Resumed {
+        loop {
+            if let Some(retry) = &mut self.retry {
+                if retry.as_mut().poll(context).is_pending() {
+                    return match self.cause {
+                        Some(Cause::Lost(..)) => Resumed::Waits,
+                        _ => Resumed::Stays,
+                    };
+                }
+                self.retry = None;
+            }
+            let Some(cause) = &self.cause else {
+                return Resumed::Stays;
+            };
+            let generated = self.generated.iter().enumerate();
+            let generated = generated.map(|(choice, tokens)| match has_ended(choice) {
+                true => None,
+                false => Some(tokens.as_slice()),
+            });
+            let generated: Vec<Option<&[i32]>> = generated.collect();
+            let again = self.origin.prompt_tokens()
+                + generated
+                    .iter()
+                    .flatten()
+                    .map(|own| own.len())
+                    .sum::<usize>();
+            let now = Instant::now();
+            let is_late = self.origin.deadline().is_some_and(|until| until <= now)
+                || self
+                    .since
+                    .is_some_and(|since| now - since >= self.limits.wait);
+            if again > self.limits.tokens || is_late {
+                return self.give_up();
+            }
+            match self.origin.resume(without, &generated) {
+                Ok(dispatched) => {
+                    let labels = RetryLabels::from(cause.reason());
+                    self.metrics.resumed.get_or_create(&labels).inc();
+                    self.metrics.tokens.inc_by(again as u64);
+                    self.report.times += 1;
+                    self.report.tokens += again;
+                    if matches!(self.cause.take(), Some(Cause::Notice(_))) {
+                        // Until now its worker had it.
+                        self.since = Some(now);
+                    }
+                    self.is_paused = true;
+                    return Resumed::Moved(dispatched);
+                }
+                Err(NotDispatched::NoWorker | NotDispatched::Full) => {
+                    self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
+                }
+            }
+        }
+    }
+
+    /// Ends what cannot go on, and leaves the rest where it is.
+    fn give_up(&mut self) -> Resumed {
+        self.since = None;
+        match self.cause.take() {
+            Some(Cause::Lost(error, _)) => {
+                self.metrics.failed.inc();
+                Resumed::Failed(error)
+            }
+            Some(Cause::Notice(_)) | None => Resumed::Stays,
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Answers that have begun and go on at another worker, from the token where they were.
+
+use std::time::Duration;
+
+use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::names;
+use inflight_kserve::step::FinishReason;
+use inflight_kserve::tensor::Tensors;
+use inflight_testkit::model::tokens;
+use inflight_testkit::proxy::HoldingProxy;
+use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker, join, row};
+use serde_json::{Value, json};
+use tonic::Code;
+
+use crate::support::{Client, Gateway, PATIENCE, Stream, byte_model, chat};
+
+const PATH: &str = "/v1/chat/completions";
+
+fn resuming_model() -> ScriptedModel {
+    let mut model = byte_model();
+    model.description.capabilities.push("resume".to_owned());
+    model
+}
+
+async fn workers<const N: usize>(extra: &[&str]) -> ([ScriptedWorker; N], Gateway) {
+    let mut workers = Vec::new();
+    for _ in 0..N {
+        workers.push(ScriptedWorker::start(resuming_model()).await);
+    }
+    let addresses: Vec<_> = workers.iter().map(|worker| worker.address).collect();
+    let gateway = Gateway::start(&addresses, extra).await.all_ready().await;
+    (workers.try_into().expect("as many as asked"), gateway)
+}
+
+async fn either(workers: &mut [ScriptedWorker; 2]) -> (usize, Received) {
+    let [one, two] = workers;
+    tokio::select! {
+        request = one.next_request() => (0, request),
+        request = two.next_request() => (1, request),
+    }
+}
+
+/// What a request says that its sequences have generated.
+fn generated(message: &ModelInferRequest) -> (Vec<i32>, Vec<i32>) {
+    let inputs = Tensors::inputs(message).unwrap();
+    let values = |name| match inputs.get(name) {
+        Some(tensor) => tensor.values::<i32>().unwrap(),
+        None => Vec::new(),
+    };
+    (
+        values(names::GENERATED_IDS),
+        values(names::GENERATED_LENGTHS),
+    )
+}
+
+/// A request as it was sent first: without its handle, and without what was generated.
+fn as_first(mut message: ModelInferRequest) -> ModelInferRequest {
+    for name in [
+        names::HANDLE,
+        names::GENERATED_IDS,
+        names::GENERATED_LENGTHS,
+    ] {
+        let place = message.inputs.iter().position(|input| input.name == name);
+        if let Some(place) = place {
+            message.inputs.remove(place);
+            message.raw_input_contents.remove(place);
+        }
+    }
+    message
+}
+
+/// The text of one choice of a stream that ended well.
+fn text(events: &[String], choice: usize) -> String {
+    assert_eq!(events.last().unwrap(), "[DONE]", "{events:?}");
+    let mut text = String::new();
+    for event in &events[..events.len() - 1] {
+        let event: Value = serde_json::from_str(event).unwrap();
+        for part in event["choices"].as_array().unwrap() {
+            if part["index"] == choice {
+                text += part["delta"]["content"].as_str().unwrap_or_default();
+            }
+        }
+    }
+    text
+}
+
+/// The events up to the first with this mark.
+async fn until(stream: &mut Stream, mark: &str) -> Vec<String> {
+    let mut events = Vec::new();
+    while !events
+        .last()
+        .is_some_and(|event: &String| event.contains(mark))
+    {
+        events.push(stream.next().await.unwrap());
+    }
+    events
+}
+
+async fn counts(gateway: &Gateway, line: &str) -> bool {
+    let page = gateway.get("/metrics").await.body;
+    String::from_utf8(page.to_vec())
+        .unwrap()
+        .contains(&format!("inflight_gateway_{line}\n"))
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_at_another_worker_from_the_token_where_it_was() {
+    let (mut workers, gateway) = workers(&[]).await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({
+        "stream": true, "stream_options": {"include_usage": true}, "stop": ["xyz"], "seed": 7,
+    }));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        // What may become a stop string waits in the gateway, and goes on there.
+        first.tokens(&tokens("Hello x")).await;
+        (place, first)
+    };
+    let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
+    let mut events = until(&mut stream, "\"content\":\"o\"").await;
+    workers[place].kill();
+    let serve = async {
+        let second = workers[1 - place].next_request().await;
+        assert_eq!(generated(&second.message), (tokens("Hello x"), vec![7]));
+        assert_eq!(as_first(second.message.clone()), as_first(first.message));
+        second.finish(&tokens("ylo"), FinishReason::EndId).await;
+    };
+    let (rest, ()) = tokio::join!(stream.rest(), serve);
+    events.extend(rest);
+    let usage = events.iter().find_map(|event| {
+        let event: Value = serde_json::from_str(event).ok()?;
+        event["usage"]["completion_tokens"].as_u64()
+    });
+    assert_eq!(usage, Some(11), "the end token counts, and none twice");
+    let chunks: Vec<String> = events
+        .into_iter()
+        .filter(|event| !event.contains("\"choices\":[]"))
+        .collect();
+    assert_eq!(text(&chunks, 0), "Hello xylo");
+    assert!(counts(&gateway, "resumes_total{reason=\"unavailable\"} 1").await);
+    assert!(counts(&gateway, "resumes_failed_total 0").await);
+}
+
+#[tokio::test]
+async fn each_choice_goes_on_by_itself_and_one_that_has_ended_does_not() {
+    let (mut workers, gateway) = workers(&[]).await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true, "n": 3}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        let rows = [
+            row(
+                first.handle,
+                0,
+                &tokens("ab"),
+                FinishReason::NotFinished,
+                false,
+            ),
+            row(first.handle, 1, &tokens("done"), FinishReason::EndId, false),
+        ];
+        first.rows(join(&rows)).await;
+        place
+    };
+    let (mut stream, place) = tokio::join!(client.open(PATH, &body), serve);
+    let mut events = until(&mut stream, "stop").await;
+    workers[place].kill();
+    let serve = async {
+        let second = workers[1 - place].next_request().await;
+        assert_eq!(generated(&second.message), (tokens("ab"), vec![2, -1, 0]));
+        let rows = [
+            row(second.handle, 2, &tokens("new"), FinishReason::EndId, false),
+            row(second.handle, 0, &tokens("c"), FinishReason::EndId, true),
+        ];
+        second.rows(join(&rows)).await;
+    };
+    let (rest, ()) = tokio::join!(stream.rest(), serve);
+    events.extend(rest);
+    for (choice, expected) in ["abc", "done", "new"].into_iter().enumerate() {
+        assert_eq!(text(&events, choice), expected);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece_says_in_a_header_that_it_went_on() {
+    let (mut workers, gateway) = workers(&["--first-token-timeout-s", "60"]).await;
+    let body = chat(json!({}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        first.tokens(&tokens("one ")).await;
+        first.fail(Code::Unavailable, "shutting down").await;
+        let second = workers[1 - place].next_request().await;
+        assert_eq!(generated(&second.message), (tokens("one "), vec![4]));
+        second.finish(&tokens("two"), FinishReason::EndId).await;
+    };
+    let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "one two");
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 8);
+    let header = answer.headers["x-inflight-resumed"].to_str().unwrap();
+    assert!(header.starts_with("times=1, tokens="), "{header}");
+}
+
+#[tokio::test]
+async fn a_silent_workers_streams_go_on_elsewhere_and_what_it_says_later_changes_nothing() {
+    let mut workers = [
+        ScriptedWorker::start(resuming_model()).await,
+        ScriptedWorker::start(resuming_model()).await,
+    ];
+    let proxies = [
+        HoldingProxy::start(workers[0].address).await,
+        HoldingProxy::start(workers[1].address).await,
+    ];
+    let addresses = [proxies[0].address, proxies[1].address];
+    let gateway = Gateway::start(&addresses, &["--worker-silence-s", "0.5"]).await;
+    let gateway = gateway.all_ready().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        first.tokens(&tokens("a")).await;
+        (place, first)
+    };
+    let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
+    let mut events = until(&mut stream, "\"a\"").await;
+    proxies[place].hold();
+    let serve = async {
+        let second = workers[1 - place].next_request().await;
+        assert_eq!(generated(&second.message), (tokens("a"), vec![1]));
+        first.tokens(&tokens("too late")).await;
+        proxies[place].release();
+        let stop = workers[place].next_request().await;
+        assert_eq!((stop.stop, stop.handle), (true, first.handle));
+        second.finish(&tokens("b"), FinishReason::EndId).await;
+    };
+    let (rest, ()) = tokio::join!(stream.rest(), serve);
+    events.extend(rest);
+    assert_eq!(text(&events, 0), "ab");
+    assert!(counts(&gateway, "resumes_total{reason=\"silent\"} 1").await);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_taken_out_hands_its_streams_over_unless_it_is_the_only_one() {
+    let mut workers = [
+        ScriptedWorker::start(resuming_model()).await,
+        ScriptedWorker::start(resuming_model()).await,
+    ];
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("resuming");
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("workers");
+    let addresses = workers.each_ref().map(|worker| worker.address.to_string());
+    let write = |addresses: &[&String]| {
+        let lines: String = addresses
+            .iter()
+            .map(|address| format!("{address}\n"))
+            .collect();
+        // As a whole, or the gateway may read half of it.
+        let new = directory.join("new");
+        std::fs::write(&new, lines).unwrap();
+        std::fs::rename(&new, &file).unwrap();
+    };
+    write(&[&addresses[0], &addresses[1]]);
+    let option = ["--worker-file", file.to_str().unwrap()];
+    let gateway = Gateway::start(&[], &option)
+        .await
+        .ready()
+        .await
+        .all_ready()
+        .await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        first.tokens(&tokens("a")).await;
+        (place, first)
+    };
+    let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
+    write(&[&addresses[1 - place]]);
+    let second = workers[1 - place].next_request().await;
+    assert_eq!(generated(&second.message), (tokens("a"), vec![1]));
+    let stop = workers[place].next_request().await;
+    assert_eq!((stop.stop, stop.handle), (true, first.handle));
+    // Now it is the only one; its stream stays where it is.
+    write(&[]);
+    second.tokens(&tokens("b")).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    second.finish(&tokens("c"), FinishReason::EndId).await;
+    let events = stream.rest().await;
+    assert_eq!(text(&events, 0), "abc");
+    assert!(counts(&gateway, "resumes_total{reason=\"leaving\"} 1").await);
+}
+
+#[tokio::test]
+async fn a_stream_waits_for_a_worker_and_ends_with_an_error_when_none_comes() {
+    for (wait, returns) in [("20", true), ("0", false)] {
+        let mut worker = ScriptedWorker::start(resuming_model()).await;
+        let address = worker.address;
+        let gateway = Gateway::start(&[address], &["--resume-wait-s", wait])
+            .await
+            .ready()
+            .await;
+        let mut client = Client::connect(gateway.address).await;
+        let body = chat(json!({"stream": true}));
+        let serve = async {
+            worker.next_request().await.tokens(&tokens("a")).await;
+        };
+        let (mut stream, ()) = tokio::join!(client.open(PATH, &body), serve);
+        worker.kill();
+        if !returns {
+            let rest = stream.rest().await;
+            assert!(
+                rest[rest.len() - 2].contains("service_unavailable"),
+                "{rest:?}"
+            );
+            assert!(counts(&gateway, "resumes_failed_total 1").await);
+            continue;
+        }
+        let mut worker = ScriptedWorker::start_at(resuming_model(), address).await;
+        let serve = async {
+            let again = worker.next_request().await;
+            assert_eq!(generated(&again.message), (tokens("a"), vec![1]));
+            again.finish(&tokens("b"), FinishReason::EndId).await;
+        };
+        let (events, ()) = tokio::join!(stream.rest(), serve);
+        assert_eq!(text(&events, 0), "ab");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_ends_workers_ends_after_three_that_bring_nothing() {
+    for (extra, most) in [
+        (&[][..], 3),
+        (&["--max-resumes", "1"], 2),
+        (&["--max-resumes", "0"], 1),
+    ] {
+        let (all, gateway) = workers::<4>(extra).await;
+        let (sender, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        for mut worker in all {
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                loop {
+                    let request = worker.next_request().await;
+                    let (ids, _) = generated(&request.message);
+                    if ids.is_empty() {
+                        request.tokens(&tokens("a")).await;
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    request.fail(Code::Unavailable, "poisoned").await;
+                    let _ = sender.send(ids);
+                }
+            });
+        }
+        let mut client = Client::connect(gateway.address).await;
+        let mut stream = client.open(PATH, &chat(json!({"stream": true}))).await;
+        let rest = tokio::time::timeout(PATIENCE, stream.rest()).await.unwrap();
+        assert!(
+            rest[rest.len() - 2].contains("service_unavailable"),
+            "{rest:?}"
+        );
+        for place in 0..most {
+            let expected = if place == 0 { Vec::new() } else { tokens("a") };
+            assert_eq!(asked.recv().await.unwrap(), expected);
+        }
+        assert!(asked.try_recv().is_err(), "{extra:?}");
+    }
+}

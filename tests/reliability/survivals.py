@@ -1,0 +1,242 @@
+"""Answers of six kinds are disturbed on every surface while they are generated: the connection to their worker is cut
+at random bytes, the worker is killed, or it is stopped.
+
+Promised, while one worker lives: the client reads the bytes and the usage of an undisturbed answer.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import threading
+import time
+from typing import Any
+
+from reliability.report import Report, Scale
+from reliability.site import Site, expect_all_free, starter
+from support.cutting import CuttingProxy
+from support.metrics import scrape, total
+from support.processes import InflightProcess
+from support.raw_http import Incomplete, exchange, post_bytes, split_response
+from support.servers import MODEL_NAME, Start, wait_ready
+
+CLIENTS = 8
+TOKENS = 24
+#: Each connection to a worker is cut once, after up to so many bytes from it.
+MOST_RECEIVED = 60_000
+#: Time for the worker to come back, and for answers between two disturbances.
+BETWEEN_S = (0.3, 1.5)
+STOPPED_S = 3.0
+#: What every answer has of its own: ids, and times.
+OWN = re.compile(rb'"(id|item_id|call_id|request_id)":"[^"]*"|"created(_at)?":\d+|"completed_at":\d+|[a-z]+_[0-9a-f]{32}')
+
+QUESTION = "What is machine learning?"
+TOOL = {
+    "name": "weather",
+    "description": "The weather of a city",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer"}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "maxLength": 12}, "sure": {"type": "boolean"}},
+    "required": ["answer", "sure"],
+    "additionalProperties": False,
+}
+PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.1, "min_tokens": 4}
+SAMPLED = {"temperature": 1.0, "seed": 11}
+GREEDY = {"temperature": 0.0}
+
+CHATS: dict[str, dict[str, Any]] = {
+    "greedy": GREEDY,
+    "sampled, with penalties": SAMPLED | PENALTIES | {"top_p": 0.95},
+    "a schema": SAMPLED
+    | {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+    "three choices": SAMPLED | {"n": 3},
+    "a tool call": GREEDY | {"tools": [{"type": "function", "function": TOOL}], "tool_choice": "required"},
+    "log probabilities": SAMPLED | {"logprobs": True, "top_logprobs": 3},
+}
+COMPLETIONS: dict[str, dict[str, Any]] = {
+    "greedy": GREEDY,
+    "sampled, with penalties": SAMPLED | PENALTIES,
+    "a schema": SAMPLED | {"guided_json": SCHEMA},
+    "three choices": SAMPLED | {"n": 3},
+    "log probabilities": SAMPLED | {"logprobs": 3},
+}
+RESPONSES: dict[str, dict[str, Any]] = {
+    "greedy": GREEDY,
+    "a schema": GREEDY | {"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
+    "a tool call": GREEDY | {"tools": [{"type": "function", **TOOL}], "tool_choice": "required"},
+    "log probabilities": GREEDY | {"include": ["message.output_text.logprobs"], "top_logprobs": 3},
+}
+MESSAGES: dict[str, dict[str, Any]] = {
+    "greedy": GREEDY,
+    "a tool call": GREEDY
+    | {
+        "tools": [{"name": TOOL["name"], "input_schema": TOOL["parameters"]}],
+        "tool_choice": {"type": "any"},
+    },
+}
+Ask = tuple[str, str, dict[str, Any]]
+
+
+def asks() -> list[Ask]:
+    """Every kind on every surface, streamed and in one piece: its name, its path and its body."""
+    messages = [{"role": "user", "content": QUESTION}]
+    usage = {"stream_options": {"include_usage": True}}
+    surfaces: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]] = [
+        ("/v1/chat/completions", {"messages": messages, "max_tokens": TOKENS}, usage, CHATS),
+        ("/v1/completions", {"prompt": QUESTION, "max_tokens": TOKENS}, usage, COMPLETIONS),
+        ("/v1/responses", {"input": QUESTION, "max_output_tokens": TOKENS, "store": False}, {}, RESPONSES),
+        ("/v1/messages", {"messages": messages, "max_tokens": TOKENS}, {}, MESSAGES),
+    ]
+    found = []
+    for path, common, streamed, kinds in surfaces:
+        for kind, fields in kinds.items():
+            body = {"model": MODEL_NAME} | common | fields
+            found.append((f"{path}, {kind}", path, body))
+            found.append((f"{path}, {kind}, streamed", path, body | {"stream": True} | streamed))
+    return found
+
+
+def answer(address: str, asked: Ask) -> bytes:
+    """The answer's bytes, without what each answer has of its own. What did not come whole, or with another status
+    than 200, is what it is instead."""
+    _, path, body = asked
+    try:
+        response, rest = split_response(exchange(address, post_bytes(path, body)))
+    except (OSError, Incomplete) as error:
+        return repr(error).encode()
+    if response.status != 200 or rest:
+        return repr((response.status, response.body[:300], rest[:100])).encode()
+    return OWN.sub(b"", response.body)
+
+
+class Load:
+    """Clients that ask one question after another and compare the answers with the undisturbed ones."""
+
+    def __init__(self, address: str, expected: dict[str, bytes], report: Report) -> None:
+        self._address = address
+        self._expected = expected
+        self._report = report
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        every = asks()
+        turn = number * len(every) // CLIENTS
+        while not self._stop.is_set():
+            turn += 1
+            asked = every[turn % len(every)]
+            found = answer(self._address, asked)
+            self._report.attempt("answers")
+            if found != self._expected[asked[0]]:
+                self._report.breaks(f"{asked[0]}: {difference(self._expected[asked[0]], found)}")
+
+
+def difference(expected: bytes, found: bytes) -> str:
+    """Where two answers part."""
+    place = next((at for at, pair in enumerate(zip(expected, found, strict=False)) if len(set(pair)) > 1), -1)
+    begin = max(place - 60, 0)
+    return f"at byte {place} of {len(expected)}: {expected[begin : place + 80]!r} became {found[begin : place + 80]!r}"
+
+
+def worker(start: Start, port: str = "0") -> InflightProcess:
+    """A worker of the embedded model, which computes."""
+    return start(
+        "worker",
+        f"--served-model-name={MODEL_NAME}",
+        "--executor=reference",
+        f"--grpc-port={port}",
+        "--metrics-port=0",
+        "--http-port=0",
+        "--batch-invariant",
+    )
+
+
+def resumes(address: str) -> int:
+    """How often an answer went on elsewhere."""
+    return int(total(address, "inflight_gateway_resumes_total"))
+
+
+def run(scale: Scale, report: Report) -> None:
+    """Cuts at random bytes while workers are killed and stopped in turn, until enough answers were disturbed."""
+    rng = random.Random(scale.seed)
+    wanted = scale.of(60, 10_000)
+    with starter() as start:
+        workers = [worker(start) for _ in range(2)]
+        gateway = start("gateway", "--port=0", f"--worker={workers[0].address('grpc')}")
+        address = wait_ready(gateway)
+        expected = {asked[0]: answer(address, asked) for asked in asks()}
+        for name, found in expected.items():
+            report.expect("an undisturbed answer", not found.startswith(b"("), (name, found[:300]))
+        proxies = [
+            CuttingProxy(one.address("grpc"), rng.randrange(1 << 30), 1 << 40, MOST_RECEIVED) for one in workers
+        ]
+        with proxies[0], proxies[1]:
+            options = [f"--worker={proxy.address}" for proxy in proxies]
+            gateway = start("gateway", "--port=0", "--worker-silence-s=1", *options)
+            made = Site(gateway, workers, wait_ready(gateway))
+            begun = time.monotonic()
+            with Load(made.address, expected, report):
+                turn = 0
+                while resumes(made.address) < wanted and not report.broken:
+                    time.sleep(rng.uniform(*BETWEEN_S))
+                    gateway.wait_until("both workers are up", lambda: made.workers_up() == 2)
+                    disturb(turn, made, start, report)
+                    turn += 1
+            for proxy in proxies:
+                proxy.is_cutting = False
+            measure(made, report, time.monotonic() - begun, sum(proxy.done for proxy in proxies))
+            expect_all_free(report, made)
+
+
+def disturb(turn: int, made: Site, start: Start, report: Report) -> None:
+    """Kills or stops one worker; the proxies cut by themselves."""
+    place = turn % 2
+    one = made.workers[place]
+    if turn % 4 < 2:
+        report.attempt("SIGKILL to a worker")
+        one.send(signal.SIGKILL)
+        one.wait()
+        made.workers[place] = worker(start, one.address("grpc").rpartition(":")[2])
+    else:
+        report.attempt("SIGSTOP to a worker")
+        one.send(signal.SIGSTOP)
+        time.sleep(STOPPED_S)
+        one.send(signal.SIGCONT)
+
+
+def measure(made: Site, report: Report, seconds: float, cuts: int) -> None:
+    """What it took."""
+    report.attempt("cuts", cuts)
+    report.attempt("disturbances of an answer", resumes(made.address))
+    failed = total(made.address, "inflight_gateway_resumes_failed_total")
+    report.expect("no answer ends with its worker", failed == 0, failed)
+    samples = scrape(made.address)
+    buckets = [
+        (float(bound), count)
+        for name, count in samples.items()
+        if (found := re.fullmatch(r'inflight_gateway_resume_pause_seconds_bucket\{le="([^"]+)"\}', name))
+        and (bound := found[1])
+    ]
+    count = max((count for _, count in buckets), default=0)
+    for share in (0.5, 0.99):
+        bound = next((bound for bound, below in sorted(buckets) if below >= share * count), 0.0)
+        report.measure(f"pause, p{share * 100:g}", f"at most {bound * 1000:g} ms")
+    report.measure("seconds", f"{seconds:.0f}")
