@@ -49,6 +49,7 @@ CAPABILITIES = (
     "perf_metrics",
     "prompt_tuning",
     "embeddings",
+    "resume",
 )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from inflight.executors.base import Request, StatusCode
 from inflight.executors.reference.model.array_types import Float32, Int
 
+from . import resume
 from .beams import BeamConfig
 from .blocks import blocks_for
 from .extras import LOG_PROB_IDS, THINKING_BUDGET, THINKING_END_IDS, Extras, read_extras
@@ -125,6 +126,7 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
     _check_supported(request)
     max_tokens = min(request.max_tokens, bounds.max_seq_len - prompt)
     parameters = _parameters(request, bounds)
+    resume.check(request, max_tokens, parameters.min_tokens, bounds.vocab_size)
     # The last token is never fed back, so that its keys and values need no slot.
     blocks = blocks_for(prompt + max(max_tokens, 1) - 1, bounds.tokens_per_block)
     width = 1
@@ -140,7 +142,8 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
             f"the request needs {blocks} cache blocks and the executor has {bounds.num_blocks}; "
             "ask for fewer tokens",
         )
-    context = prompt + max(max_tokens, 1) - 1 if bounds.may_pause else prompt
+    computed = max(max_tokens, 1) - 1 if bounds.may_pause else resume.longest(request)
+    context = prompt + computed
     if bounds.max_context_tokens is not None and context > bounds.max_context_tokens:
         raise invalid(
             f"the request has a context of {context} tokens and an iteration takes "

@@ -46,6 +46,17 @@ class Drafts:
         if self.external is not None:
             self._pending = list(self.external.tokens)
 
+    def resume(self, tokens: Sequence[int]) -> None:
+        """The output has these tokens already: guesses of them are through, or were given up."""
+        if self.external is None:
+            return
+        guesses = self.external.tokens
+        self._used = min(len(tokens), len(guesses))
+        self._pending = list(guesses[self._used :])
+        if tuple(tokens[: self._used]) != guesses[: self._used]:
+            self._pending.clear()
+            self.external = None
+
     def pending(self, most: int) -> Sequence[int]:
         """The guesses that may be checked next, at most ``most``."""
         return self._pending[: max(most, 0)]

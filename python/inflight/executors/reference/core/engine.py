@@ -19,9 +19,9 @@ from inflight.executors.base import FinishReason, Request, StatusCode
 from inflight.executors.reference.model.array_types import Float32
 from inflight.executors.reference.model.lora import Adapter
 
-from . import reuse, stop
+from . import resume, reuse, stop
 from .adapters import Adapters, Loaded, LoraRequest
-from .admission import Bounds, admit
+from .admission import Admitted, Bounds, admit
 from .beams import BeamSearch
 from .blocks import BlockPool
 from .drafts import Drafts, LookupConfig
@@ -33,7 +33,7 @@ from .metrics import SequenceMetrics
 from .planner import Planner
 from .pooling import Pool
 from .probabilities import log_softmax
-from .refusal import Refused
+from .refusal import Refused, invalid
 from .rows import PromptRecord, Row, TokenRecord, TokenRows
 from .runner import Outcome, Pending, Runner, Work
 from .sampler import SamplerState
@@ -426,18 +426,22 @@ class Engine:
             raise unavailable()
         if admitted.extras.thinking is not None:
             guide = ThinkingBudget(admitted.extras.thinking, self._bounds.vocab_size)
-        beams = admitted.parameters.beams
-        count = 1 if beams is not None else request.sampling_config.num_return_sequences
-        if self.num_waiting + count > self._bounds.max_queue_size:
+        beams, running = admitted.parameters.beams, resume.sequences(request)
+        if self.num_waiting + len(running) > self._bounds.max_queue_size:
             raise Refused(
                 StatusCode.RESOURCE_EXHAUSTED,
                 f"{self.num_waiting} sequences wait and the queue holds {self._bounds.max_queue_size}; "
                 "try again later or ask for fewer sequences",
             )
+        samplers = self._samplers(request, admitted, guide, running)
         output = request.output_config
         width = output.num_prompt_log_probs
         state = RequestState(
-            request, admitted, cache_root=reuse.root(admitted.extras.cache_salt), arrived_s=arrived_s
+            request,
+            admitted,
+            cache_root=reuse.root(admitted.extras.cache_salt),
+            arrived_s=arrived_s,
+            teller=running[0][0],
         )
         if admitted.extras.lora is not None:
             state.adapter = self._acquire(admitted.extras.lora, loaded)
@@ -460,20 +464,21 @@ class Engine:
         guesses = admitted.extras.prompt_tuning is None and (
             self._lookup is not None or self._proposer is not None
         )
-        for index in range(count):
-            sampler = SamplerState(
-                admitted.parameters, self._bounds.vocab_size, request.input_token_ids, index
-            )
-            if guide is not None:
-                sampler.guide = guide.copy() if index else guide
-            record = TokenRecord() if wants_record else None
+        for sampler, (index, tokens) in zip(samplers, running, strict=True):
             sequence = SequenceState(
-                next(self._keys), state, index, sampler, request.input_token_ids, record=record
+                next(self._keys),
+                state,
+                index,
+                sampler,
+                [*request.input_token_ids, *tokens] if tokens else request.input_token_ids,
+                launched=len(tokens),
+                record=TokenRecord() if wants_record else None,
             )
             if beams is not None:
                 sequence.beams = BeamSearch(beams, admitted.max_tokens)
             elif external is not None or guesses:
                 sequence.drafts = Drafts(self._lookup if guesses else None, external)
+                sequence.drafts.resume(tokens)
             if output.return_perf_metrics:
                 sequence.metrics = SequenceMetrics(arrived_s)
             state.unfinished.append(sequence)
@@ -482,6 +487,30 @@ class Engine:
             elif sequence.needs_history and not self._runner.follows(sampler):
                 self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
+
+    def _samplers(
+        self,
+        request: Request,
+        admitted: Admitted,
+        guide: Guide | None,
+        running: Sequence[tuple[int, Sequence[int]]],
+    ) -> list[SamplerState]:
+        """One for each sequence, after its tokens so far. Errors: `Refused` where they and the guide do not
+        fit."""
+        guides = [None if guide is None else guide.copy() for _ in running[1:]]
+        samplers = []
+        for own, (index, tokens) in zip([guide, *guides], running, strict=True):
+            sampler = SamplerState(
+                admitted.parameters, self._bounds.vocab_size, request.input_token_ids, index
+            )
+            sampler.guide = own
+            sampler.resume(tokens)
+            if own is not None and tokens:
+                problem = "they end it" if tokens[-1] in own.eos_tokens else own.problem()
+                if problem is not None:
+                    raise invalid(f"sequence {index} cannot continue after its generated tokens: {problem}")
+            samplers.append(sampler)
+        return samplers
 
     def _acquire(self, lora: LoraRequest, loaded: Loaded | None) -> Adapter:
         if self._adapters is None:

@@ -75,6 +75,12 @@ class Guide:
         """Advances by a token that the mask allows."""
         self.masks.note([self], [token])
 
+    def resume(self, tokens: Sequence[int]) -> None:
+        """Advances by what was generated elsewhere, before it has a slot. `problem` says if that does not
+        fit."""
+        self.matcher.consume_tokens(list(tokens))
+        self.masks.compute(self)
+
     def enter(self, slot: int) -> None:
         """Its sequence has a slot: its masks are in that row of `Masks.table` from now on."""
         bits = self.bits()

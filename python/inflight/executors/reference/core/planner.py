@@ -227,7 +227,8 @@ class Planner:
                 sequence.sampler.guide.enter(sequence.slot)
             sequence.context_done = sequence.match.tokens(self.pool.tokens_per_block)
             if not sequence.paused:
-                sequence.cached_tokens = sequence.context_done
+                # What else was found had been generated elsewhere.
+                sequence.cached_tokens = min(sequence.context_done, len(sequence.prompt))
             sequence.paused = False
             self.active[sequence.key] = self._others[sequence.key] = sequence
 

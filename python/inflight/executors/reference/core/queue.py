@@ -1,7 +1,7 @@
 """The sequences that wait, in the order in which they are to be admitted.
 
-Paused sequences come first, since their clients have seen tokens already; then the highest priority, and
-within one priority the first come. Owns that order and nothing else.
+Those whose clients have seen tokens already come first: paused ones, and those that were begun elsewhere.
+Then comes the highest priority, and within one priority the first come. Owns that order and nothing else.
 """
 
 from __future__ import annotations
@@ -39,4 +39,5 @@ class WaitingQueue:
 
 def _rank(sequence: SequenceState) -> tuple[bool, float, int]:
     # Keys count up as requests arrive.
-    return (not sequence.paused, -sequence.owner.admitted.extras.priority, sequence.key)
+    begun = sequence.paused or bool(sequence.sampler.generated)
+    return (not begun, -sequence.owner.admitted.extras.priority, sequence.key)

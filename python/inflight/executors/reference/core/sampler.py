@@ -106,6 +106,13 @@ class SamplerState:
             decayed = max(self.top_p * parameters.top_p_decay, parameters.top_p_min)
             self.top_p = parameters.top_p if token == parameters.top_p_reset_id else decayed
 
+    def resume(self, tokens: Sequence[int]) -> None:
+        """Takes into account what was chosen elsewhere, before anything is chosen here."""
+        for token in tokens:
+            self.note(token)
+        if self.guide is not None and tokens:
+            self.guide.resume(tokens)
+
     def branch(self, tokens: Sequence[int]) -> SamplerState:
         """The state of another sequence of the same request, whose output so far is ``tokens``."""
         other = SamplerState(self.parameters, self._vocab_size, self.prompt)

@@ -31,9 +31,11 @@ class RequestState:
     request: Request
     admitted: Admitted
     unfinished: list[SequenceState] = field(default_factory=list)
-    #: Filled chunk by chunk as sequence 0 goes through the prompt; given out with the first row.
+    #: Filled chunk by chunk as one sequence goes through the prompt; given out with its first row.
     prompt_record: PromptRecord | None = None
     prompt_recorded: bool = False
+    #: The index of the sequence that reports the prompt: the first that had not ended when it came.
+    teller: int = 0
     #: The parent of its first block: see `reuse.root`.
     cache_root: bytes = b""
     #: The LoRA adapter that its rows are computed with.
@@ -64,7 +66,8 @@ class SequenceState:
     owner: RequestState
     index: int
     sampler: SamplerState
-    #: What is computed before it generates: its prompt, and after a pause its output so far as well.
+    #: What is computed before it generates: its prompt, and its output so far, where that was generated
+    #: elsewhere or before a pause.
     context: Sequence[int]
     #: Tokens of the context found or launched, and tokens of the output launched: chosen, or being chosen.
     context_done: int = 0
@@ -152,7 +155,7 @@ class SequenceState:
     def tells_of_the_prompt(self) -> bool:
         """Whether every token of its prompt must be computed, since what it gives is asked for."""
         owner = self.owner
-        if self.index or owner.prompt_recorded:
+        if self.index != owner.teller or owner.prompt_recorded:
             return False
         # Asked for every row: one by one, since a generator costs more than the answer.
         record, logits, pool = owner.prompt_record, owner.context_logits, owner.pool

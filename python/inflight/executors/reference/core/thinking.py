@@ -6,6 +6,7 @@ model: the request says which tokens those are, and whether the prompt has alrea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +89,10 @@ class ThinkingBudget(Guide):
             self._thought += 1
         elif self._seen >= _BEGINS_WITHIN:
             self._over = True
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self.observe(token)
 
     def enter(self, slot: int) -> None:
         """It has no row in a table."""
