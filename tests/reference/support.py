@@ -32,7 +32,7 @@ from inflight.executors.reference.numpy.runner import NumpyRunner
 FIXTURES = Path(__file__).parent / "fixtures"
 VOCAB_SIZE = 64
 
-_models: dict[str, NumpyModel] = {}
+_models: dict[tuple[str, bool], NumpyModel] = {}
 
 
 def expected(name: str) -> tuple[list[int], npt.NDArray[np.float32]]:
@@ -41,11 +41,11 @@ def expected(name: str) -> tuple[list[int], npt.NDArray[np.float32]]:
         return file["token_ids"].tolist(), file["logits"]
 
 
-def model(name: str = "llama") -> NumpyModel:
+def model(name: str = "llama", invariant: bool = False) -> NumpyModel:
     """A fixture's model, loaded once; it is immutable."""
-    if name not in _models:
-        _models[name] = load_model(FIXTURES / name)
-    return _models[name]
+    if (name, invariant) not in _models:
+        _models[name, invariant] = load_model(FIXTURES / name, batch_invariant=invariant)
+    return _models[name, invariant]
 
 
 def engine(
@@ -67,9 +67,10 @@ def engine(
     num_host_blocks: int = 0,
     adapters: Adapters | None = None,
     torch: TorchSettings | None = None,
+    invariant: bool = False,
 ) -> Engine:
     """An engine over a fixture, small enough to reach its limits. ``attention`` holds the options that limit
-    its windows.
+    its windows, ``invariant`` is NumPy's option `batch_invariant`.
 
     With `INFLIGHT_TEST_DEVICE` `cpu` or `cuda` in the environment it computes on PyTorch there, so that
     every test of the engine can be run on both implementations.
@@ -92,7 +93,9 @@ def engine(
             config.num_kv_heads,
             config.head_dim,
         )
-        loaded = load_model(FIXTURES / name, None, config) if attention else model(name)
+        loaded = model(name, invariant)
+        if attention:
+            loaded = load_model(FIXTURES / name, None, config, batch_invariant=invariant)
         runner = NumpyRunner(loaded, cache, depth)
     return Engine(
         runner,

@@ -7,8 +7,11 @@ left run at once in another engine, beside each other.
 from __future__ import annotations
 
 import json
+import os
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,13 +26,17 @@ from inflight.executors.reference.core.engine import Engine, Iteration
 from inflight.executors.reference.core.extras import read_extras
 from inflight.executors.reference.core.rows import Row
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
+from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.model.config import load_config
 
 from .support import FIXTURES, AllTold, Told, collect, engine, request, unpack
-from .test_mixed_requests import CONFIG, DEMO, END_IDS, ROOM, SENT, Mix, tensor, text
+from .test_mixed_requests import ADAPTERS, CONFIG, DEMO, END_IDS, SENT, Mix, tensor, text
 
 #: Whether the runner gives the same bits however tokens are batched; otherwise it gives nearly the same.
-EXACT = False
+EXACT = "INFLIGHT_TEST_DEVICE" not in os.environ
+
+#: Requests of a random mixture.
+CUTS = int(os.environ.get("INFLIGHT_CUT_REQUESTS", "30"))
 
 CUT, OTHERS = 1000, 5000
 PROMPT = [40, 41, 42, 43, 300, 301, 302, 17, 18, 19, 20]
@@ -170,26 +177,26 @@ class Guided:
 
 
 def made(**options: Any) -> Engine:
-    adapters = Adapters(CONFIG, 8, ROOM * 2 * len(SENT[0][0].data))
+    adapters = Adapters(CONFIG, 8, ADAPTERS * 2 * len(SENT[0][0].data))
     sizes = {"num_blocks": 900, "tokens_per_block": 4, "max_seq_len": 96, "max_batch_size": 24}
-    return engine(str(DEMO), **{**sizes, "adapters": adapters, **options})
+    return engine(str(DEMO), **{**sizes, "adapters": adapters, "invariant": True, **options})
 
 
-def with_draft_model() -> Engine:
-    draft = engine(str(DEMO), num_blocks=900, tokens_per_block=4, max_seq_len=96, max_batch_size=24)
-    return made(proposer=DraftModel(draft, 96, 3))
+def with_draft_model(**options: Any) -> Engine:
+    draft = engine(str(DEMO), num_blocks=900, tokens_per_block=4, max_seq_len=160, max_batch_size=24)
+    return made(proposer=DraftModel(draft, 160, 3), **options)
 
 
 PAUSING = CapacitySchedulerPolicy.MAX_UTILIZATION
-ENGINES: dict[str, Callable[[], Engine]] = {
+ENGINES: dict[str, Callable[..., Engine]] = {
     "alike": made,
-    "without reuse": lambda: made(reuse=False),
-    "small chunks": lambda: made(max_num_tokens=24),
-    "whole contexts": lambda: made(chunked=False),
-    "two iterations in flight": lambda: made(depth=2),
-    "pausing": lambda: made(policy=PAUSING, num_blocks=60, depth=2),
-    "host blocks": lambda: made(num_blocks=60, num_host_blocks=200),
-    "prompt lookup": lambda: made(lookup=LookupConfig(4, 2)),
+    "without reuse": partial(made, reuse=False),
+    "small chunks": partial(made, max_num_tokens=24),
+    "whole contexts": partial(made, chunked=False),
+    "two iterations in flight": partial(made, depth=2),
+    "pausing": partial(made, policy=PAUSING, num_blocks=60, depth=2),
+    "host blocks": partial(made, num_blocks=60, num_host_blocks=200),
+    "prompt lookup": partial(made, lookup=LookupConfig(4, 2)),
     "draft model": with_draft_model,
 }
 
@@ -314,6 +321,43 @@ def test_the_kinds_are_what_they_say(undisturbed: dict[str, Undisturbed]) -> Non
     assert undisturbed["adapter"].told[1, 0].log_probs != undisturbed["greedy"].told[1, 0].log_probs
 
 
+def anything(seed: int, count: int) -> list[Request]:
+    """Requests with all that there is, but for searches and those that are refused or generate nothing."""
+    mix = Mix(seed)
+    found: list[Request] = []
+    while len(found) < count:
+        one, malformed = mix.request(1)
+        if malformed or not one.max_tokens or one.sampling_config.beam_width > 1:
+            continue
+        for part in one.tensors:
+            if part.name == "lora_task_id":
+                task_id = int(np.frombuffer(part.data, "<u8")[0])
+                others = [other for other in one.tensors if other.name not in ("lora_weights", "lora_config")]
+                one = replace(one, tensors=[*others, *SENT[task_id]])
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_any_mixture_goes_on_after_any_tokens(name: str, guides: Any) -> None:
+    """The sequences of a request are cut at different places."""
+    draw = random.Random(len(name))
+    wholes, parts = [], []
+    for place, one in enumerate(anything(len(name), CUTS)):
+        alone, _ = Guided(made(max_seq_len=160), guides).run([one])
+        counts = [len(told.tokens) for _, told in sorted(alone.items())]
+        generated: list[list[int] | None] = [
+            None if draw.random() < 0.3 else alone[1, index].tokens[: draw.randrange(count)]
+            for index, count in enumerate(counts)
+        ]
+        if any(tokens is not None for tokens in generated):
+            wholes.append(Undisturbed(one, alone))
+            parts.append(replace(one, client_id=CUT + place, generated=generated))
+    told, _ = Guided(ENGINES[name](max_seq_len=160), guides).run(parts)
+    for whole, part in zip(wholes, parts, strict=True):
+        check(whole, part, told)
+
+
 def test_what_was_generated_is_computed_as_context(guides: Any) -> None:
     whole = Guided(made(), guides)
     one = Undisturbed(asked(1, "greedy"), {})
@@ -354,7 +398,7 @@ def test_a_cut_ends_one_by_one_and_all_together(guides: Any, undisturbed: dict[s
 
 def test_a_guide_that_is_prepared_on_its_thread_goes_on(undisturbed: dict[str, Undisturbed]) -> None:
     one = undisturbed["several guided sequences"]
-    subject = create(DEMO, "cpu", backend="numpy")
+    subject = create(DEMO, "cpu", batch_invariant=True)
     assert "resume" in subject.info().capabilities
     try:
         parts = cuts(one)
@@ -374,6 +418,12 @@ def test_a_guide_that_is_prepared_on_its_thread_goes_on(undisturbed: dict[str, U
     [(code, words)] = errors
     assert code == StatusCode.INVALID_ARGUMENT
     assert "sequence 1 cannot continue" in words
+
+
+def test_pytorch_promises_no_bits() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(OptionError, match="`batch_invariant` needs backend `numpy`"):
+        create(FIXTURES / "llama", "cpu", backend="pytorch", batch_invariant=True)
 
 
 TWO = {"num_return_sequences": 2}
@@ -445,8 +495,8 @@ def test_every_family_goes_on(name: str, attention: dict[str, Any] | None) -> No
     prompt = draw.integers(5, config.vocab_size, 13).tolist()
     sampling = {"temperature": 1.2, "top_p": 0.95, "seed": 7, "frequency_penalty": 0.2}
     one = request(1, prompt, 20, sampling=sampling, output=EVERYTHING)
-    whole = Undisturbed(one, Guided(engine(name, attention=attention), None).run([one])[0])
+    whole = Undisturbed(one, Guided(engine(name, attention=attention, invariant=True), None).run([one])[0])
     parts = cuts(whole)
-    told, _ = Guided(engine(name, attention=attention, max_num_tokens=70), None).run(parts)
+    told, _ = Guided(engine(name, attention=attention, invariant=True, max_num_tokens=70), None).run(parts)
     for part in parts:
         check(whole, part, told)

@@ -99,6 +99,31 @@ def test_generation_beside_others_equals_transformers(name: str) -> None:
         np.testing.assert_allclose(found[0], logits[position], atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_an_invariant_model_gives_a_token_the_same_bits(name: str) -> None:
+    """As one prompt, in chunks, token by token, and beside others."""
+    token_ids, logits = expected(name)
+    model = load_model(FIXTURES / name, batch_invariant=True)
+    others = [(token * 7 + 3) % 64 for token in range(60)]
+    own, theirs = list(range(31, 11, -1)), list(range(40, 60))
+    found = []
+    for chunk in (1000, 7, 1):
+        for beside in (False, True):
+            cache, parts = make_cache(model, 64), []
+            for start in range(0, len(token_ids), chunk):
+                tokens = token_ids[start : start + chunk]
+                span = Span(tokens, start, own[: -(-(start + len(tokens)) // TOKENS_PER_BLOCK)])
+                one = [span] if chunk == 1 else []
+                context = [Span(others, 0, theirs)] if beside else []
+                batch = build_batch(one, context if one else [*context, span], TOKENS_PER_BLOCK)
+                first = len(others) if beside and not one else 0
+                rows = np.arange(first, first + len(tokens))
+                parts.append(model.logits(model.forward(batch, cache, rows)))
+            found.append(np.concatenate(parts))
+    np.testing.assert_allclose(found[0], logits, atol=TOLERANCE, rtol=0)
+    assert all(np.array_equal(found[0], other) for other in found)
+
+
 #: transformers has no Baichuan, whose own code has one spelling.
 IN_TRANSFORMERS = [name for name in NAMES if not name.startswith("baichuan")]
 

@@ -99,6 +99,35 @@ def test_ranks_together_compute_what_transformers_does(name: str, size: int) -> 
 
 
 @pytest.mark.parametrize(("name", "size"), splits())
+def test_ranks_give_a_token_the_same_bits(name: str, size: int) -> None:
+    """Those of an invariant model, whether the last tokens are part of the prompt or are generated."""
+    token_ids, _ = expected(name)
+    threads = Threads(size)
+    blocks = list(range(-(-len(token_ids) // TOKENS_PER_BLOCK)))
+
+    def compute(rank: int) -> Any:
+        communicator = ThreadCommunicator(threads, rank, size)
+        model = load_model(FIXTURES / name, communicator=communicator, batch_invariant=True)
+        config = model.config
+        found = []
+        for count in (len(token_ids), len(token_ids) - 5):
+            cache = PagedCache(
+                config.num_layers, len(blocks), TOKENS_PER_BLOCK, config.num_kv_heads, config.head_dim
+            )
+            prompt = build_batch([], [Span(token_ids[:count], 0, blocks)], TOKENS_PER_BLOCK)
+            parts = [model.logits(model.forward(prompt, cache, np.arange(count)))]
+            for place in range(count, len(token_ids)):
+                one = build_batch([Span([token_ids[place]], place, blocks)], [], TOKENS_PER_BLOCK)
+                parts.append(model.logits(model.forward(one, cache, np.arange(1))))
+            found.append(np.concatenate(parts))
+        return found
+
+    with ThreadPoolExecutor(size) as pool:
+        for whole, rest in pool.map(compute, range(size)):
+            assert np.array_equal(whole, rest)
+
+
+@pytest.mark.parametrize(("name", "size"), splits())
 def test_every_rank_reads_its_part_of_the_large_tensors_only(name: str, size: int) -> None:
     config = load_config(FIXTURES / name)
     whole = CheckpointWeights.of(config, find_weights(FIXTURES / name))

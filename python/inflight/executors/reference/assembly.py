@@ -148,7 +148,7 @@ def _load_engine(
     backend = values.backend
     if backend == "auto":
         # Several ranks on CPUs speak through MPI, which is NumPy's.
-        faster = team is None and is_faster_on_cpu(config.hidden_size)
+        faster = team is None and not values.batch_invariant and is_faster_on_cpu(config.hidden_size)
         backend = "pytorch" if device == "cuda" or faster else "numpy"
     if backend == "pytorch":
         from .pytorch.build import build

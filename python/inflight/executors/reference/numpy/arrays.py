@@ -18,6 +18,9 @@ from inflight.executors.reference.model.families.family import Activation
 #: Adds to what a part of an expert made of its rows: part, expert, what went in, what came out.
 Adapt = Callable[[str, int, Float32, Float32], None]
 
+#: `linear`, or one like it.
+Linear = Callable[[Float32, Float32], Float32]
+
 #: Attention scores held at once in a context phase; longer chunks are cut into query slices. Two MiB stay
 #: in a processor's cache over the passes of a softmax.
 _MAX_SCORES = 1 << 19
@@ -133,6 +136,7 @@ def experts(
     chosen: int,
     activation: Activation,
     adapt: Adapt | None = None,
+    product: Linear = linear,
 ) -> Float32:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
     ``scores [T, experts]``. Matrices are ``[experts, out, in]``; ``adapt`` adds to what they give."""
@@ -142,11 +146,11 @@ def experts(
     for expert in np.unique(best):
         rows, places = np.nonzero(best == expert)
         own = x[rows]
-        inner = linear(own, gate_up[expert])
+        inner = product(own, gate_up[expert])
         if adapt is not None:
             adapt("gate_up", int(expert), own, inner)
         active = activate(inner, activation, True)
-        out = linear(active, down[expert])
+        out = product(active, down[expert])
         if adapt is not None:
             adapt("down", int(expert), active, out)
         mixed[rows] += out * shares[rows, places][:, None]

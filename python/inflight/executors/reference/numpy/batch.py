@@ -70,7 +70,7 @@ class ContextSpan:
     stop: int
     first_position: int
     block_table: Int
-    #: Keys that the table holds, and the position of each where it is not its place.
+    #: Keys that the table holds, and the position of each of its places where that is not the place itself.
     keys: int
     places: Int | None = None
     sink_tokens: int = 0
@@ -125,11 +125,11 @@ def build_batch(
         position_parts.append(own)
         slot_parts.append(table[own // tokens_per_block] * tokens_per_block + own % tokens_per_block)
         keys, places = span.first_position + len(own), None
+        table = table[: -(-keys // tokens_per_block)]
         if windowed or sink_tokens:
-            kept = np.flatnonzero(table[: -(-keys // tokens_per_block)] != GONE)
+            kept = np.flatnonzero(table != GONE)
             table, places = table[kept], _positions(kept, tokens_per_block)
-            places = places[places < keys]
-            keys = len(places)
+            keys = int(np.count_nonzero(places < keys))
         chunks.append(
             ContextSpan(
                 start, start + len(own), span.first_position, table[None, :], keys, places, sink_tokens

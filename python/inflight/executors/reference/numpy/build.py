@@ -33,12 +33,12 @@ def build(
     ):
         if value not in (accepted, "auto"):
             raise OptionError(f"{name} `{value}` needs PyTorch", "set the option `backend` to `pytorch`")
-    communicator = None if team is None else mpi_communicator(team)
+    communicator = None if team is None else mpi_communicator(team, in_order=options.batch_invariant)
     rank, ranks = (0, 1) if communicator is None else (communicator.rank, communicator.size)
     local = local_config(config, rank, ranks)
     sizes = plan_sizes(options, local)
     try:
-        model = load_model(model_dir, sizes.max_seq_len, config, communicator)
+        model = load_model(model_dir, sizes.max_seq_len, config, communicator, options.batch_invariant)
         cache = PagedCache(
             local.num_layers,
             sizes.num_blocks + sizes.num_host_blocks,

@@ -18,16 +18,25 @@ from inflight.executors.reference.parallel.team import Team
 class MpiCommunicator:
     """NumPy arrays over MPI."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, in_order: bool = False) -> None:
+        """``in_order``: sums are taken in order of rank. MPI's own order depends on how much there is."""
         self._world = world
+        self._in_order = in_order
         self.rank: int = world.rank
         self.size: int = world.size
 
     def all_reduce(self, array: Float32) -> Float32:
         from mpi4py import MPI
 
-        self._world.Allreduce(MPI.IN_PLACE, array, MPI.SUM)
-        return array
+        if not self._in_order:
+            self._world.Allreduce(MPI.IN_PLACE, array, MPI.SUM)
+            return array
+        gathered = np.empty((self.size, *array.shape), dtype=array.dtype)
+        self._world.Allgather(np.ascontiguousarray(array), gathered)
+        total: Float32 = gathered[0]
+        for part in gathered[1:]:
+            total += part
+        return total
 
     def all_gather(self, part: Float32) -> Float32:
         gathered = np.empty((self.size, *part.shape), dtype=part.dtype)
@@ -36,11 +45,12 @@ class MpiCommunicator:
         return beside
 
 
-def mpi_communicator(team: Team) -> MpiCommunicator:
-    """What joins NumPy's arrays. Errors: `OptionError` where the ranks did not meet through MPI."""
+def mpi_communicator(team: Team, in_order: bool = False) -> MpiCommunicator:
+    """What joins NumPy's arrays; ``in_order`` as there. Errors: `OptionError` where the ranks did not meet
+    through MPI."""
     if not isinstance(team.meeting, MpiMeeting):
         raise OptionError(
             "NumPy talks to other ranks through MPI, and torchrun started these",
             "start them with `mpirun`, or set the option `backend` to `pytorch`",
         )
-    return MpiCommunicator(team.meeting.world)
+    return MpiCommunicator(team.meeting.world, in_order)

@@ -20,7 +20,7 @@ from inflight.executors.reference.model.lora import LayerDeltas, Part
 from inflight.executors.reference.model.rope import inverse_frequencies
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
-from . import arrays
+from . import arrays, invariant
 from .batch import Batch
 from .cache import PagedCache
 
@@ -34,9 +34,12 @@ class NumpyModel:
         weights: Weights[Float32],
         max_seq_len: int,
         communicator: Communicator[Float32] | None = None,
+        batch_invariant: bool = False,
     ) -> None:
         """``config`` and ``weights`` are this rank's part where a ``communicator`` joins it with others."""
         self.config = config
+        self._invariant = batch_invariant
+        self._linear = invariant.linear if batch_invariant else arrays.linear
         self._ranks: Communicator[Float32] = communicator or Alone()
         loader = Loader(config, weights, arrays, self._ranks)
         self._ends = loader.ends()
@@ -64,8 +67,8 @@ class NumpyModel:
         x = self._embed(batch)
         for index, layer in enumerate(self._layers):
             normed = self._norm(x, layer.input_norm, layer.input_norm_bias)
-            qkv = arrays.linear(normed, layer.qkv, layer.qkv_bias)
-            _adapt(batch, index, "qkv", normed, qkv)
+            qkv = self._linear(normed, layer.qkv, layer.qkv_bias)
+            self._adapt(batch, index, "qkv", normed, qkv)
             heads = qkv.reshape(rows, -1, config.head_dim)
             rotating, values = heads[:, :rotating_heads], heads[:, rotating_heads:]
             if layer.query_norm is not None and layer.key_norm is not None:
@@ -78,10 +81,11 @@ class NumpyModel:
             rotated = arrays.rope(rotating, cosines, sines)
             arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
             arrays.scatter(cache.values[index], batch.slots, values)
-            mixed = self._attend(batch, rotated[:, :query_heads], cache, index, layer.window)
+            attend = self._attend_by_block if self._invariant else self._attend
+            mixed = attend(batch, rotated[:, :query_heads], cache, index, layer.window)
             mixed = mixed.reshape(rows, -1)
-            projected = arrays.linear(mixed, layer.output, layer.output_bias)
-            _adapt(batch, index, "output", mixed, projected)
+            projected = self._linear(mixed, layer.output, layer.output_bias)
+            self._adapt(batch, index, "output", mixed, projected)
             x += self._ranks.all_reduce(projected)
             normed = self._norm(x, layer.post_norm, layer.post_norm_bias)
             x += self._ranks.all_reduce(self._mlp(normed, layer, batch, index))
@@ -89,7 +93,7 @@ class NumpyModel:
 
     def logits(self, hidden: Float32) -> Float32:
         """Logits ``[rows, vocab_size]`` of final hidden states."""
-        logits = self._ranks.all_gather(arrays.linear(hidden, self._ends.head))
+        logits = self._ranks.all_gather(self._linear(hidden, self._ends.head))
         return logits[:, : self.config.vocab_size]
 
     def _embed(self, batch: Batch) -> Float32:
@@ -110,10 +114,11 @@ class NumpyModel:
     def _mlp(self, x: Float32, layer: Layer[Float32], batch: Batch, index: int) -> Float32:
         config = self.config
         if layer.router is not None:
-            scores = arrays.linear(x, layer.router)
-            _adapt(batch, index, "router", x, scores)
+            scores = self._linear(x, layer.router)
+            self._adapt(batch, index, "router", x, scores)
             chosen, activation = config.experts_per_token, config.activation
-            mixed = arrays.experts(x, scores, layer.gate_up, layer.down, chosen, activation)
+            product = self._linear
+            mixed = arrays.experts(x, scores, layer.gate_up, layer.down, chosen, activation, product=product)
             for rows, adapter in batch.adapted:
                 deltas = adapter.layers[index]
                 if "gate_up" in deltas or "down" in deltas:
@@ -124,14 +129,15 @@ class NumpyModel:
                         layer.down,
                         chosen,
                         activation,
-                        partial(_adapt_expert, deltas),
+                        partial(_adapt_expert, product, deltas),
+                        product,
                     )
             return mixed
-        inner = arrays.linear(x, layer.gate_up, layer.gate_up_bias)
-        _adapt(batch, index, "gate_up", x, inner)
+        inner = self._linear(x, layer.gate_up, layer.gate_up_bias)
+        self._adapt(batch, index, "gate_up", x, inner)
         active = arrays.activate(inner, config.activation, config.gated_mlp)
-        out = arrays.linear(active, layer.down, layer.down_bias)
-        _adapt(batch, index, "down", active, out)
+        out = self._linear(active, layer.down, layer.down_bias)
+        self._adapt(batch, index, "down", active, out)
         return out
 
     def _attend(
@@ -158,28 +164,56 @@ class NumpyModel:
                 span.first_position,
                 window,
                 scale,
-                span.places,
+                None if span.places is None else span.places[: span.keys],
                 span.sink_tokens,
                 self._slopes,
             )
         return mixed
 
+    def _attend_by_block(
+        self, batch: Batch, queries: Float32, cache: PagedCache, layer: int, window: int | None
+    ) -> Float32:
+        """As `_attend`, over whole blocks and by the same products for all rows."""
+        mixed = np.empty_like(queries)
+        parts = [
+            (group.rows, group.block_table, group.lengths - 1, group.places, group.sink_tokens)
+            for group in batch.generation
+        ]
+        for span in batch.context:
+            rows = np.arange(span.start, span.stop)
+            places = None if span.places is None else span.places[None]
+            parts.append((rows, span.block_table, batch.positions[rows], places, span.sink_tokens))
+        for rows, table, positions, places, sink_tokens in parts:
+            size = cache.tokens_per_block
+            mixed[rows] = invariant.attention(
+                queries[rows],
+                arrays.gather(cache.keys[layer], size, table),
+                arrays.gather(cache.values[layer], size, table),
+                positions,
+                np.arange(table.shape[1] * size)[None].repeat(len(table), 0) if places is None else places,
+                size,
+                self.config.head_dim**-0.5,
+                window,
+                sink_tokens,
+                self._slopes,
+            )
+        return mixed
 
-def _adapt(batch: Batch, layer: int, part: Part, x: Float32, out: Float32) -> None:
-    """Adds what LoRA adapters make of ``x`` to their rows of ``out``."""
-    for rows, adapter in batch.adapted:
-        for delta in adapter.layers[layer].get(part, ()):
-            added = arrays.linear(arrays.linear(x[rows], delta.down), delta.up)
-            out[rows, delta.slot.start : delta.slot.stop] += added
+    def _adapt(self, batch: Batch, layer: int, part: Part, x: Float32, out: Float32) -> None:
+        """Adds what LoRA adapters make of ``x`` to their rows of ``out``."""
+        for rows, adapter in batch.adapted:
+            for delta in adapter.layers[layer].get(part, ()):
+                added = self._linear(self._linear(x[rows], delta.down), delta.up)
+                out[rows, delta.slot.start : delta.slot.stop] += added
 
 
-def _adapt_expert(deltas: LayerDeltas, part: Part, expert: int, x: Float32, out: Float32) -> None:
-    """As `_adapt`, for rows of one adapter that an expert computes."""
+def _adapt_expert(
+    product: arrays.Linear, deltas: LayerDeltas, part: Part, expert: int, x: Float32, out: Float32
+) -> None:
+    """As `NumpyModel._adapt`, for rows of one adapter that an expert computes."""
     for delta in deltas.get(part, ()):
         if delta.slot.expert == expert:
-            out[:, delta.slot.start : delta.slot.stop] += arrays.linear(
-                arrays.linear(x, delta.down), delta.up
-            )
+            out[:, delta.slot.start : delta.slot.stop] += product(product(x, delta.down), delta.up)
 
 
 def load_model(
@@ -187,6 +221,7 @@ def load_model(
     max_seq_len: int | None = None,
     config: ModelConfig | None = None,
     communicator: Communicator[Float32] | None = None,
+    batch_invariant: bool = False,
 ) -> NumpyModel:
     """Loads a Hugging Face checkpoint directory, or this rank's part of it, as it is or with another
     ``config`` of the whole model. Raises `CheckpointError`, `UnsupportedModelError`."""
@@ -194,4 +229,5 @@ def load_model(
     rank, size = (communicator.rank, communicator.size) if communicator else (0, 1)
     weights = CheckpointWeights.of(config, find_weights(model_dir), split.parts(config, rank, size))
     longest = max_seq_len or config.max_position_embeddings
-    return NumpyModel(split.local_config(config, rank, size), weights, longest, communicator)
+    local = split.local_config(config, rank, size)
+    return NumpyModel(local, weights, longest, communicator, batch_invariant)

@@ -48,6 +48,10 @@ def build(
     stays inside. Raises `UserMistake` with what cannot be loaded or does not fit."""
     if options.backend == "numpy":
         raise OptionError(f"backend `numpy` does not run on device `{device}`", "use backend `pytorch`")
+    if options.batch_invariant:
+        raise OptionError(
+            "option `batch_invariant` needs backend `numpy`", "leave it out, or serve on the CPU"
+        )
     place = open_device(device if team is None or device == "cpu" else local_device(team.job))
     if place.type == "cuda":
         torch.cuda.set_device(place)
