@@ -1,7 +1,7 @@
 """Connections are cut at random bytes: those of clients, then the one between the gateway and a worker.
 
-Promised: whoever is cut can tell; what has a clean end is whole and right. With a second worker, answers of
-which the client has seen nothing are not lost with a connection.
+Promised: whoever is cut can tell; what has a clean end is whole and right. With a second worker, no answer is
+lost with a worker's connection.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from reliability.bystander import CUT, ERROR_EVENT, PROMPTS, Bystander, Lost, body, streamed, whole
+from reliability.bystander import CUT, PROMPTS, Bystander, Lost, body, streamed, whole
 from reliability.report import Report, Scale
 from reliability.site import PACE, Site, expect_all_free, site, starter
 from support.cutting import CuttingProxy
@@ -88,10 +88,7 @@ def cut_workers(scale: Scale, report: Report) -> None:
                 try:
                     text = ask(made.address, bodies[place])
                 except Lost as error:
-                    if error.how == ERROR_EVENT:
-                        report.lose("streams that had begun, ended with an error event")
-                    else:
-                        report.breaks(f"{kind}: {error}")
+                    report.breaks(f"{kind}: {error}")
                     return
                 report.expect("a clean end is a whole answer", text == expected[place], text)
 

@@ -11,11 +11,13 @@ from reliability import (
     leavers,
     overload,
     reloads,
+    survivals,
 )
 from reliability.report import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
     "kills": kills.run,
+    "survivals": survivals.run,
     "reloads": reloads.run,
     "cuts": cuts.run,
     "overload": overload.run,

@@ -11,25 +11,31 @@ import re
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from reliability.report import Report, Scale
 from reliability.site import Site, expect_all_free, starter
 from support.cutting import CuttingProxy
 from support.metrics import scrape, total
-from support.processes import InflightProcess
+from support.processes import InflightProcess, WaitedTooLong, wait_until
 from support.raw_http import Incomplete, exchange, post_bytes, split_response
 from support.servers import MODEL_NAME, Start, wait_ready
 
-CLIENTS = 8
 TOKENS = 24
-#: Each connection to a worker is cut once, after up to so many bytes from it.
-MOST_RECEIVED = 60_000
-#: Time for the worker to come back, and for answers between two disturbances.
-BETWEEN_S = (0.3, 1.5)
+#: A connection to a worker is cut after up to so many bytes to it or from it.
+MOST_SENT, MOST_RECEIVED = 10_000, 60_000
+#: Between two disturbances, so that three in a row seldom meet one request before its first token.
+BETWEEN_S = (0.6, 1.4)
 STOPPED_S = 3.0
+#: A connection is cut when something comes through it.
+CUT_S = 2.0
+#: Of so many disturbances one is a kill and one a stop; a worker takes seconds to come back.
+KILLED, STOPPED, OF = 7, 15, 16
 #: What every answer has of its own: ids, and times.
 OWN = re.compile(rb'"(id|item_id|call_id|request_id)":"[^"]*"|"created(_at)?":\d+|"completed_at":\d+|[a-z]+_[0-9a-f]{32}')
+
+CHOICE = re.compile(rb'"choices":\[\{"index":(\d)')
 
 QUESTION = "What is machine learning?"
 TOOL = {
@@ -114,18 +120,22 @@ def answer(address: str, asked: Ask) -> bytes:
         return repr(error).encode()
     if response.status != 200 or rest:
         return repr((response.status, response.body[:300], rest[:100])).encode()
-    return OWN.sub(b"", response.body)
+    # Of several choices each is in order, and they take turns as they come.
+    events = OWN.sub(b"", response.body).split(b"\n\n")
+    return b"\n\n".join(sorted(events, key=lambda event: found[1] if (found := CHOICE.search(event)) else b""))
 
 
 class Load:
     """Clients that ask one question after another and compare the answers with the undisturbed ones."""
 
-    def __init__(self, address: str, expected: dict[str, bytes], report: Report) -> None:
+    def __init__(self, address: str, expected: dict[str, bytes], report: Report, clients: int) -> None:
         self._address = address
         self._expected = expected
         self._report = report
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
+        every = len(expected)
+        turns = range(0, every * clients, every)
+        self._threads = [threading.Thread(target=self._run, args=(turn // clients,)) for turn in turns]
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -137,9 +147,8 @@ class Load:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, number: int) -> None:
+    def _run(self, turn: int) -> None:
         every = asks()
-        turn = number * len(every) // CLIENTS
         while not self._stop.is_set():
             turn += 1
             asked = every[turn % len(every)]
@@ -165,7 +174,12 @@ def worker(start: Start, port: str = "0") -> InflightProcess:
         f"--grpc-port={port}",
         "--metrics-port=0",
         "--http-port=0",
-        "--batch-invariant",
+        # Otherwise usage says what the cache happened to have.
+        "--executor-option=enable_kv_cache_reuse=false",
+        # Two workers' load at one of them is slow, and no reason to refuse anybody.
+        "--max-queue-wait-s=60",
+        "--executor-option=max_queue_size=1024",
+        "--executor-option=batch_invariant=true",
     )
 
 
@@ -186,45 +200,51 @@ def run(scale: Scale, report: Report) -> None:
         for name, found in expected.items():
             report.expect("an undisturbed answer", not found.startswith(b"("), (name, found[:300]))
         proxies = [
-            CuttingProxy(one.address("grpc"), rng.randrange(1 << 30), 1 << 40, MOST_RECEIVED) for one in workers
+            CuttingProxy(one.address("grpc"), rng.randrange(1 << 30), MOST_SENT, MOST_RECEIVED) for one in workers
         ]
         with proxies[0], proxies[1]:
+            for proxy in proxies:
+                proxy.is_cutting = False
             options = [f"--worker={proxy.address}" for proxy in proxies]
             gateway = start("gateway", "--port=0", "--worker-silence-s=1", *options)
             made = Site(gateway, workers, wait_ready(gateway))
             begun = time.monotonic()
-            with Load(made.address, expected, report):
+            with Load(made.address, expected, report, scale.of(8, 32)):
                 turn = 0
                 while resumes(made.address) < wanted and not report.broken:
-                    time.sleep(rng.uniform(*BETWEEN_S))
                     gateway.wait_until("both workers are up", lambda: made.workers_up() == 2)
-                    disturb(turn, made, start, report)
+                    time.sleep(rng.uniform(*BETWEEN_S))
+                    disturb(turn, made, proxies, start, report)
                     turn += 1
-            for proxy in proxies:
-                proxy.is_cutting = False
-            measure(made, report, time.monotonic() - begun, sum(proxy.done for proxy in proxies))
+            measure(made, report, time.monotonic() - begun)
             expect_all_free(report, made)
 
 
-def disturb(turn: int, made: Site, start: Start, report: Report) -> None:
-    """Kills or stops one worker; the proxies cut by themselves."""
-    place = turn % 2
+def disturb(turn: int, made: Site, proxies: list[CuttingProxy], start: Start, report: Report) -> None:
+    """Kills or stops one worker, or cuts its connection; the other one lives."""
+    place, kind = turn % 2, turn // 2 % OF
     one = made.workers[place]
-    if turn % 4 < 2:
+    if kind == KILLED:
         report.attempt("SIGKILL to a worker")
         one.send(signal.SIGKILL)
         one.wait()
         made.workers[place] = worker(start, one.address("grpc").rpartition(":")[2])
-    else:
+    elif kind == STOPPED:
         report.attempt("SIGSTOP to a worker")
         one.send(signal.SIGSTOP)
         time.sleep(STOPPED_S)
         one.send(signal.SIGCONT)
+    else:
+        report.attempt("cut connections")
+        proxy = proxies[place]
+        before, proxy.is_cutting = proxy.done, True
+        with suppress(WaitedTooLong):
+            wait_until("a connection is cut", lambda: proxy.done > before, CUT_S)
+        proxy.is_cutting = False
 
 
-def measure(made: Site, report: Report, seconds: float, cuts: int) -> None:
+def measure(made: Site, report: Report, seconds: float) -> None:
     """What it took."""
-    report.attempt("cuts", cuts)
     report.attempt("disturbances of an answer", resumes(made.address))
     failed = total(made.address, "inflight_gateway_resumes_failed_total")
     report.expect("no answer ends with its worker", failed == 0, failed)

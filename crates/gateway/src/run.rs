@@ -178,6 +178,7 @@ pub(crate) async fn serve_on(
         let _ = hurry_grpc.send(());
     };
     let interrupt = || {
+        state.start_ending();
         state.forward.interrupt();
         for slot in state.table.workers().iter() {
             for connection in slot.connections().iter() {

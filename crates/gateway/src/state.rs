@@ -51,6 +51,8 @@ pub(crate) struct AppState {
     pub tracer: Option<Tracer>,
     /// Set when the gateway stops accepting: it is no longer ready.
     draining: AtomicBool,
+    /// Set when what is still open is to end.
+    ending: AtomicBool,
 }
 
 impl AppState {
@@ -115,6 +117,7 @@ impl AppState {
             access: Access::new(options),
             tracer,
             draining: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
         })
     }
 
@@ -126,5 +129,15 @@ impl AppState {
     /// Begins the shutdown as far as readiness shows it.
     pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what is still open is to end: nothing goes on elsewhere any more.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Ends the grace of what is still open.
+    pub(crate) fn start_ending(&self) {
+        self.ending.store(true, Ordering::Relaxed);
     }
 }

@@ -41,6 +41,9 @@ use wake::WakeList;
 /// How long the await thread waits at most before it checks whether the worker is shutting down. Long
 /// enough to cost nothing while idle.
 const AWAIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a request that another worker began may wait for a place in the batch: as long as gateways wait for a
+/// worker.
+const RESUMED_WAIT: Duration = Duration::from_secs(30);
 
 /// The engine's state, for those who wait for a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -237,6 +240,12 @@ impl Engine {
             Destination::Step { handle, .. } => Some(*handle),
             Destination::Plain { .. } => None,
         };
+        // Its client has seen the beginning of the answer, and waits for the rest.
+        let is_resumed = requests.iter().any(|request| !request.generated.is_empty());
+        let max_wait = match is_resumed {
+            true => RESUMED_WAIT,
+            false => limits.max_queue_wait,
+        };
         let mut ids = Vec::with_capacity(requests.len());
         let listened;
         let due_changed;
@@ -251,7 +260,8 @@ impl Engine {
             }
             // The rows of a batch start one after another; the first one's wait is the request's.
             let first = requests.first().map_or(1, sequences);
-            if let Err(TooLong { wait, allowed }) = registry.check_wait(now, first, timeout) {
+            let waits = registry.check_wait(now, first, timeout);
+            if !is_resumed && let Err(TooLong { wait, allowed }) = waits {
                 drop(registry);
                 self.metrics.rejected(requests.len());
                 return Err(NotAdmitted::WaitTooLong { wait, allowed });
@@ -282,7 +292,7 @@ impl Engine {
                 registry.name(name, &ids);
             }
             let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
-            due_changed = registry.join_line(&ids, now, now + limits.max_queue_wait, deadline);
+            due_changed = registry.join_line(&ids, now, now + max_wait, deadline);
         }
         if due_changed {
             self.due_changed.notify_one();

@@ -57,7 +57,7 @@ struct Prompts {
 impl Origin for Prompts {
     fn resume(
         &self,
-        without: &Connection,
+        without: Option<&Connection>,
         generated: &[Option<&[i32]>],
     ) -> Result<Dispatched, NotDispatched> {
         let progress = Progress { without, generated };
@@ -68,6 +68,10 @@ impl Origin for Prompts {
             &mut Tried::default(),
             Some(progress),
         )
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.is_ending()
     }
 
     fn prompt_tokens(&self) -> usize {

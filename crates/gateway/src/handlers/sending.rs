@@ -2,6 +2,7 @@
 //! to, and the error when it fails before its answer begins. `upstream` decides when it goes to another worker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use inflight_openai::ApiError;
 use inflight_text::StopMatcher;
@@ -52,17 +53,22 @@ pub(super) async fn send(
         context: &context,
         admitted: Some(admitted),
         active: None,
+        sent: 0,
     };
     // At the gateway's end the connections fail what they have.
     let never = std::future::pending();
-    deliver(
+    let delivered = deliver(
         &mut sending,
         &call,
         first,
         never,
         &state.metrics.upstream.retries,
     )
-    .await?;
+    .await;
+    match delivered {
+        Ok(()) => {}
+        Err(error) => sending.wait_for_worker(error, first).await?,
+    }
     sending.active.ok_or_else(ApiError::internal)
 }
 
@@ -74,6 +80,32 @@ struct Sending<'a> {
     /// Until the first worker has it.
     admitted: Option<Admitted>,
     active: Option<ActiveRequest>,
+    /// How many workers have had it.
+    sent: u32,
+}
+
+impl Sending<'_> {
+    /// Waits for a worker to come back, where the last one was lost and there is no other.
+    async fn wait_for_worker(
+        &mut self,
+        error: ApiError,
+        first: Option<(Instant, Duration)>,
+    ) -> Result<(), ApiError> {
+        let Some(active) = &mut self.active else {
+            return Err(error);
+        };
+        active.outlive(error, self.sent)?;
+        let begun = match first {
+            Some((until, _)) => tokio::time::timeout_at(until, active.wait_for_start()).await,
+            None => Ok(active.wait_for_start().await),
+        };
+        match (begun, first) {
+            (Ok(begun), _) => begun?,
+            (Err(_), Some((_, limit))) => return Err(self.give_up(GivenUp::NoOutput(limit))),
+            (Err(_), None) => return Err(ApiError::internal()),
+        }
+        self.complete().await
+    }
 }
 
 impl Deliverable for Sending<'_> {
@@ -87,6 +119,7 @@ impl Deliverable for Sending<'_> {
             ..
         } = self;
         let dispatched = dispatch_prompts(state, prepared, context, tried, None);
+        self.sent = tried.addresses().len() as u32;
         let dispatched = dispatched.map_err(|error| match error {
             NotDispatched::NoWorker => no_worker(),
             NotDispatched::Full => {
@@ -156,8 +189,8 @@ impl Deliverable for Sending<'_> {
 /// What a request goes on with at another worker.
 #[derive(Clone, Copy)]
 pub(super) struct Progress<'a> {
-    /// What had it before.
-    pub(super) without: &'a Connection,
+    /// What does not get it again.
+    pub(super) without: Option<&'a Connection>,
     /// What each choice has generated; `None`: it has ended.
     pub(super) generated: &'a [Option<&'a [i32]>],
 }
@@ -199,7 +232,7 @@ pub(super) fn dispatch_prompts(
         content_hash: &located.served.description.content_hash,
         adapter: located.adapter.as_ref(),
         resumes: progress.is_some(),
-        without: progress.map(|progress| progress.without),
+        without: progress.and_then(|progress| progress.without),
     };
     let dispatched = dispatch(entry, suits, tried, &prompts, n)?;
     drop(prompts);

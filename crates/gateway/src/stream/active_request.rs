@@ -120,7 +120,18 @@ impl ActiveRequest {
     /// Whether its worker's failures and absence are answered here, and not by sending it anew.
     pub(crate) fn survives(&self) -> bool {
         let resumption = self.resumption.as_ref();
-        resumption.is_some_and(|resumption| self.has_started || resumption.has_any())
+        resumption.is_some_and(|resumption| self.has_started || resumption.is_needed())
+    }
+
+    /// Waits for another worker after `sent` ones have failed the request, where there is none now.
+    ///
+    /// # Errors
+    /// What it failed with: that is no loss of a worker, or the request cannot go on.
+    pub(crate) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
+        match (&mut self.resumption, self.retry.take()) {
+            (Some(resumption), Some(RetryReason::Unavailable)) => resumption.outlive(error, sent),
+            _ => Err(error),
+        }
     }
 
     /// How the request went on at other workers; `None`: it did not.
@@ -247,7 +258,7 @@ impl ActiveRequest {
                 if let Some((code, text)) = &details.error {
                     self.retry = retry_reason(*code);
                     let failed = error::from_worker(*code, text, details.retry_after_ms);
-                    if failed.status() >= 500 {
+                    if failed.status() >= 500 && (self.retry.is_none() || !self.survives()) {
                         tracing::warn!(
                             request_id = %self.record.request_id,
                             worker = self.handles.worker(),

@@ -30,16 +30,19 @@ const RETRY_EVERY: Duration = Duration::from_millis(50);
 
 /// Where a request came from, so that it can be sent again.
 pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
-    /// Sends it to a worker other than `without`, to go on after what each choice has generated; `None`: the choice
+    /// Sends it to a worker, but not to `without`, to go on after what each choice has generated; `None`: the choice
     /// has ended.
     ///
     /// # Errors
     /// None takes it now.
     fn resume(
         &self,
-        without: &Connection,
+        without: Option<&Connection>,
         generated: &[Option<&[i32]>],
     ) -> Result<Dispatched, NotDispatched>;
+
+    /// Whether it must end where it is.
+    fn is_over(&self) -> bool;
 
     /// Tokens of all its prompts.
     fn prompt_tokens(&self) -> usize;
@@ -114,6 +117,8 @@ pub(crate) struct Resumption {
     retry: Option<Pin<Box<Sleep>>>,
     losses: u32,
     fruitless: u32,
+    /// Whether no worker was there before it had generated anything.
+    has_outlived: bool,
     /// Until the first output after a move.
     is_paused: bool,
     pub(super) report: Report,
@@ -137,6 +142,7 @@ impl Resumption {
             retry: None,
             losses: 0,
             fruitless: 0,
+            has_outlived: false,
             is_paused: false,
             report: Report::default(),
         }
@@ -156,9 +162,9 @@ impl Resumption {
         }
     }
 
-    /// Whether any choice has generated anything.
-    pub(super) fn has_any(&self) -> bool {
-        self.generated.iter().any(|generated| !generated.is_empty())
+    /// Whether it is the only way on: a choice has generated something, or no worker had the request.
+    pub(super) fn is_needed(&self) -> bool {
+        self.has_outlived || self.generated.iter().any(|generated| !generated.is_empty())
     }
 
     /// Whether the choice has generated anything.
@@ -190,6 +196,15 @@ impl Resumption {
     /// # Errors
     /// It may not go on.
     pub(super) fn lose(&mut self, error: ApiError, reason: RetryReason) -> Result<(), ApiError> {
+        if self.origin.is_over() {
+            return Err(error);
+        }
+        if reason == RetryReason::Full {
+            // It had no part in that, and the worker may have room soon.
+            self.begin(Cause::Lost(error, reason));
+            self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
+            return Ok(());
+        }
         self.losses += 1;
         self.fruitless += 1;
         if self.losses > self.limits.most || self.fruitless >= FRUITLESS {
@@ -198,6 +213,16 @@ impl Resumption {
         }
         self.begin(Cause::Lost(error, reason));
         Ok(())
+    }
+
+    /// Waits for a worker after `sent` have failed the request, which has generated nothing.
+    ///
+    /// # Errors
+    /// It may not go on.
+    pub(super) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
+        self.has_outlived = true;
+        self.fruitless = sent.saturating_sub(1);
+        self.lose(error, RetryReason::Unavailable)
     }
 
     /// Notes that the request had better go on elsewhere.
@@ -218,7 +243,7 @@ impl Resumption {
         self.cause.is_some()
     }
 
-    /// Goes on at a worker other than `without` if one takes the request, and looks again soon otherwise.
+    /// Goes on if a worker takes the request, and looks again soon otherwise. `without` had it until now.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -251,13 +276,16 @@ impl Resumption {
                     .map(|own| own.len())
                     .sum::<usize>();
             let now = Instant::now();
-            let is_late = self.origin.deadline().is_some_and(|until| until <= now)
+            let is_late = self.origin.is_over()
+                || self.origin.deadline().is_some_and(|until| until <= now)
                 || self
                     .since
                     .is_some_and(|since| now - since >= self.limits.wait);
             if again > self.limits.tokens || is_late {
                 return self.give_up();
             }
+            let is_full = matches!(cause, Cause::Lost(_, RetryReason::Full));
+            let without = Some(without).filter(|_| !is_full);
             match self.origin.resume(without, &generated) {
                 Ok(dispatched) => {
                     let labels = RetryLabels::from(cause.reason());

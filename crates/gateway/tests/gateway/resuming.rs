@@ -362,3 +362,46 @@ async fn a_request_that_ends_workers_ends_after_three_that_bring_nothing() {
         assert!(asked.try_recv().is_err(), "{extra:?}");
     }
 }
+
+#[tokio::test]
+async fn a_full_worker_is_asked_again_until_it_has_room() {
+    let ([mut first, mut second], gateway) = workers(&[]).await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let request = first.next_request().await;
+        request.tokens(&tokens("a")).await;
+    };
+    let (mut stream, ()) = tokio::join!(client.open(PATH, &body), serve);
+    first.kill();
+    let serve = async {
+        for _ in 0..5 {
+            let request = second.next_request().await;
+            assert_eq!(generated(&request.message), (tokens("a"), vec![1]));
+            request.fail(Code::ResourceExhausted, "full").await;
+        }
+        let request = second.next_request().await;
+        request.finish(&tokens("b"), FinishReason::EndId).await;
+    };
+    let (events, ()) = tokio::join!(stream.rest(), serve);
+    assert_eq!(text(&events, 0), "ab");
+}
+
+#[tokio::test]
+async fn when_the_gateway_ends_nothing_goes_on_elsewhere() {
+    let (mut workers, mut gateway) = workers(&["--shutdown-grace-s", "0"]).await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let (_, request) = either(&mut workers).await;
+        request.tokens(&tokens("a")).await;
+    };
+    let (mut stream, ()) = tokio::join!(client.open(PATH, &body), serve);
+    gateway.begin_shutdown();
+    let rest = stream.rest().await;
+    assert!(
+        rest[rest.len() - 2].contains("service_unavailable"),
+        "{rest:?}"
+    );
+    gateway.ended().await;
+}
