@@ -12,4 +12,5 @@ pub(crate) mod messages;
 pub(crate) mod record;
 pub(crate) mod responses;
 pub(crate) mod resumption;
+mod transcript;
 pub(crate) mod whole;

@@ -107,6 +107,11 @@ impl Connection {
         self.notify(Notice::Leaving);
     }
 
+    /// Whether it was lost.
+    pub fn is_lost(&self) -> bool {
+        self.registry.has_ended()
+    }
+
     /// Whether the server is about to end.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)

@@ -54,7 +54,7 @@ pub fn dispatch(
             break;
         };
         tried.add(&connection.address);
-        match send_all(connection, prompts, n) {
+        match send_all(connection, prompts, n, suits.resumes) {
             Ok(dispatched) => return Ok(dispatched),
             Err(NotSent::Closed) => {}
             Err(NotSent::Full) => failure = NotDispatched::Full,
@@ -67,6 +67,7 @@ fn send_all(
     connection: Arc<Connection>,
     prompts: &[PromptRequest<'_>],
     n: u32,
+    resumes: bool,
 ) -> Result<Dispatched, NotSent> {
     let inbox = Arc::new(Inbox::default());
     let sequences = connection.served.sequences_per_request(n).max(1);
@@ -86,6 +87,8 @@ fn send_all(
                 handles.handles.push(Handle::default());
                 continue;
             }
+            // Otherwise the server generates all of it again.
+            let generated = if resumes { generated } else { &[] };
             let before = generated.iter();
             let before = before.map(|tokens| tokens.map_or(0, |tokens| tokens.len() as u32));
             let wanted = Sequences {

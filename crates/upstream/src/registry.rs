@@ -218,6 +218,11 @@ impl Registry {
         self.0.fail(handle, &why, now).is_some()
     }
 
+    /// Whether every handle was ended, and new ones are refused.
+    pub fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
     /// Ends every handle with an error and refuses new ones.
     pub fn fail_all(&self, code: Code, text: &str, now: Instant) {
         self.0.end(&Status::new(code, text), now);

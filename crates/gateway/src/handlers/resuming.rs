@@ -13,7 +13,7 @@ use super::generate::Prepared;
 use super::sending::{Progress, dispatch_prompts};
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use crate::stream::resumption::{Origin, Resumption};
+use crate::stream::resumption::{Origin, Resumption, Way};
 
 /// How the request goes on at another worker; `None`: it cannot.
 pub(super) fn resumption(
@@ -25,14 +25,13 @@ pub(super) fn resumption(
         let mut prompts = prepared.prompts.iter();
         prompts.any(|prompt| prompt.params.beams().is_some())
     };
-    if state.resume_limits.most == 0
-        || lacks(&prepared.model.served, Capability::Resume).is_some()
-        || has_beams(prepared)
-    {
+    if state.resume_limits.most == 0 || has_beams(prepared) {
         return None;
     }
+    let way = way(prepared)?;
     let choices = prepared.prompts.len() * prepared.generation.n as usize;
     let origin = Prompts {
+        way,
         state: Arc::clone(state),
         prepared: Arc::clone(prepared),
         context: context.clone(),
@@ -40,15 +39,30 @@ pub(super) fn resumption(
     let metrics = state.metrics.resumes.clone();
     Some(Resumption::new(
         Box::new(origin),
+        way,
         state.resume_limits,
         metrics,
         choices,
     ))
 }
 
+/// How the model's workers bring what follows; `None`: what another one generates has nothing to do with it.
+fn way(prepared: &Prepared) -> Option<Way> {
+    let served = &prepared.model.served;
+    if lacks(served, Capability::Resume).is_none() {
+        return Some(Way::Resume);
+    }
+    let mut prompts = prepared.prompts.iter();
+    let is_greedy = prompts.all(|prompt| prompt.params.is_greedy());
+    let repeats = is_greedy || lacks(served, Capability::Seed).is_none();
+    // An answer in one piece can begin anew, whatever another worker generates.
+    (repeats && prepared.generation.stream).then_some(Way::Replay)
+}
+
 /// See the module.
 #[derive(Debug)]
 struct Prompts {
+    way: Way,
     state: Arc<AppState>,
     prepared: Arc<Prepared>,
     context: RequestContext,
@@ -60,7 +74,11 @@ impl Origin for Prompts {
         without: Option<&Connection>,
         generated: &[Option<&[i32]>],
     ) -> Result<Dispatched, NotDispatched> {
-        let progress = Progress { without, generated };
+        let progress = Progress {
+            way: self.way,
+            without,
+            generated,
+        };
         dispatch_prompts(
             &self.state,
             &self.prepared,

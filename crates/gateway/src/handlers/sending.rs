@@ -24,6 +24,7 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
+use crate::stream::resumption::Way;
 
 /// Sends a prepared request to a worker, and waits until the answer can be sent: for the first output of a stream, or
 /// for the whole answer otherwise.
@@ -189,6 +190,7 @@ impl Deliverable for Sending<'_> {
 /// What a request goes on with at another worker.
 #[derive(Clone, Copy)]
 pub(super) struct Progress<'a> {
+    pub(super) way: Way,
     /// What does not get it again.
     pub(super) without: Option<&'a Connection>,
     /// What each choice has generated; `None`: it has ended.
@@ -231,7 +233,7 @@ pub(super) fn dispatch_prompts(
     let suits = Suits {
         content_hash: &located.served.description.content_hash,
         adapter: located.adapter.as_ref(),
-        resumes: progress.is_some(),
+        resumes: progress.is_some_and(|progress| progress.way == Way::Resume),
         without: progress.and_then(|progress| progress.without),
     };
     let dispatched = dispatch(entry, suits, tried, &prompts, n)?;

@@ -126,10 +126,12 @@ impl ActiveRequest {
     /// Waits for another worker after `sent` ones have failed the request, where there is none now.
     ///
     /// # Errors
-    /// What it failed with: that is no loss of a worker, or the request cannot go on.
+    /// What it failed with: its worker is still there, or the request cannot go on.
     pub(crate) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
         match (&mut self.resumption, self.retry.take()) {
-            (Some(resumption), Some(RetryReason::Unavailable)) => resumption.outlive(error, sent),
+            (Some(resumption), Some(_)) if self.handles.connection().is_lost() => {
+                resumption.outlive(error, sent)
+            }
             _ => Err(error),
         }
     }
@@ -287,11 +289,23 @@ impl ActiveRequest {
                 continue;
             };
             let was_finished = choice.finish.is_some();
-            if let Some(resumption) = &mut self.resumption
-                && !was_finished
-            {
-                resumption.keep(position, tokens);
-            }
+            let is_open = delta.finish == WorkerReason::NotFinished && !delta.last_of_handle;
+            let is_last = delta.finish != WorkerReason::NotFinished
+                && !matches!(
+                    delta.finish,
+                    WorkerReason::Cancelled | WorkerReason::TimedOut
+                );
+            let new = match &mut self.resumption {
+                Some(resumption) if !was_finished => {
+                    resumption.take(position, tokens, details, is_last)?
+                }
+                _ => None,
+            };
+            let (tokens, details) = match &new {
+                Some(new) if new.is_repeated && is_open => continue,
+                Some(new) => (new.tokens, new.details.as_ref().or(details)),
+                None => (tokens, details),
+            };
             let prompt = self.prompt_log_probs.get(group).and_then(Option::as_ref);
             let taken = choice.take(tokens, delta.finish, details, prompt);
             if taken.is_err() && delta.finish == WorkerReason::Cancelled {

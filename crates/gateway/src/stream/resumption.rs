@@ -2,7 +2,9 @@
 //! generated, when it moves, how long it waits for a worker, and what is reported of it; which worker there is, and
 //! what is sent to it, is [`Origin`]'s.
 //!
-//! The choices themselves notice nothing: another worker's tokens follow on those of the first.
+//! There are two ways. A worker that can resume is sent what was generated, and brings what follows. Any other one
+//! gets the request anew, with the same seed; what it repeats is compared, and what is new goes on. The choices
+//! themselves notice neither.
 
 use std::pin::Pin;
 use std::task::Context;
@@ -13,10 +15,11 @@ use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched};
-use inflight_upstream::inbox::Notice;
+use inflight_upstream::inbox::{DeltaDetails, Notice};
 use inflight_upstream::metrics::{RetryLabels, RetryReason};
 use tokio::time::{Instant, Sleep};
 
+use super::transcript::{Differs, New, Transcript};
 use crate::metrics::Resumes;
 
 /// Says that an answer went on at another worker: in a header of an answer in one piece, behind a stream as a trailer.
@@ -27,6 +30,15 @@ pub(crate) const RESUMED: HeaderName = HeaderName::from_static("x-inflight-resum
 const FRUITLESS: u32 = 3;
 /// How soon a request that no worker takes is offered again.
 const RETRY_EVERY: Duration = Duration::from_millis(50);
+
+/// How another worker brings what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It takes what was generated.
+    Resume,
+    /// It generates all of it again.
+    Replay,
+}
 
 /// Where a request came from, so that it can be sent again.
 pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
@@ -88,6 +100,8 @@ pub(super) enum Resumed {
 pub(crate) struct Report {
     /// How often it went on at another worker.
     pub times: u32,
+    /// How often of these that generated all of it again.
+    pub replayed: u32,
     /// Tokens that were computed again.
     pub tokens: usize,
     /// How long nothing came because of it.
@@ -97,9 +111,15 @@ pub(crate) struct Report {
 impl Report {
     /// As a header or a trailer has it.
     pub(crate) fn header_value(&self) -> Option<HeaderValue> {
-        let Self { times, tokens, .. } = self;
+        let Self {
+            times,
+            replayed,
+            tokens,
+            ..
+        } = self;
         let pause = self.pause.as_millis();
-        let value = format!("times={times}, tokens={tokens}, pause-ms={pause}");
+        let value =
+            format!("times={times}, replayed={replayed}, tokens={tokens}, pause-ms={pause}");
         HeaderValue::from_str(&value).ok()
     }
 }
@@ -110,8 +130,9 @@ pub(crate) struct Resumption {
     origin: Box<dyn Origin>,
     limits: ResumeLimits,
     metrics: Resumes,
+    way: Way,
     /// Of each choice.
-    generated: Vec<Vec<i32>>,
+    generated: Vec<Transcript>,
     cause: Option<Cause>,
     since: Option<Instant>,
     retry: Option<Pin<Box<Sleep>>>,
@@ -128,6 +149,7 @@ impl Resumption {
     /// For a request of so many choices that was sent.
     pub(crate) fn new(
         origin: Box<dyn Origin>,
+        way: Way,
         limits: ResumeLimits,
         metrics: Resumes,
         choices: usize,
@@ -136,7 +158,10 @@ impl Resumption {
             origin,
             limits,
             metrics,
-            generated: vec![Vec::new(); choices],
+            way,
+            generated: std::iter::repeat_with(Transcript::default)
+                .take(choices)
+                .collect(),
             cause: None,
             since: None,
             retry: None,
@@ -150,28 +175,44 @@ impl Resumption {
 
     /// Begins anew with a request of which nothing counts any more.
     pub(super) fn restart(&mut self) {
-        self.generated.iter_mut().for_each(Vec::clear);
+        self.generated.iter_mut().for_each(Transcript::clear);
         self.cause = None;
         self.retry = None;
     }
 
-    /// Keeps the tokens that a choice has taken.
-    pub(super) fn keep(&mut self, choice: usize, tokens: &[i32]) {
-        if let Some(generated) = self.generated.get_mut(choice) {
-            generated.extend_from_slice(tokens);
-        }
+    /// Takes a row of a choice, and returns what of it is new.
+    ///
+    /// # Errors
+    /// 503: it is not what an earlier worker generated.
+    pub(super) fn take<'a>(
+        &mut self,
+        choice: usize,
+        tokens: &'a [i32],
+        details: Option<&DeltaDetails>,
+        is_last: bool,
+    ) -> Result<Option<New<'a>>, ApiError> {
+        let Some(transcript) = self.generated.get_mut(choice) else {
+            return Ok(None);
+        };
+        transcript.take(tokens, details, is_last).map(Some).map_err(|Differs| {
+            self.metrics.failed.inc();
+            ApiError::unavailable(
+                "The model's worker was lost, and another one generated another answer, which cannot go on \
+                 from there. Retry the request.",
+            )
+        })
     }
 
     /// Whether it is the only way on: a choice has generated something, or no worker had the request.
     pub(super) fn is_needed(&self) -> bool {
-        self.has_outlived || self.generated.iter().any(|generated| !generated.is_empty())
+        self.has_outlived || self.generated.iter().any(|own| !own.is_empty())
     }
 
     /// Whether the choice has generated anything.
     pub(super) fn has_begun(&self, choice: usize) -> bool {
         self.generated
             .get(choice)
-            .is_some_and(|generated| !generated.is_empty())
+            .is_some_and(|own| !own.is_empty())
     }
 
     /// Notes that new output came then.
@@ -227,7 +268,8 @@ impl Resumption {
 
     /// Notes that the request had better go on elsewhere.
     pub(super) fn notice(&mut self, notice: Notice) {
-        if self.limits.most > 0 && !matches!(self.cause, Some(Cause::Lost(..))) {
+        // To generate all of it again is worse than to wait for what its worker still does.
+        if self.way == Way::Resume && !matches!(self.cause, Some(Cause::Lost(..))) {
             self.begin(Cause::Notice(notice));
         }
     }
@@ -264,9 +306,9 @@ impl Resumption {
                 return Resumed::Stays;
             };
             let generated = self.generated.iter().enumerate();
-            let generated = generated.map(|(choice, tokens)| match has_ended(choice) {
+            let generated = generated.map(|(choice, own)| match has_ended(choice) {
                 true => None,
-                false => Some(tokens.as_slice()),
+                false => Some(own.tokens()),
             });
             let generated: Vec<Option<&[i32]>> = generated.collect();
             let again = self.origin.prompt_tokens()
@@ -292,6 +334,10 @@ impl Resumption {
                     self.metrics.resumed.get_or_create(&labels).inc();
                     self.metrics.tokens.inc_by(again as u64);
                     self.report.times += 1;
+                    if self.way == Way::Replay {
+                        self.report.replayed += 1;
+                        self.generated.iter_mut().for_each(Transcript::replay);
+                    }
                     self.report.tokens += again;
                     if matches!(self.cause.take(), Some(Cause::Notice(_))) {
                         // Until now its worker had it.
@@ -299,6 +345,12 @@ impl Resumption {
                     }
                     self.is_paused = true;
                     return Resumed::Moved(dispatched);
+                }
+                // One that is still there and has failed the request will not be another one soon.
+                Err(NotDispatched::NoWorker)
+                    if matches!(cause, Cause::Lost(..)) && without.is_some_and(stays) =>
+                {
+                    return self.give_up();
                 }
                 Err(NotDispatched::NoWorker | NotDispatched::Full) => {
                     self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
@@ -318,4 +370,9 @@ impl Resumption {
             Some(Cause::Notice(_)) | None => Resumed::Stays,
         }
     }
+}
+
+/// Whether the worker is neither lost nor about to end.
+fn stays(worker: &Connection) -> bool {
+    !worker.is_lost() && !worker.is_leaving()
 }

@@ -179,8 +179,8 @@ async fn all_prompts_and_choices_go_together() {
 }
 
 #[tokio::test]
-async fn a_stream_that_has_begun_never_goes_elsewhere() {
-    let (mut workers, gateway) = workers(&[]).await;
+async fn a_stream_that_has_begun_goes_nowhere_where_that_is_turned_off() {
+    let (mut workers, gateway) = workers(&["--max-resumes", "0"]).await;
     let mut client = Client::connect(gateway.address).await;
     let body = chat(json!({"stream": true}));
     let serve = async {
@@ -322,7 +322,7 @@ async fn a_silent_workers_requests_go_elsewhere_and_are_stopped_there() {
 async fn a_stream_of_a_worker_that_stays_silent_ends_with_an_error() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
     let proxy = HoldingProxy::start(worker.address).await;
-    let extra = ["--worker-silence-s", "0.2"];
+    let extra = ["--worker-silence-s", "0.2", "--resume-wait-s", "0"];
     let gateway = Gateway::start(&[proxy.address], &extra).await.ready().await;
     let mut client = Client::connect(gateway.address).await;
     let body = chat(json!({"stream": true}));

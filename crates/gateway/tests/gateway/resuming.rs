@@ -196,7 +196,10 @@ async fn an_answer_in_one_piece_says_in_a_header_that_it_went_on() {
     assert_eq!(answer.json()["choices"][0]["message"]["content"], "one two");
     assert_eq!(answer.json()["usage"]["completion_tokens"], 8);
     let header = answer.headers["x-inflight-resumed"].to_str().unwrap();
-    assert!(header.starts_with("times=1, tokens="), "{header}");
+    assert!(
+        header.starts_with("times=1, replayed=0, tokens="),
+        "{header}"
+    );
 }
 
 #[tokio::test]
@@ -404,4 +407,57 @@ async fn when_the_gateway_ends_nothing_goes_on_elsewhere() {
         "{rest:?}"
     );
     gateway.ended().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_resume_repeats_what_was_said_and_goes_on() {
+    // What the second worker generates, and what the client reads of it.
+    for (again, rest) in [
+        ("Hello world", Some(" world")),
+        ("Help", None),
+        ("Hel", None),
+    ] {
+        let mut workers = [
+            ScriptedWorker::start(byte_model()).await,
+            ScriptedWorker::start(byte_model()).await,
+        ];
+        let addresses = workers.each_ref().map(|worker| worker.address);
+        let gateway = Gateway::start(&addresses, &[]).await.all_ready().await;
+        let mut client = Client::connect(gateway.address).await;
+        let body =
+            chat(json!({"stream": true, "stream_options": {"include_usage": true}, "seed": 7}));
+        let serve = async {
+            let (place, first) = either(&mut workers).await;
+            first.tokens(&tokens("Hello")).await;
+            (place, first)
+        };
+        let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
+        let mut events = until(&mut stream, "\"o\"").await;
+        workers[place].kill();
+        let serve = async {
+            let second = workers[1 - place].next_request().await;
+            assert_eq!(as_first(second.message.clone()), as_first(first.message));
+            for token in tokens(again) {
+                second.tokens(&[token]).await;
+            }
+            second.finish(&[], FinishReason::EndId).await;
+        };
+        let (more, ()) = tokio::join!(stream.rest(), serve);
+        match rest {
+            Some(rest) => {
+                events.extend(more);
+                let usage = events.iter().find_map(|event| {
+                    let event: Value = serde_json::from_str(event).ok()?;
+                    event["usage"]["completion_tokens"].as_u64()
+                });
+                assert_eq!(usage, Some(again.len() as u64 + 1));
+                events.retain(|event| !event.contains("\"choices\":[]"));
+                assert_eq!(text(&events, 0), format!("Hello{rest}"));
+            }
+            None => {
+                assert!(more[more.len() - 2].contains("another answer"), "{more:?}");
+                assert!(counts(&gateway, "resumes_failed_total 1").await);
+            }
+        }
+    }
 }

@@ -141,7 +141,10 @@ impl Gateway {
 /// A worker with the byte model and a gateway that is ready.
 pub(crate) async fn pair() -> (ScriptedWorker, Gateway) {
     let worker = ScriptedWorker::start(byte_model()).await;
-    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+    // What is lost with it ends at once.
+    let options = ["--resume-wait-s", "0"];
+    let gateway = Gateway::start(&[worker.address], &options).await;
+    let gateway = gateway.ready().await;
     (worker, gateway)
 }
 

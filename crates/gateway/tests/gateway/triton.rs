@@ -79,7 +79,9 @@ pub(crate) async fn front_with_tokenizer(
     models: impl IntoIterator<Item = ModelConfig>,
 ) -> (ScriptedTriton, Gateway) {
     let directory = Directory::new();
-    front(models, &["--tokenizer", directory.path()]).await
+    // What is lost with the server ends at once.
+    let options = ["--tokenizer", directory.path(), "--resume-wait-s", "0"];
+    front(models, &options).await
 }
 
 /// Posts, and lets the server answer the one request that this makes.

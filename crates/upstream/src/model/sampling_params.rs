@@ -102,6 +102,11 @@ pub struct Beams {
 }
 
 impl SamplingParams {
+    /// Whether the likeliest token is always taken.
+    pub fn is_greedy(&self) -> bool {
+        self.top_k == 1 || self.temperature == 0.0
+    }
+
     /// Tokens that end a sequence and are not part of it.
     pub fn end_ids(&self) -> Arc<[i32]> {
         self.stop_ids.iter().copied().chain(self.end_id).collect()

@@ -72,6 +72,7 @@ async fn a_stream_of_a_server_that_stays_silent_ends_with_an_error_in_time() {
     let options = [
         ["--tokenizer", directory.path()],
         ["--worker-silence-s", "0.2"],
+        ["--resume-wait-s", "0"],
     ];
     let gateway = Gateway::start(&[proxy.address], options.as_flattened()).await;
     let gateway = gateway.ready().await;
