@@ -179,6 +179,7 @@ class Guided:
 def made(**options: Any) -> Engine:
     adapters = Adapters(CONFIG, 8, ADAPTERS * 2 * len(SENT[0][0].data))
     sizes = {"num_blocks": 900, "tokens_per_block": 4, "max_seq_len": 96, "max_batch_size": 24}
+    sizes["max_queue_size"] = 10_000
     return engine(str(DEMO), **{**sizes, "adapters": adapters, "invariant": True, **options})
 
 
@@ -265,7 +266,7 @@ def check(one: Undisturbed, part: Request, told: AllTold) -> None:
         same(rest.logits, whole.logits[count:])
         assert all(found <= len(part.input_token_ids) for found in rest.cached_tokens)
         if sequence == last[0]:
-            check_prompt(whole, rest)
+            check_prompt(one.told[one.request.client_id, 0], rest)
         finals += rest.final
     assert finals == 1
 
