@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from inflight.executors.base import OutputConfig, Request, SamplingConfig
+from inflight.executors.base import Executor, OutputConfig, Request, SamplingConfig
 from inflight.executors.reference import create
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -53,8 +54,25 @@ def answer(directory: str, device: str, dtype: str) -> dict[str, Any]:
     }
     executor = create(directory, device, **options)
     asked = requests(executor.info().vocab_size)
-    executor.enqueue(asked)
     told: dict[str, Any] = {"tokens": {}, "prompt": []}
+    take(executor, asked, told)
+    # Again, from their fourth token on: the ranks compute as context what they generated before.
+    resumed: dict[str, Any] = {"tokens": {}, "prompt": []}
+    told["resumed"] = resumed
+    searching = [one.client_id for one in asked if one.sampling_config.beam_width > 1]
+    parts = [
+        replace(one, generated=[told["tokens"][str((one.client_id, 0))][:4]])
+        for one in asked
+        if one.client_id not in searching
+    ]
+    take(executor, parts, resumed)
+    executor.shutdown()
+    return told
+
+
+def take(executor: Executor, asked: list[Request], told: dict[str, Any]) -> None:
+    """Adds the answers to ``told``."""
+    executor.enqueue(asked)
     left = len(asked)
     while left:
         rows = executor.await_responses(10.0)
@@ -68,8 +86,6 @@ def answer(directory: str, device: str, dtype: str) -> dict[str, Any]:
         for _, values, *_ in rows.prompt_log_probs:
             told["prompt"] = np.frombuffer(values, "<f4")[1:].tolist()
         left -= sum(rows.finals)
-    executor.shutdown()
-    return told
 
 
 def run_ranks(count: int, *arguments: str) -> dict[str, Any]:
@@ -101,6 +117,8 @@ def test_two_ranks_say_what_one_does(name: str, device: str, dtype: str) -> None
     one, two = run_ranks(1, *arguments), run_ranks(2, *arguments)
     if dtype == "float32":
         assert two["tokens"] == one["tokens"]
+        assert {key: one["tokens"][key][4:] for key in one["resumed"]["tokens"]} == two["resumed"]["tokens"]
+        assert two["resumed"]["prompt"]
     assert two["tokens"].keys() == one["tokens"].keys()
     ours, theirs = np.array(two["prompt"]), np.array(one["prompt"])
     # Eight bits of bf16 through a few layers, in another order of sums.

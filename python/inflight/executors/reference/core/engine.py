@@ -21,7 +21,8 @@ from inflight.executors.reference.model.lora import Adapter
 
 from . import resume, reuse, stop
 from .adapters import Adapters, Loaded, LoraRequest
-from .admission import Admitted, Bounds, admit
+from .admission import Bounds, admit
+from .arrival import arrive
 from .beams import BeamSearch
 from .blocks import BlockPool
 from .drafts import Drafts, LookupConfig
@@ -29,14 +30,12 @@ from .guides import unavailable
 from .lanes import LaneRows
 from .log_probs import chosen_and_best
 from .masks import Guide
-from .metrics import SequenceMetrics
 from .planner import Planner
 from .pooling import Pool
 from .probabilities import log_softmax
-from .refusal import Refused, invalid
-from .rows import PromptRecord, Row, TokenRecord, TokenRows
+from .refusal import Refused
+from .rows import Row, TokenRows
 from .runner import Outcome, Pending, Runner, Work
-from .sampler import SamplerState
 from .scheduler import Limits
 from .sequence import RequestState, SequenceState
 from .thinking import ThinkingBudget
@@ -426,91 +425,34 @@ class Engine:
             raise unavailable()
         if admitted.extras.thinking is not None:
             guide = ThinkingBudget(admitted.extras.thinking, self._bounds.vocab_size)
-        beams, running = admitted.parameters.beams, resume.sequences(request)
-        if self.num_waiting + len(running) > self._bounds.max_queue_size:
+        count = len(resume.sequences(request))
+        if self.num_waiting + count > self._bounds.max_queue_size:
             raise Refused(
                 StatusCode.RESOURCE_EXHAUSTED,
                 f"{self.num_waiting} sequences wait and the queue holds {self._bounds.max_queue_size}; "
                 "try again later or ask for fewer sequences",
             )
-        samplers = self._samplers(request, admitted, guide, running)
-        output = request.output_config
-        width = output.num_prompt_log_probs
-        state = RequestState(
+        state = arrive(
             request,
             admitted,
-            cache_root=reuse.root(admitted.extras.cache_salt),
-            arrived_s=arrived_s,
-            teller=running[0][0],
+            guide,
+            self._bounds.vocab_size,
+            arrived_s,
+            self._keys,
+            self._lookup,
+            guesses=self._lookup is not None or self._proposer is not None,
         )
         if admitted.extras.lora is not None:
             state.adapter = self._acquire(admitted.extras.lora, loaded)
             # What one adapter computed is nothing to another.
             state.cache_root = reuse.root(state.cache_root + state.adapter.fingerprint)
-        if width is not None:
-            state.prompt_record = PromptRecord.empty(len(request.input_token_ids), width)
-        if admitted.extras.pooling is not None:
-            state.pool = Pool()
-        if output.return_context_logits:
-            state.context_logits = np.zeros(
-                (len(request.input_token_ids), self._bounds.vocab_size), dtype=np.float32
-            )
         self._requests[request.client_id] = state
-        wants_record = (
-            output.return_log_probs or output.num_top_log_probs > 0 or output.return_generation_logits
-        )
-        external = admitted.extras.drafts
-        # Virtual tokens cannot be guessed, and a draft model has no embeddings for them.
-        guesses = admitted.extras.prompt_tuning is None and (
-            self._lookup is not None or self._proposer is not None
-        )
-        for sampler, (index, tokens) in zip(samplers, running, strict=True):
-            sequence = SequenceState(
-                next(self._keys),
-                state,
-                index,
-                sampler,
-                [*request.input_token_ids, *tokens] if tokens else request.input_token_ids,
-                launched=len(tokens),
-                record=TokenRecord() if wants_record else None,
-            )
-            if beams is not None:
-                sequence.beams = BeamSearch(beams, admitted.max_tokens)
-            elif external is not None or guesses:
-                sequence.drafts = Drafts(self._lookup if guesses else None, external)
-                sequence.drafts.resume(tokens)
-            if output.return_perf_metrics:
-                sequence.metrics = SequenceMetrics(arrived_s)
-            state.unfinished.append(sequence)
+        for sequence in state.unfinished:
             if sequence.chooses_on_the_host:
                 self._branching.add(sequence.key)
-            elif sequence.needs_history and not self._runner.follows(sampler):
+            elif sequence.needs_history and not self._runner.follows(sequence.sampler):
                 self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
-
-    def _samplers(
-        self,
-        request: Request,
-        admitted: Admitted,
-        guide: Guide | None,
-        running: Sequence[tuple[int, Sequence[int]]],
-    ) -> list[SamplerState]:
-        """One for each sequence, after its tokens so far. Errors: `Refused` where they and the guide do not
-        fit."""
-        guides = [None if guide is None else guide.copy() for _ in running[1:]]
-        samplers = []
-        for own, (index, tokens) in zip([guide, *guides], running, strict=True):
-            sampler = SamplerState(
-                admitted.parameters, self._bounds.vocab_size, request.input_token_ids, index
-            )
-            sampler.guide = own
-            sampler.resume(tokens)
-            if own is not None and tokens:
-                problem = "they end it" if tokens[-1] in own.eos_tokens else own.problem()
-                if problem is not None:
-                    raise invalid(f"sequence {index} cannot continue after its generated tokens: {problem}")
-            samplers.append(sampler)
-        return samplers
 
     def _acquire(self, lora: LoraRequest, loaded: Loaded | None) -> Adapter:
         if self._adapters is None:
