@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from inflight.executors.reference.core.rows import Row
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.model.config import load_config
+from inflight.executors.reference.numpy import invariant
 
 from .support import FIXTURES, AllTold, Told, collect, engine, request, unpack
 from .test_mixed_requests import ADAPTERS, CONFIG, DEMO, END_IDS, SENT, Mix, tensor, text
@@ -200,6 +201,14 @@ ENGINES: dict[str, Callable[..., Engine]] = {
     "prompt lookup": partial(made, lookup=LookupConfig(4, 2)),
     "draft model": with_draft_model,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_runs() -> Iterator[None]:
+    """Attention takes several runs of keys, though the requests are short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(invariant, "_RUN", 16)
+        yield
 
 
 @pytest.fixture(scope="module")

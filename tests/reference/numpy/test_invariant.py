@@ -123,9 +123,8 @@ def test_attention_of_a_token_is_that_of_a_prompt(
     slopes = np.linspace(0.1, 0.9, heads, dtype=np.float32) if alibi else None
 
     def attend(rows: Any, keys: Any, values: Any, places: Any) -> Any:
-        return invariant.attention(
-            queries[rows], keys, values, rows, places, SIZE, dimension**-0.5, window, sinks, slopes
-        )
+        part = invariant.Part(rows, rows, np.zeros((1, 1), np.int64), places, SIZE, sinks)
+        return invariant.attention(queries[rows], keys, values, part, dimension**-0.5, window, slopes)
 
     whole = attend(np.arange(count), keys, values, places)
     for start, stop in ((0, 5), (5, 6), (6, 60), (60, 77)):
@@ -160,7 +159,12 @@ def test_blocks_that_left_the_window_change_nothing() -> None:
     kept = np.r_[0:SIZE, count - 4 * SIZE : count]
     whole, rest = (
         invariant.attention(
-            queries, keys[:, places], values[:, places], positions, places[None], SIZE, 0.25, window, sinks
+            queries,
+            keys[:, places],
+            values[:, places],
+            invariant.Part(positions, positions, np.zeros((1, 1), np.int64), places[None], SIZE, sinks),
+            0.25,
+            window,
         )
         for places in (np.arange(count), kept)
     )

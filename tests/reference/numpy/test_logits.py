@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from inflight.executors.reference.model.config import load_config, parse_config
-from inflight.executors.reference.numpy import arrays
+from inflight.executors.reference.numpy import arrays, invariant
 from inflight.executors.reference.numpy.batch import Span, build_batch
 from inflight.executors.reference.numpy.cache import PagedCache
 from inflight.executors.reference.numpy.model import NumpyModel, load_model
@@ -100,8 +100,12 @@ def test_generation_beside_others_equals_transformers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_invariant_model_gives_a_token_the_same_bits(name: str) -> None:
+@pytest.mark.parametrize("run", [128, 16])
+def test_an_invariant_model_gives_a_token_the_same_bits(
+    name: str, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As one prompt, in chunks, token by token, and beside others."""
+    monkeypatch.setattr(invariant, "_RUN", run)
     token_ids, logits = expected(name)
     model = load_model(FIXTURES / name, batch_invariant=True)
     others = [(token * 7 + 3) % 64 for token in range(60)]

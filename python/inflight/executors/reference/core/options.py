@@ -84,7 +84,7 @@ class Options:
         "bool",
         "Give a token the same bits whatever is computed with it and whether it was part of a prompt: a"
         " resumed request continues exactly alike. NumPy only; off, since with it the embedded model"
-        " generates 10 to 30 % fewer tokens a second and reads prompts at 40 % of its speed",
+        " generates 15 to 30 % fewer tokens a second and takes twice as long for a prompt",
         default=False,
     )
     load_format: str = option(

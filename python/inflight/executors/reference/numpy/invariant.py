@@ -1,20 +1,27 @@
 """Products and attention that give a token the same bits whatever is computed with it.
 
 BLAS picks its kernels, and with them the order of its sums, by the sizes of the matrices. Here no size
-depends on the batch: a product is taken row by row, and attention query by query over one block of the cache
-at a time. The blocks' sums are added in order of position, and what a query does not see adds exact zeros. So
-a token's values do not depend on other rows, on chunks, on what the cache had, or on whether it was part of a
+depends on the batch: a product is taken row by row, and attention query by query over one run of keys at a
+time. The runs' sums are added in order of position, and what a query does not see adds exact zeros. So a
+token's values do not depend on other rows, on chunks, on what the cache had, or on whether it was part of a
 prompt. They still depend on the processor's type, which selects the kernels, and on the size of blocks.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from inflight.executors.reference.model.array_types import Float32, Int
 
+from .batch import Batch
+
 #: Attention scores held at once, as in `arrays`.
 _MAX_SCORES = 1 << 19
+
+#: Keys that are taken at once, where the blocks of a sequence are all there; more where blocks are larger.
+_RUN = 128
 
 _MASKED = np.float32(-1e30)
 
@@ -27,67 +34,108 @@ def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
     return product
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that attend together: of one sequence, or one of each."""
+
+    rows: Int
+    positions: Int
+    #: ``[rows, blocks]``, or ``[1, blocks]`` of one sequence; whole runs of blocks.
+    block_table: Int
+    #: The position of each key ``[rows or 1, keys]``.
+    places: Int
+    #: Keys that are taken at once.
+    run: int
+    #: Positions below it are seen beyond the window.
+    sink_tokens: int = 0
+
+
+def parts(batch: Batch, tokens_per_block: int) -> list[Part]:
+    """How a batch attends."""
+    found = [
+        _part(
+            group.rows,
+            group.lengths - 1,
+            group.block_table,
+            group.places,
+            tokens_per_block,
+            group.sink_tokens,
+        )
+        for group in batch.generation
+    ]
+    for span in batch.context:
+        rows, places = np.arange(span.start, span.stop), None if span.places is None else span.places[None]
+        positions = batch.positions[rows]
+        found.append(_part(rows, positions, span.block_table, places, tokens_per_block, span.sink_tokens))
+    return found
+
+
+def _part(rows: Int, positions: Int, table: Int, places: Int | None, size: int, sink_tokens: int) -> Part:
+    if places is not None:
+        # Blocks may be missing: only what is in one block is sure to stay together.
+        return Part(rows, positions, table, places, size, sink_tokens)
+    blocks = max(1, _RUN // size)
+    table = np.pad(table, ((0, 0), (0, -table.shape[1] % blocks)))
+    return Part(rows, positions, table, np.arange(table.shape[1] * size)[None], blocks * size, sink_tokens)
+
+
 def attention(
     queries: Float32,
     keys: Float32,
     values: Float32,
-    positions: Int,
-    places: Int,
-    tokens_per_block: int,
+    part: Part,
     scale: float,
     window: int | None = None,
-    sink_tokens: int = 0,
     slopes: Float32 | None = None,
 ) -> Float32:
-    """Causal attention of ``queries [T, heads, head_dim]`` at ``positions [T]`` over whole blocks of keys
-    ``[T, keys, kv_heads, head_dim]`` at ``places [T, keys]``; of one sequence, both are ``[1, ...]``.
-    Positions below ``sink_tokens`` are seen beyond the window; with ``slopes [heads]`` scores fall with the
-    distance (ALiBi)."""
-    out = np.empty_like(queries)
+    """Causal attention of ``queries [T, heads, head_dim]`` over whole runs of keys ``[T or 1, keys, kv_heads,
+    head_dim]``. With ``slopes [heads]`` scores fall with the distance (ALiBi)."""
+    out, positions, places, run = np.empty_like(queries), part.positions, part.places, part.run
     heads, shares = queries.shape[1], len(keys) == 1
     step = max(1, _MAX_SCORES // (heads * keys.shape[1]))
     for start in range(0, len(queries), step):
         rows = slice(start, start + step)
         own, count = slice(None) if shares else rows, keys.shape[1]
         if shares:
-            # Only blocks that some query of the slice sees; the others would add zeros.
+            # Only runs that some query of the slice sees; the others would add zeros.
             last = np.flatnonzero(places[0] <= positions[rows].max())[-1]
-            count = (int(last) // tokens_per_block + 1) * tokens_per_block
-        distances = places[own, :count] - positions[rows, None]
+            count = (int(last) // run + 1) * run
+        there = places[slice(None) if len(places) == 1 else rows, :count]
+        distances = there - positions[rows, None]
         hidden = distances > 0
         if window is not None:
-            hidden |= (distances <= -window) & (places[own, :count] >= sink_tokens)
+            hidden |= (distances <= -window) & (there >= part.sink_tokens)
         out[rows] = _attend(
             queries[rows] * np.float32(scale),
             keys[own, :count],
             values[own, :count],
             np.where(hidden, _MASKED, np.float32(0.0)),
-            tokens_per_block,
+            run,
             None if slopes is None else slopes[:, None] * distances[:, None].astype(np.float32),
         )
     return out
 
 
 def _attend(
-    queries: Float32, keys: Float32, values: Float32, mask: Float32, size: int, fall: Float32 | None
+    queries: Float32, keys: Float32, values: Float32, mask: Float32, run: int, fall: Float32 | None
 ) -> Float32:
     """One slice; ``mask [T, keys]`` and ``fall [T, heads, keys]`` are added to the scores."""
     rows, heads, head_dim = queries.shape
-    kv_heads, blocks = keys.shape[2], keys.shape[1] // size
-    keys, values = (one.reshape(-1, blocks, size, kv_heads, head_dim) for one in (keys, values))
+    kv_heads, runs = keys.shape[2], keys.shape[1] // run
+    keys, values = (one.reshape(-1, runs, run, kv_heads, head_dim) for one in (keys, values))
     grouped = queries.reshape(rows, kv_heads, 1, -1, head_dim)
-    scores = np.matmul(grouped, keys.transpose(0, 3, 1, 4, 2))  # [T, kv_heads, blocks, group, size]
+    scores = np.matmul(grouped, keys.transpose(0, 3, 1, 4, 2))  # [T, kv_heads, runs, group, run]
     if fall is not None:
-        scores += fall.reshape(rows, kv_heads, -1, blocks, size).transpose(0, 1, 3, 2, 4)
-    scores += mask.reshape(rows, 1, blocks, 1, size)
+        scores += fall.reshape(rows, kv_heads, -1, runs, run).transpose(0, 1, 3, 2, 4)
+    scores += mask.reshape(rows, 1, runs, 1, run)
     scores -= scores.max(axis=(2, 4), keepdims=True)
     weights = np.exp(scores, out=scores)
-    parts = np.matmul(weights, values.transpose(0, 3, 1, 2, 4))
+    products = np.matmul(weights, values.transpose(0, 3, 1, 2, 4))
     sums = weights.sum(axis=-1, keepdims=True)
-    mixed: Float32 = parts[:, :, 0]
+    mixed: Float32 = products[:, :, 0]
     total = sums[:, :, 0]
-    for block in range(1, blocks):
-        mixed += parts[:, :, block]
-        total += sums[:, :, block]
+    for place in range(1, runs):
+        mixed += products[:, :, place]
+        total += sums[:, :, place]
     mixed /= total
     return mixed.reshape(rows, heads, head_dim)

@@ -6,6 +6,7 @@ serves all sequences of an iteration. Knows nothing of requests, scheduling or s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -64,6 +65,9 @@ class NumpyModel:
         rotating_heads = query_heads + config.num_kv_heads
         cosines, sines = self._cosines[batch.positions], self._sines[batch.positions]
         rows = len(batch.token_ids)
+        attend: Callable[..., Float32] = partial(self._attend, batch)
+        if self._invariant:
+            attend = partial(self._attend_by_run, invariant.parts(batch, cache.tokens_per_block))
         x = self._embed(batch)
         for index, layer in enumerate(self._layers):
             normed = self._norm(x, layer.input_norm, layer.input_norm_bias)
@@ -81,8 +85,7 @@ class NumpyModel:
             rotated = arrays.rope(rotating, cosines, sines)
             arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
             arrays.scatter(cache.values[index], batch.slots, values)
-            attend = self._attend_by_block if self._invariant else self._attend
-            mixed = attend(batch, rotated[:, :query_heads], cache, index, layer.window)
+            mixed = attend(rotated[:, :query_heads], cache, index, layer.window)
             mixed = mixed.reshape(rows, -1)
             projected = self._linear(mixed, layer.output, layer.output_bias)
             self._adapt(batch, index, "output", mixed, projected)
@@ -170,31 +173,24 @@ class NumpyModel:
             )
         return mixed
 
-    def _attend_by_block(
-        self, batch: Batch, queries: Float32, cache: PagedCache, layer: int, window: int | None
+    def _attend_by_run(
+        self,
+        parts: Sequence[invariant.Part],
+        queries: Float32,
+        cache: PagedCache,
+        layer: int,
+        window: int | None,
     ) -> Float32:
-        """As `_attend`, over whole blocks and by the same products for all rows."""
-        mixed = np.empty_like(queries)
-        parts = [
-            (group.rows, group.block_table, group.lengths - 1, group.places, group.sink_tokens)
-            for group in batch.generation
-        ]
-        for span in batch.context:
-            rows = np.arange(span.start, span.stop)
-            places = None if span.places is None else span.places[None]
-            parts.append((rows, span.block_table, batch.positions[rows], places, span.sink_tokens))
-        for rows, table, positions, places, sink_tokens in parts:
-            size = cache.tokens_per_block
-            mixed[rows] = invariant.attention(
-                queries[rows],
-                arrays.gather(cache.keys[layer], size, table),
-                arrays.gather(cache.values[layer], size, table),
-                positions,
-                np.arange(table.shape[1] * size)[None].repeat(len(table), 0) if places is None else places,
-                size,
+        """As `_attend`, by the same products for all rows."""
+        mixed, size = np.empty_like(queries), cache.tokens_per_block
+        for part in parts:
+            mixed[part.rows] = invariant.attention(
+                queries[part.rows],
+                arrays.gather(cache.keys[layer], size, part.block_table),
+                arrays.gather(cache.values[layer], size, part.block_table),
+                part,
                 self.config.head_dim**-0.5,
                 window,
-                sink_tokens,
                 self._slopes,
             )
         return mixed
