@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inflight.executors.reference.core.blocks import GONE
 from inflight.executors.reference.numpy import batch as layout
 from inflight.executors.reference.numpy.batch import Span, build_batch
 
@@ -47,5 +48,18 @@ def test_every_generation_row_is_in_one_group_that_holds_it(
         )
         assert shown.sum(axis=1).tolist() == group.lengths.tolist()
         windowed = group.mask(3)
-        assert windowed is not None
-        assert (windowed == 0).sum(axis=(1, 2, 3)).tolist() == np.minimum(group.lengths, 3).tolist()
+        hides = np.zeros((len(group.rows), 1, 1, group.padded)) if windowed is None else windowed
+        assert (hides == 0).sum(axis=(1, 2, 3)).tolist() == np.minimum(group.lengths, 3).tolist()
+
+
+def test_what_has_left_the_window_is_not_laid_out() -> None:
+    """A sequence without its beginning costs as much as one that begins where it does."""
+    blocks = [*[GONE] * 6, 11, 12, 13]
+    whole = build_batch([Span([1], 9, [11, 12, 13])], [Span([1, 2], 8, [11, 12, 13])], 4, windowed=True)
+    late = build_batch([Span([1], 33, blocks)], [Span([1, 2], 32, blocks)], 4, windowed=True)
+    assert late.positions.tolist() == [position + 24 for position in whole.positions.tolist()]
+    assert late.slots.tolist() == whole.slots.tolist()
+    [one], [other] = late.generation, whole.generation
+    assert (one.lengths.tolist(), one.padded, one.places) == (other.lengths.tolist(), other.padded, None)
+    [one], [other] = late.context, whole.context
+    assert (one.first_position, one.keys, one.places) == (other.first_position, other.keys, None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from inflight.executors.reference.core.probabilities import best_ids, softmax
 from inflight.executors.reference.model.array_types import Float32, Int
@@ -243,6 +244,12 @@ def generation_attention(
     return mixed.reshape(rows, heads, head_dim)
 
 
+def _mask(hidden: npt.NDArray[np.bool_]) -> Float32:
+    """What to add to scores of which some are hidden."""
+    mask: Float32 = np.where(hidden, _MASKED, np.float32(0.0))
+    return mask
+
+
 def context_attention(
     queries: Float32,
     keys: Float32,
@@ -264,28 +271,35 @@ def context_attention(
     kv_heads = keys.shape[1]
     shared = heads // kv_heads
     out = np.empty_like(queries)
-    step = max(1, _MAX_SCORES // (heads * len(keys)))
+    slides = window is not None and places is None
+    most = min(len(keys), window + count) if window is not None and slides else len(keys)
+    step = max(1, _MAX_SCORES // (heads * most))
     for start in range(0, count, step):
         stop = min(count, start + step)
         rows = stop - start
         # Only keys that some query of the slice sees.
         end = first_position + stop if places is None else len(keys)
-        begin = 0 if window is None or places is not None else max(0, first_position + start + 1 - window)
+        begin = max(0, first_position + start + 1 - window) if window is not None and slides else 0
         grouped = (queries[start:stop] * np.float32(scale)).reshape(rows, kv_heads, shared, head_dim)
         grouped = grouped.transpose(1, 2, 0, 3).reshape(kv_heads, shared * rows, head_dim)
         scores = grouped @ keys[begin:end].transpose(1, 2, 0)
         by_row = scores.reshape(kv_heads * shared, rows, end - begin)
-        # Without a window every query sees all before the slice: only its own square is masked.
-        masked = end - rows if window is None and places is None else begin
-        positions = np.arange(masked, end) if places is None else places
         own = np.arange(first_position + start, first_position + stop)[:, None]
         if slopes is not None:
             seen = np.arange(begin, end) if places is None else places
             by_row += slopes[:, None, None] * (seen - own).astype(np.float32)
-        hidden = positions > own
-        if window is not None:
-            hidden |= (positions <= own - window) & (positions >= sink_tokens)
-        by_row[:, :, masked - begin :] += np.where(hidden, _MASKED, np.float32(0.0))
+        if places is None:
+            # Every query of the slice sees what is before it and in the window of its last one: only the
+            # corners are masked.
+            by_row[:, :, -rows:] += _mask(np.arange(end - rows, end) > own)
+            left = 0 if window is None else min(end, first_position + stop - window) - begin
+            if window is not None and left > 0:
+                by_row[:, :, :left] += _mask(np.arange(begin, begin + left) <= own - window)
+        else:
+            hidden = places > own
+            if window is not None:
+                hidden |= (places <= own - window) & (places >= sink_tokens)
+            by_row += _mask(hidden)
         mixed = softmax(scores) @ values[begin:end].transpose(1, 0, 2)
         mixed = mixed.reshape(heads, rows, head_dim)
         out[start:stop] = mixed.transpose(1, 0, 2)

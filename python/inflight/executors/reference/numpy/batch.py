@@ -7,7 +7,7 @@ shared by all layers. Knows nothing of weights, sampling or requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class GenerationGroup:
 
     def mask(self, window: int | None) -> Float32 | None:
         """What hides the padding and all before the window; made once per window."""
+        if window is not None and int(self.lengths.max()) <= window:
+            window = None  # nothing has left it yet
         if window not in self._masks:
             self._masks[window] = arrays.generation_mask(
                 self.lengths, self.padded, window, self.places, self.sink_tokens
@@ -99,9 +101,11 @@ def build_batch(
     windowed: bool = False,
     sink_tokens: int = 0,
     vocab_size: int = 0,
+    keeps_places: bool = False,
 ) -> Batch:
     """Lays out spans of one token each, then spans of prompts. ``windowed``: some blocks may be `GONE`; the
-    first ``sink_tokens`` are seen beyond any window. Ids from ``vocab_size`` on are virtual tokens."""
+    first ``sink_tokens`` are seen beyond any window. Ids from ``vocab_size`` on are virtual tokens. With
+    ``keeps_places`` a block is laid out where it is in its sequence, whatever is gone."""
     token_ids: list[int] = [span.tokens[0] for span in generation]
     positions: list[int] = [span.first_position for span in generation]
     slots: list[int] = [
@@ -115,6 +119,9 @@ def build_batch(
     chunks: list[ContextSpan] = []
     embedded: list[Embedded] = []
     start = len(generation)
+    # Without sinks what left the window is a beginning: the rest is laid out as if the sequence began there.
+    by_place = bool(sink_tokens) or (windowed and keeps_places)
+    shifted = windowed and not by_place
     for span in context:
         table = np.array(span.blocks, dtype=np.int64)
         own = np.arange(span.first_position, span.first_position + len(span.tokens))
@@ -124,23 +131,25 @@ def build_batch(
         id_parts.append(ids)
         position_parts.append(own)
         slot_parts.append(table[own // tokens_per_block] * tokens_per_block + own % tokens_per_block)
-        keys, places = span.first_position + len(own), None
+        first, table = _kept(span, table, tokens_per_block) if shifted else (span.first_position, table)
+        keys, places = first + len(own), None
         table = table[: -(-keys // tokens_per_block)]
-        if windowed or sink_tokens:
+        if by_place:
             kept = np.flatnonzero(table != GONE)
             table, places = table[kept], _positions(kept, tokens_per_block)
             keys = int(np.count_nonzero(places < keys))
-        chunks.append(
-            ContextSpan(
-                start, start + len(own), span.first_position, table[None, :], keys, places, sink_tokens
-            )
-        )
+        chunks.append(ContextSpan(start, start + len(own), first, table[None, :], keys, places, sink_tokens))
         start += len(own)
     return Batch(
         np.concatenate(id_parts),
         np.concatenate(position_parts),
         np.concatenate(slot_parts),
-        _group(generation, tokens_per_block, windowed, sink_tokens),
+        _group(
+            [_shifted(span, tokens_per_block) for span in generation] if shifted else generation,
+            tokens_per_block,
+            by_place,
+            sink_tokens,
+        ),
         tuple(chunks),
         _adapted([*generation, *context]),
         join(embedded),
@@ -164,15 +173,31 @@ def _positions(blocks: Int, tokens_per_block: int) -> Int:
     return positions
 
 
+def _kept(span: Span, table: Int, tokens_per_block: int) -> tuple[int, Int]:
+    """A span's first position and its table, counted from its first block that is not `GONE`."""
+    gone = span.blocks.count(GONE)
+    return span.first_position - gone * tokens_per_block, table[gone:]
+
+
+def _shifted(span: Span, tokens_per_block: int) -> Span:
+    """As `_kept`, for a span of one token. Attention asks only how far tokens are from each other."""
+    gone = span.blocks.count(GONE)
+    if not gone:
+        return span
+    return replace(
+        span, first_position=span.first_position - gone * tokens_per_block, blocks=span.blocks[gone:]
+    )
+
+
 def _group(
-    generation: Sequence[Span], tokens_per_block: int, windowed: bool, sink_tokens: int
+    generation: Sequence[Span], tokens_per_block: int, by_place: bool, sink_tokens: int
 ) -> tuple[GenerationGroup, ...]:
     """Groups by the magnitude of the number of blocks, so that padding at most doubles the work, and cuts
     the groups so that what is gathered is still in the processor's cache when it is used."""
     by_magnitude: dict[int, list[int]] = {}
     for row, span in enumerate(generation):
         count = span.first_position // tokens_per_block + 1
-        if windowed:
+        if by_place:
             count -= span.blocks.count(GONE)
         by_magnitude.setdefault(count.bit_length(), []).append(row)
     groups = []
@@ -180,7 +205,7 @@ def _group(
         most = max(1, _GROUP_TOKENS // (tokens_per_block << magnitude))
         for start in range(0, len(rows), most):
             part = rows[start : start + most]
-            if windowed or sink_tokens:
+            if by_place:
                 groups.append(_padded_places(generation, part, tokens_per_block, sink_tokens))
             else:
                 groups.append(_padded(generation, part, tokens_per_block))

@@ -39,7 +39,7 @@ class NumpyModel:
     ) -> None:
         """``config`` and ``weights`` are this rank's part where a ``communicator`` joins it with others."""
         self.config = config
-        self._invariant = batch_invariant
+        self.is_batch_invariant = batch_invariant
         self._linear = invariant.linear if batch_invariant else arrays.linear
         self._ranks: Communicator[Float32] = communicator or Alone()
         loader = Loader(config, weights, arrays, self._ranks)
@@ -66,7 +66,7 @@ class NumpyModel:
         cosines, sines = self._cosines[batch.positions], self._sines[batch.positions]
         rows = len(batch.token_ids)
         attend: Callable[..., Float32] = partial(self._attend, batch)
-        if self._invariant:
+        if self.is_batch_invariant:
             attend = partial(self._attend_by_run, invariant.parts(batch, cache.tokens_per_block))
         x = self._embed(batch)
         for index, layer in enumerate(self._layers):

@@ -108,6 +108,7 @@ class NumpyRunner:
             windowed=self._windowed,
             sink_tokens=self._sink_tokens,
             vocab_size=self._vocab_size,
+            keeps_places=self._model.is_batch_invariant,
         )
         # Rows that choose a token come first, then those that only report a prompt, then those whose
         # logits the host wants.
