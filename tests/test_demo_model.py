@@ -82,7 +82,14 @@ def test_special_tokens_agree(tokenizer: Tokenizer) -> None:
     assert generation["eos_token_id"] == config["eos_token_id"] == ends
     assert tokenizer.token_to_id(settings["eos_token"]) in ends
     assert tokenizer.token_to_id(settings["bos_token"]) == config["bos_token_id"]
-    assert settings["model_max_length"] == config["max_position_embeddings"] >= 1024
+    assert settings["model_max_length"] == config["max_position_embeddings"]
+
+
+def test_the_context_holds_what_agents_send_at_a_bounded_cost() -> None:
+    """Their first messages have up to 25,000 tokens; a window bounds what each of them costs."""
+    config = read("config.json")
+    assert config["max_position_embeddings"] >= 32_768
+    assert config["sliding_window"] <= 1024
 
 
 def test_generation_is_greedy() -> None:

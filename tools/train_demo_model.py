@@ -4,6 +4,10 @@
     python3 tools/train_demo_model.py --output /tmp/measured --minutes 5            # to measure
     python3 tools/train_demo_model.py --output python/inflight/demo --minutes 5 --everything   # to release
 
+The released weights were made in two runs: the second, `--begin-with` the first one's checkpoint with
+`--minutes 4 --learning-rate 1e-3 --conversations 1000000 --everything`, had the window of 1,024 tokens and
+conversations behind long texts.
+
 Needs torch, numpy, tokenizers and safetensors. On an H200 it takes the given minutes and about one more for
 the corpus and the evaluation. `--device cpu --minutes 1 --conversations 4000 --held-out 5` tries all of it on
 any machine, with a model that babbles. The corpus and the order of batches follow from the seed; with
@@ -36,7 +40,7 @@ from tokenizers import Tokenizer
 
 from demo_corpus import Author, conversation, plain_text
 from demo_model import checkpoint, encoding, evaluation
-from demo_model.network import Llama, Shape
+from demo_model.network import Mistral, Shape
 
 SHARD = 4000  # conversations made by one task
 WARM_UP = 200  # steps
@@ -78,11 +82,10 @@ def make_rows(
     }
 
 
-def loss_of(model: Llama, ids: torch.Tensor, weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+def loss_of(model: Mistral, ids: torch.Tensor, weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """Weighted cross entropy of the next token; attention stays inside each document."""
-    length = ids.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
-    mask = ((numbers[:, :, None] == numbers[:, None, :]) & causal)[:, None]
+    visible = model.visible(ids.shape[1], ids.device)
+    mask = ((numbers[:, :, None] == numbers[:, None, :]) & visible)[:, None]
     logits = model(ids, mask)[:, :-1]
     # A token counts only where the one before it belongs to the same document.
     weight = weights[:, 1:].float() * (numbers[:, 1:] == numbers[:, :-1])
@@ -93,7 +96,7 @@ def loss_of(model: Llama, ids: torch.Tensor, weights: torch.Tensor, numbers: tor
 
 
 def train(
-    model: Llama, rows: dict[int, encoding.Rows], options: argparse.Namespace, device: torch.device
+    model: Mistral, rows: dict[int, encoding.Rows], options: argparse.Namespace, device: torch.device
 ) -> None:
     """AdamW with warm-up and cosine; the learning rate follows the share of time or steps that has passed."""
     tables = {
@@ -149,6 +152,9 @@ def train(
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="directory for the checkpoint")
+    parser.add_argument(
+        "--begin-with", type=Path, help="checkpoint whose tokenizer and weights the training begins with"
+    )
     parser.add_argument("--minutes", type=float, default=5.0, help="time for the training itself")
     parser.add_argument("--steps", type=int, help="number of steps, in place of --minutes")
     parser.add_argument("--seed", type=int, default=0)
@@ -170,15 +176,19 @@ def main() -> None:
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
     began = time.monotonic()
-    sample = documents(options.seed + 17, min(60_000, options.conversations), options.everything)
-    tokenizer = encoding.train_tokenizer(
-        (text for document in sample for text, _ in document), options.vocabulary
-    )
+    if options.begin_with:
+        tokenizer = Tokenizer.from_file(str(options.begin_with / "tokenizer.json"))
+    else:
+        sample = documents(options.seed + 17, min(60_000, options.conversations), options.everything)
+        texts = (text for document in sample for text, weight in document if weight)
+        tokenizer = encoding.train_tokenizer(texts, options.vocabulary)
     print(f"tokenizer: {tokenizer.get_vocab_size()} tokens, {time.monotonic() - began:.0f} s", flush=True)
     rows = make_rows(tokenizer, options.seed, options.conversations, options.everything)
     tokens = sum(int((part.documents > 0).sum()) for part in rows.values())
     print(f"corpus: {tokens / 1e6:.1f} M tokens, {time.monotonic() - began:.0f} s", flush=True)
-    model = Llama(Shape(tokenizer.get_vocab_size())).to(device)
+    model = Mistral(Shape(tokenizer.get_vocab_size())).to(device)
+    if options.begin_with:
+        checkpoint.read(options.begin_with, model)
     print(f"model: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
     train(model, rows, options, device)
     checkpoint.write(options.output, model, tokenizer)

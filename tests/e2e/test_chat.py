@@ -263,7 +263,7 @@ def test_penalties_change_what_repeats(client: openai.OpenAI, server: Server) ->
                 model=server.model,
                 messages=QUESTION,
                 temperature=0,
-                max_tokens=12,
+                max_tokens=32,
                 logit_bias={"70": 100, "71": 90},
                 extra_body={"ignore_eos": True},
                 **fields,

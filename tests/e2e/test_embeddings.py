@@ -89,7 +89,7 @@ def test_the_forms_of_input_and_of_numbers_agree(server: Server, client: openai.
         ({"input": []}, "input", "empty_array"),
         ({"input": ["a", ""], "add_special_tokens": False}, "input[1]", None),
         ({"input": [[1], [10**6]]}, "input[1]", None),
-        ({"input": ["a", "word " * 5000]}, "input[1]", "context_length_exceeded"),
+        ({"input": ["a", "word " * 60_000]}, "input[1]", "context_length_exceeded"),
         ({"dimensions": 3}, "dimensions", "unsupported_parameter"),
         ({"dimensions": "many"}, "dimensions", "invalid_type"),
         ({"encoding_format": "int8"}, "encoding_format", "invalid_value"),

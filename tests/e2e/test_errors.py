@@ -118,7 +118,7 @@ def test_a_prompt_beyond_the_context_is_400_before_the_stream(
 ) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         client.chat.completions.create(
-            model=server.model, messages=[{"role": "user", "content": "word " * 20_000}], stream=stream
+            model=server.model, messages=[{"role": "user", "content": "word " * 60_000}], stream=stream
         )
     assert raised.value.code == "context_length_exceeded"
     assert raised.value.param == "messages"

@@ -557,7 +557,7 @@ def test_text_models_count(client: triton.InferenceServerClient) -> None:
                 (model, ask(["a"], temperature=-1.0), "`temperature` has value `-1`"),
                 (model, ask(["a"], stream=True), "ModelInfer has one response and `streaming`"),
                 (model, ask(["a", "b"]), "use ModelStreamInfer for a batch"),
-                (model, ask(["word " * 20000]), "`text_input` has about|the prompt in `input_ids` has"),
+                (model, ask(["word " * 60000]), "`text_input` has about|the prompt in `input_ids` has"),
                 (
                     model,
                     ask(["a"], embedding_bias_words=[" the", " a"], embedding_bias_weights=[1.0]),

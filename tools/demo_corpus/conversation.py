@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .author import Author, Exchange, capitalized, casual
+from .long_texts import identifier, long_text, rules
 from .stories import long_form
 from .tasks import word_task
 from .tool_use import KINDS, Message, tool_turns, toolbox
@@ -270,8 +271,41 @@ def with_tools(author: Author) -> Conversation:
     return Conversation(messages, tools)
 
 
+LONG_SHARE = 0.02  # of conversations; of the tokens it is about a third
+LONG_LENGTHS = (1500, 6500)  # characters, more than the window sees
+
+
+def behind_a_long_text(author: Author) -> Conversation:
+    """A conversation after so much text that its beginning is out of sight."""
+    following = short_conversation(author)
+    while any(message["role"] == "system" for message in following.messages):
+        following = short_conversation(author)  # what it says about the answers would not be seen
+    text = long_text(author, author.randrange(*LONG_LENGTHS))
+    messages = following.messages
+    roll = author.random()
+    if roll < 0.65 or following.tools:
+        messages.insert(0, {"role": author.pick(("system", "system", "developer")), "content": text})
+    elif roll < 0.85:
+        messages.insert(0, {"role": "user", "content": text})
+    else:
+        messages[0]["content"] = text + author.pick(("\n\n", "\n\n---\n", "\n")) + messages[0]["content"]
+    if following.tools or author.maybe(0.15):
+        # Agents bring more tools than the question needs; those that it does need stay in sight.
+        described = [{"type": "function", "function": {
+            "name": identifier(author), "description": rules(author),
+            "parameters": {"type": "object",
+                           "properties": {identifier(author): {} for _ in range(author.randrange(5))}}}}
+            for _ in range(author.pick((0, 0, 2, 8)))]
+        following.tools[:0] = described
+    return following
+
+
 def conversation(author: Author) -> Conversation:
     """One conversation of the training mix."""
+    return behind_a_long_text(author) if author.maybe(LONG_SHARE) else short_conversation(author)
+
+
+def short_conversation(author: Author) -> Conversation:
     roll = author.random()
     if roll < 0.08:
         return Conversation(styled(author))

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from .encoding import BEGIN, END, END_TURN, PAD, token_id
-from .network import Llama, Shape
+from .network import Mistral, Shape
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
 def model_config(shape: Shape, tokenizer: Tokenizer) -> dict[str, Any]:
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
         "vocab_size": shape.vocabulary,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
@@ -32,9 +32,7 @@ def model_config(shape: Shape, tokenizer: Tokenizer) -> dict[str, Any]:
         "max_position_embeddings": shape.context,
         "rms_norm_eps": shape.norm_epsilon,
         "rope_theta": shape.rope_theta,
-        "rope_scaling": None,
-        "attention_bias": False,
-        "mlp_bias": False,
+        "sliding_window": shape.window,
         "attention_dropout": 0.0,
         "initializer_range": 0.02,
         "tie_word_embeddings": True,
@@ -51,7 +49,13 @@ def ends(tokenizer: Tokenizer) -> list[int]:
     return [token_id(tokenizer, END_TURN), token_id(tokenizer, END)]
 
 
-def write(directory: Path, model: Llama, tokenizer: Tokenizer) -> None:
+def read(directory: Path, model: Mistral) -> None:
+    """Loads the weights of a checkpoint that `write` made."""
+    weights = {name: tensor.float() for name, tensor in load_file(directory / "model.safetensors").items()}
+    model.load_state_dict(weights)
+
+
+def write(directory: Path, model: Mistral, tokenizer: Tokenizer) -> None:
     """Writes all files of the checkpoint; existing ones are replaced."""
     directory.mkdir(parents=True, exist_ok=True)
     weights = {

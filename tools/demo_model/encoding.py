@@ -24,7 +24,8 @@ SPECIAL = (PAD, BEGIN, END, START_TURN, END_TURN)
 TAGS = ("<tool_call>", "</tool_call>")  # one token each, but part of the text
 
 PROMPT_WEIGHT = 2  # in hundredths: what a token of a prompt counts beside one of an answer
-ROW_LENGTHS = (512, 2048)
+LONG_PROMPT = 3000  # characters; such a prompt is there to be looked past, and counts nothing
+ROW_LENGTHS = (512, 2048, 4096)
 
 Segment = tuple[str, int]  # text and its weight in hundredths
 
@@ -36,7 +37,7 @@ def segments(conversation: Conversation) -> list[Segment]:
     head = BEGIN
     if conversation.tools:
         head += START_TURN + "system\n"
-        if messages[0]["role"] == "system":
+        if messages[0]["role"] in ("system", "developer"):
             head += messages.pop(0)["content"] + "\n"
         head += "Tools:"
         for tool in conversation.tools:
@@ -47,11 +48,13 @@ def segments(conversation: Conversation) -> list[Segment]:
         head += END_TURN + "\n"
     for message in messages:
         if message["role"] == "assistant":
-            parts.append((f"{head}{START_TURN}assistant\n", PROMPT_WEIGHT))
+            weight = PROMPT_WEIGHT if len(head) < LONG_PROMPT else 0
+            parts.append((f"{head}{START_TURN}assistant\n", weight))
             parts.append((message["content"] + END_TURN, 100))
             head = "\n"
         else:
-            head += f"{START_TURN}{message['role']}\n{message['content']}{END_TURN}\n"
+            role = "system" if message["role"] == "developer" else message["role"]
+            head += f"{START_TURN}{role}\n{message['content']}{END_TURN}\n"
     return parts
 
 

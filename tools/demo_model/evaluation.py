@@ -21,7 +21,7 @@ from demo_corpus import (
 
 from .checkpoint import ends
 from .encoding import BEGIN, PAD, prompt, token_id
-from .network import Llama
+from .network import Mistral
 
 SUBJECTS: dict[str, Callable[[Author], Exchange]] = {
     "concepts": concept,
@@ -114,7 +114,7 @@ SAMPLES: tuple[Conversation, ...] = (
 
 
 @torch.no_grad()
-def generate(model: Llama, tokenizer: Tokenizer, prompts: list[str], most: int = 320) -> list[str]:
+def generate(model: Mistral, tokenizer: Tokenizer, prompts: list[str], most: int = 320) -> list[str]:
     """Greedy continuations in float32, without a cache; `[cut]` ends one that did not stop by itself."""
     device = next(model.parameters()).device
     encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in prompts]
@@ -144,7 +144,7 @@ def generate(model: Llama, tokenizer: Tokenizer, prompts: list[str], most: int =
 
 
 def held_out_accuracy(
-    model: Llama, tokenizer: Tokenizer, count: int
+    model: Mistral, tokenizer: Tokenizer, count: int
 ) -> dict[str, tuple[float, list[tuple[str, str, str]]]]:
     """For each subject the share of exactly right answers to unseen phrasings, and some that were wrong."""
     result = {}
@@ -168,7 +168,7 @@ def held_out_accuracy(
     return result
 
 
-def report(model: Llama, tokenizer: Tokenizer, count: int) -> None:
+def report(model: Mistral, tokenizer: Tokenizer, count: int) -> None:
     """Prints accuracy, mistakes and transcripts."""
     for subject, (share, wrong) in held_out_accuracy(model, tokenizer, count).items():
         print(f"held out, {subject}: {share:.1%} of {count}")

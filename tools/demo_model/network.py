@@ -1,4 +1,4 @@
-"""The Llama architecture in PyTorch, small enough to read at once, for training only.
+"""Mistral (Llama with a sliding window) in PyTorch, small enough to read at once, for training only.
 
 Owns the arithmetic and the Hugging Face names of the weights. Knows no text and no files.
 """
@@ -23,7 +23,10 @@ class Shape:
     heads: int = 8
     kv_heads: int = 4
     intermediate: int = 512
-    context: int = 2048
+    context: int = 32_768
+    #: Tokens that each layer sees, the query's own included. Positions are relative to the query, so that
+    #: nothing at position 30,000 is new to the model, and a token costs the same there as at 1,024.
+    window: int = 1024
     rope_theta: float = 10000.0
     norm_epsilon: float = 1e-5
 
@@ -42,7 +45,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden, width, bias=False)
         self.o_proj = nn.Linear(shape.hidden, shape.hidden, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         batch, length, _ = x.shape
         s = self.shape
         q = self.q_proj(x).view(batch, length, s.heads, s.head_dim).transpose(1, 2)
@@ -51,7 +54,7 @@ class Attention(nn.Module):
         q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         group = s.heads // s.kv_heads
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        out = F.scaled_dot_product_attention(q, k, v.to(q.dtype), attn_mask=mask, is_causal=mask is None)
+        out = F.scaled_dot_product_attention(q, k, v.to(q.dtype), attn_mask=mask)
         return self.o_proj(out.transpose(1, 2).reshape(batch, length, s.hidden))
 
 
@@ -84,7 +87,7 @@ class Layer(nn.Module):
         self.input_layernorm = Norm(shape)
         self.post_attention_layernorm = Norm(shape)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -97,7 +100,7 @@ class Body(nn.Module):
         self.norm = Norm(shape)
 
 
-class Llama(nn.Module):
+class Mistral(nn.Module):
     """Ids [batch, length] to logits [batch, length, vocabulary]; `state_dict` has Hugging Face's names."""
 
     def __init__(self, shape: Shape) -> None:
@@ -112,12 +115,20 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=scale)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`mask` [batch, 1, length, length] is true where attention is allowed; without it: causal."""
+        """`mask` [batch, 1, length, length] is true where attention is allowed; without it: the window."""
         cos, sin = self.rotation(ids.shape[1], ids.device)
+        if mask is None:
+            mask = self.visible(ids.shape[1], ids.device)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
             x = layer(x, cos, sin, mask)
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
+
+    def visible(self, length: int, device: torch.device) -> Tensor:
+        """Which keys [length, length] each query sees: the latest ones up to itself."""
+        at = torch.arange(length, device=device)
+        behind = at[:, None] - at[None, :]
+        return (behind >= 0) & (behind < self.shape.window)
 
     def rotation(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosine and sine [length, head_dim] of the rotary position embedding, in float32."""

@@ -61,6 +61,7 @@ class NumpyRunner:
         self._windowed = None not in model.config.windows
         self._sink_tokens = model.config.sink_tokens
         self._vocab_size = model.config.vocab_size
+        self._keeps_places = model.is_batch_invariant
         self._last_tokens: Sequence[int] = ()
 
     def follows(self, _: SamplerState) -> bool:
@@ -108,7 +109,7 @@ class NumpyRunner:
             windowed=self._windowed,
             sink_tokens=self._sink_tokens,
             vocab_size=self._vocab_size,
-            keeps_places=self._model.is_batch_invariant,
+            keeps_places=self._keeps_places,
         )
         # Rows that choose a token come first, then those that only report a prompt, then those whose
         # logits the host wants.
