@@ -59,7 +59,7 @@ def test_what_has_left_the_window_is_not_laid_out() -> None:
     late = build_batch([Span([1], 33, blocks)], [Span([1, 2], 32, blocks)], 4, windowed=True)
     assert late.positions.tolist() == [position + 24 for position in whole.positions.tolist()]
     assert late.slots.tolist() == whole.slots.tolist()
-    [one], [other] = late.generation, whole.generation
-    assert (one.lengths.tolist(), one.padded, one.places) == (other.lengths.tolist(), other.padded, None)
-    [one], [other] = late.context, whole.context
-    assert (one.first_position, one.keys, one.places) == (other.first_position, other.keys, None)
+    [row], [same] = late.generation, whole.generation
+    assert (row.lengths.tolist(), row.padded, row.places) == (same.lengths.tolist(), same.padded, None)
+    [chunk], [other] = late.context, whole.context
+    assert (chunk.first_position, chunk.keys, chunk.places) == (other.first_position, other.keys, None)
