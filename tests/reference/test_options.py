@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from inflight.executors.reference.core.options import Sizes, limit_windows, parse_options, plan_sizes
+from inflight.executors.reference.core.options import OPTIONS, Sizes, limit_windows, parse_options, plan_sizes
 from inflight.executors.reference.core.window import CacheWindow
 from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.model.config import parse_config
+from inflight.executors.reference.pytorch.device import auto_dtype
 
 from .support import read_config
 
@@ -135,3 +136,21 @@ def test_a_length_that_cannot_be_had_is_warned_of(
     assert [said is not None and said in one.getMessage() for one in caplog.records] == [True] * (
         said is not None
     )
+
+
+@pytest.mark.parametrize(
+    ("stored", "device", "chosen"),
+    [
+        ("float32", "cuda", "bfloat16"),
+        ("float16", "cuda", "float16"),
+        ("bfloat16", "cuda", "bfloat16"),
+        ("float8_e4m3fn", "cuda", "bfloat16"),
+        ("bfloat16", "cpu", "float32"),
+        ("float32", "cpu", "float32"),
+    ],
+)
+def test_auto_precision_is_what_its_help_says(stored: str, device: str, chosen: str) -> None:
+    assert auto_dtype(stored, device) == chosen
+    [described] = [option.meaning for option in OPTIONS if option.name == "dtype"]
+    assert "on a GPU the checkpoint's 16 bits, or bfloat16 for one in float32" in described
+    assert "on a CPU float32" in described

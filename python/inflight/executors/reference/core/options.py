@@ -76,7 +76,8 @@ class Options:
     )
     dtype: str = option(
         "choice",
-        "Precision to compute in; auto: the checkpoint's on a GPU, float32 on a CPU. NumPy has float32 only",
+        "Precision to compute in; auto: on a GPU the checkpoint's 16 bits, or bfloat16 for one in float32; on"
+        " a CPU float32. NumPy has float32 only",
         default="auto",
         choices=("auto", "bfloat16", "float16", "float32"),
     )
