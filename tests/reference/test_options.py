@@ -151,6 +151,6 @@ def test_a_length_that_cannot_be_had_is_warned_of(
 )
 def test_auto_precision_is_what_its_help_says(stored: str, device: str, chosen: str) -> None:
     assert auto_dtype(stored, device) == chosen
-    [described] = [option.meaning for option in OPTIONS if option.name == "dtype"]
+    described = OPTIONS["dtype"].meaning
     assert "on a GPU the checkpoint's 16 bits, or bfloat16 for one in float32" in described
     assert "on a CPU float32" in described
