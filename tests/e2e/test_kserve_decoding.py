@@ -43,8 +43,21 @@ def test_beams_come_best_first(client: triton.InferenceServerClient) -> None:
     assert len({tuple(beam) for beam in ids(result)}) == 4
     sums = result.as_numpy("cum_log_probs")[0]
     lengths = result.as_numpy("sequence_length")[0]
+    assert sums.shape == lengths.shape == (4,)
     scores = (sums / np.maximum(lengths, 1)).tolist()
     assert scores == sorted(scores, reverse=True)
+    # Ended beams are ordered by sums that include their end token's log probability.
+    end = ids(result)[0][3]
+    ended = ask(client, beam_width=2, tokens=40, return_log_probs=True, end_id=end)
+    sums = ended.as_numpy("cum_log_probs")[0]
+    told = [
+        values[:length].sum()
+        for values, length in zip(
+            ended.as_numpy("output_log_probs")[0], ended.as_numpy("sequence_length")[0], strict=True
+        )
+    ]
+    assert sums[0] >= sums[1]
+    assert (sums < np.array(told)).any()
     [greedy] = ids(ask(client, runtime_top_k=1, return_log_probs=True))
     [one] = ids(ask(client, beam_width=1))
     assert one == greedy

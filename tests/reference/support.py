@@ -217,6 +217,7 @@ class Told:
     logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
     context_logits: npt.NDArray[np.float32] | None = None
     embedding: npt.NDArray[np.float32] | None = None
+    tensors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
 
 #: What was told, by (client id, sequence index).
@@ -242,6 +243,9 @@ def collect(rows: Sequence[Row], into: AllTold | None = None) -> AllTold:
                 one.top_ids.extend(ids.tolist() for ids in row.record.top_ids)
                 one.top_values.extend(values.tolist() for values in row.record.top_log_probs)
             one.logits.extend(row.record.logits)
+        for tensor in row.metrics:
+            if tensor.datatype == "FP32":
+                one.tensors[tensor.name] = np.frombuffer(tensor.data, "<f4").reshape(tensor.shape)
         if row.context_logits is not None:
             assert one.context_logits is None
             one.context_logits = row.context_logits

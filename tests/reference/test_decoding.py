@@ -73,10 +73,14 @@ def test_beams_are_those_of_transformers(name: str) -> None:
         answers = [told[key, index] for index in range(width)]
         assert [one.tokens for one in answers] == case["answers"], case
         assert [one.final for one in answers] == [False] * (width - 1) + [True]
-        for one, score in zip(answers, case["scores"], strict=True):
-            if one.finish_reason == FinishReason.LENGTH:
-                length = float(len(one.tokens) ** case["length_penalty"])
-                assert sum(one.log_probs) / length == pytest.approx(score, abs=2e-3)
+        # The sums that the search ranks by: with the end token, which is not among the tokens.
+        sums = answers[-1].tensors["cum_log_probs"]
+        assert sums.shape == (width,)
+        for one, score, total in zip(answers, case["scores"], sums.tolist(), strict=True):
+            ended = one.finish_reason == FinishReason.END_ID
+            length = float((len(one.tokens) + ended) ** case["length_penalty"])
+            assert total / length == pytest.approx(score, abs=2e-3)
+            assert ended or sum(one.log_probs) == pytest.approx(total, abs=1e-3)
     assert told[99, 0].tokens == run(engine(name), [request(99, PROMPT, 20)])[99, 0].tokens
     assert (subject.pool.used, subject.num_active) == (0, 0)
 

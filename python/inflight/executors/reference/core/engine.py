@@ -34,7 +34,7 @@ from .planner import Planner
 from .pooling import Pool
 from .probabilities import log_softmax
 from .refusal import Refused
-from .rows import Row, TokenRows
+from .rows import Row, TokenRows, sums_of
 from .runner import Outcome, Pending, Runner, Work
 from .scheduler import Limits
 from .sequence import RequestState, SequenceState
@@ -406,6 +406,10 @@ class Engine:
                 iteration.output.append(sequence.tell(beam.reason))
             else:
                 self._finish(sequence, beam.reason, iteration)
+                if request.output_config.return_log_probs:
+                    row = iteration.output[-1]
+                    assert isinstance(row, Row)
+                    row.metrics = [*row.metrics, sums_of([one.log_prob for one in answers])]
 
     def _add(
         self,

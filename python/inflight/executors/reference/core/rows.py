@@ -73,7 +73,7 @@ class Row:
     context_logits: Float32 | None = None
     #: ``[hidden_size]``, on the request's first row.
     embedding: Float32 | None = None
-    #: Present when the request asked for what it took.
+    #: Tensors that the worker passes on: what a request took, the sums of beams.
     metrics: Sequence[NamedTensor] = ()
 
 
@@ -153,6 +153,12 @@ def pack(rows: Sequence[Row | TokenRows]) -> ResponseBatch:
             prompt = row.prompt
             columns.prompt(number, prompt.values, prompt.top_ids.shape[1], prompt.top_ids, prompt.top_values)
     return columns.pack()
+
+
+def sums_of(log_probs: Sequence[float]) -> NamedTensor:
+    """The sums that beams were chosen by, for a request's last row: with the end token, which is not among
+    the tokens that the worker would add up."""
+    return _floats("cum_log_probs", np.array(log_probs, dtype=np.float32))
 
 
 def _floats(name: str, values: Float32) -> NamedTensor:
