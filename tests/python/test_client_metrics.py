@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inflight.cli.top import _tokens
 from inflight.client.metrics import cache_use, figures, parse, quantile, rate
 
 NAME = "inflight_gateway_time_to_first_token_seconds"
@@ -85,3 +86,14 @@ def test_the_cache_of_a_worker() -> None:
     page = parse(f'{name}{{kv_cache_block_type="used"}} 5\n{name}{{kv_cache_block_type="fraction"}} 0.25', 0)
     assert cache_use(page) == 0.25
     assert cache_use(parse("", 0)) is None
+
+
+def test_a_server_that_works_without_streams_does_not_look_like_one_that_hangs() -> None:
+    told = "(answers that are not streamed count when they end)"
+    idle = figures(parse("", 0), parse("", 1))
+    waits = figures(parse("", 0), parse("inflight_gateway_active_requests 2", 1))
+    streams = figures(
+        parse("", 0),
+        parse('inflight_gateway_active_requests 2\ninflight_gateway_generated_tokens_total{model="a"} 9', 1),
+    )
+    assert [told in _tokens(found) for found in (idle, waits, streams)] == [False, True, False]

@@ -49,7 +49,7 @@ def top(
 ) -> None:
     """Show workers, streams, tokens and latencies live.
 
-    URL is a gateway's. Ctrl-C ends.
+    URL is a gateway's. Ctrl-C ends. The tokens of an answer that is not streamed count when it ends.
     """
     import json
     import sys
@@ -168,7 +168,7 @@ def _screen(
     for name, value in (
         ("requests", f"{found.requests_per_s:,.1f}/s, {found.open_requests:,} open"),
         ("server errors", f"{found.failed_per_s:,.1f}/s"),
-        ("tokens", f"{found.tokens_out_per_s:,.0f}/s generated, {found.tokens_in_per_s:,.0f}/s of prompts"),
+        ("tokens", _tokens(found)),
         ("first token", _latency(found.first_token_s)),
         ("between tokens", _latency(found.between_tokens_s)),
         *((f"KV cache of {address}", _percent(share)) for address, share in caches.items()),
@@ -184,6 +184,13 @@ def _screen(
         table.add_row(printable(row.address), state, f"{row.active:,}")
     missing = "the gateway has no workers" if has_access else f"the gateway {NO_ACCESS}"
     return Group(Text(url, style="bold"), head, Text(""), table if rows else Text(missing))
+
+
+def _tokens(found: Figures) -> str:
+    rates = f"{found.tokens_out_per_s:,.0f}/s generated, {found.tokens_in_per_s:,.0f}/s of prompts"
+    # Otherwise a server that works would look like one that hangs.
+    waits = found.open_requests > 0 and found.tokens_out_per_s == 0
+    return rates + (" (answers that are not streamed count when they end)" if waits else "")
 
 
 def _latency(both: tuple[float | None, float | None]) -> str:
