@@ -128,8 +128,9 @@ def check(words: list[str], *, is_whole: bool) -> None:
         command, words = requests, words[1:]
         context = click.Context(command, info_name="requests", parent=context)
     if command.name == "gateway":
-        # Its name in openai_trtllm, which no list has.
-        known = {f"--{option.flag}" for option in _native.gateway_options()} | {"--triton-endpoint", "--help"}
+        # The names of openai_trtllm, which no list has.
+        theirs = {"--triton-endpoint", "-H", "-p", "-t", "-o"}
+        known = {f"--{option.flag}" for option in _native.gateway_options()} | theirs | {"--help"}
         check_native(words, known, is_whole=is_whole, operands=0)
     elif command.name == "bench":
         if words and not words[0].startswith("-"):
@@ -178,7 +179,7 @@ def check_native(words: list[str], known: set[str], *, is_whole: bool, operands:
     """The same for what the Rust core parses, whose options all have values."""
     rest = iter(words)
     for word in rest:
-        if not word.startswith("--"):
+        if word not in known and not word.startswith("--"):
             operands -= 1
             if is_whole and operands < 0 and not PLACEHOLDER.fullmatch(word):
                 raise click.UsageError(f"unexpected argument `{word}`")

@@ -47,7 +47,12 @@ def test_curl_chats(server: Server) -> None:
     "OPENAI_TRTLLM_PORT=3000 OPENAI_TRTLLM_TRITON_ENDPOINT=http://localhost:8001 openai_trtllm",
     "OPENAI_TRTLLM_PORT=3000 OPENAI_TRTLLM_TRITON_ENDPOINT=http://localhost:8001 inflight gateway",
 )
-@pytest.mark.parametrize("by", ["options", "environment"])
+@pytest.mark.migrates(
+    "openai_trtllm",
+    "openai_trtllm -H 0.0.0.0 -p 3000 -t http://localhost:8001",
+    "inflight gateway -H 0.0.0.0 -p 3000 -t http://localhost:8001",
+)
+@pytest.mark.parametrize("by", ["options", "short options", "environment"])
 def test_its_options_and_variables_are_understood(
     start: Start, server: Server, tmp_path: Path, by: str
 ) -> None:
@@ -57,6 +62,11 @@ def test_its_options_and_variables_are_understood(
     if by == "options":
         gateway = start(
             "gateway", "--host", "127.0.0.1", "--port", "0", "--triton-endpoint", endpoint,
+            "--history-template-file", str(template), "--api-key", "secret",
+        )  # fmt: skip
+    elif by == "short options":
+        gateway = start(
+            "gateway", "-H", "127.0.0.1", "-p", "0", "-t", endpoint,
             "--history-template-file", str(template), "--api-key", "secret",
         )  # fmt: skip
     else:

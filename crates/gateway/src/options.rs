@@ -30,11 +30,12 @@ pub struct GatewayOptions {
     pub config: Option<PathBuf>,
 
     /// Address to listen on; loopback by default, because no key is required by default
-    #[arg(long, default_value = "127.0.0.1")]
+    // The short names are openai_trtllm's, here and below.
+    #[arg(long, short_alias = 'H', default_value = "127.0.0.1")]
     pub host: String,
 
     /// Port to listen on; 0 picks a free port
-    #[arg(long, default_value_t = 8000)]
+    #[arg(long, short_alias = 'p', default_value_t = 8000)]
     pub port: u16,
 
     /// Port for KServe over gRPC, for Triton's clients: one address of all workers. By default, none
@@ -63,7 +64,7 @@ pub struct GatewayOptions {
 
     /// gRPC address of a worker or Triton server, with `https://` before it if the server speaks TLS; repeat for
     /// several
-    #[arg(long = "worker", alias = "triton-endpoint")]
+    #[arg(long = "worker", alias = "triton-endpoint", short_alias = 't')]
     #[arg(value_name = "HOST:PORT", value_parser = worker_address)]
     #[arg(required_unless_present_any = ["worker_files", "worker_names"])]
     pub workers: Vec<String>,
@@ -287,7 +288,8 @@ pub struct GatewayOptions {
 
     /// OTLP collector to which traces of requests are exported over gRPC, such as `http://localhost:4317`. By
     /// default, none are
-    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_parser = otlp_endpoint)]
+    #[arg(long, short_alias = 'o', value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    #[arg(value_parser = otlp_endpoint)]
     pub otlp_endpoint: Option<String>,
 
     /// Share of the requests without a `traceparent` that are traced; with one, its sender decides. By default, all;
