@@ -29,6 +29,30 @@ def test_the_document_is_valid(document: Any) -> None:
     assert document["info"]["version"]
 
 
+def schemas_of(schema: Any, path: str = "") -> list[tuple[str, Any]]:
+    """A schema and all in it, each with its path."""
+    found = [(path, schema)]
+    if isinstance(schema, dict):
+        for name in ("items", "not"):
+            if name in schema:
+                found += schemas_of(schema[name], f"{path}/{name}")
+        for name in ("properties", "$defs"):
+            for key, inner in schema.get(name, {}).items():
+                found += schemas_of(inner, f"{path}/{name}/{key}")
+        for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            for place, inner in enumerate(schema.get(name, [])):
+                found += schemas_of(inner, f"{path}/{name}/{place}")
+    return found
+
+
+def test_no_schema_is_a_boolean(document: Any) -> None:
+    """`true` and `{}` mean the same, and openapi-python-client gives up at the former."""
+    named = document["components"]["schemas"].items()
+    found = [part for name, schema in named for part in schemas_of(schema, name)]
+    assert len(found) > 500
+    assert [path for path, schema in found if isinstance(schema, bool)] == []
+
+
 def test_answers_have_the_schemas_of_the_document(document: Any, server: Server) -> None:
     hi: list[Any] = [{"role": "user", "content": "Hi"}]
     asked: dict[str, Any] = {"model": MODEL_NAME, "max_tokens": 4}

@@ -14,6 +14,7 @@ use http::{HeaderValue, header};
 use inflight_openai::error_schema;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
+use schemars::transform::ReplaceBoolSchemas;
 use serde_json::{Map, Value, json};
 
 use self::operations::{Body, Error, Operation, Place};
@@ -51,7 +52,10 @@ fn document() -> Value {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
     settings.definitions_path = "/components/schemas".into();
     settings.meta_schema = None;
-    let mut generator = settings.into_generator();
+    // `true` and `{}` mean the same, and generators of clients know only the latter.
+    let mut objects = ReplaceBoolSchemas::default();
+    objects.skip_additional_properties = true;
+    let mut generator = settings.with_transform(objects).into_generator();
     let mut paths: Map<String, Value> = Map::new();
     for operation in OPERATIONS {
         let item = paths.entry(operation.path).or_insert_with(|| json!({}));
