@@ -49,7 +49,7 @@ def test_no_schema_is_a_boolean(document: Any) -> None:
     """`true` and `{}` mean the same, and openapi-python-client gives up at the former."""
     named = document["components"]["schemas"].items()
     found = [part for name, schema in named for part in schemas_of(schema, name)]
-    assert len(found) > 500
+    assert len(found) > 300
     assert [path for path, schema in found if isinstance(schema, bool)] == []
 
 

@@ -288,7 +288,12 @@ pub struct GatewayOptions {
 
     /// OTLP collector to which traces of requests are exported over gRPC, such as `http://localhost:4317`. By
     /// default, none are
-    #[arg(long, short_alias = 'o', value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    #[arg(
+        long,
+        short_alias = 'o',
+        value_name = "URL",
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    )]
     #[arg(value_parser = otlp_endpoint)]
     pub otlp_endpoint: Option<String>,
 
