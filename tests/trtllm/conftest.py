@@ -36,6 +36,16 @@ def pytorch_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.fixture
+def plain_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """With the sampler that 1.2 takes by itself."""
+    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    with double.installed():
+        made = start(tmp_path, sampler_type="TorchSampler")
+        yield made
+        made.shutdown()
+
+
+@pytest.fixture
 def beams_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
     with double.installed():

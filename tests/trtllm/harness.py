@@ -185,5 +185,42 @@ RETAINED = {
 }
 PHASE = convert.pack_context_phase([5], 77, b"\x01\x02", [6])
 PHASE_TENSOR = NamedTensor("context_phase_params", "UINT8", (len(PHASE),), PHASE)
+TAG = '{"type": "structural_tag", "format": {"type": "any_text"}}'
+#: A guide of each type that compiles.
+GUIDES = {
+    "json_schema": '{"title": "é"}',
+    "regex": "a+é",
+    "ebnf_grammar": 'root ::= "é"',
+    "structural_tag": TAG,
+}
+#: Structural tags in the older form of xgrammar, and what they are in the later one.
+OLDER_TAG = (
+    '{"structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}], "triggers": ["<f>"]}'
+)
+LATER_TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["<f>"],
+        "tags": [
+            {
+                "type": "tag",
+                "begin": "<f>",
+                "content": {"type": "json_schema", "json_schema": {"type": "object"}},
+                "end": "</f>",
+            }
+        ],
+    },
+}
+
+
+def guide_tensors(kind: str, guide: str) -> list[NamedTensor]:
+    """The two inputs of a guided request."""
+    return [
+        passed("guided_decoding_guide_type", "BYTES", (1,), kind),
+        passed("guided_decoding_guide", "BYTES", (1,), guide),
+    ]
+
+
 BIAS = np.zeros(double.VOCAB, dtype="<f4")
 BIAS[3] = 1.5

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from inflight.executors.tensorrt_llm import pytorch
 from inflight.executors.tensorrt_llm.options import parse
 from support import double
@@ -25,6 +28,7 @@ OPTIONS = {
     "cache_transceiver_backend": "UCX",
     "sampler_type": "TRTLLMSampler",
     "disable_overlap_scheduler": True,
+    "gather_generation_logits": True,
     "enable_kv_cache_reuse": False,
 }
 
@@ -35,9 +39,13 @@ def write_checkpoint(directory: Path, **config: Any) -> Path:
     return directory
 
 
-def write_adapter(folder: Path, name: str = "7", rank: int = 8) -> Path:
+def write_adapter(folder: Path, name: str = "7", rank: int = 8, module: str = "q_proj") -> Path:
     (folder / name).mkdir(parents=True)
     (folder / name / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    prefix = f"base_model.model.model.layers.0.self_attn.{module}"
+    weights = {f"{prefix}.lora_A.weight": np.ones((rank, 4), np.float32)}
+    weights[f"{prefix}.lora_B.weight"] = np.ones((4, rank), np.float32)
+    save_file(weights, folder / name / "adapter_model.safetensors")
     return folder
 
 

@@ -71,22 +71,24 @@ BUILDS: list[tuple[str, str, dict[str, Any]]] = [
         "codellama-13b",
         "--speculative-decoding-mode draft_target --max-draft-len 4 --speculative-model draft",
         {
+            "disable_overlap_scheduler": True,
             "speculative_config": {
                 "class": "DraftTargetDecodingConfig",
                 "max_draft_len": 4,
                 "speculative_model": "draft",
-            }
+            },
         },
     ),
     (
         "codellama-13b",
         "--speculative-decoding-mode ngram --max-draft-len 4 --max-matching-ngram-size 2",
         {
+            "disable_overlap_scheduler": True,
             "speculative_config": {
                 "class": "NGramDecodingConfig",
                 "max_draft_len": 4,
                 "max_matching_ngram_size": 2,
-            }
+            },
         },
     ),
     (
@@ -103,7 +105,7 @@ BUILDS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "codellama-13b",
         "--speculative-decoding-mode auto",
-        {"speculative_config": {"class": "AutoDecodingConfig"}},
+        {"disable_overlap_scheduler": True, "speculative_config": {"class": "AutoDecodingConfig"}},
     ),
 ]
 

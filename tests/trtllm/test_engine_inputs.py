@@ -10,7 +10,18 @@ import pytest
 from inflight.executors.base import NamedTensor, OutputConfig, Request, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm import fields
 from support import double
-from trtllm.harness import BIAS, PHASE_TENSOR, RETAINED, RETENTION, collect, passed, request_of, tensor
+from trtllm.harness import (
+    BIAS,
+    GUIDES,
+    PHASE_TENSOR,
+    RETAINED,
+    RETENTION,
+    collect,
+    guide_tensors,
+    passed,
+    request_of,
+    tensor,
+)
 
 #: Inputs that the case is about, what the worker makes of them, what the double's Request must hold.
 CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
@@ -232,17 +243,12 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
     *(
         (
             {"guided_decoding_guide_type", "guided_decoding_guide"},
-            {
-                "tensors": [
-                    passed("guided_decoding_guide_type", "BYTES", (1,), wire),
-                    passed("guided_decoding_guide", "BYTES", (1,), "a+é"),
-                ]
-            },
+            {"tensors": guide_tensors(wire, GUIDES[wire])},
             {
                 "guided_decoding_params": {
                     "class": "GuidedDecodingParams",
                     "guide_type": member,
-                    "guide": "a+é",
+                    "guide": GUIDES[wire],
                 }
             },
         )

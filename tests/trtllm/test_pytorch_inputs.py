@@ -16,7 +16,18 @@ from inflight.executors.tensorrt_llm import fields
 from inflight.executors.tensorrt_llm.fields import Target
 from support import double
 from support.pictures import picture
-from trtllm.harness import BIAS, PHASE_TENSOR, RETAINED, RETENTION, collect, passed, request_of, tensor
+from trtllm.harness import (
+    BIAS,
+    GUIDES,
+    PHASE_TENSOR,
+    RETAINED,
+    RETENTION,
+    collect,
+    guide_tensors,
+    passed,
+    request_of,
+    tensor,
+)
 
 
 def dump(call: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +123,9 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ),
     (
         {"return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics"},
-        {"output_config": OutputConfig(True, True, True, True)},
+        {"output_config": OutputConfig(True, True, True, True), "streaming": False},
         {
+            "logprobs": 1,
             "return_context_logits": True,
             "return_generation_logits": True,
             "return_perf_metrics": True,
@@ -123,7 +135,7 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (
         {"inflight_num_top_log_probs", "inflight_num_prompt_log_probs"},
         {"output_config": OutputConfig(num_top_log_probs=3, num_prompt_log_probs=0)},
-        {"return_generation_logits": True, "return_context_logits": True},
+        {"logprobs": 3, "return_context_logits": True},
         {},
     ),
     (
@@ -135,21 +147,16 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     *(
         (
             {"guided_decoding_guide_type", "guided_decoding_guide"},
-            {
-                "tensors": [
-                    passed("guided_decoding_guide_type", "BYTES", (1,), wire),
-                    passed("guided_decoding_guide", "BYTES", (1,), "x"),
-                ]
-            },
+            {"tensors": guide_tensors(wire, GUIDES.get(wire, "x"))},
             {"guided_decoding": {"class": "GuidedDecodingParams", keyword: value}},
             {},
         )
         for wire, keyword, value in (
             ("json", "json_object", True),
-            ("json_schema", "json", "x"),
-            ("regex", "regex", "x"),
-            ("ebnf_grammar", "grammar", "x"),
-            ("structural_tag", "structural_tag", "x"),
+            ("json_schema", "json", GUIDES["json_schema"]),
+            ("regex", "regex", GUIDES["regex"]),
+            ("ebnf_grammar", "grammar", GUIDES["ebnf_grammar"]),
+            ("structural_tag", "structural_tag", GUIDES["structural_tag"]),
         )
     ),
     (
@@ -209,8 +216,9 @@ def test_every_input_reaches_its_keyword(
     params: dict[str, Any],
     call: dict[str, Any],
 ) -> None:
-    # A worker serves one width.
-    made = request.getfixturevalue("beams_executor" if "beam_width" in about else "pytorch_executor")
+    # A worker serves one width, and the older sampler no alternatives.
+    of = {"beam_width": "beams_executor", "inflight_num_top_log_probs": "plain_executor"}
+    made = request.getfixturevalue(next((of[name] for name in about if name in of), "pytorch_executor"))
     made.enqueue([request_of(given)])
     assert not collect(made, 9)[9][-1].errors
     held = dump(double.REQUESTS[-1])

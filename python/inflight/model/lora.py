@@ -24,3 +24,19 @@ MODULES = (
     "mlp_router",
     "mlp_gate_up",
 )
+
+#: Of those, the ones that adapters for the PyTorch runtime may change -> Hugging Face's name of the layer.
+HF_MODULES = {
+    "attn_q": "q_proj",
+    "attn_k": "k_proj",
+    "attn_v": "v_proj",
+    "attn_dense": "o_proj",
+    "mlp_h_to_4h": "gate_proj",
+    "mlp_4h_to_h": "down_proj",
+    "mlp_gate": "up_proj",
+    "mlp_gate_up": "gate_up_proj",
+    "moe_h_to_4h": "w1",
+    "moe_4h_to_h": "w2",
+    "moe_gate": "w3",
+    "moe_router": "gate",
+}

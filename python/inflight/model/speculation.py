@@ -32,3 +32,5 @@ CLASSES = {
 
 #: Types that draft and sample inside the model: they decode greedily unless configured otherwise.
 ONE_MODEL = frozenset({"Eagle", "MTP"})
+#: Types whose drafted tokens pass through the sampler, as all others do. `AUTO` is n-grams.
+TWO_MODEL = frozenset({"Draft_Target", "NGram", "AUTO"})

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from support.double.engine import CACHED, MODULES, REFUSE, VOCAB, Engine, Job, record, record_engine
+from support.double import adapters, grammar
+from support.double.engine import CACHED, MODULES, REFUSE, VOCAB, Engine, Job, logits, record, record_engine
 
 
 class Executor:
@@ -58,6 +59,7 @@ class Executor:
                 beams=config["beam_width"],
                 sequences=config["num_return_sequences"] or 1 if config["beam_width"] == 1 else 1,
                 context_only=getattr(given["type"], "name", "") == "REQUEST_TYPE_CONTEXT_ONLY",
+                bad_guide=grammar.fault_of(given["guided_decoding_params"]),
             )
             ids.append(identity)
             self._sim.add(job)
@@ -199,6 +201,13 @@ class IterationResult:
 SEEING = {"Qwen2_5_VLForConditionalGeneration"}
 
 
+class Tokenizer:
+    """Spells a token as its number."""
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
 class SeeingProcessor:
     """Any registered input processor."""
 
@@ -207,6 +216,8 @@ def check_prompt(inputs: dict[str, Any]) -> dict[str, Any]:
     """A `TokensPrompt` whose images are what the processors take."""
     from support.double.classes import SYMBOLS
 
+    if set(inputs) == {"prompt"}:
+        return inputs
     names = {param["name"] for param in SYMBOLS["tensorrt_llm.inputs.TokensPrompt"]["params"]}
     assert set(inputs) <= names, f"a prompt has no {set(inputs) - names}"
     images = inputs["multi_modal_data"]["image"]
@@ -235,6 +246,7 @@ class LLM:
         record_engine(self)
         self._sim.deliver = self._sim_deliver
         self.values["input_processor"] = self._sim_make_processor()
+        self.values["tokenizer"] = None if self.values.get("skip_tokenizer_init") else Tokenizer()
 
     @property
     def _executor(self) -> Proxy:
@@ -262,6 +274,27 @@ class LLM:
         registry = MODULES["tensorrt_llm.inputs.registry"]
         return registry.DefaultInputProcessor(None, None, None)
 
+    def _sim_has_mrope(self, inputs: Any, sampling: dict[str, Any]) -> bool | None:
+        """Whether the request's positions come from the input processor, which sees no bare token ids."""
+        config = json.loads((Path(self.values["model"]) / "config.json").read_text())
+        if "mrope_section" not in (config.get("rope_scaling") or {}):
+            return None
+        if isinstance(inputs, dict) and "prompt" in inputs:
+            assert sampling["add_special_tokens"] is False, "the text has them already"
+        return isinstance(inputs, dict)
+
+    def _sim_encode(self, inputs: Any) -> list[int]:
+        if not isinstance(inputs, dict):
+            return list(inputs)
+        if "prompt" in inputs:
+            return [int(token) for token in inputs["prompt"].split()]
+        return list(inputs["prompt_token_ids"])
+
+    def _sim_longest(self) -> int:
+        """`max_seq_len`, which is lowered to what the KV cache holds once the model is loaded."""
+        cache = self.values.get("kv_cache_config") or {}
+        return min(self.values.get("max_seq_len") or 10**6, cache.get("max_tokens") or 10**6)
+
     def _sim_reuses_blocks(self) -> bool:
         config = self.values.get("kv_cache_config") or {}
         return bool(config.get("enable_block_reuse", True))
@@ -281,7 +314,8 @@ class LLM:
         cache_salt: Any = None,
     ) -> Any:
         given = sampling_params.values
-        prompt = list(inputs["prompt_token_ids"] if isinstance(inputs, dict) else inputs)
+        has_mrope = self._sim_has_mrope(inputs, given)
+        prompt = self._sim_encode(inputs)
         call = {
             "inputs": check_prompt(inputs) if isinstance(inputs, dict) else prompt,
             "streaming": streaming,
@@ -306,6 +340,11 @@ class LLM:
             raise ValueError("The prompt is too long")
         if isinstance(inputs, dict) and self.values.get("skip_tokenizer_init"):
             raise AttributeError("'NoneType' object has no attribute 'decode'")
+        if lora_request is not None and not adapters.loads(
+            lora_request.lora_path, self.values["lora_config"]
+        ):
+            # Before anything is caught: the process ends.
+            self._sim.die()
         if given["end_id"] is None:
             raise ValueError("end_id is needed without a tokenizer")
         if (
@@ -342,7 +381,7 @@ class LLM:
         self._sim_results[identity] = result
         wanted = {
             "exclude_input_from_output": True,
-            "return_log_probs": given["logprobs"] is not None,
+            "return_log_probs": False,
             "return_generation_logits": given["return_generation_logits"],
             "return_context_logits": given["return_context_logits"],
         }
@@ -350,7 +389,8 @@ class LLM:
             Job(
                 identity,
                 prompt,
-                given["max_tokens"],
+                # What does not fit is cut with a line in the log.
+                min(given["max_tokens"], self._sim_longest() - len(prompt)),
                 streaming,
                 end_id=-1 if given["ignore_eos"] else given["end_id"],
                 stop_words=words,
@@ -361,6 +401,9 @@ class LLM:
                 context_only=kind == "context_only",
                 hot=given["temperature"] == HOT,
                 cached=result._sim_cached,
+                interval=self.values.get("stream_interval") or 1,
+                has_mrope=has_mrope,
+                is_late=True,
             )
         )
         return result
@@ -435,11 +478,8 @@ class RequestOutput:
         if self._sim_params.values["logprobs"] is not None:
             width = self._sim_params.values["logprobs"]
             hot = self._sim_params.values["temperature"] == HOT
-            best = [(token + 3) % VOCAB if hot else token for token in new]
-            # The most probable tokens, whichever was sampled.
-            output.values["logprobs"].extend(
-                {(token + place) % VOCAB: Logprob(-1.0 - place) for place in range(width)} for token in best
-            )
+            older = str(self._sim_llm.values.get("sampler_type")) == "TRTLLMSampler"
+            output.values["logprobs"].extend(alternatives(token, 0 if older else width, hot) for token in new)
         if result.generation_logits is not None:
             held = result.generation_logits.array[beam, : len(output.token_ids)]
             output.values["generation_logits"] = MODULES["torch"].Tensor(held, "float32")
@@ -469,6 +509,14 @@ def stop_reason(params: Any, tokens: list[int]) -> int | str | None:
             found: int | str = reason
             return found
     return None
+
+
+def alternatives(token: int, width: int, hot: bool) -> dict[int, Logprob]:
+    """The `width` most probable tokens, and the sampled one wherever it ranks."""
+    [row] = logits([token], hot=hot)
+    row = row[:VOCAB] - np.log(np.exp(row[:VOCAB]).sum())
+    best = np.argsort(-row, kind="stable")[:width].tolist()
+    return {one: Logprob(float(row[one])) for one in dict.fromkeys([*best, token])}
 
 
 class Logprob:

@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from support.double import behavior, builder, engine, torch
+from support.double import behavior, builder, engine, grammar, torch
 
 TABLE = Path(__file__).parent / "data" / "tensorrt_llm_api.json"
 RECORD: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
@@ -155,6 +155,11 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
     }
     for name in attributes:
         members[name] = _field(name)
+    if symbol.get("source", "").endswith("llm_args.py"):
+        # As pydantic's models show their fields.
+        members["model_fields"] = {
+            param["name"]: SimpleNamespace(description=param.get("description")) for param in every
+        }
     if native:
         initialize.__nb_signature__ = tuple(  # type: ignore[attr-defined]
             (f"def __init__({', '.join(['self', *(f'{name}: object = ...' for name in names)])})", None)
@@ -279,6 +284,8 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
         setattr(module(owner), short, made)
     modules["tensorrt_llm"].__version__ = "1.2.1"  # type: ignore[attr-defined]
     modules["torch"] = torch.make()
+    # None: it cannot be imported.
+    modules["xgrammar"] = None if "xgrammar" in without else grammar.make()  # type: ignore[assignment]
     engine.connect(modules)
     return modules
 
@@ -290,7 +297,7 @@ def installed(without: Collection[str] = ()) -> Iterator[ModuleType]:
     before = {
         name: value
         for name, value in sys.modules.items()
-        if name.partition(".")[0] in ("tensorrt_llm", "torch")
+        if name.partition(".")[0] in ("tensorrt_llm", "torch", "xgrammar")
     }
     for name in before:
         del sys.modules[name]

@@ -56,6 +56,7 @@ class Sequence:
         self.job, self.index = job, index
         self.cancelled = False
         self.tokens: list[int] = []
+        self.unsent: list[int] = []
         self.reason = ""
 
     def step(self) -> int | None:
@@ -87,6 +88,14 @@ class Job:
         #: Sampled tokens are not among the most probable ones.
         self.hot = more.get("hot", False)
         self.cached = more.get("cached", 0)
+        #: Whether logits of a stream are read after the next iteration.
+        self.is_late = more.get("is_late", False)
+        #: Iterations between two responses of a stream.
+        self.interval = more.get("interval", 1)
+        #: Text that xgrammar does not take, found only once the request runs.
+        self.bad_guide = more.get("bad_guide", "")
+        #: Whether positions have several parts; None: the model's do not.
+        self.has_mrope = more.get("has_mrope")
         self.sequences = [Sequence(self, index) for index in range(more.get("sequences", 1))]
 
     def cancel(self) -> None:
@@ -140,6 +149,10 @@ class Engine:
             self.changed.wait_for(lambda: not self.jobs or self.broken or self.stopped)
         self.stop()
 
+    def die(self) -> None:
+        """A worker process ends: what it had is never answered."""
+        self.stop()
+
     def stop(self) -> None:
         with self.changed:
             self.stopped = True
@@ -176,15 +189,11 @@ class Engine:
             self.broken = True
             self.changed.notify_all()
             return
-        errors = {ERROR: "LoRA task 7 not found in cache.", FAULT: FAULT_TEXT}
-        if job.prompt[0] in errors:
+        error = self.error_of(job)
+        if error:
             for failed in [job] if job.prompt[0] == ERROR else list(self.jobs.values()):
                 del self.jobs[failed.identity]
-                yield API.Response(
-                    request_id=failed.identity,
-                    error_msg=errors[job.prompt[0]],
-                    client_id=failed.client_id,
-                )
+                yield API.Response(request_id=failed.identity, error_msg=error, client_id=failed.client_id)
             return
         running = [sequence for sequence in job.sequences if not sequence.reason]
         for place, sequence in enumerate(running):
@@ -193,8 +202,12 @@ class Engine:
                 sequence.reason = "NOT_FINISHED"
             if sequence.cancelled:
                 sequence.reason = "CANCELLED"
+            if token is not None:
+                sequence.unsent.append(token)
             if job.streaming:
-                tokens = [] if token is None else [token]
+                if not sequence.reason and len(sequence.tokens) > 1 and self.iterations % job.interval:
+                    continue
+                tokens, sequence.unsent = sequence.unsent, []
             elif sequence.reason:
                 tokens = sequence.tokens
             else:
@@ -208,6 +221,20 @@ class Engine:
                 client_id=job.client_id,
             )
             yield result
+
+    def error_of(self, job: Job) -> str:
+        """What an iteration with the job fails with; only an `ERROR` is the job's own."""
+        if job.prompt[0] == ERROR:
+            return "LoRA task 7 not found in cache."
+        if job.prompt[0] == FAULT:
+            return FAULT_TEXT
+        if job.bad_guide:
+            return f"Encountered an error in forwardAsync function: {job.bad_guide}"
+        kinds = {one.has_mrope for one in list(self.jobs.values())[:SLOTS]}
+        if kinds == {True, False}:
+            # Fewer positions than tokens.
+            return "The size of tensor a (7) must match the size of tensor b (12) at dimension 2"
+        return ""
 
     def result(self, job: Job, sequence: Sequence, tokens: list[int], final: bool) -> Any:
         result = API.Result()
@@ -224,10 +251,12 @@ class Engine:
             result.cum_log_probs = [sum(-token / 64 for token in sequence.tokens)] * job.beams
         tensor = MODULES["torch"].Tensor
         if job.output.get("return_generation_logits") and tokens:
-            # Room for all that might have come, where the answer comes at once.
+            # Room for all that might have come, where the answer comes at once. In a stream they are read
+            # when the message is written, by when the next token's may be there.
             room = len(tokens) if job.streaming else job.max_tokens
+            late = [(token + 1) % VOCAB for token in tokens] if job.streaming and job.is_late else tokens
             result.generation_logits = tensor(
-                logits(tokens, room, job.hot)[None].repeat(job.beams, axis=0), "float32"
+                logits(late, room, job.hot)[None].repeat(job.beams, axis=0), "float32"
             )
         if job.output.get("return_context_logits"):
             shifted = [*job.prompt[1:], (job.prompt[-1] + 1) % VOCAB]

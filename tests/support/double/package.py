@@ -35,7 +35,7 @@ def write_double(
 ) -> dict[str, str]:
     """Writes it below `folder`; returns the environment in which processes meet it."""
     site, commands = folder / "site", folder / "bin"
-    for name in ("tensorrt_llm", "torch"):
+    for name in ("tensorrt_llm", "torch", "xgrammar"):
         (site / name).mkdir(parents=True)
         (site / name / "__init__.py").write_text(_PACKAGE.format(tests=str(TESTS)))
     for name, number in (("tensorrt_llm", version), ("tensorrt", "10.14.1.48")):

@@ -13,7 +13,7 @@ from inflight.build.options import OPTIONS, Values
 from inflight.build.steps import ApiCalls, Call, Layout, Mapping4D, Own, Step
 from inflight.model.checkpoint import Checkpoint
 from inflight.model.files import ARGUMENTS_FILE
-from inflight.model.speculation import CLASSES, DECODING_TYPES, ONE_MODEL
+from inflight.model.speculation import CLASSES, DECODING_TYPES, ONE_MODEL, TWO_MODEL
 
 
 def llm_arguments(values: Values, mapping: Mapping4D, lengths: Lengths) -> dict[str, Any]:
@@ -49,6 +49,9 @@ def llm_arguments(values: Values, mapping: Mapping4D, lengths: Lengths) -> dict[
     mode = values["speculative_decoding_mode"]
     if mode in DECODING_TYPES:
         arguments["speculative_config"] = complete_config(mode, arguments["speculative_config"])
+        if DECODING_TYPES[mode] in TWO_MODEL:
+            # TensorRT-LLM up to 1.1 does not start with both; later versions turn it off themselves.
+            arguments["disable_overlap_scheduler"] = True
     return arguments
 
 

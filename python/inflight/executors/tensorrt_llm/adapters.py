@@ -1,43 +1,79 @@
 """LoRA adapters of the PyTorch runtime: a folder with one Hugging Face adapter per task id.
 
-Owns the folder's layout, its check at start, and which adapter a task id names. Reads no weights:
-TensorRT-LLM loads an adapter with the first request for it, and again after its cache gave it up.
+Owns the folder's layout, which adapter a task id names, and the check of each before TensorRT-LLM is asked
+for it: its worker process ends, and with it every request, where an adapter does not load. Reads headers of
+weights only. TensorRT-LLM keeps an adapter under its id for as long as its cache does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from inflight.errors import UserMistake
+from inflight.errors import CheckpointError, UserMistake
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.model.files import load_json
+from inflight.model.lora import HF_MODULES
+from inflight.model.shards import read_shard
 
 CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 #: LoraConfig's own default.
 _MAX_RANK = 64
+
+#: Size and time of change of each file of an adapter.
+_State = tuple[tuple[int, int], ...]
+
+
+class Unloadable(Exception):
+    """TensorRT-LLM could not load the adapter; the text says why, `remedy` what to do."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.remedy = remedy
 
 
 class Adapters:
     """The adapters below one folder. One that is put there later is found too."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, modules: Sequence[str], max_rank: int) -> None:
         self._directory = directory
+        self._modules = modules
+        self._max_rank = max_rank
+        #: Task id -> the files that TensorRT-LLM was given under it.
+        self._given: dict[int, _State] = {}
         #: Those that are there at the start, as `ModelInfo.adapters` has them.
         self.announced = tuple((path.name, int(path.name)) for path in _subdirectories(directory))
 
     def path(self, task_id: int) -> str:
-        """The directory of the adapter. Errors: `Refused` where there is none."""
+        """The directory of the adapter, checked. Errors: `Refused` where there is none, where it cannot be
+        loaded, and where it is another than was loaded under this id."""
         directory = self._directory / str(task_id)
         if not (directory / CONFIG).is_file():
             raise Refused(f"LoRA task `{task_id}` is not in `lora_adapter_dir`")
+        try:
+            # Before it is read: a file that changes meanwhile is another.
+            state = _state(directory)
+            given = self._given.get(task_id)
+            if given is None:
+                check_adapter(directory, self._modules, self._max_rank)
+                self._given[task_id] = state
+        except Unloadable as error:
+            raise Refused(f"LoRA task `{task_id}` cannot be used: {error}") from error
+        if given is not None and given != state:
+            raise Refused(
+                f"the files of LoRA task `{task_id}` changed after its first use, and TensorRT-LLM keeps the "
+                "weights of an id; publish new weights under a new id"
+            )
         return str(directory)
 
 
-def read_adapters(directory: str, max_rank: int | None) -> Adapters:
-    """Checks the folder: `7/adapter_config.json` is the adapter of task 7. `max_rank` None: the default.
+def read_adapters(directory: str, modules: Sequence[str], max_rank: int | None) -> Adapters:
+    """Checks the folder: `7/adapter_config.json` is the adapter of task 7. `modules`: TensorRT-LLM's names of
+    what adapters may change; `max_rank` None: the default.
 
-    Errors: `UserMistake` for a missing folder, a name that is not a task id, or an adapter that is
-    invalid or has too large a rank.
+    Errors: `UserMistake` for a missing folder, a name that is not a task id, or an adapter that TensorRT-LLM
+    could not load.
     """
     folder = Path(directory)
     if not folder.is_dir():
@@ -52,23 +88,67 @@ def read_adapters(directory: str, max_rank: int | None) -> Adapters:
                 f"`{adapter}` in `lora_adapter_dir` is not named after a LoRA task id",
                 "rename it to the number that requests send as `lora_task_id`",
             )
-        rank = _rank(adapter / CONFIG)
-        if rank > limit:
-            raise UserMistake(
-                f"the adapter `{adapter}` has rank `{rank}`, and `max_lora_rank` is `{limit}`",
-                f"start with `max_lora_rank={rank}`",
+        try:
+            check_adapter(adapter, modules, limit)
+        except Unloadable as error:
+            raise UserMistake(str(error), error.remedy) from error
+    return Adapters(folder, modules, limit)
+
+
+def check_adapter(directory: Path, modules: Sequence[str], max_rank: int) -> None:
+    """Raises `Unloadable` for what would end TensorRT-LLM's worker process."""
+    again = "download the adapter again, or remove it"
+    config, weights = directory / CONFIG, directory / WEIGHTS
+    try:
+        rank = int(load_json(config)["r"])
+    except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
+        raise Unloadable(f"`{config}` is not an adapter's config: {error!r}", again) from error
+    if not weights.is_file():
+        raise Unloadable(
+            f"`{weights}` does not exist", "convert the adapter to safetensors, or copy the whole directory"
+        )
+    try:
+        tensors = read_shard(weights).tensors
+    except CheckpointError as error:
+        raise Unloadable(error.what, again) from error
+    changed = {}
+    for tensor in tensors:
+        module, found, part = tensor.name.rpartition(".lora_")
+        if not found:
+            continue
+        changed[module.rpartition(".")[2]] = tensor.name
+        if part.startswith("A") and tensor.shape:
+            rank = max(rank, tensor.shape[0])
+    if not changed:
+        raise Unloadable(f"`{weights}` has no weights of LoRA", again)
+    if rank > max_rank:
+        raise Unloadable(
+            f"the adapter `{directory}` has rank `{rank}`, and `max_lora_rank` is `{max_rank}`",
+            f"start with `max_lora_rank={rank}`",
+        )
+    if all(module in HF_MODULES for module in modules):
+        allowed = {HF_MODULES[module] for module in modules}
+        unknown = sorted(set(changed) - allowed)
+        if unknown:
+            raise Unloadable(
+                f"the adapter `{directory}` changes `{unknown[0]}`, "
+                "which `lora_target_modules` does not name",
+                f"name all that it changes: {', '.join(sorted(changed))}",
             )
-    return Adapters(folder)
+
+
+def _state(directory: Path) -> _State:
+    """A file that is missing has no size and no time."""
+    found = []
+    for name in (CONFIG, WEIGHTS):
+        try:
+            stat = (directory / name).stat()
+        except OSError:
+            found.append((0, 0))
+        else:
+            found.append((stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
 
 
 def _subdirectories(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _rank(path: Path) -> int:
-    try:
-        return int(load_json(path)["r"])
-    except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
-        raise UserMistake(
-            f"`{path}` is not an adapter's config: {error!r}", "download the adapter again, or remove it"
-        ) from error

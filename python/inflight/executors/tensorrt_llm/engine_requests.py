@@ -14,15 +14,8 @@ from inflight.executors.base import Request
 from inflight.executors.tensorrt_llm import convert
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.fields import BY_TENSOR, FIELDS, PARENTS, Target
+from inflight.executors.tensorrt_llm.guide_requests import GUIDE_TYPES, check_guide
 
-#: Guide types of the wire (Triton's, and `structural_tag`, which Triton has not).
-GUIDE_TYPES = {
-    "json": "JSON",
-    "json_schema": "JSON_SCHEMA",
-    "regex": "REGEX",
-    "ebnf_grammar": "EBNF_GRAMMAR",
-    "structural_tag": "STRUCTURAL_TAG",
-}
 REQUEST_TYPES = {
     "context_and_generation": "REQUEST_TYPE_CONTEXT_AND_GENERATION",
     "context_only": "REQUEST_TYPE_CONTEXT_ONLY",
@@ -76,7 +69,10 @@ class RequestBuilder:
         decoder_start: int | None = None,
         fast_logits: bool = False,
         reuses_blocks: bool = False,
+        takes_formats: bool = False,
     ) -> None:
+        """`takes_formats`: xgrammar reads structural tags in the later form."""
+        self._takes_formats = takes_formats
         self._reuses_blocks = reuses_blocks
         self._api = api
         self._decoder_start = decoder_start
@@ -107,6 +103,16 @@ class RequestBuilder:
             if owner in keywords:
                 keywords[parent][keyword] = getattr(self._api, owner)(**keywords[owner])
         return self._api.Request(client_id=tag, **keywords["Request"])
+
+    def find_guide(self, request: Request) -> tuple[str, str] | None:
+        """The type and text of the request's guide, as the engine will get them; None: it has none that can
+        be wrong. Errors: `Refused`."""
+        given = {tensor.name: tensor for tensor in request.tensors if tensor.name in _GUIDE}
+        if len(given) < len(_GUIDE):
+            return None
+        kind, guide = (convert.text(given[name]) for name in _GUIDE)
+        checked = check_guide(kind, guide, takes_formats=self._takes_formats)
+        return None if checked is None else (kind, checked)
 
     def _outputs(self, request: Request, keywords: dict[str, dict[str, Any]]) -> None:
         wanted = keywords.setdefault("OutputConfig", {})
@@ -177,11 +183,13 @@ class RequestBuilder:
         kind = given.get("guided_decoding_guide_type")
         if kind is None:
             return
-        check_guide(kind, given.get("guided_decoding_guide"))
+        guide = check_guide(kind, given.get("guided_decoding_guide"), takes_formats=self._takes_formats)
         guide_type = getattr(self._api.GuidedDecodingParams.GuideType, GUIDE_TYPES[kind], None)
         if guide_type is None:
             raise Refused(f"this TensorRT-LLM has no guides of the type `{kind}`")
         keywords.setdefault("GuidedDecodingParams", {})["guide_type"] = guide_type
+        if guide is not None:
+            keywords["GuidedDecodingParams"]["guide"] = guide
 
     def _phase(self, given: Mapping[str, Any], keywords: dict[str, dict[str, Any]]) -> None:
         kind, phase = request_phase(given)
@@ -212,6 +220,7 @@ class RequestBuilder:
             keywords["Request"]["encoder_input_token_ids"] = request.input_token_ids
 
 
+_GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 #: Inputs that become part of an object only together with others.
 _TOGETHER_ONLY = frozenset(
     {
@@ -234,14 +243,6 @@ _LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verifi
 def _require(given: Mapping[str, Any], name: str, other: str) -> None:
     if name in given and other not in given:
         raise Refused(f"`{name}` was sent without `{other}`; send both or neither")
-
-
-def check_guide(kind: str, guide: str | None) -> None:
-    """Refuses a guide type that nobody knows, which Triton's backend would let pass unconstrained."""
-    if kind not in GUIDE_TYPES:
-        raise Refused(f"`guided_decoding_guide_type` is `{kind}`; send one of {', '.join(GUIDE_TYPES)}")
-    if kind != "json" and not guide:
-        raise Refused(f"the guide type `{kind}` needs `guided_decoding_guide`")
 
 
 def request_phase(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any] | None]:

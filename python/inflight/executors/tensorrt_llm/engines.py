@@ -20,13 +20,22 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
+from inflight.executors.base import (
+    FinishReason,
+    IterationStats,
+    ModelInfo,
+    Request,
+    ResponseBatch,
+    StatusCode,
+)
 from inflight.executors.columns import Columns
 from inflight.executors.tensorrt_llm import ranks
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.engine_config import build_config
 from inflight.executors.tensorrt_llm.engine_directory import EngineDirectory
 from inflight.executors.tensorrt_llm.engine_requests import RequestBuilder
+from inflight.executors.tensorrt_llm.guide_check import PATIENCE_S, GuideCheck, find_grammar, takes_formats
+from inflight.executors.tensorrt_llm.guide_requests import FORMATS
 from inflight.executors.tensorrt_llm.guides import read_tokenizer_info
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check_error, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
@@ -49,8 +58,20 @@ _MAX_STATS = 1000
 class EnginesExecutor:
     """Implements `inflight.executors.base.Executor`; made by `create_engines`."""
 
-    def __init__(self, engine: Any, builder: RequestBuilder, reader: ResultReader, info: ModelInfo) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        builder: RequestBuilder,
+        reader: ResultReader,
+        info: ModelInfo,
+        guides: GuideCheck | None = None,
+    ) -> None:
+        """`guides`: what every guide must pass first; None: there are none."""
         self._engine = engine
+        self._guides = guides
+        #: Our client id -> a request whose guide is being checked, and until when it may be.
+        self._checking: dict[int, tuple[Request, float]] = {}
+        self._cancelled: deque[int] = deque()
         self._builder = builder
         self._reader = reader
         self._info = info
@@ -64,6 +85,8 @@ class EnginesExecutor:
         self._refused: deque[tuple[int, StatusCode, str]] = deque()
         self._liveness = Liveness(engine.can_enqueue_requests)
         self._closed = False
+        #: What went wrong on the thread that checks guides.
+        self._failure: Exception | None = None
 
     def info(self) -> ModelInfo:
         """What is served, with its limits."""
@@ -75,14 +98,68 @@ class EnginesExecutor:
         for request in requests:
             tag = next(self._next_tag)
             try:
-                built.append((tag, request, self._builder.build(request, tag)))
+                if not self._waits_for_its_guide(request):
+                    built.append((tag, request, self._builder.build(request, tag)))
             except Refused as error:
                 self._refuse(request, StatusCode.INVALID_ARGUMENT, str(error))
             except (TypeError, ValueError, RuntimeError) as error:
                 # The bindings check values in their constructors.
                 self._refuse(request, StatusCode.INVALID_ARGUMENT, describe(error))
-        if not built:
+        if built:
+            self._hand_over(built)
+
+    def _waits_for_its_guide(self, request: Request) -> bool:
+        """Whether the request has a guide that must be checked before the engine sees it; then it is."""
+        found = self._builder.find_guide(request)
+        if found is None:
+            return False
+        kind, guide = found
+        if self._guides is None:
+            raise Refused("guides cannot be checked here: the package `xgrammar` is not installed")
+        if self._guides.is_known_good(kind, guide):
+            return False
+        client_id = request.client_id
+        with self._ids:
+            self._checking[client_id] = request, time.monotonic() + PATIENCE_S
+        if not self._guides.check(kind, guide, lambda wrong: self._checked(client_id, wrong)):
+            with self._ids:
+                del self._checking[client_id]
+            text = "too many guides are waiting to be compiled; send the request again later"
+            self._refuse(request, StatusCode.RESOURCE_EXHAUSTED, text)
+        return True
+
+    def _checked(self, client_id: int, wrong: str | None) -> None:
+        """On the thread that compiles: what is wrong with the guide of a request."""
+        with self._ids:
+            request, _ = self._checking.pop(client_id, (None, 0.0))
+        if request is None or self._closed:
+            # Cancelled, or refused because it took too long.
             return
+        if wrong is not None:
+            text = f"`guided_decoding_guide` does not compile: {wrong}"
+            self._refuse(request, StatusCode.INVALID_ARGUMENT, text)
+            return
+        tag = next(self._next_tag)
+        try:
+            self._hand_over([(tag, request, self._builder.build(request, tag))])
+        except Exception as error:
+            # The thread that awaits raises it.
+            self._failure = error
+
+    def _refuse_slow_guides(self) -> None:
+        now = time.monotonic()
+        with self._ids:
+            late = [request for request, until in self._checking.values() if until < now]
+            for request in late:
+                del self._checking[request.client_id]
+        for request in late:
+            self._refuse(
+                request,
+                StatusCode.INVALID_ARGUMENT,
+                f"`guided_decoding_guide` did not compile within {PATIENCE_S:g} s; send a smaller one",
+            )
+
+    def _hand_over(self, built: list[tuple[int, Request, Any]]) -> None:
         with self._ids:
             for tag, request, _ in built:
                 self._active[tag] = Active(request)
@@ -128,6 +205,8 @@ class EnginesExecutor:
     def cancel(self, client_ids: Sequence[int]) -> None:
         """Cancels; the engine answers each with its last response."""
         with self._ids:
+            unsent = [client_id for client_id in client_ids if self._checking.pop(client_id, None)]
+            self._cancelled.extend(unsent)
             running = [
                 active.engine_id
                 for client_id in client_ids
@@ -150,6 +229,8 @@ class EnginesExecutor:
         while True:
             while self._refused:
                 rows.fail(*self._refused.popleft())
+            while self._cancelled:
+                rows.add(self._cancelled.popleft(), (), int(FinishReason.CANCELLED), True)
             left = deadline - time.monotonic()
             wait = timedelta(0) if rows else min(_SLICE, timedelta(seconds=max(left, 0.0)))
             try:
@@ -166,6 +247,10 @@ class EnginesExecutor:
                 return rows.pack()
             if self._closed:
                 return rows.pack()
+            if self._failure is not None:
+                raise self._failure
+            if self._checking:
+                self._refuse_slow_guides()
             if self._active:
                 self._liveness.check()
             if left <= 0:
@@ -215,6 +300,8 @@ class EnginesExecutor:
         if self._closed:
             return
         self._closed = True
+        if self._guides is not None:
+            self._guides.shutdown()
         # The engine would end what runs first, however long that takes.
         with self._ids:
             running = [active.client_id for active in self._active.values()]
@@ -281,8 +368,12 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
         conditions.add("beams")
     if encoder is not None:
         conditions.add("encoder")
+    grammar = find_grammar() if options.guided_decoding_backend is not None else None
+    formats = grammar is not None and takes_formats(grammar)
+    if options.guided_decoding_backend is not None and grammar is None:
+        LOG.warning("`guided_decoding` is off: without `xgrammar` one bad guide would fail every request")
     for condition, given in (
-        ("guided", options.guided_decoding_backend),
+        ("guided", grammar),
         ("lookahead", options.decoding_mode == "lookahead"),
         ("gather_generation_logits", options.gather_generation_logits),
         ("cache_transceiver", options.cache_transceiver_backend),
@@ -303,7 +394,8 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
         max_num_tokens=max_num_tokens,
         max_beam_width=beams,
         tokens_per_block=directory.tokens_per_block,
-        capabilities=capabilities("engines", frozenset(conditions), frozenset(verified.off)),
+        capabilities=capabilities("engines", frozenset(conditions), frozenset(verified.off))
+        + ((FORMATS,) if formats else ()),
     )
     builder = RequestBuilder(
         api,
@@ -313,8 +405,11 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
         decoder_start=directory.decoder_start,
         fast_logits=fast_logits,
         reuses_blocks=_reuses_blocks(directory, options),
+        takes_formats=formats,
     )
-    return EnginesExecutor(engine, builder, ResultReader(api.FinishReason, directory.vocab_size), info)
+    reader = ResultReader(api.FinishReason, directory.vocab_size)
+    guides = None if grammar is None else GuideCheck(grammar)
+    return EnginesExecutor(engine, builder, reader, info, guides)
 
 
 def _check_context_options(directory: EngineDirectory, options: Options) -> None:

@@ -19,8 +19,8 @@ from inflight.executors.tensorrt_llm import convert, images
 Runtime = Literal["engines", "pytorch"]
 RUNTIMES: tuple[Runtime, ...] = ("engines", "pytorch")
 
-#: Samplers of PyTorch: only this one applies penalties and the like; the default ignores them silently
-#: (NVIDIA/TensorRT-LLM issue 9442, pull request 16485).
+#: Samplers of PyTorch up to 1.2: only this one applies penalties and the like; the default ignores them
+#: silently (NVIDIA/TensorRT-LLM issue 9442, pull request 16485).
 TRTLLM_SAMPLER = "sampler_type=TRTLLMSampler"
 
 
@@ -94,10 +94,12 @@ CONDITIONS = {
     "guided": "option `guided_decoding_backend`",
     "lookahead": "option `decoding_mode=lookahead`",
     "cache_transceiver": "option `cache_transceiver_backend`",
-    "trtllm_sampler": f"option `{TRTLLM_SAMPLER}`",
-    "no_reuse": "option `enable_kv_cache_reuse=false`: the logits of a prompt do not cover cached tokens",
+    "full_sampler": f"option `{TRTLLM_SAMPLER}`, or from 1.3 on no drafter: its only sampler applies all",
+    "no_reuse": "option `enable_kv_cache_reuse=false`, and no mRoPE: else logits do not cover the prompt",
     "images": "checkpoint with a `vision_config`, for which TensorRT-LLM has an input processor",
-    "own_sampling": "build without `--speculative-decoding-mode` `eagle` or `mtp`",
+    "own_sampling": "no drafter that samples inside the model, as `eagle` and `mtp` do",
+    "alternatives": f"`own_sampling`, and not `{TRTLLM_SAMPLER}`, which returns the sampled token's only",
+    "kept_logits": "option `gather_generation_logits`, and no drafter: logits would be another request's",
 }
 
 #: The object that a class's keywords make -> where that object goes.
@@ -161,7 +163,7 @@ def _retention(tensor: str, owner: str, keyword: str, converter: Callable[[Any, 
     return Field(tensor, target, target)
 
 
-_SAMPLER = "trtllm_sampler"
+_SAMPLER = "full_sampler"
 _OWN_SAMPLING = "own_sampling"
 _NO_REUSE = "no_reuse"
 
@@ -238,12 +240,13 @@ FIELDS: tuple[Field, ...] = (
     _sampling("beam_search_diversity_rate", beams=True),
     _sampling("presence_penalty", condition=_SAMPLER),
     _sampling("frequency_penalty", condition=_SAMPLER),
-    _sampling("seed"),
+    # Without it every request is sampled with one generator, whatever it asks for.
+    _sampling("seed", condition=_SAMPLER),
     _output(
         "return_log_probs",
         None,
-        # Computed here: TensorRT-LLM gives the most probable tokens only, which may lack the sampled one.
-        Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
+        # TensorRT-LLM adds the sampled token to the most probable ones.
+        Target("SamplingParams", "logprobs", condition=_OWN_SAMPLING),
     ),
     _output(
         "return_context_logits",
@@ -253,7 +256,7 @@ FIELDS: tuple[Field, ...] = (
     _output(
         "return_generation_logits",
         "gather_generation_logits",
-        Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
+        Target("SamplingParams", "return_generation_logits", condition="kept_logits"),
     ),
     _output(
         "return_perf_metrics",
@@ -337,11 +340,11 @@ FIELDS: tuple[Field, ...] = (
     _sampling("no_repeat_ngram_size", condition=_SAMPLER),
     Field("inflight_handle", _WORKER, _WORKER),
     _sampling("inflight_min_p", condition=_SAMPLER),
-    # Computed here from the logits.
+    # Engines: computed here from the logits.
     Field(
         "inflight_num_top_log_probs",
         Target("OutputConfig", "return_generation_logits", condition="gather_generation_logits"),
-        Target("SamplingParams", "return_generation_logits", condition=_OWN_SAMPLING),
+        Target("SamplingParams", "logprobs", condition="alternatives"),
     ),
     Field("inflight_log_prob_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
     Field("inflight_thinking_budget", _REFERENCE_ONLY, _REFERENCE_ONLY),

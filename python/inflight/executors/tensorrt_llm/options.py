@@ -110,7 +110,7 @@ class Options:
     # Statistics and log probabilities.
     iter_stats_max_iterations: int | None = _option("int", "Iterations whose statistics are kept", minimum=0)
     normalize_log_probs: bool | None = _option("bool", "Divide cumulative log probabilities by the length")
-    gather_generation_logits: bool | None = _option("bool", "Keep the logits of outputs")
+    gather_generation_logits: bool | None = _option("bool", "Keep the logits of outputs", runtimes=BOTH)
     # Ranks and devices.
     communication_mode: str | None = _option(
         "choice",

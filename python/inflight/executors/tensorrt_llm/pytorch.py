@@ -24,10 +24,13 @@ from inflight.executors.base import IterationStats, ModelInfo, Request, Response
 from inflight.executors.columns import Columns
 from inflight.executors.tensorrt_llm import images, pytorch_config, ranks
 from inflight.executors.tensorrt_llm.convert import Refused
+from inflight.executors.tensorrt_llm.guide_check import find_grammar, takes_formats
+from inflight.executors.tensorrt_llm.guide_requests import FORMATS
 from inflight.executors.tensorrt_llm.health import EngineFailed, Liveness, check_error, describe, fatal
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.promises import capabilities
-from inflight.executors.tensorrt_llm.pytorch_requests import SamplingBuilder
+from inflight.executors.tensorrt_llm.pytorch_conditions import conditions
+from inflight.executors.tensorrt_llm.pytorch_requests import SamplingBuilder, Started
 from inflight.executors.tensorrt_llm.pytorch_results import Progress
 from inflight.executors.tensorrt_llm.results import Active, Unusable, status_of
 from inflight.executors.tensorrt_llm.verify import verify
@@ -72,6 +75,7 @@ class PyTorchExecutor:
         self._decoders = ThreadPoolExecutor(_DECODERS, "tensorrt-llm-images")
         self._closed = False
         self._stats_failed = False
+        self._said_cut = False
         self._liveness = Liveness(self._is_alive)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -149,8 +153,13 @@ class PyTorchExecutor:
         `_check_health` reports a shutdown only. A worker process that died is a future that is done; an
         engine that makes no progress in a living process is the worker's watchdog's (`--progress-timeout-s`).
         """
-        ended = getattr(getattr(self._llm, "_executor", None), "mpi_futures", None) or ()
-        return bool(self._llm._check_health()) and not any(future.done() for future in ended)
+        executor = getattr(self._llm, "_executor", None)
+        ended = getattr(executor, "mpi_futures", None) or ()
+        if not self._llm._check_health() or any(future.done() for future in ended):
+            return False
+        # Under `trtllm-llmapi-launch` there are no futures; later versions ask the ranks themselves.
+        check = getattr(executor, "check_health", None)
+        return bool(check()) if callable(check) else True
 
     def _takes_requests(self) -> bool:
         try:
@@ -166,6 +175,14 @@ class PyTorchExecutor:
                 with self._ready:
                     progress.read(result, self._rows)
                     self._ready.notify_all()
+                if progress.cut_at is not None and not self._said_cut:
+                    self._said_cut = True
+                    LOG.warning(
+                        "TensorRT-LLM ended a sequence at %d tokens, before its `max_tokens`: the KV cache "
+                        "holds no longer ones. Start with `max_seq_len=%d`, so that they are refused",
+                        progress.cut_at,
+                        progress.cut_at,
+                    )
             with self._ready:
                 progress.cancel(self._rows)
                 self._ready.notify_all()
@@ -339,7 +356,6 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     arguments = pytorch_config.llm_arguments(model_dir, options)
     sizes = pytorch_config.Sizes.read(model_dir, arguments)
     adapters = pytorch_config.find_adapters(options, arguments)
-    own_sampling = not pytorch_config.samples_inside_the_model(arguments)
     # Before the import: TensorRT-LLM reads it when it is loaded or starts its worker.
     os.environ.setdefault(N_GREEDY, "1")
     find, bindings, torch = _import(version)
@@ -356,30 +372,25 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     except Exception as error:
         raise EngineFailed(f"the checkpoint `{model_dir}` did not load: {describe(error)}") from error
     takes_images = pytorch_config.has_vision(model_dir) and _can_see(llm, version)
-    conditions = {
-        condition
-        for condition, given in (
-            ("beams", sizes.max_beam_width > 1),
-            ("guided", arguments.get("guided_decoding_backend")),
-            ("adapters", adapters is not None),
-            ("images", takes_images),
-            ("own_sampling", own_sampling),
-            ("no_reuse", not pytorch_config.reuses_blocks(arguments)),
-            ("cache_transceiver", arguments.get("cache_transceiver_config")),
-            ("trtllm_sampler", arguments.get("sampler_type") == "TRTLLMSampler"),
-        )
-        if given
-    }
+    encodes_anew = pytorch_config.has_mrope(model_dir) and pytorch_config.processes_images(llm)
+    held = conditions(
+        arguments, find, adapters=adapters is not None, images=takes_images, encodes_anew=encodes_anew
+    )
+    offered = capabilities("pytorch", held, frozenset(verified.off))
+    backend = arguments.get("guided_decoding_backend") or "xgrammar"
+    grammar = find_grammar() if "guided_decoding" in offered and backend == "xgrammar" else None
+    formats = grammar is not None and takes_formats(grammar)
+    max_seq_len = pytorch_config.loaded_length(llm, sizes.max_seq_len)
     info = ModelInfo(
         executor="tensorrt_llm",
         vocab_size=sizes.vocab_size,
-        max_seq_len=sizes.max_seq_len,
-        max_input_len=sizes.max_input_len,
+        max_seq_len=max_seq_len,
+        max_input_len=min(sizes.max_input_len, max_seq_len - 1),
         max_batch_size=sizes.max_batch_size,
         max_num_tokens=sizes.max_num_tokens,
         max_beam_width=sizes.max_beam_width,
         tokens_per_block=sizes.tokens_per_block,
-        capabilities=capabilities("pytorch", frozenset(conditions), frozenset(verified.off)),
+        capabilities=offered + ((FORMATS,) if formats else ()),
         adapters=() if adapters is None else adapters.announced,
     )
     if sizes.max_beam_width > 1:
@@ -388,15 +399,16 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
             "refuses requests of another `beam_width`",
             sizes.max_beam_width,
         )
-    builder = SamplingBuilder(
-        find,
-        bindings,
-        torch,
-        sizes.vocab_size,
-        adapters,
+    started = Started(
         beam_width=sizes.max_beam_width,
         overlaps=not arguments.get("disable_overlap_scheduler"),
+        applies_seeds="full_sampler" in held,
+        guide_backend=backend,
+        takes_formats=formats,
+        decode=llm.tokenizer.decode if encodes_anew else None,
+        preprocess=getattr(llm, "preprocess", None),
     )
+    builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters, started)
     return PyTorchExecutor(llm, builder, info)
 
 

@@ -16,7 +16,6 @@ from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.verify import parameters
 from inflight.model.files import ARGUMENTS_FILE, load_json
 from inflight.model.speculation import CLASSES as SPECULATION_CLASSES
-from inflight.model.speculation import ONE_MODEL
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
 
@@ -49,6 +48,7 @@ ARGUMENTS = {
     "lora_target_modules": "lora_config.lora_target_modules",
     "max_lora_rank": "lora_config.max_lora_rank",
     "guided_decoding_backend": "guided_decoding_backend",
+    "gather_generation_logits": "gather_generation_logits",
     "cache_transceiver_backend": "cache_transceiver_config.backend",
     "tensor_parallel_size": "tensor_parallel_size",
     "pipeline_parallel_size": "pipeline_parallel_size",
@@ -112,7 +112,8 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
         # Absent, it would be made with its defaults.
         arguments["cuda_graph_config"] = None
     # Prompts come as tokens; guides need to know how those are spelled, and so do the processors of images.
-    skip_tokenizer = not arguments.get("guided_decoding_backend") and not has_vision(model_dir)
+    sees = has_vision(model_dir) or has_mrope(model_dir)
+    skip_tokenizer = not arguments.get("guided_decoding_backend") and not sees
     arguments.update(model=str(model_dir), skip_tokenizer_init=skip_tokenizer, enable_iter_perf_stats=True)
     return arguments
 
@@ -127,10 +128,48 @@ def has_vision(model_dir: Path) -> bool:
     return isinstance(config, dict) and isinstance(config.get("vision_config"), dict)
 
 
+def has_mrope(model_dir: Path) -> bool:
+    """Whether positions of the checkpoint have several parts (mRoPE), as in Qwen's vision models."""
+    try:
+        config = load_json(model_dir / "config.json")
+    except (OSError, ValueError):
+        return False
+    if not isinstance(config, dict):
+        return False
+    texts = [config, config.get("text_config")]
+    scalings = [
+        text.get(name)
+        for text in texts
+        if isinstance(text, dict)
+        for name in ("rope_scaling", "rope_parameters")
+    ]
+    return any(isinstance(scaling, dict) and "mrope_section" in scaling for scaling in scalings)
+
+
 def processes_images(llm: Any) -> bool:
     """Whether TensorRT-LLM has an input processor for this model. The default one silently drops images."""
     kinds = type(getattr(llm, "input_processor", None)).__mro__
     return not any(kind.__name__ in ("DefaultInputProcessor", "NoneType") for kind in kinds)
+
+
+def loaded_length(llm: Any, max_seq_len: int) -> int:
+    """The longest sequence that fits the loaded LLM: it lowers `max_seq_len` to what its KV cache holds, and
+    then cuts `max_tokens` without a word. Versions that do not say leave the given length."""
+    lengths = [
+        getattr(getattr(llm, "_executor", None), "max_seq_len", None),
+        getattr(getattr(llm, "args", None), "max_seq_len", None),
+    ]
+    capacity = getattr(llm, "get_kv_cache_capacity", None)
+    if callable(capacity):
+        try:
+            lengths.append(capacity().get("maxNumTokens"))
+        except Exception:
+            LOG.exception("TensorRT-LLM does not report how many tokens its KV cache holds")
+    known = [length for length in lengths if isinstance(length, int) and length > 0]
+    shortest = min([max_seq_len, *known])
+    if shortest < max_seq_len:
+        LOG.warning("`max_seq_len` is %d, not %d: the KV cache holds no more", shortest, max_seq_len)
+    return shortest
 
 
 def _written(model_dir: Path) -> dict[str, Any]:
@@ -162,13 +201,7 @@ def find_adapters(options: Options, arguments: dict[str, Any]) -> Adapters | Non
             "pass `lora_target_modules=attn_q,attn_k,attn_v`, or build with `--lora-target-modules`",
         )
     arguments["enable_lora"] = True
-    return read_adapters(options.lora_adapter_dir, config.get("max_lora_rank"))
-
-
-def samples_inside_the_model(arguments: dict[str, Any]) -> bool:
-    """Whether drafted tokens are sampled in the model's own pass, which knows temperature, top-k and top-p
-    only."""
-    return arguments.get(SPECULATION, {}).get("decoding_type") in ONE_MODEL
+    return read_adapters(options.lora_adapter_dir, config["lora_target_modules"], config.get("max_lora_rank"))
 
 
 def reuses_blocks(arguments: dict[str, Any]) -> bool:

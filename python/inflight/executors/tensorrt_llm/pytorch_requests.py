@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -11,11 +13,11 @@ from inflight.executors.tensorrt_llm.adapters import Adapters
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.engine_requests import (
     build_retention,
-    check_guide,
     dense_bias,
     request_phase,
 )
 from inflight.executors.tensorrt_llm.fields import BY_TENSOR, FIELDS, Refusal, Target
+from inflight.executors.tensorrt_llm.guide_requests import check_guide
 from inflight.executors.tensorrt_llm.images import IMAGES
 
 #: The field of GuidedDecodingParams that takes a guide of this type.
@@ -25,8 +27,31 @@ _GUIDES = {
     "ebnf_grammar": "grammar",
     "structural_tag": "structural_tag",
 }
+#: Logits of one request. Those of outputs take pinned memory, those of prompts take it on the GPU, next to
+#: the KV cache: one tenth of what is free, by default.
+MAX_LOGITS_BYTES = 2 << 30
 #: The end id of a request without one; `ignore_eos` sends the same to the engine.
 _NO_END = -1
+
+
+@dataclass(frozen=True)
+class Started:
+    """What the LLM was started with, as far as requests depend on it."""
+
+    #: Its `max_beam_width`, the only width that it runs.
+    beam_width: int = 1
+    #: Whether it runs the overlap scheduler.
+    overlaps: bool = False
+    #: Whether its sampler applies seeds.
+    applies_seeds: bool = True
+    #: What compiles guides, and whether it takes the later form of structural tags only.
+    guide_backend: str = "xgrammar"
+    takes_formats: bool = False
+    #: Turns a prompt of text alone back into text. Positions of mRoPE come from the input processor, which
+    #: TensorRT-LLM leaves out for token ids.
+    decode: Callable[[list[int]], str] | None = None
+    #: `LLM.preprocess`, where there is one: it runs the input processor outside of the loop.
+    preprocess: Callable[..., Any] | None = None
 
 
 class SamplingBuilder:
@@ -39,13 +64,10 @@ class SamplingBuilder:
         torch: Any,
         vocab_size: int,
         adapters: Adapters | None = None,
-        *,
-        beam_width: int = 1,
-        overlaps: bool = False,
+        started: Started | None = None,
     ) -> None:
-        """`beam_width`: the LLM's `max_beam_width`; `overlaps`: whether it runs the overlap scheduler."""
-        self._beam_width = beam_width
-        self._overlaps = overlaps
+        self._started = started or Started()
+        self._beam_width = self._started.beam_width
         self._adapters = adapters
         self._lora_request = find("LoRARequest")
         self._params = find("SamplingParams")
@@ -62,6 +84,7 @@ class SamplingBuilder:
             and isinstance(field.pytorch, Target)
             and field.pytorch.owner == "SamplingParams"
             and field.pytorch.keyword not in ("n", "best_of")
+            and (field.pytorch.keyword != "seed" or self._started.applies_seeds)
         ]
 
     def build(self, request: Request) -> dict[str, Any]:
@@ -83,12 +106,16 @@ class SamplingBuilder:
             if value is not None:
                 keywords[keyword] = value
         streaming = self._sequences(request, keywords)
-        self._outputs(request, keywords)
+        self._outputs(request, keywords, streaming)
         if request.embedding_bias or request.logit_bias:
             bias = dense_bias(request, self._vocab_size)
             keywords["embedding_bias"] = convert.float_vector(bias, self._torch)
         call: dict[str, Any] = {"inputs": request.input_token_ids, "streaming": streaming}
         self._tensors(request, keywords, call)
+        decode = self._started.decode
+        if decode is not None and "cache_salt" not in call:
+            call["inputs"] = {"prompt": decode(request.input_token_ids)}
+            keywords["add_special_tokens"] = False
         stops, bads = _split(request.stop_words), _split(request.bad_words)
         if stops[0]:
             keywords["stop_token_ids"] = stops[0]
@@ -98,6 +125,8 @@ class SamplingBuilder:
         _set_words(params, "stop", stops[1])
         _set_words(params, "bad", bads[1])
         call["sampling_params"] = params
+        if "cache_salt" in call and self._started.preprocess is not None:
+            call["inputs"] = self._started.preprocess(call["inputs"], params)
         return call
 
     def _sequences(self, request: Request, keywords: dict[str, Any]) -> bool:
@@ -121,17 +150,41 @@ class SamplingBuilder:
             "`max_beam_width`"
         )
 
-    def _outputs(self, request: Request, keywords: dict[str, Any]) -> None:
+    def _outputs(self, request: Request, keywords: dict[str, Any], streaming: bool) -> None:
         output = request.output_config
         log_probs = output.return_log_probs or output.num_top_log_probs
         if log_probs and self._beam_width > 1:
             raise Refused("log probabilities are not supported together with beam search")
-        if log_probs or output.return_generation_logits:
+        if log_probs:
+            keywords["logprobs"] = max(output.num_top_log_probs, 1)
+        if output.return_generation_logits:
+            if streaming:
+                # They are read when a message is written, by when they may be those of a later token.
+                raise Refused(
+                    "`return_generation_logits` is not supported in a stream, where TensorRT-LLM's logits "
+                    "may be those of another token; ask for the whole answer"
+                )
+            self._check_logits("return_generation_logits", "max_tokens", request.max_tokens)
             keywords["return_generation_logits"] = True
-        if output.num_prompt_log_probs is not None or output.return_context_logits:
-            keywords["return_context_logits"] = True
+        for name, is_asked in (
+            ("return_context_logits", output.return_context_logits),
+            ("inflight_num_prompt_log_probs", output.num_prompt_log_probs is not None),
+        ):
+            if is_asked:
+                self._check_logits(name, "prompt tokens", len(request.input_token_ids))
+                keywords["return_context_logits"] = True
         if output.return_perf_metrics:
             keywords["return_perf_metrics"] = True
+
+    def _check_logits(self, name: str, what: str, tokens: int) -> None:
+        """Refuses logits for whose memory an allocation may fail, which fails all that runs: TensorRT-LLM
+        has room for as many rows as a request may have tokens."""
+        most = MAX_LOGITS_BYTES // (4 * self._vocab_size)
+        if tokens > most:
+            raise Refused(
+                f"`{name}` for `{tokens}` {what} is more than this worker keeps of a vocabulary of "
+                f"`{self._vocab_size}`; send at most {most}"
+            )
 
     def _tensors(self, request: Request, keywords: dict[str, Any], call: dict[str, Any]) -> None:
         given: dict[str, Any] = {}
@@ -144,8 +197,12 @@ class SamplingBuilder:
             given[tensor.name] = field.pytorch.convert(tensor, self._torch)
         kind = given.get("guided_decoding_guide_type")
         if kind is not None:
-            guide = given.get("guided_decoding_guide")
-            check_guide(kind, guide)
+            guide = check_guide(
+                kind,
+                given.get("guided_decoding_guide"),
+                backend=self._started.guide_backend,
+                takes_formats=self._started.takes_formats,
+            )
             wanted = {"json_object": True} if kind == "json" else {_GUIDES[kind]: guide}
             keywords["guided_decoding"] = self._guided(**wanted)
         elif "guided_decoding_guide" in given:
@@ -174,7 +231,7 @@ class SamplingBuilder:
         if retention is not None:
             call["kv_cache_retention_config"] = retention
         phase_kind, phase = request_phase(given)
-        if phase_kind == "context_only" and self._overlaps:
+        if phase_kind == "context_only" and self._started.overlaps:
             raise Refused(
                 "`request_type` is `context_only`, which the overlap scheduler does not support; start the "
                 "worker with `disable_overlap_scheduler=true`"

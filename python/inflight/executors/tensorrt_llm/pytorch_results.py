@@ -4,7 +4,7 @@ response, so this keeps its own place in each sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,8 @@ from inflight.executors.tensorrt_llm.results import (
     check_prompt_logits,
     float_output,
     float_tensor,
-    log_softmax,
     perf_tensors,
     prompt_from_logits,
-    top_of,
 )
 
 #: `stop` alone is the end token; with a stop reason it is a stop word.
@@ -44,13 +42,13 @@ class Progress:
         self._vocab_size = vocab_size
         self._sent: dict[int, int] = {}
         self._ended: set[int] = set()
-        #: Sequence -> the logits last seen: a response of another sequence leaves them.
-        self._logits: dict[int, Any] = {}
         #: Whether the tokens that the cache had, and the prompt's logits, have been reported.
         self._reported_prompt = False
         # Of a prompt with images it would be those of what the model's processor made of it.
         self._reported_cached = active.has_images
         self.final = False
+        #: Tokens of a sequence, prompt included, that ended before it had what was asked for.
+        self.cut_at: int | None = None
 
     def read(self, result: Any, rows: Columns) -> None:
         """Appends what is new in the result. Errors: `Unusable`."""
@@ -86,11 +84,11 @@ class Progress:
         prompt_is_due = context is not None or (final and reason not in ENDED_EARLY)
         if active.wants_prompt_logits and not self._reported_prompt and prompt_is_due:
             check_prompt_logits(context, active)
-        logits = self._new_logits(output)
-        log_probs, top = self._log_probs(logits, tokens)
+        log_probs, top = self._log_probs(output.logprobs, sent, tokens)
         row = rows.add(active.client_id, tokens, reason, final, index, log_probs, top)
         if reason:
             self._ended.add(index)
+            self._note_cut(reason, len(output.token_ids))
         self.final = final
         if context is not None and not self._reported_prompt:
             self._reported_prompt = True
@@ -99,32 +97,32 @@ class Progress:
             if active.wants_context_logits:
                 rows.tensor(row, float_tensor("context_logits", context))
         if active.wants_generation_logits:
-            self._generation_logits(result, logits, row, rows)
+            self._generation_logits(result, output, row, rows)
         self._extras(result, output, row, bool(reason), rows)
 
-    def _new_logits(self, output: Any) -> Any:
-        """Logits `[token, vocab]` of the newest tokens; None where this response has none of the sequence."""
-        logits = output.generation_logits
-        if logits is None or logits is self._logits.get(output.index):
-            return None
-        self._logits[output.index] = logits
-        return logits
+    def _note_cut(self, reason: int, count: int) -> None:
+        """Notices that TensorRT-LLM lowered `max_tokens`, which it does without a word."""
+        active = self.active
+        asked_for_more = reason == FinishReason.LENGTH and count < active.max_tokens
+        if asked_for_more and not active.context_only and not active.has_images:
+            self.cut_at = active.prompt_length + count
 
-    def _log_probs(self, logits: Any, tokens: Sequence[int]) -> tuple[Sequence[float] | None, Top | None]:
-        """From the logits: the maps of the result hold the most probable tokens, which may lack the sampled
-        one. Errors: `Unusable` where there are not as many as tokens."""
+    def _log_probs(
+        self, given: Sequence[Any] | None, sent: int, tokens: Sequence[int]
+    ) -> tuple[Sequence[float] | None, Top | None]:
+        """Of the newest tokens, each by its own id: their order differs between versions, and the list may be
+        ahead of the tokens. Errors: `Unusable` where one is missing."""
         active = self.active
         if not tokens or not (active.log_probs or active.top_width):
             return None, None
-        given = 0 if logits is None else int(logits.shape[0])
-        if given < len(tokens):
-            raise Unusable(f"TensorRT-LLM returned the logits of `{given}` tokens for `{len(tokens)}`")
-        log_probs = log_softmax(as_float32(logits)[: len(tokens), : self._vocab_size])
-        sampled = log_probs[np.arange(len(tokens)), np.asarray(tokens, dtype=np.int64)]
-        return (
-            sampled.tolist() if active.log_probs else None,
-            top_of(log_probs, active.top_width) if active.top_width else None,
-        )
+        entries = (given or ())[sent : sent + len(tokens)]
+        if len(entries) < len(tokens):
+            raise Unusable(
+                f"TensorRT-LLM returned the log probabilities of `{len(entries)}` tokens for `{len(tokens)}`"
+            )
+        values = [_value_of(entry, token) for entry, token in zip(entries, tokens, strict=True)]
+        top = _best(entries, active.top_width) if active.top_width else None
+        return (values if active.log_probs else None), top
 
     def _unreported(self, tokens: Sequence[int]) -> FinishReason:
         """Why a sequence ended of which the result does not say: of several, it reports the last one's."""
@@ -166,16 +164,43 @@ class Progress:
             )
             rows.tensor(row, NamedTensor("context_phase_params", "UINT8", (len(blob),), blob))
 
-    def _generation_logits(self, result: Any, logits: Any, row: int, rows: Columns) -> None:
-        """Those of the row's tokens, `[beam, token, vocab]`. A stream's hold the newest tokens only."""
+    def _generation_logits(self, result: Any, output: Any, row: int, rows: Columns) -> None:
+        """Those of the row's tokens, `[beam, token, vocab]`: all, because they are not streamed."""
         if self.active.beams > 1:
             if self.final:
                 beams = [one.generation_logits for one in result.outputs]
                 if all(one is not None for one in beams):
                     rows.tensor(row, float_output("generation_logits", _stacked(beams)))
             return
-        if logits is not None:
-            rows.tensor(row, float_output("generation_logits", _stacked([logits])))
+        if output.generation_logits is not None:
+            rows.tensor(row, float_output("generation_logits", _stacked([output.generation_logits])))
+
+
+def _value_of(entry: Any, token: int) -> float:
+    """The log probability of the token that was sampled. Later versions can give it alone, as a number."""
+    if not isinstance(entry, Mapping):
+        return float(entry)
+    if token not in entry:
+        raise Unusable(f"TensorRT-LLM returned no log probability of the sampled token `{token}`")
+    return _number(entry[token])
+
+
+def _best(entries: Sequence[Any], width: int) -> Top:
+    """The best `width` of each token, best first: the sampled one may be among them or come after them."""
+    ids: list[int] = []
+    values: list[float] = []
+    for entry in entries:
+        found = entry if isinstance(entry, Mapping) else {}
+        best = sorted(((_number(value), token) for token, value in found.items()), reverse=True)[:width]
+        if len(best) < width:
+            raise Unusable(f"TensorRT-LLM returned `{len(best)}` alternatives of a token, not `{width}`")
+        ids += [int(token) for _, token in best]
+        values += [value for value, _ in best]
+    return width, ids, values
+
+
+def _number(value: Any) -> float:
+    return float(getattr(value, "logprob", value))
 
 
 def _stacked(sequences: Sequence[Any]) -> np.ndarray[Any, Any]:

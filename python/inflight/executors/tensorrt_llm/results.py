@@ -36,6 +36,7 @@ class Active:
         "log_probs",
         "max_tokens",
         "prompt",
+        "prompt_length",
         "prompt_width",
         "rich",
         "stop_words",
@@ -52,6 +53,7 @@ class Active:
         self.end_id = request.end_id
         self.has_images = any(tensor.name == IMAGES for tensor in request.tensors)
         self.max_tokens = request.max_tokens
+        self.prompt_length = len(request.input_token_ids)
         self.stop_words = request.stop_words
         self.beams = request.sampling_config.beam_width
         self.log_probs = output.return_log_probs
