@@ -14,6 +14,20 @@ from trtllm.harness import start_engines
 from trtllm.pytorch_setup import start, write_adapter
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of a module with `BOTH_LINES` run on the double of either line of releases."""
+    if getattr(metafunc.module, "BOTH_LINES", False):
+        metafunc.parametrize("line", double.LINES, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def line(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The version that the double passes for."""
+    chosen = getattr(request, "param", double.version())
+    with double.line(chosen):
+        yield chosen
+
+
 @pytest.fixture
 def executor(tmp_path: Path) -> Iterator[Any]:
     with double.installed():

@@ -49,7 +49,12 @@ def write_adapter(folder: Path, name: str = "7", rank: int = 8, module: str = "q
     return folder
 
 
+def options_of_line() -> dict[str, Any]:
+    """Options with every feature on: in the line of 1.3 there is no sampler to choose."""
+    has_two_samplers = double.version() == "1.2.1"
+    return {name: value for name, value in OPTIONS.items() if has_two_samplers or name != "sampler_type"}
+
+
 def start(tmp_path: Path, **options: Any) -> Any:
-    return pytorch.create_pytorch(
-        write_checkpoint(tmp_path / "model"), parse(OPTIONS | options, "pytorch", {}), "1.2.1"
-    )
+    parsed = parse(options_of_line() | options, "pytorch", {})
+    return pytorch.create_pytorch(write_checkpoint(tmp_path / "model"), parsed, double.version())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import NamedTensor, OutputConfig, Request, SamplingConfig, StatusCode
-from inflight.executors.tensorrt_llm import fields
+from inflight.executors.tensorrt_llm import convert, fields
 from support import double
 from trtllm.harness import (
     BIAS,
@@ -300,6 +300,11 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any]]] = [
         {"request_type"},
         {"tensors": [passed("request_type", "BYTES", (1,), "context_only")]},
         {"type": "REQUEST_TYPE_CONTEXT_ONLY"},
+    ),
+    (
+        {"inflight_cache_salt"},
+        {"tensors": [passed("inflight_cache_salt", "BYTES", (1,), "tenant")]},
+        {"cache_salt_id": convert.salt_id(passed("inflight_cache_salt", "BYTES", (1,), "tenant"))},
     ),
     ({"priority"}, {"tensors": [passed("priority", "FP32", (1,), 0.75)]}, {"priority": 0.75}),
     (

@@ -20,7 +20,9 @@ from inflight.executors.tensorrt_llm.options import parse
 from support import double
 from support.pictures import declared_png, picture
 from trtllm.harness import collect, passed, request_of
-from trtllm.pytorch_setup import OPTIONS, SEEING, write_checkpoint
+from trtllm.pytorch_setup import SEEING, options_of_line, write_checkpoint
+
+BOTH_LINES = True
 
 
 def files(*data: bytes) -> NamedTensor:
@@ -34,7 +36,7 @@ def seeing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with double.installed():
         model = write_checkpoint(tmp_path / "model", **SEEING)
         made = pytorch.create_pytorch(
-            model, parse({"disable_overlap_scheduler": True}, "pytorch", {}), "1.2.1"
+            model, parse({"disable_overlap_scheduler": True}, "pytorch", {}), double.version()
         )
         yield made
         made.shutdown()
@@ -246,7 +248,7 @@ def test_only_a_checkpoint_that_sees_takes_images(
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
     model = write_checkpoint(tmp_path / "model", **config)
     with double.installed():
-        made = pytorch.create_pytorch(model, parse({}, "pytorch", {}), "1.2.1")
+        made = pytorch.create_pytorch(model, parse({}, "pytorch", {}), double.version())
         assert ("images" in made.info().capabilities) is can
         assert double.ENGINES[-1].values["skip_tokenizer_init"] is skips_tokenizer
         made.shutdown()
@@ -259,7 +261,7 @@ def test_without_pillow_there_are_no_images(
     monkeypatch.setattr(images, "are_decodable", lambda: False)
     model = write_checkpoint(tmp_path / "model", **SEEING)
     with double.installed():
-        made = pytorch.create_pytorch(model, parse(OPTIONS, "pytorch", {}), "1.2.1")
+        made = pytorch.create_pytorch(model, parse(options_of_line(), "pytorch", {}), double.version())
         assert "images" not in made.info().capabilities
         made.shutdown()
     assert "Pillow is not installed: `images` is off" in caplog.text

@@ -17,6 +17,8 @@ from support import double
 from trtllm.harness import collect, request_of
 from trtllm.pytorch_setup import start, write_checkpoint
 
+BOTH_LINES = True
+
 
 @pytest.fixture(autouse=True)
 def greedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,14 +60,17 @@ def test_a_sampled_token_has_its_log_probability_however_improbable(
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_the_older_sampler_reports_the_sampled_token(pytorch_executor: Any, streaming: bool) -> None:
+def test_the_older_sampler_reports_the_sampled_token(
+    line: str, pytorch_executor: Any, streaming: bool
+) -> None:
     wanted = OutputConfig(return_log_probs=True)
     pytorch_executor.enqueue([request_of({"output_config": wanted, "streaming": streaming})])
     values = [value for row in collect(pytorch_executor, 9)[9] for value in row.log_probs]
     assert values == pytest.approx([log_probability(4.0)] * 3, rel=1e-5)
     capabilities = pytorch_executor.info().capabilities
     assert "log_probs" in capabilities
-    assert "top_log_probs" not in capabilities
+    # From 1.3 on it is gone.
+    assert ("top_log_probs" in capabilities) == (line != "1.2.1")
 
 
 class Alternative:
@@ -144,14 +149,19 @@ SAMPLED = {"log_probs", "top_log_probs", "embedding_bias"}
     [
         (None, set()),
         ({"decoding_type": "NGram", "max_draft_len": 2, "max_matching_ngram_size": 2}, {"generation_logits"}),
+        # In 1.3 it drafts inside the model.
         ({"decoding_type": "Draft_Target", "max_draft_len": 2}, {"generation_logits"}),
+        ({"decoding_type": "AUTO"}, {"generation_logits"}),
+        ({"decoding_type": "MTP", "num_nextn_predict_layers": 1}, SAMPLED | {"generation_logits"}),
         ({"decoding_type": "MTP"}, SAMPLED | {"generation_logits"}),
         ({"decoding_type": "Eagle", "max_draft_len": 2}, SAMPLED | {"generation_logits"}),
     ],
 )
 def test_a_drafter_takes_away_what_it_spoils(
-    tmp_path: Path, speculation: dict[str, Any] | None, off: set[str]
+    line: str, tmp_path: Path, speculation: dict[str, Any] | None, off: set[str]
 ) -> None:
+    if line != "1.2.1" and speculation is not None and speculation["decoding_type"] == "Draft_Target":
+        off = off | SAMPLED
     model = write_checkpoint(tmp_path / "model")
     if speculation is not None:
         (model / "llm_args.json").write_text(json.dumps({"speculative_config": speculation}))

@@ -24,6 +24,8 @@ from trtllm.harness import (
 )
 from trtllm.pytorch_setup import start, write_adapter, write_checkpoint
 
+BOTH_LINES = True
+
 
 def test_rows_are_deltas_and_end_once(pytorch_executor: Any) -> None:
     several = SamplingConfig(num_return_sequences=2)
@@ -328,13 +330,15 @@ def test_the_end_of_an_llm_that_hangs_is_bounded(
     assert "did not shut down within 0.2 s" in caplog.text
 
 
-def test_capabilities_follow_the_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capabilities_follow_the_sampler(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(pytorch.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path, sampler_type="TorchSampler")
         capabilities = made.info().capabilities
         made.shutdown()
-    assert not {"penalties", "bad_words", "lora", "draft_tokens", "encoder"} & set(capabilities)
+    assert not {"lora", "draft_tokens", "encoder"} & set(capabilities)
+    # The only sampler of 1.3 applies them.
+    assert ({"penalties", "bad_words"} <= set(capabilities)) == (line != "1.2.1")
     offered = {"log_probs", "min_tokens", "embedding_bias", "guided_decoding", "kv_cache_retention"}
     assert offered <= set(capabilities)
 
@@ -425,7 +429,7 @@ def test_an_adapter_that_comes_later_is_found(pytorch_executor: Any) -> None:
     [
         ("SamplingParams(end_id)", "`SamplingParams(end_id)`"),
         ("LLM.generate_async", "`LLM.generate_async`"),
-        ("TorchLlmArgs(sampler_type)", "no argument `sampler_type`"),
+        ("TorchLlmArgs(disable_overlap_scheduler)", "no argument `disable_overlap_scheduler`"),
     ],
 )
 def test_a_needed_name_that_is_missing_is_a_refusal(

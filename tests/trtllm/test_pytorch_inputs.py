@@ -29,6 +29,8 @@ from trtllm.harness import (
     tensor,
 )
 
+BOTH_LINES = True
+
 
 def dump(call: dict[str, Any]) -> dict[str, Any]:
     held = {name: value for name, value in call.items() if value is not None}
@@ -197,6 +199,13 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
             "cache_salt": hashlib.sha256(struct.pack("<I", len(PICTURE)) + PICTURE).hexdigest(),
         },
     ),
+    ({"priority"}, {"tensors": [passed("priority", "FP32", (1,), 0.75)]}, {}, {"priority": 0.75}),
+    (
+        {"inflight_cache_salt"},
+        {"tensors": [passed("inflight_cache_salt", "BYTES", (1,), "tenant")]},
+        {},
+        {"cache_salt": "tenant"},
+    ),
     (
         {"request_type"},
         {"tensors": [passed("request_type", "BYTES", (1,), "context_only")]},
@@ -211,6 +220,7 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 )
 def test_every_input_reaches_its_keyword(
     request: pytest.FixtureRequest,
+    line: str,
     about: set[str],
     given: dict[str, Any],
     params: dict[str, Any],
@@ -219,6 +229,9 @@ def test_every_input_reaches_its_keyword(
     # A worker serves one width, and the older sampler no alternatives.
     of = {"beam_width": "beams_executor", "inflight_num_top_log_probs": "plain_executor"}
     made = request.getfixturevalue(next((of[name] for name in about if name in of), "pytorch_executor"))
+    if line == "1.2.1" and about == {"priority"}:
+        assert "priority" not in made.info().capabilities
+        return
     made.enqueue([request_of(given)])
     assert not collect(made, 9)[9][-1].errors
     held = dump(double.REQUESTS[-1])

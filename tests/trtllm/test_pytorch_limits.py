@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from inflight.errors import UserMistake
 from inflight.executors.base import Request, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm import pytorch, pytorch_config
 from inflight.executors.tensorrt_llm.adapters import WEIGHTS
@@ -17,7 +20,9 @@ from inflight.executors.tensorrt_llm.pytorch_requests import Started
 from support import double
 from support.pictures import picture
 from trtllm.harness import await_until_broken, collect, passed, request_of
-from trtllm.pytorch_setup import OPTIONS, SEEING, start, write_adapter, write_checkpoint
+from trtllm.pytorch_setup import SEEING, options_of_line, start, write_adapter, write_checkpoint
+
+BOTH_LINES = True
 
 MROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
 
@@ -30,7 +35,7 @@ def greedy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start_seeing(tmp_path: Path, config: dict[str, Any], **options: Any) -> Any:
     model = write_checkpoint(tmp_path / "model", **SEEING, **config)
-    return pytorch.create_pytorch(model, parse(OPTIONS | options, "pytorch", {}), "1.2.1")
+    return pytorch.create_pytorch(model, parse(options_of_line() | options, "pytorch", {}), double.version())
 
 
 #: A request that runs until it is cancelled, and one with an image.
@@ -156,8 +161,15 @@ SAMPLERS = [
 
 @pytest.mark.parametrize(("options", "older", "beams"), SAMPLERS)
 def test_what_only_the_older_sampler_applies_is_offered_where_it_runs(
-    tmp_path: Path, options: dict[str, Any], older: bool, beams: int
+    line: str, tmp_path: Path, options: dict[str, Any], older: bool, beams: int
 ) -> None:
+    if line != "1.2.1":
+        if options["sampler_type"] == "TRTLLMSampler":
+            with double.installed(), pytest.raises(UserMistake, match="no argument `sampler_type`"):
+                start(tmp_path, **options)
+            return
+        # The only sampler applies it.
+        older = True
     with double.installed():
         made = start(tmp_path, **options)
         offered = set(made.info().capabilities)
@@ -172,9 +184,16 @@ def test_what_only_the_older_sampler_applies_is_offered_where_it_runs(
     assert given.get("seed") == (5 if older else None)
 
 
-def test_a_length_that_was_lowered_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_length_that_was_lowered_is_announced_or_said_once(
+    line: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with double.installed():
         made = start(tmp_path, max_tokens_in_paged_kv_cache=32)
+        if line != "1.2.1":
+            assert made.info().max_seq_len == 32
+            made.shutdown()
+            assert "`max_seq_len` is 32, not 128" in caplog.text
+            return
         for client_id in (1, 2):
             made.enqueue([Request(client_id=client_id, input_token_ids=[10] * 30, max_tokens=9)])
             assert sum(len(row.tokens) for row in collect(made, client_id)[client_id]) == 2
@@ -223,22 +242,21 @@ def test_a_dead_rank_without_a_future_is_seen_by_asking(
         await_until_broken(pytorch_executor)
 
 
-def test_images_are_processed_off_the_loop_where_that_can_be_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    processed: list[Any] = []
-
-    def preprocess(self: Any, inputs: Any, sampling_params: Any) -> Any:
-        processed.append(inputs)
-        return inputs
-
-    with double.installed() as bindings:
-        assert bindings
-        import tensorrt_llm
-
-        monkeypatch.setattr(tensorrt_llm.LLM, "preprocess", preprocess, raising=False)
+def test_images_are_processed_off_the_loop_where_that_can_be_done(line: str, tmp_path: Path) -> None:
+    with double.installed():
         made = start_seeing(tmp_path, {})
+        threads: list[str] = []
+        preprocess = getattr(made._llm, "preprocess", None)
+        if preprocess is not None:
+
+            def watched(*given: Any) -> Any:
+                threads.append(threading.current_thread().name)
+                return preprocess(*given)
+
+            made._builder._started = replace(made._builder._started, preprocess=watched)
         made.enqueue([request_of(SEEN)])
         assert not collect(made, 2)[2][-1].errors
         made.shutdown()
-    assert [sorted(one) for one in processed] == [["multi_modal_data", "prompt_token_ids"]]
+    assert [name.rpartition("_")[0] for name in threads] == (
+        [] if line == "1.2.1" else ["tensorrt-llm-images"]
+    )

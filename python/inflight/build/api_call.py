@@ -56,8 +56,11 @@ def check_arguments(
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # A class of C++ without one: it refuses by itself.
+    # Fields of pydantic's models that only a validator reads are taken, and are in no signature.
+    fields = getattr(function, "model_fields", None)
+    read_later = set(fields if isinstance(fields, Mapping) else ()) - set(signature.parameters)
     try:
-        signature.bind(*args, **kwargs)
+        signature.bind(*args, **{name: value for name, value in kwargs.items() if name not in read_later})
     except TypeError as error:
         raise CallError(
             f"`{target}` of the installed TensorRT-LLM takes different arguments: {error}"

@@ -236,6 +236,8 @@ class LLM:
     """`tensorrt_llm.LLM`."""
 
     values: dict[str, Any]
+    #: What a later line's method got besides.
+    _sim_more: dict[str, Any] = {}  # noqa: RUF012 -- replaced, not changed
 
     def _sim_begin(self) -> None:
         self._sim = Engine()
@@ -324,7 +326,7 @@ class LLM:
             "disaggregated_params": disaggregated_params,
             "lora_request": lora_request,
             "cache_salt": cache_salt,
-        }
+        } | self._sim_more
         record(call)
         thread = threading.get_ident()
         assert self._sim_thread in (None, thread), "client ids are counted without a lock"

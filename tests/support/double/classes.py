@@ -17,16 +17,43 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from support.double import behavior, builder, engine, grammar, torch
+from support.double import behavior, builder, engine, grammar, newer, torch
 
-TABLE = Path(__file__).parent / "data" / "tensorrt_llm_api.json"
-RECORD: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+DATA = Path(__file__).parent / "data"
+RECORD: dict[str, Any] = json.loads((DATA / "tensorrt_llm_api.json").read_text(encoding="utf-8"))
+#: What the line of 1.3 changed.
+NEWER: dict[str, Any] = json.loads((DATA / "tensorrt_llm_api_1.3.json").read_text(encoding="utf-8"))
 SYMBOLS: dict[str, Any] = RECORD["symbols"]
 BINDINGS = "tensorrt_llm.bindings.executor."
 
+#: The lines of releases: version -> symbols, and what classes do by their full names.
+_OLD, _NEW = str(RECORD["version"]), str(NEWER["version"])
+LINES: dict[str, tuple[dict[str, Any], dict[str, type]]] = {
+    _OLD: (SYMBOLS, behavior.BEHAVIOR | builder.BEHAVIOR),
+    _NEW: (
+        {name: held for name, held in SYMBOLS.items() if name not in NEWER["removed"]} | NEWER["symbols"],
+        behavior.BEHAVIOR | newer.BEHAVIOR,
+    ),
+}
+#: The line of which doubles are made; `line` chooses another for a while.
+_current = _OLD
 
-#: What classes do, by their full names.
-BEHAVIOR: dict[str, type] = behavior.BEHAVIOR | builder.BEHAVIOR
+
+def version() -> str:
+    """The version that the double passes for."""
+    return _current
+
+
+@contextmanager
+def line(chosen: str) -> Iterator[None]:
+    """Doubles are of this line within."""
+    global _current
+    before, _current = _current, chosen
+    try:
+        yield
+    finally:
+        _current = before
+
 
 #: `enum.Enum` by its functional form, with names that only the table knows.
 _enumeration: Any = enum.Enum
@@ -113,9 +140,10 @@ def _dump(value: Any) -> Any:
 
 
 def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
+    symbols, behaviors = LINES[_current]
     short = full.rpartition(".")[2]
     params = [param for param in symbol.get("params", []) if f"{short}({param['name']})" not in without]
-    inherited = [param for base in _bases(symbol) for param in SYMBOLS[base].get("params", [])]
+    inherited = [param for base in _bases(symbol, symbols) for param in symbols[base].get("params", [])]
     every = list({param["name"]: param for param in inherited + params}.values())
     overloads = symbol.get("overloads") or [every]
     for parsed in [param for overload in overloads for param in overload] + params:
@@ -134,7 +162,8 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
         if any(name.startswith("**") for name in _names(params)):
             known = [param for param in params if not param["name"].startswith("**")]
             extra = {name: value for name, value in kwargs.items() if name not in _names(known)}
-            allowed = {p["name"] for s in EXTRA_KEYWORDS for p in SYMBOLS[s]["params"]}
+            known_by = [symbols[name] for name in EXTRA_KEYWORDS if name in symbols]
+            allowed = {param["name"] for found in known_by for param in found["params"]}
             if not set(extra) <= allowed:
                 raise ValueError(f"{short}: unknown arguments {sorted(set(extra) - allowed)}")
             values = bind(short, [known], args, {k: v for k, v in kwargs.items() if k not in extra}) | extra
@@ -154,7 +183,8 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
         "__module__": full.rpartition(".")[0],
     }
     for name in attributes:
-        members[name] = _field(name)
+        if not hasattr(behaviors.get(full), name):
+            members[name] = _field(name)
     if symbol.get("source", "").endswith("llm_args.py"):
         # As pydantic's models show their fields.
         members["model_fields"] = {
@@ -165,9 +195,11 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
             (f"def __init__({', '.join(['self', *(f'{name}: object = ...' for name in names)])})", None)
             for names in map(_names, overloads)
         )
-    does = BEHAVIOR.get(full)
+    does = behaviors.get(full)
     if does is not None:
-        kept = {name: value for name, value in vars(does).items() if f"{short}.{name}" not in without}
+        # One line's behavior may be made of another's.
+        held = {name: value for kind in reversed(does.__mro__[:-1]) for name, value in vars(kind).items()}
+        kept = {name: value for name, value in held.items() if f"{short}.{name}" not in without}
         does = type(
             does.__name__, (), {k: v for k, v in kept.items() if k not in ("__dict__", "__weakref__")}
         )
@@ -183,7 +215,7 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
     if does is not None:
         public = {name for name in vars(does) if not name.startswith("_")}
         # The engines' LLM is a class of its own, with the methods of the other.
-        inherited_methods = SYMBOLS["tensorrt_llm.llmapi.LLM"]["methods"] if short == "LLM" else {}
+        inherited_methods = symbols["tensorrt_llm.llmapi.LLM"]["methods"] if short == "LLM" else {}
         unknown = public - {*symbol.get("methods", {}), *inherited_methods} - set(attributes)
         assert not unknown, f"the behavior of {full} has {unknown}, which the table has not"
         for name, method in symbol.get("methods", {}).items():
@@ -192,16 +224,17 @@ def _class(full: str, symbol: dict[str, Any], without: Collection[str]) -> type:
                 assert had == set(_names(method["params"])), f"{full}.{name} of the double takes {had}"
     if not native and not any(name.startswith("**") for name in _names(params)):
         taken = [param for param in every if f"{short}({param['name']})" not in without]
-        made.__signature__ = signature(taken)  # type: ignore[attr-defined]
+        # What only a validator reads is no parameter.
+        made.__signature__ = signature([param for param in taken if param.get("init", True)])  # type: ignore[attr-defined]
     return made
 
 
-def _bases(symbol: dict[str, Any]) -> list[str]:
+def _bases(symbol: dict[str, Any], symbols: dict[str, Any]) -> list[str]:
     """Recorded classes whose parameters a class takes besides its own."""
     name = symbol.get("inherits")
     if not name:
         return []
-    found = [full for full in SYMBOLS if full.rpartition(".")[2] == str(name).rpartition(".")[2]]
+    found = [full for full in symbols if full.rpartition(".")[2] == str(name).rpartition(".")[2]]
     assert found, f"`{name}` is not recorded"
     return found[:1]
 
@@ -231,6 +264,7 @@ def _silent(name: str) -> Any:
 
 def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
     """The modules by name. `without`: names to leave out: `Class`, `Class(keyword)` or `Class.member`."""
+    symbols, _ = LINES[_current]
     modules: dict[str, ModuleType] = {}
 
     def module(name: str) -> ModuleType:
@@ -244,8 +278,8 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
 
     aliases = []
     made: Any
-    for full in sorted(SYMBOLS, key=lambda name: name.count(".")):
-        symbol = SYMBOLS[full]
+    for full in sorted(symbols, key=lambda name: name.count(".")):
+        symbol = symbols[full]
         owner, _, short = full.rpartition(".")
         if short in without:
             continue
@@ -265,7 +299,7 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
             made = type(short, (RuntimeError,), {})
         else:
             made = _class(full, symbol, without)
-        if owner in SYMBOLS:
+        if owner in symbols:
             parent, _, leaf = owner.rpartition(".")
             holder: Any = getattr(module(parent), leaf)
         else:
@@ -279,10 +313,12 @@ def build(without: Collection[str] = ()) -> dict[str, ModuleType]:
     for owner, short, of in aliases:
         target, _, leaf = of.rpartition(".")
         setattr(module(owner), short, getattr(module(target), leaf))
-    for full, made in builder.UNRECORDED.items():
+        if owner == "tensorrt_llm.llmapi":
+            setattr(module("tensorrt_llm"), short, getattr(module(target), leaf))
+    for full, made in (builder.UNRECORDED if _current == _OLD else {}).items():
         owner, _, short = full.rpartition(".")
         setattr(module(owner), short, made)
-    modules["tensorrt_llm"].__version__ = "1.2.1"  # type: ignore[attr-defined]
+    modules["tensorrt_llm"].__version__ = _current  # type: ignore[attr-defined]
     modules["torch"] = torch.make()
     # None: it cannot be imported.
     modules["xgrammar"] = None if "xgrammar" in without else grammar.make()  # type: ignore[assignment]

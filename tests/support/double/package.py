@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from support import double
+
 TESTS = Path(__file__).parents[2]
 
 #: The text of `tensorrt_llm/__init__.py` and of `torch/__init__.py`.
@@ -14,7 +16,8 @@ _PACKAGE = """
 import sys
 sys.path.insert(0, {tests!r})
 from support import double
-sys.modules.update(double.build())
+with double.line({line!r}):
+    sys.modules.update(double.build())
 """
 
 _COMMAND = """#!{python}
@@ -35,9 +38,11 @@ def write_double(
 ) -> dict[str, str]:
     """Writes it below `folder`; returns the environment in which processes meet it."""
     site, commands = folder / "site", folder / "bin"
+    # 1.3 begins a line; what comes before is close to 1.2.1.
+    line = next((line for line in double.LINES if line.startswith(version[:3])), double.version())
     for name in ("tensorrt_llm", "torch", "xgrammar"):
         (site / name).mkdir(parents=True)
-        (site / name / "__init__.py").write_text(_PACKAGE.format(tests=str(TESTS)))
+        (site / name / "__init__.py").write_text(_PACKAGE.format(tests=str(TESTS), line=line))
     for name, number in (("tensorrt_llm", version), ("tensorrt", "10.14.1.48")):
         metadata = site / f"{name}-{number}.dist-info" / "METADATA"
         metadata.parent.mkdir(parents=True)

@@ -7,9 +7,10 @@ Every converter is called with the value and the module `torch`, which only tens
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inflight.executors.base import NamedTensor
@@ -27,8 +28,8 @@ TORCH_DTYPES = {
 #: KServe datatype -> `struct` code.
 _CODES = {"INT32": "i", "INT64": "q", "UINT64": "Q", "FP32": "f", "BOOL": "?", "UINT8": "B"}
 
-#: The version of what `pack_context_phase` writes.
-_CONTEXT_PHASE_FORMAT = 1
+#: The version of what `pack_context_phase` writes; 2 has fields of later versions besides.
+_CONTEXT_PHASE_FORMAT, _WITH_MORE = 1, 2
 
 
 class Refused(Exception):
@@ -66,6 +67,12 @@ def text(value: NamedTensor, torch: Any = None) -> str:  # noqa: ARG001
         raise Refused(f"`{value.name}` is not UTF-8: {error}") from error
 
 
+def salt_id(value: NamedTensor, torch: Any = None) -> int:
+    """A string as the number by which engines keep cache blocks apart: 63 bits of its hash."""
+    digest = hashlib.sha256(text(value, torch).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
 def tensor(value: NamedTensor, torch: Any) -> Any:
     """A `torch.Tensor` of the same type and shape, with its own memory."""
     dtype = TORCH_DTYPES.get(value.datatype)
@@ -97,20 +104,24 @@ def pack_context_phase(
     req_id: int,
     opaque_state: bytes | None,
     draft_tokens: Sequence[int] | None,
+    more: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """`ContextPhaseParams` as the bytes of output `context_phase_params`.
+    """`ContextPhaseParams` as the bytes of output `context_phase_params`. `more`: further fields of
+    `DisaggregatedParams`, as JSON holds them.
 
     Ours: the serializer of Triton's C++ backend is not reachable from Python, so its bytes and these are
     not interchangeable.
     """
     state = None if opaque_state is None else base64.b64encode(opaque_state).decode("ascii")
     fields = {
-        "format": _CONTEXT_PHASE_FORMAT,
+        "format": _WITH_MORE if more else _CONTEXT_PHASE_FORMAT,
         "first_gen_tokens": list(first_gen_tokens),
         "req_id": req_id,
         "opaque_state": state,
         "draft_tokens": None if draft_tokens is None else list(draft_tokens),
     }
+    if more:
+        fields["more"] = dict(more)
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -118,8 +129,11 @@ def context_phase(value: NamedTensor, torch: Any = None) -> dict[str, Any]:  # n
     """The fields that `pack_context_phase` packed."""
     try:
         fields = json.loads(value.data)
-        if fields.pop("format") != _CONTEXT_PHASE_FORMAT:
+        if fields.pop("format") not in (_CONTEXT_PHASE_FORMAT, _WITH_MORE):
             raise ValueError("another format")
+        more = fields.get("more", {})
+        if not isinstance(more, dict):
+            raise ValueError("its further fields are not an object")
         state = fields["opaque_state"]
         return {
             "first_gen_tokens": [int(token) for token in fields["first_gen_tokens"]],
@@ -128,6 +142,7 @@ def context_phase(value: NamedTensor, torch: Any = None) -> dict[str, Any]:  # n
             "draft_tokens": None
             if fields["draft_tokens"] is None
             else [int(token) for token in fields["draft_tokens"]],
+            "more": more,
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refused(

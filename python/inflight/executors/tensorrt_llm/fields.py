@@ -94,7 +94,8 @@ CONDITIONS = {
     "guided": "option `guided_decoding_backend`",
     "lookahead": "option `decoding_mode=lookahead`",
     "cache_transceiver": "option `cache_transceiver_backend`",
-    "full_sampler": f"option `{TRTLLM_SAMPLER}`, or from 1.3 on no drafter: its only sampler applies all",
+    "full_sampler": f"option `{TRTLLM_SAMPLER}`, or beams, for which 1.2 takes that sampler by itself",
+    "undrafted": "no drafter",
     "no_reuse": "option `enable_kv_cache_reuse=false`, and no mRoPE: else logits do not cover the prompt",
     "images": "checkpoint with a `vision_config`, for which TensorRT-LLM has an input processor",
     "own_sampling": "no drafter that samples inside the model, as `eagle` and `mtp` do",
@@ -127,7 +128,6 @@ PARENTS: dict[Runtime, dict[str, tuple[str, str]]] = {
 
 _WORKER = None
 _ENGINES_ONLY = Unsupported("engines only")
-#: TensorRT-LLM has it for its requests as well; nothing here hands it on.
 _REFERENCE_ONLY = Unsupported("reference executor only")
 _ADAPTERS_ARE_FILES = Refusal("the PyTorch runtime reads adapters from `lora_adapter_dir`")
 _RANGE = "KvCacheRetentionConfig.TokenRangeRetentionConfig"
@@ -366,7 +366,11 @@ FIELDS: tuple[Field, ...] = (
         Target("Request", "embedding_bias", convert.float_vector),
         Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
-    Field("inflight_cache_salt", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    _passed(
+        "inflight_cache_salt",
+        Target("Request", "cache_salt_id", convert.salt_id),
+        Target("generate_async", "cache_salt", convert.text),
+    ),
     Field("inflight_pooling", _REFERENCE_ONLY, _REFERENCE_ONLY),
     # The prompt becomes a `TokensPrompt` with `multi_modal_data`.
     _passed(
@@ -380,7 +384,11 @@ FIELDS: tuple[Field, ...] = (
         Target("Request", "type", convert.text, "cache_transceiver"),
         Target("DisaggregatedParams", "request_type", convert.text, "cache_transceiver"),
     ),
-    _passed("priority", Target("Request", "priority", convert.first)),
+    _passed(
+        "priority",
+        Target("Request", "priority", convert.first),
+        Target("generate_async", "priority", convert.first),
+    ),
 )
 
 BY_TENSOR = {one.tensor: one for one in FIELDS}

@@ -6,12 +6,15 @@ release candidate has some of the next release. Knows nothing of requests.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from inflight.executors.tensorrt_llm.pytorch_config import SPECULATION, reuses_blocks
 from inflight.executors.tensorrt_llm.verify import parameters
 from inflight.model.speculation import CLASSES, TWO_MODEL
+
+LOG = logging.getLogger("inflight.tensorrt_llm")
 
 OLDER_SAMPLER = "TRTLLMSampler"
 
@@ -48,10 +51,11 @@ def samples_inside_the_model(config: Any) -> bool:
     """
     if config is None:
         return False
-    mode = getattr(config, "spec_dec_mode", None)
-    uses_one_engine = getattr(mode, "use_one_engine", None)
-    if callable(uses_one_engine):
-        return bool(uses_one_engine())
+    try:
+        return bool(config.spec_dec_mode.use_one_engine())
+    except Exception as error:
+        # Absent, or a type that is resolved only later.
+        LOG.debug("the drafter does not say where it samples: %r", error)
     kinds = {name: kind for kind, name in CLASSES.items()}
     return kinds.get(type(config).__name__) not in TWO_MODEL
 

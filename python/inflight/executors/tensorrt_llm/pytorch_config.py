@@ -65,6 +65,8 @@ ARGUMENTS = {
     "disable_overlap_scheduler": "disable_overlap_scheduler",
     "disable_flashinfer_sampling": "disable_flashinfer_sampling",
 }
+#: Options whose arguments 1.3 no longer has.
+REMOVED = ("kv_cache_onboard_blocks", "sampler_type", "disable_flashinfer_sampling")
 #: Configuration argument -> its class.
 CLASSES = {
     "kv_cache_config": "KvCacheConfig",
@@ -74,6 +76,8 @@ CLASSES = {
     "lora_config": "LoraConfig",
     "cuda_graph_config": "CudaGraphConfig",
 }
+#: What `sampler_type` asks for where there is one sampler.
+_ONLY_SAMPLER = ("auto", "TorchSampler")
 #: The argument that one of several classes makes.
 SPECULATION = "speculative_config"
 #: Options whose values TensorRT-LLM's enumerations spell in capitals.
@@ -215,6 +219,9 @@ def check_arguments(arguments: dict[str, Any], find: Callable[[str], Any], versi
     """Refuses arguments that the installed version has not; where it does not say, LLM itself refuses."""
     missing = []
     taken = parameters(find("TorchLlmArgs")) if find("TorchLlmArgs") is not None else None
+    if taken is not None and "sampler_type" not in taken and arguments.get("sampler_type") in _ONLY_SAMPLER:
+        # There is nothing to choose any more.
+        del arguments["sampler_type"]
     if taken is not None:
         missing = [name for name in arguments if name not in taken and name != "enable_iter_perf_stats"]
         if "enable_iter_perf_stats" not in taken:

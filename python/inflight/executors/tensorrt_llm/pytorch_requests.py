@@ -11,6 +11,7 @@ from inflight.executors.base import Request
 from inflight.executors.tensorrt_llm import convert, images
 from inflight.executors.tensorrt_llm.adapters import Adapters
 from inflight.executors.tensorrt_llm.convert import Refused
+from inflight.executors.tensorrt_llm.disaggregation import further_keywords
 from inflight.executors.tensorrt_llm.engine_requests import (
     build_retention,
     dense_bias,
@@ -30,6 +31,8 @@ _GUIDES = {
 #: Logits of one request. Those of outputs take pinned memory, those of prompts take it on the GPU, next to
 #: the KV cache: one tenth of what is free, by default.
 MAX_LOGITS_BYTES = 2 << 30
+#: What keeps the cache blocks of one client from others.
+SALT = "inflight_cache_salt"
 #: The end id of a request without one; `ignore_eos` sends the same to the engine.
 _NO_END = -1
 
@@ -69,6 +72,7 @@ class SamplingBuilder:
         self._started = started or Started()
         self._beam_width = self._started.beam_width
         self._adapters = adapters
+        self._find = find
         self._lora_request = find("LoRARequest")
         self._params = find("SamplingParams")
         self._guided = find("GuidedDecodingParams")
@@ -113,7 +117,7 @@ class SamplingBuilder:
         call: dict[str, Any] = {"inputs": request.input_token_ids, "streaming": streaming}
         self._tensors(request, keywords, call)
         decode = self._started.decode
-        if decode is not None and "cache_salt" not in call:
+        if decode is not None and not isinstance(call["inputs"], dict):
             call["inputs"] = {"prompt": decode(request.input_token_ids)}
             keywords["add_special_tokens"] = False
         stops, bads = _split(request.stop_words), _split(request.bad_words)
@@ -125,7 +129,7 @@ class SamplingBuilder:
         _set_words(params, "stop", stops[1])
         _set_words(params, "bad", bads[1])
         call["sampling_params"] = params
-        if "cache_salt" in call and self._started.preprocess is not None:
+        if "multi_modal_data" in call["inputs"] and self._started.preprocess is not None:
             call["inputs"] = self._started.preprocess(call["inputs"], params)
         return call
 
@@ -224,9 +228,12 @@ class SamplingBuilder:
             }
             # Placeholders of different images are the same tokens. Without it, a request whose images
             # TensorRT-LLM cannot hash would find cache blocks of other images.
-            call["cache_salt"] = images.salt(
-                next(tensor for tensor in request.tensors if tensor.name == IMAGES)
-            )
+            own = images.salt(next(tensor for tensor in request.tensors if tensor.name == IMAGES))
+            given[SALT] = f"{given[SALT]}:{own}" if SALT in given else own
+        if SALT in given:
+            call["cache_salt"] = given[SALT]
+        if "priority" in given:
+            call["priority"] = given["priority"]
         retention = build_retention(self._bindings, given)
         if retention is not None:
             call["kv_cache_retention_config"] = retention
@@ -245,6 +252,7 @@ class SamplingBuilder:
                     "ctx_request_id": phase["req_id"],
                     "opaque_state": phase["opaque_state"],
                     "draft_tokens": phase["draft_tokens"],
+                    **further_keywords(phase["more"], self._find),
                 }
             )
             call["disaggregated_params"] = self._disaggregated(request_type=phase_kind, **state)

@@ -11,6 +11,7 @@ import numpy as np
 
 from inflight.executors.base import FinishReason, NamedTensor
 from inflight.executors.columns import Columns, Top
+from inflight.executors.tensorrt_llm import disaggregation
 from inflight.executors.tensorrt_llm.convert import pack_context_phase
 from inflight.executors.tensorrt_llm.results import (
     ENDED_EARLY,
@@ -161,6 +162,7 @@ class Progress:
                 phase.ctx_request_id or 0,
                 phase.opaque_state,
                 phase.draft_tokens,
+                disaggregation.further_fields(phase),
             )
             rows.tensor(row, NamedTensor("context_phase_params", "UINT8", (len(blob),), blob))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,7 +109,9 @@ def parameters(function: Any) -> set[str] | None:
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     if inspect.Parameter.VAR_KEYWORD in kinds:
         return None
-    return set(signature.parameters) - {"self"}
+    # Fields that only a validator reads are no parameters, and are taken all the same.
+    fields = getattr(function, "model_fields", None)
+    return (set(signature.parameters) - {"self"}) | set(fields if isinstance(fields, Mapping) else ())
 
 
 #: What both binding libraries call a parameter that has no name.
