@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from inflight.model.llm_args import suggest
+
 
 class CallError(Exception):
     """A call that cannot be made as written."""
@@ -64,7 +66,17 @@ def check_arguments(
     except TypeError as error:
         raise CallError(
             f"`{target}` of the installed TensorRT-LLM takes different arguments: {error}"
+            f"{_meant(kwargs, {*signature.parameters, *read_later})}"
         ) from error
+
+
+def _meant(kwargs: Mapping[str, Any], known: set[str]) -> str:
+    """What the first unknown name was probably meant to be."""
+    for name in kwargs:
+        near = None if name in known else suggest(name, known)
+        if near is not None:
+            return f"; did you mean `{near}`?"
+    return ""
 
 
 def make(call: Mapping[str, Any], results: dict[str, Any]) -> Any:

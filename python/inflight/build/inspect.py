@@ -18,7 +18,7 @@ from inflight.machine import Installed, has_engines, has_pytorch
 from inflight.model import manifest as manifests
 from inflight.model.checkpoint import Checkpoint, read_checkpoint
 from inflight.model.config import ModelFacts, parse_config
-from inflight.model.files import CHECKPOINT_CONFIG, read_json
+from inflight.model.files import ARGUMENTS_FILE, CHECKPOINT_CONFIG, read_json
 from inflight.model.foreign import foreign_engine, formats_of_checkpoint, read_foreign_engine
 from inflight.model.memory import FREE_MEMORY_FRACTION, Needs, human_bytes, needs
 from inflight.model.runtimes import EXECUTORS, PYTORCH, REFERENCE, RUNTIMES, TENSORRT
@@ -73,6 +73,7 @@ def inspect(
         "directory": str(directory),
         "kind": kind,
         "files": files,
+        "llm_args": None if manifest is None else _arguments_of(directory, manifest),
         "model": asdict(facts),
         "needs": {
             "tp_size": settings.get("tp_size", 1),
@@ -119,6 +120,15 @@ def _build_of(directory: Path, manifest: Mapping[str, Any]) -> tuple[ModelFacts,
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     settings = {**manifest["settings"], **manifest["mapping"], **formats_of_checkpoint(facts.quantized)}
     return facts, settings, kind, f"{len(manifest['files'])} files, {size} bytes"
+
+
+def _arguments_of(directory: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments of `LLM` in a build for the PyTorch runtime."""
+    path = directory / ARGUMENTS_FILE
+    if manifest["runtime"] != PYTORCH or not path.is_file():
+        return None
+    found: dict[str, Any] = read_json(path)
+    return found
 
 
 def _needs(facts: ModelFacts, settings: Mapping[str, Any]) -> Needs:

@@ -118,12 +118,12 @@ def build(model_dir: str, **given: Any) -> None:
     reference executor, with a manifest that the worker checks before it loads anything. A build that failed
     resumes where it stopped.
     """
-    from inflight.build.options import Values
+    from inflight.build.arguments_file import read_values
     from inflight.build.pipeline import carry_out, prepare, require_possible
     from inflight.launch.hub import directory_of
 
     as_json = bool(given["json"])
-    prepared = prepare(directory_of(model_dir, weights=not given["dry_run"]), Values(given))
+    prepared = prepare(directory_of(model_dir, weights=not given["dry_run"]), read_values(given))
     if given["dry_run"]:
         _print_plan(prepared, as_json=as_json)
         return

@@ -71,7 +71,7 @@ OPTIONS = {
     "--enable-prefix-caching": _executor_option("enable_kv_cache_reuse", "true"),
     "--enable-chunked-prefill": _executor_option("enable_chunked_context", "true"),
     "--trust-remote-code": "use `--executor tensorrt_llm --executor-option trust_remote_code=true`",
-    "--extra-llm-api-options": "use `--executor-option NAME=VALUE` for each of its settings",
+    "--extra-llm-api-options": _executor_option("llm_args", "FILE"),
     "--backend": "use `--executor`",
     "--tokenizer": _TOKENIZER,
     "--tokenizer-path": _TOKENIZER,

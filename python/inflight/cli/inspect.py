@@ -93,6 +93,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if model["num_experts"]:
         rows.append(("experts", f"{model['num_experts']}, {model['experts_per_token']} a token"))
+    if found["llm_args"]:
+        rows.append(("arguments of LLM", json_module.dumps(found["llm_args"], sort_keys=True)))
     longest = model["max_position_embeddings"]
     rows += [
         ("longest sequence", "not stated" if longest is None else f"{longest} tokens"),

@@ -29,6 +29,14 @@ CLASSES = {
     "MTP": "MTPDecodingConfig",
     "AUTO": "AutoDecodingConfig",
 }
+#: The same of later versions, which no option names: they come in a file of arguments.
+LATER_CLASSES = {
+    "Eagle3": "Eagle3DecodingConfig",
+    "SA": "SADecodingConfig",
+    "PARD": "PARDDecodingConfig",
+    "DFlash": "DFlashDecodingConfig",
+    "DSpark": "DSparkDecodingConfig",
+}
 
 #: Types that draft and sample inside the model: they decode greedily unless configured otherwise.
 ONE_MODEL = frozenset({"Eagle", "MTP"})

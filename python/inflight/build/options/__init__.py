@@ -28,7 +28,9 @@ COMMAND_ONLY = frozenset(
 class Values:
     """Option values: what the user gave, over the defaults. Raises `KeyError` for a name not declared."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> None:
+        """`arguments`: those of the PyTorch runtime that have no option, from the file of `llm_args`."""
+        self.arguments: dict[str, Any] = dict(arguments or {})
         self.given: dict[str, Any] = {
             name: value
             for name, value in given.items()
@@ -48,7 +50,9 @@ class Values:
 
     def record(self) -> dict[str, Any]:
         """What the manifest keeps: the given options that shape the result, sorted."""
-        return {name: _plain(self.given[name]) for name in sorted(self.given) if name not in COMMAND_ONLY}
+        kept = {name: _plain(self.given[name]) for name in sorted(self.given) if name not in COMMAND_ONLY}
+        # What the file contains, not where it was.
+        return {name: self.arguments if name == "llm_args" else value for name, value in kept.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -44,6 +44,14 @@ MODEL_OPTIONS: tuple[BuildOption, ...] = (
         group=RUN,
     ),
     BuildOption(
+        "llm_args",
+        "path",
+        "YAML file with arguments of `LLM`, as for `trtllm-serve --config`; options win over it",
+        group=RUN,
+        runtimes=(PYTORCH,),
+        reads=True,
+    ),
+    BuildOption(
         "trust_remote_code",
         "bool",
         "Run the checkpoint's own Python code; off, because it is untrusted",

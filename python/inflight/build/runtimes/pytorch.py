@@ -13,6 +13,7 @@ from inflight.build.options import OPTIONS, Values
 from inflight.build.steps import ApiCalls, Call, Layout, Mapping4D, Own, Step
 from inflight.model.checkpoint import Checkpoint
 from inflight.model.files import ARGUMENTS_FILE
+from inflight.model.llm_args import merge
 from inflight.model.speculation import CLASSES, DECODING_TYPES, ONE_MODEL, TWO_MODEL
 
 
@@ -52,7 +53,7 @@ def llm_arguments(values: Values, mapping: Mapping4D, lengths: Lengths) -> dict[
         if DECODING_TYPES[mode] in TWO_MODEL:
             # TensorRT-LLM up to 1.1 does not start with both; later versions turn it off themselves.
             arguments["disable_overlap_scheduler"] = True
-    return arguments
+    return merge(values.arguments, arguments)
 
 
 def plan_pytorch(

@@ -28,6 +28,7 @@ END = "<!-- end of the generated part -->"
 
 #: Options of the PyTorch runtime that are no argument by themselves.
 _OWN = {
+    "llm_args": "any argument of `TorchLlmArgs`",
     "cuda_graph_mode": "`cuda_graph_config`, absent where false",
     "lora_adapter_dir": "`LoRARequest.lora_path`",
 }

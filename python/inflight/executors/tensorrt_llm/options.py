@@ -193,6 +193,11 @@ class Options:
         choices=("DEFAULT", "MPI", "UCX", "NIXL", "MOONCAKE"),
     )
     # PyTorch only.
+    llm_args: str | None = _option(
+        "text",
+        "YAML file with arguments of `LLM`, as for `trtllm-serve --config`; options win over it",
+        runtimes=PYTORCH_ONLY,
+    )
     tensor_parallel_size: int | None = _option(
         "int", "GPUs that share every layer", runtimes=PYTORCH_ONLY, minimum=1
     )

@@ -15,7 +15,9 @@ from inflight.executors.tensorrt_llm.adapters import Adapters, read_adapters
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.verify import parameters
 from inflight.model.files import ARGUMENTS_FILE, load_json
-from inflight.model.speculation import CLASSES as SPECULATION_CLASSES
+from inflight.model.llm_args import OWNED, merge, read_arguments, suggest
+from inflight.model.speculation import CLASSES as CLASSES_OF_OPTIONS
+from inflight.model.speculation import LATER_CLASSES
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
 
@@ -75,11 +77,18 @@ CLASSES = {
     "peft_cache_config": "PeftCacheConfig",
     "lora_config": "LoraConfig",
     "cuda_graph_config": "CudaGraphConfig",
+    "moe_config": "MoeConfig",
+    "attention_dp_config": "AttentionDpConfig",
+    "torch_compile_config": "TorchCompileConfig",
+    "kv_connector_config": "KvCacheConnectorConfig",
 }
+#: Configurations that are made with defaults where they are absent.
+_MAY_BE_NONE = frozenset({"cuda_graph_config"})
 #: What `sampler_type` asks for where there is one sampler.
 _ONLY_SAMPLER = ("auto", "TorchSampler")
-#: The argument that one of several classes makes.
+#: The argument that one of several classes makes, and the classes.
 SPECULATION = "speculative_config"
+SPECULATION_CLASSES = CLASSES_OF_OPTIONS | LATER_CLASSES
 #: Options whose values TensorRT-LLM's enumerations spell in capitals.
 _CAPITALS = frozenset({"batch_scheduler_policy", "context_chunking_policy"})
 
@@ -89,6 +98,11 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
     log says; configurations as dicts. Errors: `UserMistake` for a file or a draft model that is not whole.
     """
     arguments = _written(model_dir)
+    if options.llm_args is not None:
+        # None turns something off only where that differs from leaving it out.
+        given = read_arguments(Path(options.llm_args))
+        kept = {name: value for name, value in given.items() if value is not None or name in _MAY_BE_NONE}
+        arguments = _checked(merge(arguments, kept, _say_replaced), options.llm_args)
     for option, path in ARGUMENTS.items():
         value = getattr(options, option)
         if value is None:
@@ -96,7 +110,9 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
         if option in _CAPITALS:
             value = value.upper()
         outer, _, leaf = path.rpartition(".")
-        target = arguments.setdefault(outer, {}) if outer else arguments
+        if outer and arguments.get(outer) is None:
+            arguments[outer] = {}
+        target = arguments[outer] if outer else arguments
         if target.get(leaf, value) != value:
             LOG.warning(
                 "the option `%s` is `%s`, in place of `%s` in %s", option, value, target[leaf], ARGUMENTS_FILE
@@ -120,6 +136,10 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
     skip_tokenizer = not arguments.get("guided_decoding_backend") and not sees
     arguments.update(model=str(model_dir), skip_tokenizer_init=skip_tokenizer, enable_iter_perf_stats=True)
     return arguments
+
+
+def _say_replaced(name: str, before: Any, value: Any) -> None:
+    LOG.warning("the file of `llm_args` sets `%s` to `%s`, in place of `%s`", name, value, before)
 
 
 def has_vision(model_dir: Path) -> bool:
@@ -184,12 +204,28 @@ def _written(model_dir: Path) -> dict[str, Any]:
         arguments = load_json(path)
         if not isinstance(arguments, dict):
             raise ValueError("it is not a JSON object")
-        for name in (*CLASSES, SPECULATION):
-            if not isinstance(arguments.get(name, {}), dict):
-                raise ValueError(f"its {name} is not an object")
+        _require_objects(arguments)
     except (OSError, ValueError) as error:
         raise UserMistake(
             f"`{path}` cannot be read: {error}", "build it again with `inflight build --force`"
+        ) from error
+    return arguments
+
+
+def _require_objects(arguments: dict[str, Any]) -> None:
+    """Raises `ValueError` for a configuration that is not an object."""
+    for name in (*CLASSES, SPECULATION):
+        is_off = name in _MAY_BE_NONE and name in arguments and arguments[name] is None
+        if not is_off and not isinstance(arguments.get(name, {}), dict):
+            raise ValueError(f"its {name} is not an object")
+
+
+def _checked(arguments: dict[str, Any], path: str) -> dict[str, Any]:
+    try:
+        _require_objects(arguments)
+    except ValueError as error:
+        raise UserMistake(
+            f"`llm_args` is `{path}`, and {error}", "write its fields below it, one to a line"
         ) from error
     return arguments
 
@@ -234,10 +270,27 @@ def check_arguments(arguments: dict[str, Any], find: Callable[[str], Any], versi
             missing += [f"{name}.{field}" for field in arguments[name] if field not in fields]
     missing += _missing_speculation(arguments, find)
     if missing:
+        meant = _meant(missing[0], taken or set(), find)
         raise UserMistake(
             f"TensorRT-LLM `{version}` has no argument {', '.join(f'`{name}`' for name in missing)}",
-            "leave the options for it out, or install a version that has it",
+            f"did you mean `{meant}`?"
+            if meant
+            else "leave the options for it out, or install a version that has it",
         )
+
+
+def _meant(missing: str, taken: set[str], find: Callable[[str], Any]) -> str | None:
+    """The argument, or field of a configuration, that a missing one was probably meant to be."""
+    field, is_type, kind = missing.partition("decoding_type=")
+    if is_type:
+        near = suggest(kind, SPECULATION_CLASSES)
+        return None if near is None else f"{field}decoding_type={near}"
+    outer, dot, leaf = missing.rpartition(".")
+    if not dot:
+        return suggest(leaf, taken - set(OWNED))
+    found = find(CLASSES.get(outer, ""))
+    near = None if found is None else suggest(leaf, parameters(found) or ())
+    return None if near is None else f"{outer}.{near}"
 
 
 def _missing_speculation(arguments: dict[str, Any], find: Callable[[str], Any]) -> list[str]:

@@ -1,0 +1,93 @@
+"""A file with arguments of TensorRT-LLM's `LLM`, as `trtllm-serve --config` takes it: YAML, names as in
+`TorchLlmArgs`. Every argument that has no option of ours can be given in one.
+
+Owns what may be in it, how it is merged with others, and what an unknown name was probably meant to be. Knows
+none of TensorRT-LLM's classes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import UserMistake
+
+#: A file of more is not one of arguments.
+_MAX_BYTES = 1 << 20
+
+#: Arguments that a worker sets itself, or that would change what it serves.
+OWNED = {
+    "model": "it is the directory that is served",
+    "tokenizer": "it is in the directory that is served",
+    "skip_tokenizer_init": "the worker sets it as the model needs it",
+    "enable_iter_perf_stats": "the worker needs them for its metrics",
+    "num_postprocess_workers": "the gateway turns tokens into text",
+    "postprocess_tokenizer_dir": "the gateway turns tokens into text",
+    "encode_only": "the worker generates text",
+    "mm_encoder_only": "the worker generates text",
+}
+_BACKEND = "pytorch"
+#: Configurations of which several kinds exist: another one is not merged with the first.
+_WHOLE = frozenset({"speculative_config", "sparse_attention_config"})
+
+
+def read_arguments(path: Path) -> dict[str, Any]:
+    """The arguments in the file. Errors: `UserMistake` for one that cannot be read, is not a mapping, or has
+    what the worker sets itself."""
+    import yaml
+
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError("it has more than 1 MiB")
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # Dates and the like, which no argument is, and which the manifest could not keep.
+        found = {} if found is None else json.loads(json.dumps(found))
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+        text = " ".join(str(error).split())
+        raise UserMistake(
+            f"`llm_args` is `{path}`, which cannot be read: {text}", "pass a YAML file of names and values"
+        ) from error
+    if not isinstance(found, dict):
+        raise UserMistake(
+            f"`llm_args` is `{path}`, which is not a mapping",
+            "write `name: value` for each argument of `LLM`",
+        )
+    if found.get("backend", _BACKEND) != _BACKEND:
+        raise UserMistake(
+            f"`{path}` sets `backend` to `{found['backend']}`, and workers run `{_BACKEND}`",
+            "leave `backend` out",
+        )
+    found.pop("backend", None)
+    for name, why in OWNED.items():
+        if name in found:
+            raise UserMistake(f"`{path}` sets `{name}`, which cannot be given: {why}", f"leave `{name}` out")
+    return found
+
+
+def merge(
+    below: Mapping[str, Any],
+    above: Mapping[str, Any],
+    replaced: Callable[[str, Any, Any], None] | None = None,
+    prefix: str = "",
+) -> dict[str, Any]:
+    """`above` over `below`: configurations are merged by their fields, all else is replaced, which `replaced`
+    hears with the name and both values."""
+    merged = dict(below)
+    for name, value in above.items():
+        before = merged.get(name)
+        mergeable = isinstance(before, Mapping) and isinstance(value, Mapping) and name not in _WHOLE
+        if mergeable:
+            value = merge(before or {}, value, replaced, f"{prefix}{name}.")
+        elif name in merged and before != value and replaced is not None:
+            replaced(f"{prefix}{name}", before, value)
+        merged[name] = value
+    return merged
+
+
+def suggest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return near[0] if near else None
