@@ -273,6 +273,34 @@ def test_metrics_follow_the_executor(triton: real_triton.Triton) -> None:
     wait_for_gauges(triton, active=0, scheduled=0, waiting=0, max=1, used=0, tokens_per=32)
 
 
+def test_lengths_of_prompts_and_answers_are_counted(triton: real_triton.Triton) -> None:
+    """Under NVIDIA's names, once for each request that ended."""
+
+    def counted(side: str, part: str) -> float:
+        labels = ('model="narrow"', f'response_metric_type="total_{side}_tokens"')
+        return total(triton.metrics, f"nv_llm_{side}_token_len_{part}", *labels)
+
+    before = {(side, part): counted(side, part) for side in ("input", "output") for part in ("count", "sum")}
+    asking = Asking(triton, "narrow")
+    try:
+        asking.ask("one", inputs(PROMPT, 4, exclude_input_in_output=True))
+        (result,) = asking.answers()["one"]
+        assert len(tokens(result)) == 4
+    finally:
+        asking.close()
+    deadline = time.monotonic() + TIMEOUT_S
+    while counted("output", "count") == before["output", "count"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    found = {key: counted(*key) - value for key, value in before.items()}
+    assert found == {
+        ("input", "count"): 1,
+        ("input", "sum"): len(PROMPT),
+        ("output", "count"): 1,
+        ("output", "sum"): 4,
+    }
+
+
 def wait_for_gauges(triton: real_triton.Triton, **expected: float | None) -> None:
     """Waits until the gauges of `narrow` have these values; `None` is any above 0."""
     deadline = time.monotonic() + TIMEOUT_S

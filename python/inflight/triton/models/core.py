@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from inflight import executors
 from inflight._native import Answer, CoreRequests, Refusal
 from inflight.executors.base import ResponseBatch
-from inflight.triton.models.metrics import Gauges
+from inflight.triton.models.metrics import Gauges, Lengths
 from inflight.triton.models.python_backend import BadRequest, Config, Inputs, Reply, error, pb_utils
 from inflight.triton.models.tensors import DTYPES, pack, unpack
 from inflight.triton.models.text import vocab_size
@@ -80,6 +82,8 @@ class TritonPythonModel:
         #: Guards what follows, and lets one thread at a time hand the executor something.
         self._work = threading.Condition()
         self._rows: dict[int, Group] = {}
+        #: Client id -> tokens of its prompt, and those that were generated so far.
+        self._tokens: dict[int, list[int]] = {}
         self._failure: str | None = None
         self._stopping = False
         targets = [self._run, self._watch]
@@ -88,6 +92,11 @@ class TritonPythonModel:
             targets.append(self._report)
         except Exception as problem:
             pb_utils.Logger.log_warn(f"Triton does not accept metrics of this model: {problem}")
+        try:
+            self._lengths: Lengths | None = Lengths(args["model_name"], args["model_version"])
+        except Exception as problem:
+            self._lengths = None
+            pb_utils.Logger.log_warn(f"Triton does not accept histograms of this model: {problem}")
         self._threads = [
             threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True)
             for target in targets
@@ -185,6 +194,7 @@ class TritonPythonModel:
                 self._executor.enqueue(parsed.requests)
                 group.live = set(ids)
                 self._rows |= dict.fromkeys(ids, group)
+                self._tokens |= {one.client_id: [len(one.input_token_ids), 0] for one in parsed.requests}
                 self._work.notify_all()
         except Exception:
             self._requests.forget(ids)
@@ -214,6 +224,7 @@ class TritonPythonModel:
                 groups = dict.fromkeys(self._rows.values())
                 self._requests.forget(list(self._rows))
                 self._rows.clear()
+                self._tokens.clear()
             for group in groups:
                 group.reply.end(pb_utils.InferenceResponse(error=error(self._failure, 14)))
 
@@ -251,6 +262,7 @@ class TritonPythonModel:
         found = []
         answers = self._requests.respond(batch)
         with self._work:
+            self._count(batch)
             for answer in answers:
                 group = self._rows.get(answer.client_id)
                 if group is None:
@@ -258,6 +270,7 @@ class TritonPythonModel:
                 if answer.is_final:
                     del self._rows[answer.client_id]
                     group.live.discard(answer.client_id)
+                    self._end(answer)
                 found.append((answer, group, not group.live))
         for answer, group, is_last in found:
             response = self._response(answer)
@@ -267,6 +280,19 @@ class TritonPythonModel:
                     pb_utils.Logger.log_info(f"request `{group.id}` is cancelled: its client left")
             elif response is not None:
                 group.reply.send(response)
+
+    def _count(self, batch: ResponseBatch) -> None:
+        """Adds the tokens of each row to its request's. Called with the lock."""
+        counts = np.diff(np.frombuffer(batch.token_offsets, "<u4"))
+        for client_id, count in zip(np.frombuffer(batch.client_ids, "<u8"), counts, strict=True):
+            if int(client_id) in self._tokens:
+                self._tokens[int(client_id)][1] += int(count)
+
+    def _end(self, answer: Answer) -> None:
+        """Reports the lengths of a request that ended, unless with an error. Called with the lock."""
+        prompt, generated = self._tokens.pop(answer.client_id, (0, 0))
+        if self._lengths is not None and answer.refusal is None and prompt:
+            self._lengths.ended(prompt, generated)
 
     def _response(self, answer: Answer) -> Any:
         """What Triton sends for a row; `None` while beams are gathered."""

@@ -1,7 +1,7 @@
 """The executor's statistics as Triton's custom metrics, under the names of NVIDIA's backend.
 
-The worker decides which number becomes which gauge (`inflight._native.executor_gauges`). NVIDIA's histograms
-of the lengths of prompts and answers are missing.
+The worker decides which number becomes which gauge (`inflight._native.executor_gauges`). Lengths of prompts
+and answers are counted here: no statistics have them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,32 @@ from typing import Any
 
 from inflight._native import executor_gauges
 from inflight.triton.models.python_backend import pb_utils
+
+#: Upper bounds of the histograms' buckets, as in NVIDIA's backend.
+_BUCKETS = [10.0, 50.0, 100.0, 500.0, 1000.0]
+
+
+class Lengths:
+    """Histograms of the tokens of requests that ended. Raises where this Triton has none."""
+
+    def __init__(self, model: str, version: str) -> None:
+        self._families = [
+            (
+                pb_utils.MetricFamily(
+                    name=f"nv_llm_{side}_token_len",
+                    description=f"Tokens of {what}",
+                    kind=pb_utils.MetricFamily.HISTOGRAM,
+                ),
+                {"model": model, "version": version, "response_metric_type": f"total_{side}_tokens"},
+            )
+            for side, what in (("input", "prompts"), ("output", "answers"))
+        ]
+        self._metrics = [family.Metric(labels=labels, buckets=_BUCKETS) for family, labels in self._families]
+
+    def ended(self, prompt: int, generated: int) -> None:
+        """Counts a request: the tokens of its prompt, and of all its sequences."""
+        for metric, value in zip(self._metrics, (prompt, generated), strict=True):
+            metric.observe(float(value))
 
 
 class Gauges:
