@@ -242,6 +242,20 @@ def test_a_dead_rank_without_a_future_is_seen_by_asking(
         await_until_broken(pytorch_executor)
 
 
+def test_images_of_one_client_share_nothing_with_those_of_another(tmp_path: Path) -> None:
+    with double.installed():
+        made = start_seeing(tmp_path, {})
+        salts = []
+        for tenant in ("a", "b"):
+            more = [*SEEN["tensors"], passed("inflight_cache_salt", "BYTES", (1,), tenant)]
+            made.enqueue([request_of(SEEN | {"tensors": more})])
+            collect(made, 2)
+            salts.append(double.REQUESTS[-1]["cache_salt"])
+        made.shutdown()
+    assert [salt.partition(":")[0] for salt in salts] == ["a", "b"]
+    assert salts[0].partition(":")[2] == salts[1].partition(":")[2] != ""
+
+
 def test_images_are_processed_off_the_loop_where_that_can_be_done(line: str, tmp_path: Path) -> None:
     with double.installed():
         made = start_seeing(tmp_path, {})
