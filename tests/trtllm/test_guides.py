@@ -48,6 +48,13 @@ def test_the_double_fails_all_that_runs_for_a_guide_that_was_not_checked(executo
     assert all("forwardAsync" in rows[at][-1].errors[0][1] for at in (1, 2))
 
 
+def test_an_error_does_not_repeat_the_whole_guide(executor: Any) -> None:
+    executor.enqueue([request_of({"tensors": guide_tensors("json_schema", "{" * 5000)})])
+    [(_, text)] = collect(executor, 9)[9][0].errors
+    assert "Failed to parse JSON" in text
+    assert len(text) < 400
+
+
 class Slow:
     """A grammar that compiles for as long as it is told to."""
 

@@ -44,7 +44,7 @@ def _parsed(text: str, words: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise RuntimeError(words) from None
+        raise RuntimeError(f"{words}. The JSON string is:{text}") from None
 
 
 def fault_of(params: Any) -> str:

@@ -27,6 +27,9 @@ _MAX_VERDICTS = 1024
 #: Guides above this size are not kept, so that the memory stays bounded; they are compiled again.
 _MAX_KEPT_BYTES = 64 << 10
 
+#: An error may repeat the whole guide.
+_MAX_TEXT = 300
+
 #: Guide type -> the constructor of `xgrammar.Grammar`. `json` is xgrammar's own grammar.
 _CONSTRUCTORS = {
     "json_schema": "from_json_schema",
@@ -105,7 +108,7 @@ class GuideCheck:
         except Exception as error:
             lines = str(error).strip().splitlines()
             # Without the place in xgrammar's own source.
-            wrong = _PLACE.sub("", lines[0]).strip() if lines else type(error).__name__
+            wrong = _PLACE.sub("", lines[0]).strip()[:_MAX_TEXT] if lines else type(error).__name__
         if len(guide) <= _MAX_KEPT_BYTES:
             with self._lock:
                 self._verdicts[key] = wrong
