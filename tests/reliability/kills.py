@@ -1,6 +1,7 @@
 """Workers are killed, stopped and asked to end while two of them serve a load.
 
-Promised: no answer is lost. What has begun goes on at the other worker, and has the text that it would have had.
+Promised: no answer is lost. What has begun goes on at the other worker, and has the text that it would have
+had.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Answers of six kinds are disturbed on every surface while they are generated: the connection to their worker is cut
-at random bytes, the worker is killed, or it is stopped.
+"""Answers of six kinds are disturbed on every surface while they are generated: the connection to their
+worker is cut at random bytes, the worker is killed, or it is stopped.
 
 Promised, while one worker lives: the client reads the bytes and the usage of an undisturbed answer.
 """
@@ -33,7 +33,9 @@ CUT_S = 2.0
 #: Of so many disturbances one is a kill and one a stop; a worker takes seconds to come back.
 KILLED, STOPPED, OF = 7, 15, 16
 #: What every answer has of its own: ids, and times.
-OWN = re.compile(rb'"(id|item_id|call_id|request_id)":"[^"]*"|"created(_at)?":\d+|"completed_at":\d+|[a-z]+_[0-9a-f]{32}')
+OWN = re.compile(
+    rb'"(id|item_id|call_id|request_id)":"[^"]*"|"created(_at)?":\d+|"completed_at":\d+|[a-z]+_[0-9a-f]{32}'
+)
 
 CHOICE = re.compile(rb'"choices":\[\{"index":(\d)')
 
@@ -111,8 +113,8 @@ def asks() -> list[Ask]:
 
 
 def answer(address: str, asked: Ask) -> bytes:
-    """The answer's bytes, without what each answer has of its own. What did not come whole, or with another status
-    than 200, is what it is instead."""
+    """The answer's bytes, without what each answer has of its own. What did not come whole, or with another
+    status than 200, is what it is instead."""
     _, path, body = asked
     try:
         response, rest = split_response(exchange(address, post_bytes(path, body)))
@@ -122,7 +124,9 @@ def answer(address: str, asked: Ask) -> bytes:
         return repr((response.status, response.body[:300], rest[:100])).encode()
     # Of several choices each is in order, and they take turns as they come.
     events = OWN.sub(b"", response.body).split(b"\n\n")
-    return b"\n\n".join(sorted(events, key=lambda event: found[1] if (found := CHOICE.search(event)) else b""))
+    return b"\n\n".join(
+        sorted(events, key=lambda event: found[1] if (found := CHOICE.search(event)) else b"")
+    )
 
 
 class Load:
@@ -160,9 +164,10 @@ class Load:
 
 def difference(expected: bytes, found: bytes) -> str:
     """Where two answers part."""
-    place = next((at for at, pair in enumerate(zip(expected, found, strict=False)) if len(set(pair)) > 1), -1)
-    begin = max(place - 60, 0)
-    return f"at byte {place} of {len(expected)}: {expected[begin : place + 80]!r} became {found[begin : place + 80]!r}"
+    pairs = enumerate(zip(expected, found, strict=False))
+    place = next((at for at, pair in pairs if len(set(pair)) > 1), -1)
+    part = slice(max(place - 60, 0), place + 80)
+    return f"at byte {place} of {len(expected)}: {expected[part]!r} became {found[part]!r}"
 
 
 def worker(start: Start, port: str = "0") -> InflightProcess:
@@ -189,7 +194,7 @@ def resumes(address: str) -> int:
 
 
 def run(scale: Scale, report: Report) -> None:
-    """Cuts at random bytes while workers are killed and stopped in turn, until enough answers were disturbed."""
+    """Cuts, kills and stops in turn, until enough answers were disturbed."""
     rng = random.Random(scale.seed)
     wanted = scale.of(60, 10_000)
     with starter() as start:
@@ -200,7 +205,8 @@ def run(scale: Scale, report: Report) -> None:
         for name, found in expected.items():
             report.expect("an undisturbed answer", not found.startswith(b"("), (name, found[:300]))
         proxies = [
-            CuttingProxy(one.address("grpc"), rng.randrange(1 << 30), MOST_SENT, MOST_RECEIVED) for one in workers
+            CuttingProxy(one.address("grpc"), rng.randrange(1 << 30), MOST_SENT, MOST_RECEIVED)
+            for one in workers
         ]
         with proxies[0], proxies[1]:
             for proxy in proxies:

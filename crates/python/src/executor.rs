@@ -192,6 +192,7 @@ pub(crate) fn read_info(info: &Bound<'_, PyAny>) -> PyResult<ModelInfo> {
         tokens_per_block: info.getattr("tokens_per_block")?.extract()?,
         capabilities: info.getattr("capabilities")?.extract()?,
         adapters: read_adapters(&info.getattr("adapters")?)?,
+        weights: info.getattr("weights")?.extract()?,
     })
 }
 

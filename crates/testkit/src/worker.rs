@@ -74,6 +74,7 @@ impl ScriptedModel {
                 capabilities: capabilities.map(str::to_owned).to_vec(),
                 adapters: Vec::new(),
                 further_models: Vec::new(),
+                weights: String::new(),
             },
             files,
             extensions: vec![names::STEP_BATCHING_EXTENSION.to_owned()],

@@ -76,6 +76,9 @@ impl ModelEntry {
                         connection.task_of(&adapter.name) == Some(adapter.task_id)
                     })
                     && (!suits.resumes || connection.resumes())
+                    && suits
+                        .weights
+                        .is_none_or(|weights| connection.served.description.weights == weights)
                     && !suits
                         .without
                         .is_some_and(|one| std::ptr::eq(one, connection))
@@ -106,6 +109,8 @@ pub struct Suits<'a> {
     pub adapter: Option<&'a Adapter>,
     /// Those that can go on where another ended.
     pub resumes: bool,
+    /// Those with these weights: another worker goes on with an answer.
+    pub weights: Option<&'a str>,
     /// Any but this one, which has the request. A worker that has come back since is another.
     pub without: Option<&'a Connection>,
 }

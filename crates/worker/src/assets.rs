@@ -66,6 +66,7 @@ fn describe(model: &Hosted) -> ModelDescription {
         capabilities: info.capabilities.clone(),
         adapters: adapters::announced(&info.adapters),
         further_models: Vec::new(),
+        weights: info.weights.clone(),
     }
 }
 

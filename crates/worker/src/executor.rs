@@ -90,6 +90,9 @@ pub struct ModelInfo {
     /// LoRA adapters that the executor loaded at its start, in order of name.
     #[serde(default)]
     pub adapters: Vec<Adapter>,
+    /// What tells its weights from others; empty: not known.
+    #[serde(default)]
+    pub weights: String,
 }
 
 /// A LoRA adapter that requests may ask for without sending its weights.

@@ -234,6 +234,7 @@ pub(super) fn dispatch_prompts(
         content_hash: &located.served.description.content_hash,
         adapter: located.adapter.as_ref(),
         resumes: progress.is_some_and(|progress| progress.way == Way::Resume),
+        weights: progress.map(|_| &*located.served.description.weights),
         without: progress.and_then(|progress| progress.without),
     };
     let dispatched = dispatch(entry, suits, tried, &prompts, n)?;

@@ -461,3 +461,30 @@ async fn a_worker_that_cannot_resume_repeats_what_was_said_and_goes_on() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_stream_stays_where_it_is_when_other_workers_have_other_weights() {
+    let start = async |weights: &str| {
+        let mut model = resuming_model();
+        model.description.weights = weights.to_owned();
+        ScriptedWorker::start(model).await
+    };
+    let mut workers = [start("old").await, start("new").await];
+    let addresses = workers.each_ref().map(|worker| worker.address);
+    let gateway = Gateway::start(&addresses, &["--resume-wait-s", "0"]);
+    let gateway = gateway.await.all_ready().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let (place, request) = either(&mut workers).await;
+        request.tokens(&tokens("a")).await;
+        place
+    };
+    let (mut stream, place) = tokio::join!(client.open(PATH, &body), serve);
+    workers[place].kill();
+    let rest = stream.rest().await;
+    assert!(
+        rest[rest.len() - 2].contains("service_unavailable"),
+        "{rest:?}"
+    );
+}

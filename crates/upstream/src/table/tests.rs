@@ -69,6 +69,7 @@ fn suits(content_hash: &str) -> Suits<'_> {
         content_hash,
         adapter: None,
         resumes: false,
+        weights: None,
         without: None,
     }
 }

@@ -17,6 +17,7 @@ fn core(excludes_input: bool) -> CoreRequests {
         tokens_per_block: 8,
         capabilities: Vec::new(),
         adapters: Vec::new(),
+        weights: String::new(),
     };
     CoreRequests::new(info, 1 << 20, excludes_input)
 }

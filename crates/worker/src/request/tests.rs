@@ -23,6 +23,7 @@ fn limits(capabilities: &[&str]) -> Limits {
             tokens_per_block: 8,
             capabilities: capabilities.iter().map(|name| (*name).to_owned()).collect(),
             adapters: Vec::new(),
+            weights: String::new(),
         },
         max_message_bytes: 1 << 20,
     }

@@ -67,6 +67,7 @@ impl SimulatedOptions {
                 capability::RESUME.to_owned(),
             ],
             adapters: Vec::new(),
+            weights: String::new(),
         }
     }
 }

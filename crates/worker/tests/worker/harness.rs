@@ -352,6 +352,7 @@ impl Scripted {
                     name: "support".to_owned(),
                     lora_task_id: 7,
                 }],
+                weights: String::new(),
             },
             enqueued,
             cancelled,

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inflight.model.identity import weights_identity
+
 from .errors import CheckpointError, OptionError
 
 if TYPE_CHECKING:
@@ -127,6 +129,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         + (() if guides is None else ("guided_decoding", "structural_formats"))
         + (() if adapters is None else ("lora", "adapter_loading")),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
+        weights=weights_identity(model_dir, str(values.dtype)),
     )
     memory = _memory([built, *([draft] if draft else [])], device)
     leader = None if team is None else team.leader
