@@ -175,7 +175,7 @@ def test_a_killed_worker_costs_nothing(serve: InflightProcess) -> None:
     clients.finish()
     assert noticed < 2
     assert back < 30
-    # Half of the streams were on it, and went on at the other.
+    # Half of the streams were on it, and continued at the other.
     assert clients.streams == {"finished": STREAMS}
     assert clients.failures() == {}
     ROWS["a worker"] = (
@@ -202,7 +202,7 @@ def test_a_killed_rank_ends_its_worker_which_is_restarted(start: Start) -> None:
         assert post(gateway, "/v1/completions", SHORT).status == 503
         serving.wait_until("it is back", lambda: up(gateway) == 1, START_S)
         back = since(killed)
-        # The stream has waited for it, and goes on.
+        # The stream has waited for it, and continues.
         *_, last, done = events
         assert (done, "error" in json.loads(last)) == ("[DONE]", False)
     assert post(gateway, "/v1/completions", SHORT).status == 200
@@ -210,7 +210,7 @@ def test_a_killed_rank_ends_its_worker_which_is_restarted(start: Start) -> None:
     assert back < 60
     ROWS["a rank"] = (
         f"| a rank of the only worker (`--tp-size 2`) | mpirun, gateway; supervisor | {noticed:.1f} s |"
-        f" wait, and go on | 503 with `Retry-After` meanwhile | {back:.1f} s |\n"
+        f" wait, and continue | 503 with `Retry-After` meanwhile | {back:.1f} s |\n"
     )
 
 

@@ -1,6 +1,6 @@
 """Workers are killed, stopped and asked to end while two of them serve a load.
 
-Promised: no answer is lost. What has begun goes on at the other worker, and has the text that it would have
+Promised: no answer is lost. What has begun continues at the other worker, and has the text that it would have
 had.
 """
 
@@ -74,7 +74,7 @@ def run(scale: Scale, report: Report) -> None:
                 strike(what, number % 2, made, start, report)
                 made.gateway.wait_until("both workers are up", lambda: made.workers_up() == 2)
         moved = total(made.address, "inflight_gateway_resumes_total")
-        report.measure("answers that went on at the other worker", f"{moved:.0f}")
+        report.measure("answers that continued at the other worker", f"{moved:.0f}")
         expect_all_free(report, made)
 
 

@@ -189,7 +189,7 @@ def worker(start: Start, port: str = "0") -> InflightProcess:
 
 
 def resumes(address: str) -> int:
-    """How often an answer went on elsewhere."""
+    """How often an answer continued elsewhere."""
     return int(total(address, "inflight_gateway_resumes_total"))
 
 

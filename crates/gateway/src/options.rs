@@ -254,7 +254,7 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 1.5, value_parser = worker_silence)]
     pub worker_silence_s: f64,
 
-    /// How often an answer that has begun may go on at another worker after it has lost one; 0: never. A request that
+    /// How often an answer that has begun may continue at another worker after it has lost one; 0: never. A request that
     /// brings no new token at three workers in a row ends in any case
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub max_resumes: u32,
@@ -263,7 +263,7 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub resume_wait_s: u64,
 
-    /// Tokens of prompt and answer that may be computed again to go on elsewhere. No limit by default: the client has
+    /// Tokens of prompt and answer that may be computed again to continue elsewhere. No limit by default: the client has
     /// waited for them once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_resumed_tokens: Option<u64>,

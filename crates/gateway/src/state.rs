@@ -44,7 +44,7 @@ pub(crate) struct AppState {
     pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
     pub first_token_timeout: Option<Duration>,
-    /// How far an answer that has begun may go on elsewhere.
+    /// How far an answer that has begun may continue elsewhere.
     pub resume_limits: ResumeLimits,
     pub access: Access,
     /// `None`: no traces are exported.
@@ -131,7 +131,7 @@ impl AppState {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether what is still open is to end: nothing goes on elsewhere any more.
+    /// Whether what is still open is to end: nothing continues elsewhere any more.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }

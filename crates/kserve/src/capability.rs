@@ -40,5 +40,5 @@ pub const IMAGES: &str = "images";
 pub const EMBEDDINGS: &str = "embeddings";
 pub const CACHE_SALT: &str = "cache_salt";
 pub const PRIORITY: &str = "priority";
-/// Requests may bring what was generated before, and go on from there.
+/// Requests may bring what was generated before, and continue from there.
 pub const RESUME: &str = "resume";

@@ -65,7 +65,7 @@ pub const PROMPT_TOP_LOG_PROBS: &str = "inflight_prompt_top_log_probs";
 /// Output, FP32 `[hidden size]`: the prompt's embedding, of length 1; sent when named in `outputs`.
 pub const EMBEDDING: &str = "inflight_embedding";
 
-/// A parameter of a step message: the worker is about to end, and its requests may go on elsewhere.
+/// A parameter of a step message: the worker is about to end, and its requests may continue elsewhere.
 pub(crate) const LEAVING: &str = "inflight_leaving";
 
 /// Columns of a step message (see [`crate::step`]).

@@ -101,7 +101,7 @@ impl Connection {
         self.registry.notify(notice);
     }
 
-    /// The server is about to end: it gets no new requests, and those that can go on elsewhere do.
+    /// The server is about to end: it gets no new requests, and those that can continue elsewhere do.
     pub(super) fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
         self.notify(Notice::Leaving);

@@ -27,7 +27,7 @@ use crate::trace::Trace;
 /// reach all of them.
 const MOST_SERVERS: usize = 3;
 
-/// How far an answer that has begun may go on at other servers.
+/// How far an answer that has begun may continue at other servers.
 #[derive(Clone, Copy, Debug)]
 pub struct ResumeLimits {
     /// How often after a loss.
@@ -84,7 +84,7 @@ pub trait Deliverable {
         std::future::ready(Ok(()))
     }
 
-    /// Whether the request, which has begun, goes on at another server by itself from here on.
+    /// Whether the request, which has begun, continues at another server by itself from here on.
     fn survives(&self) -> bool {
         false
     }

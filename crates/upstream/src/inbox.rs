@@ -93,7 +93,7 @@ impl Deltas {
     }
 }
 
-/// Why a request had better go on elsewhere, though its server still has it.
+/// Why a request had better continue elsewhere, though its server still has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The server has stopped answering.

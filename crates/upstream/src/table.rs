@@ -107,9 +107,9 @@ pub struct Suits<'a> {
     pub content_hash: &'a str,
     /// Those with this LoRA adapter.
     pub adapter: Option<&'a Adapter>,
-    /// Those that can go on where another ended.
+    /// Those that can continue where another ended.
     pub resumes: bool,
-    /// Those with these weights: another worker goes on with an answer.
+    /// Those with these weights: another worker continues with an answer.
     pub weights: Option<&'a str>,
     /// Any but this one, which has the request. A worker that has come back since is another.
     pub without: Option<&'a Connection>,

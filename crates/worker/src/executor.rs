@@ -90,7 +90,7 @@ pub struct ModelInfo {
     /// LoRA adapters that the executor loaded at its start, in order of name.
     #[serde(default)]
     pub adapters: Vec<Adapter>,
-    /// What tells its weights from others; empty: not known.
+    /// What distinguishes its weights from others; empty: not known.
     #[serde(default)]
     pub weights: String,
 }
@@ -127,7 +127,7 @@ pub struct Request {
     /// `request_type` (BYTES `[1]`) and `priority` (FP32 `[1]`, from 0 to 1, where 1 goes first).
     pub tensors: Vec<NamedTensor>,
     /// What each sequence generated before, at another executor; empty: nothing. `None`: the sequence has ended, and
-    /// gets no rows. `max_tokens` counts these tokens too, and rows do not repeat them. At least one sequence goes on.
+    /// gets no rows. `max_tokens` counts these tokens too, and rows do not repeat them. At least one sequence continues.
     pub generated: Vec<Option<Vec<i32>>>,
 }
 

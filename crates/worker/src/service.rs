@@ -103,7 +103,7 @@ impl Service {
         engine.metrics.load_report(form, engine.live())
     }
 
-    /// Says to clients that can go on elsewhere that the worker is about to end.
+    /// Says to clients that can continue elsewhere that the worker is about to end.
     pub(crate) fn announce_leaving(&self) {
         self.models.announce_leaving();
     }

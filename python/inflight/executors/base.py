@@ -157,7 +157,8 @@ class ModelInfo:
     #: LoRA adapters loaded from the executor's own files: (name, ``lora_task_id``), in order of name. The
     #: worker announces them in its `ModelDescription`.
     adapters: tuple[tuple[str, int], ...] = ()
-    #: What tells its weights from others; empty: not known. A request goes on only where it is the same.
+    #: What distinguishes its weights from others; empty: not known. A request continues only where it is the
+    #: same.
     weights: str = ""
 
 

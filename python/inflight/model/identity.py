@@ -1,4 +1,4 @@
-"""What tells the weights of two directories apart, without reading them whole.
+"""What distinguishes the weights of two directories, without reading them whole.
 
 Owns which files count and how much of each. Knows nothing of what is in them.
 """

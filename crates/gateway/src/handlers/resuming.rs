@@ -1,4 +1,4 @@
-//! A prepared request that goes on at another worker. Owns what is sent again; when that happens is the stream's
+//! A prepared request that continues at another worker. Owns what is sent again; when that happens is the stream's
 //! ([`Resumption`](crate::stream::resumption::Resumption)).
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::middleware::RequestContext;
 use crate::state::AppState;
 use crate::stream::resumption::{Origin, Resumption, Way};
 
-/// How the request goes on at another worker; `None`: it cannot.
+/// How the request continues at another worker; `None`: it cannot.
 pub(super) fn resumption(
     state: &Arc<AppState>,
     prepared: &Arc<Prepared>,

@@ -187,7 +187,7 @@ impl Deliverable for Sending<'_> {
     }
 }
 
-/// What a request goes on with at another worker.
+/// What a request continues with at another worker.
 #[derive(Clone, Copy)]
 pub(super) struct Progress<'a> {
     pub(super) way: Way,
@@ -197,7 +197,7 @@ pub(super) struct Progress<'a> {
     pub(super) generated: &'a [Option<&'a [i32]>],
 }
 
-/// Sends all prompts to a worker that has not been tried, from the beginning or to go on.
+/// Sends all prompts to a worker that has not been tried, from the beginning or to continue.
 pub(super) fn dispatch_prompts(
     state: &AppState,
     prepared: &Prepared,

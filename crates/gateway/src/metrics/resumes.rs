@@ -1,4 +1,4 @@
-//! What is counted of answers that go on at another worker. Owns the names.
+//! What is counted of answers that continue at another worker. Owns the names.
 
 use inflight_upstream::metrics::{RetryLabels, RetryReason};
 use prometheus_client::metrics::counter::Counter;
@@ -26,7 +26,7 @@ impl Resumes {
         };
         registry.register(
             "resumes",
-            "Answers that went on at another worker, by what was wrong with the one before",
+            "Answers that continued at another worker, by what was wrong with the one before",
             resumes.resumed.clone(),
         );
         for reason in RetryReason::ALL {
@@ -40,7 +40,7 @@ impl Resumes {
         );
         registry.register(
             "resumed_tokens",
-            "Tokens of prompts and answers that were computed again to go on at another worker",
+            "Tokens of prompts and answers that were computed again to continue at another worker",
             resumes.tokens.clone(),
         );
         registry.register_with_unit(

@@ -1,5 +1,5 @@
 //! A request being answered: its inbox, its choices and the handles it holds at a worker. Owns when it is
-//! done, and that a choice that ends early is stopped; knows nothing of response formats. How it goes on after its
+//! done, and that a choice that ends early is stopped; knows nothing of response formats. How it continues after its
 //! worker is [`Resumption`]'s.
 
 use std::future::poll_fn;
@@ -35,7 +35,7 @@ pub(crate) struct ActiveRequest {
     has_started: bool,
     retry: Option<RetryReason>,
     record: RequestRecord,
-    /// `None`: it cannot go on at another worker.
+    /// `None`: it cannot continue at another worker.
     resumption: Option<Box<Resumption>>,
     /// Handles whose counts of the prompt are known from an earlier worker; empty: none.
     counted: Vec<bool>,
@@ -91,7 +91,7 @@ impl ActiveRequest {
         self.record.restart();
     }
 
-    /// Goes on with what was sent to another worker, which brings what follows.
+    /// Continues with what was sent to another worker, which brings what follows.
     fn go_on(&mut self, dispatched: Dispatched) {
         let Dispatched { inbox, handles } = dispatched;
         let sequences = self.handles.sequences();
@@ -108,7 +108,7 @@ impl ActiveRequest {
             from = self.handles.worker(),
             to = handles.worker(),
             tokens = self.generated(),
-            "request goes on at another worker"
+            "request continues at another worker"
         );
         self.inbox = inbox;
         // Stops what the first worker may still be doing.
@@ -126,7 +126,7 @@ impl ActiveRequest {
     /// Waits for another worker after `sent` ones have failed the request, where there is none now.
     ///
     /// # Errors
-    /// What it failed with: its worker is still there, or the request cannot go on.
+    /// What it failed with: its worker is still there, or the request cannot continue.
     pub(crate) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
         match (&mut self.resumption, self.retry.take()) {
             (Some(resumption), Some(_)) if self.handles.connection().is_lost() => {
@@ -136,7 +136,7 @@ impl ActiveRequest {
         }
     }
 
-    /// How the request went on at other workers; `None`: it did not.
+    /// How the request continued at other workers; `None`: it did not.
     pub(crate) fn resumed(&self) -> Option<Report> {
         let report = self.resumption.as_ref()?.report;
         Some(report).filter(|report| report.times > 0)

@@ -63,7 +63,7 @@ impl<W: EventWriter> EventBody<W> {
     }
 }
 
-/// What is said behind a stream that went on at another worker.
+/// What is said behind a stream that continued at another worker.
 fn trailers(report: Report) -> Option<HeaderMap> {
     let value = report.header_value()?;
     Some(HeaderMap::from_iter([(RESUMED, value)]))

@@ -1,9 +1,9 @@
-//! How a request that has begun goes on at another worker, from the token where it was. Owns what its choices have
+//! How a request that has begun continues at another worker, from the token where it was. Owns what its choices have
 //! generated, when it moves, how long it waits for a worker, and what is reported of it; which worker there is, and
 //! what is sent to it, is [`Origin`]'s.
 //!
 //! There are two ways. A worker that can resume is sent what was generated, and brings what follows. Any other one
-//! gets the request anew, with the same seed; what it repeats is compared, and what is new goes on. The choices
+//! gets the request anew, with the same seed; what it repeats is compared, and what is new continues. The choices
 //! themselves notice neither.
 
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use tokio::time::{Instant, Sleep};
 use super::transcript::{Differs, New, Transcript};
 use crate::metrics::Resumes;
 
-/// Says that an answer went on at another worker: in a header of an answer in one piece, behind a stream as a trailer.
+/// Says that an answer continued at another worker: in a header of an answer in one piece, behind a stream as a trailer.
 pub(crate) const RESUMED: HeaderName = HeaderName::from_static("x-inflight-resumed");
 
 /// How many workers in a row may be lost without a new token. A request that itself ends workers must not reach all
@@ -42,7 +42,7 @@ pub(crate) enum Way {
 
 /// Where a request came from, so that it can be sent again.
 pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
-    /// Sends it to a worker, but not to `without`, to go on after what each choice has generated; `None`: the choice
+    /// Sends it to a worker, but not to `without`, to continue after what each choice has generated; `None`: the choice
     /// has ended.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// Why a request is to go on elsewhere.
+/// Why a request is to continue elsewhere.
 #[derive(Debug)]
 enum Cause {
     /// Its worker has failed it. What its client hears if no other takes it.
@@ -82,7 +82,7 @@ impl Cause {
     }
 }
 
-/// What became of a request that is to go on elsewhere.
+/// What became of a request that is to continue elsewhere.
 #[derive(Debug)]
 pub(super) enum Resumed {
     /// Its worker keeps it for now.
@@ -98,7 +98,7 @@ pub(super) enum Resumed {
 /// What the client may learn in the end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Report {
-    /// How often it went on at another worker.
+    /// How often it continued at another worker.
     pub times: u32,
     /// How often of these that generated all of it again.
     pub replayed: u32,
@@ -197,7 +197,7 @@ impl Resumption {
         transcript.take(tokens, details, is_last).map(Some).map_err(|Differs| {
             self.metrics.failed.inc();
             ApiError::unavailable(
-                "The model's worker was lost, and another one generated another answer, which cannot go on \
+                "The model's worker was lost, and another one generated another answer, which cannot continue \
                  from there. Retry the request.",
             )
         })
@@ -235,7 +235,7 @@ impl Resumption {
     /// Notes that the worker has failed the request.
     ///
     /// # Errors
-    /// It may not go on.
+    /// It may not continue.
     pub(super) fn lose(&mut self, error: ApiError, reason: RetryReason) -> Result<(), ApiError> {
         if self.origin.is_over() {
             return Err(error);
@@ -259,14 +259,14 @@ impl Resumption {
     /// Waits for a worker after `sent` have failed the request, which has generated nothing.
     ///
     /// # Errors
-    /// It may not go on.
+    /// It may not continue.
     pub(super) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
         self.has_outlived = true;
         self.fruitless = sent.saturating_sub(1);
         self.lose(error, RetryReason::Unavailable)
     }
 
-    /// Notes that the request had better go on elsewhere.
+    /// Notes that the request had better continue elsewhere.
     pub(super) fn notice(&mut self, notice: Notice) {
         // To generate all of it again is worse than to wait for what its worker still does.
         if self.way == Way::Resume && !matches!(self.cause, Some(Cause::Lost(..))) {
@@ -280,12 +280,12 @@ impl Resumption {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// Whether the request is to go on elsewhere.
+    /// Whether the request is to continue elsewhere.
     pub(super) fn is_due(&self) -> bool {
         self.cause.is_some()
     }
 
-    /// Goes on if a worker takes the request, and looks again soon otherwise. `without` had it until now.
+    /// Continues if a worker takes the request, and looks again soon otherwise. `without` had it until now.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -359,7 +359,7 @@ impl Resumption {
         }
     }
 
-    /// Ends what cannot go on, and leaves the rest where it is.
+    /// Ends what cannot continue, and leaves the rest where it is.
     fn give_up(&mut self) -> Resumed {
         self.since = None;
         match self.cause.take() {

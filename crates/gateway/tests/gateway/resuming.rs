@@ -1,4 +1,4 @@
-//! Answers that have begun and go on at another worker, from the token where they were.
+//! Answers that have begun and continue at another worker, from the token where they were.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ async fn a_stream_goes_on_at_another_worker_from_the_token_where_it_was() {
     }));
     let serve = async {
         let (place, first) = either(&mut workers).await;
-        // What may become a stop string waits in the gateway, and goes on there.
+        // What may become a stop string waits in the gateway, and continues there.
         first.tokens(&tokens("Hello x")).await;
         (place, first)
     };

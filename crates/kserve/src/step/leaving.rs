@@ -1,4 +1,4 @@
-//! How a worker says on a stream of step messages that it is about to end, so that its requests may go on elsewhere.
+//! How a worker says on a stream of step messages that it is about to end, so that its requests may continue elsewhere.
 
 use crate::inference::infer_parameter::ParameterChoice;
 use crate::inference::{InferParameter, ModelInferResponse};

@@ -96,7 +96,7 @@ pub(crate) enum RequestError {
     )]
     StreamingBeams { beam_width: u32 },
     #[error(
-        "a request with `inflight_generated_ids` goes on where another ended, which beam search cannot: set `beam_width` to 1"
+        "a request with `inflight_generated_ids` continues where another ended, which beam search cannot: set `beam_width` to 1"
     )]
     ResumedBeams,
     #[error("{what} is not available with `inflight_handle`: use a stream per request")]

@@ -21,7 +21,7 @@ impl Resumed {
     /// What each sequence of the request has generated; empty where nothing was sent.
     ///
     /// # Errors
-    /// The lengths are not those of the tokens or of as many sequences; a sequence has all its tokens; none goes on.
+    /// The lengths are not those of the tokens or of as many sequences; a sequence has all its tokens; none continues.
     pub(super) fn sequences(
         self,
         request: &Request,
@@ -78,7 +78,7 @@ impl Resumed {
             });
         }
         if generated.iter().all(Option::is_none) {
-            return Err(value(GENERATED_LENGTHS, ENDED, "a sequence that goes on"));
+            return Err(value(GENERATED_LENGTHS, ENDED, "a sequence that continues"));
         }
         Ok(generated)
     }

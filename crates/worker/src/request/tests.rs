@@ -518,7 +518,12 @@ fn what_was_generated_before_is_taken_by_sequence_or_refused() {
             Err("`inflight_generated_lengths` has value `8`, expected `-1`, or `0` to `7`"),
         ),
         (&[], Some(&[-2]), 1, Err("has value `-2`")),
-        (&[], Some(&[-1]), 1, Err("expected a sequence that goes on")),
+        (
+            &[],
+            Some(&[-1]),
+            1,
+            Err("expected a sequence that continues"),
+        ),
     ];
     for (ids, lengths, sequences, expected) in cases {
         let mut builder = base();

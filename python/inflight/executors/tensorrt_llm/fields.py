@@ -366,6 +366,9 @@ FIELDS: tuple[Field, ...] = (
         Target("Request", "embedding_bias", convert.float_vector),
         Target("SamplingParams", "embedding_bias", convert.float_vector, _OWN_SAMPLING),
     ),
+    # The gateway repeats such a request instead, and compares.
+    Field("inflight_generated_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    Field("inflight_generated_lengths", _REFERENCE_ONLY, _REFERENCE_ONLY),
     _passed(
         "inflight_cache_salt",
         Target("Request", "cache_salt_id", convert.salt_id),
