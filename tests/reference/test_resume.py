@@ -112,7 +112,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "thinking that it begins": {
         "tensors": [*thinking(4), tensor("inflight_thinking_start_ids", "INT32", [72])],
         "sampling": HOT,
-        "bias": {72: 9.0},
+        "bias": {72: 14.0},
     },
     "adapter": {"tensors": [tensor("lora_task_id", "UINT64", [1]), *SENT[1]]},
     "draft tokens": {"tensors": [tensor("draft_input_ids", "INT32", [2034, 203, 2379, 7, 8])]},
