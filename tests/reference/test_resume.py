@@ -400,10 +400,13 @@ def test_a_cut_ends_one_by_one_and_all_together(guides: Any, undisturbed: dict[s
     subject.add([part], iteration)
     subject.step(iteration)
     subject.cancel([part.client_id], iteration)
+    while subject.has_work:
+        # On a GPU an iteration may still be under way.
+        subject.step(iteration)
     told = collect(iteration.rows)
     assert {found.finish_reason for found in told.values()} == {FinishReason.CANCELLED}
     assert sum(found.final for found in told.values()) == 1
-    assert (subject.has_work, subject.pool.used) == (False, 0)
+    assert subject.pool.used == 0
 
 
 def test_a_guide_that_is_prepared_on_its_thread_goes_on(undisturbed: dict[str, Undisturbed]) -> None:

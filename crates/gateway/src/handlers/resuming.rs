@@ -1,5 +1,5 @@
 //! A prepared request that continues at another worker. Owns what is sent again; when that happens is the stream's
-//! ([`Resumption`](crate::stream::resumption::Resumption)).
+//! ([`Resumption`]).
 
 use std::sync::Arc;
 
