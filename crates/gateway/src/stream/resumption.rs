@@ -140,8 +140,10 @@ pub(crate) struct Resumption {
     fruitless: u32,
     /// Whether no worker was there before it had generated anything.
     has_outlived: bool,
-    /// Until the first output after a move.
+    /// Until the first new output after a move.
     is_paused: bool,
+    /// Whether what came last has something new.
+    has_new: bool,
     pub(super) report: Report,
 }
 
@@ -169,6 +171,7 @@ impl Resumption {
             fruitless: 0,
             has_outlived: false,
             is_paused: false,
+            has_new: false,
             report: Report::default(),
         }
     }
@@ -194,13 +197,19 @@ impl Resumption {
         let Some(transcript) = self.generated.get_mut(choice) else {
             return Ok(None);
         };
-        transcript.take(tokens, details, is_last).map(Some).map_err(|Differs| {
-            self.metrics.failed.inc();
-            ApiError::unavailable(
-                "The model's worker was lost, and another one generated another answer, which cannot continue \
-                 from there. Retry the request.",
-            )
-        })
+        match transcript.take(tokens, details, is_last) {
+            Ok(new) => {
+                self.has_new |= !new.is_repeated;
+                Ok(Some(new))
+            }
+            Err(Differs) => {
+                self.metrics.failed.inc();
+                Err(ApiError::unavailable(
+                    "The model's worker was lost, and another one generated another answer, which cannot continue \
+                     from there. Retry the request.",
+                ))
+            }
+        }
     }
 
     /// Whether it is the only way on: a choice has generated something, or no worker had the request.
@@ -215,10 +224,13 @@ impl Resumption {
             .is_some_and(|own| !own.is_empty())
     }
 
-    /// Notes that new output came then.
+    /// Notes that output came then.
     pub(super) fn heard(&mut self, at: Instant) {
-        self.fruitless = 0;
-        if std::mem::take(&mut self.is_paused) {
+        let has_new = std::mem::take(&mut self.has_new);
+        if has_new {
+            self.fruitless = 0;
+        }
+        if has_new && std::mem::take(&mut self.is_paused) {
             let since = self.since.take().unwrap_or(at);
             let pause = at.saturating_duration_since(since);
             self.report.pause += pause;
@@ -318,11 +330,13 @@ impl Resumption {
                     .map(|own| own.len())
                     .sum::<usize>();
             let now = Instant::now();
-            let is_late = self.origin.is_over()
-                || self.origin.deadline().is_some_and(|until| until <= now)
-                || self
-                    .since
-                    .is_some_and(|since| now - since >= self.limits.wait);
+            let is_lost = matches!(cause, Cause::Lost(..));
+            if is_lost && self.origin.deadline().is_some_and(|until| until <= now) {
+                self.metrics.failed.inc();
+                return Resumed::Failed(ApiError::timeout("The request timed out."));
+            }
+            let has_waited = |since: Instant| now - since >= self.limits.wait;
+            let is_late = self.origin.is_over() || self.since.is_some_and(has_waited);
             if again > self.limits.tokens || is_late {
                 return self.give_up();
             }
@@ -347,9 +361,7 @@ impl Resumption {
                     return Resumed::Moved(dispatched);
                 }
                 // One that is still there and has failed the request will not be another one soon.
-                Err(NotDispatched::NoWorker)
-                    if matches!(cause, Cause::Lost(..)) && without.is_some_and(stays) =>
-                {
+                Err(NotDispatched::NoWorker) if is_lost && without.is_some_and(stays) => {
                     return self.give_up();
                 }
                 Err(NotDispatched::NoWorker | NotDispatched::Full) => {

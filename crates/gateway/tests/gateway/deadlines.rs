@@ -161,3 +161,22 @@ async fn a_stream_whose_time_runs_out_ends_with_an_error_event() {
     assert_eq!(error["error"]["code"], "timeout");
     assert_eq!(done, "[DONE]");
 }
+
+#[tokio::test]
+async fn a_stream_whose_time_runs_out_while_it_waits_for_a_worker_is_timed_out() {
+    let mut worker = ScriptedWorker::start(byte_model()).await;
+    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+    let mut request = json_request(PATH, &chat(json!({"stream": true})));
+    request.headers_mut().insert(HEADER, "400".parse().unwrap());
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("a")).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        worker.kill();
+    };
+    let mut client = Client::connect(gateway.address).await;
+    let (answer, ()) = tokio::join!(client.whole(request), serve);
+    let events = answer.events();
+    let error: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
+    assert_eq!(error["error"]["code"], "timeout");
+}
