@@ -58,7 +58,7 @@ def test_what_a_model_lacks_is_refused_by_name(
 
 def test_what_is_too_long_is_refused_by_name(gateway: Server) -> None:
     for model in DIALECTS:
-        for body in ({"prompt": "Hi", "max_tokens": 5000}, {"prompt": "word " * 3000, "max_tokens": 1}):
+        for body in ({"prompt": "Hi", "max_tokens": 50_000}, {"prompt": "word " * 40_000, "max_tokens": 1}):
             refused = post(gateway.http, COMPLETIONS, {"model": model, **body})
             assert refused.status == 400
             assert refused.error["code"] == "context_length_exceeded"
