@@ -46,6 +46,8 @@ pub const CACHE_SALT: &str = "inflight_cache_salt";
 /// lengths, all tokens are the first sequence's. The worker generates the rest, as if it had generated these.
 pub const GENERATED_IDS: &str = "inflight_generated_ids";
 pub const GENERATED_LENGTHS: &str = "inflight_generated_lengths";
+/// Input, FP32 `[sequences]`: the sums of the log probabilities of these tokens, which `cum_log_probs` continues.
+pub const GENERATED_SUMS: &str = "inflight_generated_cum_log_probs";
 /// Input, BYTES `[n]`: the files of the prompt's images (PNG, JPEG, WebP or GIF), in the order of their places in it.
 pub const IMAGES: &str = "inflight_images";
 /// Input, BYTES `[1]`: how the prompt becomes an embedding, `mean` or `last`.

@@ -129,6 +129,9 @@ pub struct Request {
     /// What each sequence generated before, at another executor; empty: nothing. `None`: the sequence has ended, and
     /// gets no rows. `max_tokens` counts these tokens too, and rows do not repeat them. At least one sequence continues.
     pub generated: Vec<Option<Vec<i32>>>,
+    /// The sums of these tokens' log probabilities, by sequence; empty: they begin at 0. Responses add to them; an
+    /// executor has no use for them.
+    pub generated_sums: Vec<f32>,
 }
 
 /// `tensorrt_llm.bindings.executor.SamplingConfig`.

@@ -26,11 +26,13 @@ const PADDING: i32 = -1;
 const CONTEXT_PHASE_PARAMS: &str = "context_phase_params";
 
 /// What responses depend on of one executor request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asked {
     prompt_tokens: usize,
     end_id: Option<i32>,
     log_probs: bool,
+    /// Where the sums of log probabilities begin, by sequence.
+    sums: Vec<f32>,
 }
 
 impl Asked {
@@ -40,6 +42,7 @@ impl Asked {
             prompt_tokens: request.input_token_ids.len(),
             end_id: request.end_id,
             log_probs: request.output_config.return_log_probs,
+            sums: request.generated_sums.clone(),
         }
     }
 }
@@ -87,15 +90,15 @@ impl Responder {
     pub(crate) fn new(
         request: Arc<PlainRequest>,
         batch_index: usize,
-        asked: Asked,
+        mut asked: Asked,
         prompt: Vec<i32>,
     ) -> Self {
         Self {
+            cumulative: std::mem::take(&mut asked.sums),
             request,
             batch_index: batch_index as i32,
             asked,
             prompt,
-            cumulative: Vec::new(),
             beams: Vec::new(),
         }
     }
@@ -208,11 +211,12 @@ impl Responder {
         if self.cumulative.len() <= place {
             self.cumulative.resize(place + 1, 0.0);
         }
-        let new: f32 = row.log_probs.unwrap_or_default().iter().sum();
-        let cumulative = self.cumulative.get_mut(place).map_or(new, |sum| {
+        // One after another, so that the sum is the same however tokens are put into rows.
+        let sum = &mut self.cumulative[place];
+        for new in row.log_probs.unwrap_or_default() {
             *sum += new;
-            *sum
-        });
+        }
+        let cumulative = *sum;
         let mut tokens = Vec::with_capacity(self.prompt.len() + row.tokens.len());
         tokens.extend_from_slice(&self.prompt);
         tokens.extend_from_slice(row.tokens);

@@ -103,6 +103,7 @@ pub(crate) enum Field {
     NumPromptLogProbs,
     GeneratedIds,
     GeneratedLengths,
+    GeneratedSums,
     EarlyStopping,
     /// Triton takes a value of 0 or less for "not set".
     TopP,
@@ -254,7 +255,9 @@ impl InputSpec {
             Field::TokenId(path, _) | Field::Float(path, ..) | Field::Int(path, ..) => path,
             Field::Flag(path, _) => return path,
             Field::GeneratedIds | Field::GeneratedLengths => "generated",
-            Field::PromptLength | Field::Handle | Field::Passed => return None,
+            Field::PromptLength | Field::GeneratedSums | Field::Handle | Field::Passed => {
+                return None;
+            }
         })
     }
 }
@@ -481,6 +484,9 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     )
     .needs(can::RESUME, Empty)
     .undeclared(),
+    list(names::GENERATED_SUMS, Fp32, LIST, Field::GeneratedSums)
+        .needs(can::RESUME, Empty)
+        .undeclared(),
     list(names::CACHE_SALT, Bytes, SCALAR, Passed)
         .needs(can::CACHE_SALT, Never)
         .undeclared(),

@@ -3,7 +3,7 @@
 use crate::executor::{NamedTensor, Request, SamplingConfig};
 use crate::model::{Field, Flags, Range};
 
-use super::resumed::Resumed;
+use super::resumed::{self, Resumed};
 use super::tensors::{Batch, Input};
 use super::{Limits, RequestError, words::words};
 
@@ -65,6 +65,7 @@ pub(super) fn row(
     read_prompt(prompt, row, &parts, &mut request, limits)?;
     check_lengths(&request, limits)?;
     request.generated = parts.resumed.sequences(&request, limits)?;
+    resumed::check_sums(&request)?;
     Ok(request)
 }
 
@@ -126,6 +127,7 @@ fn read(
         }
         Field::GeneratedIds => parts.resumed.ids = input.values(row)?,
         Field::GeneratedLengths => parts.resumed.lengths = input.values(row)?,
+        Field::GeneratedSums => request.generated_sums = input.values(row)?,
         Field::EarlyStopping => {
             config.early_stopping = Some(i32::from(input.scalar::<bool>(row)?));
         }

@@ -1,7 +1,7 @@
 //! What the sequences of a request have generated before, at another worker. Owns what such a request may say; what
 //! becomes of the tokens is the executor's.
 
-use inflight_kserve::names::{GENERATED_IDS, GENERATED_LENGTHS};
+use inflight_kserve::names::{GENERATED_IDS, GENERATED_LENGTHS, GENERATED_SUMS};
 
 use super::build::value;
 use super::{Limits, RequestError};
@@ -81,5 +81,24 @@ impl Resumed {
             return Err(value(GENERATED_LENGTHS, ENDED, "a sequence that continues"));
         }
         Ok(generated)
+    }
+}
+
+/// Checks the sums of log probabilities that responses add to.
+///
+/// # Errors
+/// There are not as many as sequences, or one is not a number.
+pub(super) fn check_sums(request: &Request) -> Result<(), RequestError> {
+    let sums = &request.generated_sums;
+    if !sums.is_empty() && sums.len() != request.generated.len() {
+        return Err(RequestError::Length {
+            tensor: GENERATED_SUMS,
+            actual: sums.len(),
+            expected: request.generated.len(),
+        });
+    }
+    match sums.iter().find(|sum| sum.is_nan()) {
+        Some(bad) => Err(value(GENERATED_SUMS, bad, "numbers")),
+        None => Ok(()),
     }
 }

@@ -369,6 +369,7 @@ FIELDS: tuple[Field, ...] = (
     # The gateway repeats such a request instead, and compares.
     Field("inflight_generated_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
     Field("inflight_generated_lengths", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    Field("inflight_generated_cum_log_probs", _REFERENCE_ONLY, _REFERENCE_ONLY),
     _passed(
         "inflight_cache_salt",
         Target("Request", "cache_salt_id", convert.salt_id),
