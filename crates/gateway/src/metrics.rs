@@ -16,7 +16,6 @@ use prometheus_client::registry::{Registry, Unit};
 
 pub(crate) use self::intervals::IntervalBatch;
 use self::intervals::Intervals;
-pub(crate) use self::resumes::Resumes;
 
 /// Route template and status of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -99,7 +98,6 @@ pub(crate) struct Metrics {
     request_time: Histograms,
     pub tokenize_time: Histogram,
     pub dropped_spans: Counter,
-    pub resumes: Resumes,
 }
 
 impl Metrics {
@@ -191,7 +189,7 @@ impl Metrics {
             "Spans of traces that were dropped, because the collector did not take them",
             dropped_spans.clone(),
         );
-        let resumes = Resumes::register(&mut registry);
+        resumes::register(&upstream.resumes, &mut registry);
         Arc::new(Self {
             registry,
             requests,
@@ -205,7 +203,6 @@ impl Metrics {
             request_time,
             tokenize_time,
             dropped_spans,
-            resumes,
         })
     }
 

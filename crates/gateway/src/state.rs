@@ -77,10 +77,18 @@ impl AppState {
             .max(MIN_BODY_MEMORY);
         // Discovery fills it.
         let table = Arc::new(Table::new(&[]));
+        let resume_limits = ResumeLimits {
+            most: options.max_resumes,
+            wait: Duration::from_secs(options.resume_wait_s),
+            tokens: options.max_resumed_tokens.map_or(usize::MAX, |most| {
+                usize::try_from(most).unwrap_or(usize::MAX)
+            }),
+        };
         Arc::new(Self {
             forward: Arc::new(Forward::new(
                 Arc::clone(&table),
                 Arc::clone(&metrics.upstream),
+                resume_limits,
             )),
             table,
             metrics,
@@ -107,13 +115,7 @@ impl AppState {
             serves_kserve: options.kserve,
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
-            resume_limits: ResumeLimits {
-                most: options.max_resumes,
-                wait: Duration::from_secs(options.resume_wait_s),
-                tokens: options.max_resumed_tokens.map_or(usize::MAX, |most| {
-                    usize::try_from(most).unwrap_or(usize::MAX)
-                }),
-            },
+            resume_limits,
             access: Access::new(options),
             tracer,
             draining: AtomicBool::new(false),

@@ -1,9 +1,12 @@
 //! KServe's calls for many servers. Owns which server a call is for, and what a failure is in KServe's words; when a
 //! call goes to another server is `delivery`'s, and what calls say is their own.
 
+mod answer;
+mod begun;
 mod call;
 mod calls;
 mod merge;
+mod said;
 mod service;
 mod streams;
 
@@ -21,16 +24,17 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::{Request, Status};
 
+pub use self::answer::ForwardStream;
+use self::begun::Begun;
 pub use self::call::Open;
-use self::call::{Asked, given_up, lost};
+use self::call::{Asked, Failed, given_up, lost};
 pub use self::service::ForwardCall;
-pub use self::streams::ForwardStream;
 use self::streams::{OnItsWay, may_share};
 use super::classify::classify;
-use super::delivery::{CallContext, ended};
+use super::delivery::{CallContext, ResumeLimits, ended, retry_reason};
 use super::stops::{Source, Stops};
 use super::table::{NoPeer, Picked, Table};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RetryReason};
 
 /// How long a model's metadata is taken to hold: as long as a configuration is between two looks at it.
 const METADATA_AGE: Duration = Duration::from_secs(5);
@@ -50,6 +54,8 @@ pub struct Forward {
     stops: Stops,
     /// Set when open calls are to end.
     interrupted: watch::Sender<bool>,
+    /// How far a stream that has begun may continue at other servers.
+    limits: ResumeLimits,
 }
 
 /// Where a request goes.
@@ -82,7 +88,7 @@ fn refuse_shared_memory(message: &ModelInferRequest) -> Result<(), Status> {
 
 impl Forward {
     /// Calls go to the servers of `table`.
-    pub fn new(table: Arc<Table>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(table: Arc<Table>, metrics: Arc<Metrics>, limits: ResumeLimits) -> Self {
         Self {
             table,
             metrics,
@@ -91,6 +97,7 @@ impl Forward {
             salt: rand::random(),
             stops: Stops::default(),
             interrupted: watch::Sender::new(false),
+            limits,
         }
     }
 
@@ -110,7 +117,7 @@ impl Forward {
     /// # Errors
     /// It failed, and no other server can take it.
     pub async fn stream(
-        &self,
+        self: &Arc<Self>,
         message: ModelInferRequest,
         mut context: CallContext,
     ) -> Result<ForwardStream, Status> {
@@ -132,28 +139,7 @@ impl Forward {
             shares: may_share,
         };
         let ask = |open: &Open| {
-            let mut message = message.clone();
-            message.model_name.clone_from(&open.model);
-            let link = &open.link;
-            let shared = if may_share { link.shared() } else { None };
-            let sent = match shared {
-                Some(shared) => {
-                    context.trace.write_parameters(&mut message.parameters);
-                    shared.send(message).map(OnItsWay::Shared)
-                }
-                None => {
-                    match &about {
-                        Some(id) => message.id.clone_from(id),
-                        None => self.make_own(&mut message),
-                    }
-                    let id = message.id.clone();
-                    let request = context.request(tokio_stream::once(message));
-                    Ok(OnItsWay::Alone(link.streams(), Box::new(request), id))
-                }
-            };
-            if let (Some(named), Ok(sent)) = (&context.named, &sent) {
-                named.is_at(open.source(sent.id()));
-            }
+            let sent = self.start(message.clone(), open, asked, about.as_deref());
             async move {
                 let mut rest = sent?.responses().await?;
                 let first = rest.next().await.transpose()?;
@@ -163,13 +149,69 @@ impl Forward {
                 Ok((first, rest))
             }
         };
-        let ((first, rest), open) = self.call(asked, target, ask).await?;
-        context.trace.output(Instant::now());
-        let ended = ended(self.interrupted.subscribe(), context.deadline)
-            .map(given_up)
-            .boxed();
-        let id = message.id;
-        Ok(ForwardStream::new(first, rest, id, open, ended, context))
+        let called = self.call(asked, target, ask).await;
+        let begun = |open: &Open| match about {
+            None => Begun::new(self, &message, open, may_share),
+            Some(_) => None,
+        };
+        let end = ended(self.interrupted.subscribe(), context.deadline);
+        let end = end.map(given_up).boxed();
+        let id = message.id.as_str();
+        match called {
+            Ok(((first, rest), open)) => {
+                context.trace.output(Instant::now());
+                let begun = begun(&open);
+                let mut stream = ForwardStream::new(id, Some(rest), open, begun, end, context);
+                if let Some(first) = first {
+                    stream.begin_with(first);
+                }
+                Ok(stream)
+            }
+            Err(Failed {
+                status,
+                last: Some(open),
+                sent,
+            }) if retry_reason(status.code()) == Some(RetryReason::Unavailable) => {
+                let begun = begun(&open);
+                let first = context.first_output;
+                let stream = ForwardStream::new(id, None, open, begun, end, context);
+                stream.outlive(status, sent, first).await
+            }
+            Err(failed) => Err(failed.status),
+        }
+    }
+
+    /// Sends a request to a server. `about`: the id there of the request that it stops.
+    fn start(
+        &self,
+        mut message: ModelInferRequest,
+        open: &Open,
+        asked: Asked<'_>,
+        about: Option<&str>,
+    ) -> Result<OnItsWay, Status> {
+        let context = asked.context;
+        message.model_name.clone_from(&open.model);
+        let link = &open.link;
+        let shared = if asked.shares { link.shared() } else { None };
+        let sent = match shared {
+            Some(shared) => {
+                context.trace.write_parameters(&mut message.parameters);
+                OnItsWay::Shared(shared.send(message)?)
+            }
+            None => {
+                match about {
+                    Some(id) => id.clone_into(&mut message.id),
+                    None => self.make_own(&mut message),
+                }
+                let id = message.id.clone();
+                let request = context.request(tokio_stream::once(message));
+                OnItsWay::Alone(link.streams(), Box::new(request), id)
+            }
+        };
+        if let Some(named) = &context.named {
+            named.is_at(open.source(sent.id()));
+        }
+        Ok(sent)
     }
 
     /// Gives the request the name that it is stopped by, unless it has it or stops another one. Callers do so early
@@ -228,7 +270,8 @@ impl Forward {
 
     fn pick(&self, asked: Asked<'_>, tried: &[Arc<str>]) -> Result<Picked, Status> {
         let Asked { model, version, .. } = asked;
-        let picked = self.table.pick_peer(model, version, tried);
+        let fits = |picked: &Picked| !tried.contains(&picked.slot.address);
+        let picked = self.table.pick_peer(model, version, fits);
         picked.map_err(|missing| match missing {
             // Clients look for these words of Triton's.
             NoPeer::Unknown if version.is_empty() => Status::not_found(format!(

@@ -131,7 +131,8 @@ impl Worker {
             kserve.server_live(ServerLiveRequest {}).await.is_ok()
         };
         let reads = self.streams.into_iter();
-        let reads = reads.map(|stream| Box::pin(stream.read(context.limits, &context.metrics)));
+        let reads =
+            reads.map(|stream| Box::pin(stream.read(slot, context.limits, &context.metrics)));
         let reason = tokio::select! {
             biased;
             // The streams of one process end together.

@@ -33,6 +33,8 @@ pub mod rpc;
 pub mod shared_stream;
 pub mod slot;
 pub mod stops;
+pub mod survival;
 pub mod table;
 pub mod trace;
+pub mod transcript;
 pub mod triton;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 /// The model of a request. Only the names of served models become labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -55,10 +56,32 @@ impl From<RetryReason> for RetryLabels {
     }
 }
 
+/// What is counted of answers that continue at another worker.
+#[derive(Clone, Debug)]
+pub struct Resumes {
+    pub resumed: Family<RetryLabels, Counter>,
+    pub failed: Counter,
+    pub tokens: Counter,
+    pub pause: Histogram,
+}
+
+impl Default for Resumes {
+    fn default() -> Self {
+        Self {
+            resumed: Family::default(),
+            failed: Counter::default(),
+            tokens: Counter::default(),
+            // 1 ms to 33 s.
+            pause: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     pub retries: Family<RetryLabels, Counter>,
+    pub resumes: Resumes,
     pub tokens_out: Family<ModelLabels, Counter>,
 }
 

@@ -35,6 +35,8 @@ pub struct WorkerSlot {
     pub(super) past: Mutex<Past>,
     /// Set once it is no longer configured.
     pub(super) retired: watch::Sender<bool>,
+    /// Signals each [`Notice`].
+    notices: watch::Sender<()>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,6 +72,7 @@ impl WorkerSlot {
             connections: ArcSwap::default(),
             past: Mutex::new(past),
             retired: watch::Sender::new(false),
+            notices: watch::Sender::new(()),
         }
     }
 
@@ -132,14 +135,33 @@ impl WorkerSlot {
 
     /// Whether KServe's calls may be sent to it.
     pub fn takes_calls(&self) -> bool {
-        self.peer.is_up() && !self.pulse.is_silent() && !self.is_retired()
+        self.peer.is_up() && !self.pulse.is_silent() && !self.is_leaving()
     }
 
-    /// Leaves a notice for every request that it has of the gateway's own.
+    /// Whether it is no longer configured, or about to end.
+    pub(super) fn is_leaving(&self) -> bool {
+        let connections = self.connections.load();
+        let ends = !connections.is_empty() && connections.iter().all(|one| one.is_leaving());
+        ends || self.is_retired()
+    }
+
+    /// Leaves a notice for every request that it has.
     pub(super) fn notify(&self, notice: Notice) {
         for connection in self.connections.load().iter() {
             connection.notify(notice);
         }
+        self.notices.send_replace(());
+    }
+
+    /// One of its models is about to end; see [`Connection::leave`].
+    pub(super) fn leave(&self, connection: &Connection) {
+        connection.leave();
+        self.notices.send_replace(());
+    }
+
+    /// The notices from now on.
+    pub(super) fn notices(&self) -> watch::Receiver<()> {
+        self.notices.subscribe()
     }
 
     /// Ends every request that it has with an error.

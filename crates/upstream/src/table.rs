@@ -262,7 +262,7 @@ impl Table {
     }
 
     /// Picks the server of a call for this model: the one with the fewest open requests, and among equals the one
-    /// whose last turn is longest ago; none of the `tried` addresses. `OWN:MODEL` is the model at workers whose
+    /// whose last turn is longest ago; none that does not fit. `OWN:MODEL` is the model at workers whose
     /// own model is called `OWN`, and at others the model of that name. Needs an empty version, or one that there is.
     ///
     /// # Errors
@@ -271,7 +271,7 @@ impl Table {
         &self,
         name: &str,
         version: &str,
-        tried: &[Arc<str>],
+        fits: impl Fn(&Picked) -> bool,
     ) -> Result<Picked, NoPeer> {
         let mut owners: Vec<Option<String>> = Vec::new();
         let mut is_heard = false;
@@ -323,7 +323,7 @@ impl Table {
             let ready = fitting
                 .iter()
                 .filter(|picked| picked.slot.takes_calls())
-                .filter(|picked| !tried.contains(&picked.slot.address));
+                .filter(|picked| fits(picked));
             let loads = ready.map(|picked| {
                 let last_turn = picked.slot.peer.last_turn.number();
                 (picked.slot.active(), last_turn, picked)

@@ -9,6 +9,7 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue, header};
 use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
 use inflight_openai::{ApiError, IgnoredFields};
+use inflight_upstream::survival::Report;
 
 use super::generate::{Arrival, Prepared};
 use super::locate::Located;
@@ -21,7 +22,7 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, EventWriter};
 use crate::stream::chunks::ChunkWriter;
 use crate::stream::details::{AnswerDetails, Shape};
-use crate::stream::resumption::{RESUMED, Report};
+use crate::stream::resumption::{RESUMED, header_value};
 use crate::stream::whole;
 
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
@@ -89,7 +90,7 @@ pub(super) fn finish(
     report_ignored(&mut response, &prepared.ignored);
     // A stream reports it behind its body.
     let resumed = resumed.filter(|_| !prepared.generation.stream);
-    if let Some(value) = resumed.and_then(|report| report.header_value()) {
+    if let Some(value) = resumed.as_ref().and_then(header_value) {
         response.headers_mut().insert(RESUMED, value);
     }
     response

@@ -7,13 +7,14 @@ use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched};
 use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::survival::Way;
 use tokio::time::Instant;
 
 use super::generate::Prepared;
 use super::sending::{Progress, dispatch_prompts};
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use crate::stream::resumption::{Origin, Resumption, Way};
+use crate::stream::resumption::{Origin, Resumption};
 
 /// How the request continues at another worker; `None`: it cannot.
 pub(super) fn resumption(
@@ -36,7 +37,7 @@ pub(super) fn resumption(
         prepared: Arc::clone(prepared),
         context: context.clone(),
     };
-    let metrics = state.metrics.resumes.clone();
+    let metrics = state.metrics.upstream.resumes.clone();
     Some(Resumption::new(
         Box::new(origin),
         way,

@@ -11,6 +11,7 @@ use inflight_upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried
 use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::prompt_request::PromptRequest;
+use inflight_upstream::survival::Way;
 use inflight_upstream::table::Suits;
 use tokio::time::Instant;
 
@@ -24,7 +25,6 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
-use crate::stream::resumption::Way;
 
 /// Sends a prepared request to a worker, and waits until the answer can be sent: for the first output of a stream, or
 /// for the whole answer otherwise.

@@ -13,10 +13,11 @@ use inflight_upstream::delivery::retry_reason;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
 use inflight_upstream::inbox::{Deltas, Inbox};
 use inflight_upstream::metrics::RetryReason;
+use inflight_upstream::survival::Report;
 
 use super::choice::Choice;
 use super::record::RequestRecord;
-use super::resumption::{Report, Resumed, Resumption};
+use super::resumption::{Resumed, Resumption};
 use crate::error;
 
 /// A request being answered.
@@ -138,8 +139,7 @@ impl ActiveRequest {
 
     /// How the request continued at other workers; `None`: it did not.
     pub(crate) fn resumed(&self) -> Option<Report> {
-        let report = self.resumption.as_ref()?.report;
-        Some(report).filter(|report| report.times > 0)
+        self.resumption.as_ref()?.report()
     }
 
     /// Why the request may go to another worker, once it has failed.
@@ -203,8 +203,8 @@ impl ActiveRequest {
                 (result, _) => result,
             };
             if let Some(resumption) = &mut self.resumption {
-                if let Some(at) = arrived.at {
-                    resumption.heard(at);
+                if arrived.at.is_some() {
+                    resumption.heard();
                 }
                 if let Some(notice) = arrived.notice.filter(|_| self.has_started) {
                     resumption.notice(notice);

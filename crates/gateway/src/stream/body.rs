@@ -13,9 +13,10 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use inflight_openai::ApiError;
+use inflight_upstream::survival::Report;
 
 use super::active_request::ActiveRequest;
-use super::resumption::{RESUMED, Report};
+use super::resumption::{RESUMED, header_value};
 
 /// Writes one API's events.
 pub(crate) trait EventWriter {
@@ -65,7 +66,7 @@ impl<W: EventWriter> EventBody<W> {
 
 /// What is said behind a stream that continued at another worker.
 fn trailers(report: Report) -> Option<HeaderMap> {
-    let value = report.header_value()?;
+    let value = header_value(&report)?;
     Some(HeaderMap::from_iter([(RESUMED, value)]))
 }
 

@@ -23,25 +23,13 @@ fn question() -> Value {
     json!({"text_input": "What is machine learning?", "max_tokens": 20, "bad_words": "", "stop_words": ""})
 }
 
-/// Waits until every server has said what it has.
-async fn heard(gateway: Gateway) -> Gateway {
-    let poll = async {
-        while gateway.get("/v2/models/none").await.status != 404 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let heard = tokio::time::timeout(crate::support::PATIENCE, poll).await;
-    heard.expect("every server is heard in time");
-    gateway
-}
-
 async fn front(
     models: impl IntoIterator<Item = ModelConfig>,
     extra: &[&str],
 ) -> (ScriptedTriton, Gateway) {
     let triton = ScriptedTriton::start(models).await;
     let gateway = Gateway::start(&[triton.address], extra).await;
-    (triton, heard(gateway).await)
+    (triton, gateway.heard().await)
 }
 
 /// A model that has nothing to do with text.
@@ -334,7 +322,7 @@ async fn an_unanswered_request_goes_to_another_server() {
         servers.push(ScriptedTriton::start([text_model("ensemble")]).await);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let gateway = heard(Gateway::start(&addresses, &[]).await).await;
+    let gateway = Gateway::start(&addresses, &[]).await.heard().await;
     let [one, two] = &mut servers[..] else {
         unreachable!()
     };
@@ -375,7 +363,7 @@ async fn requests_go_to_the_least_loaded_server() {
         servers.push(ScriptedTriton::start([text_model("ensemble")]).await);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let gateway = heard(Gateway::start(&addresses, &[]).await).await;
+    let gateway = Gateway::start(&addresses, &[]).await.heard().await;
     let mut clients = Vec::new();
     let mut open = Vec::new();
     for _ in 0..6 {
@@ -548,14 +536,7 @@ async fn curl_s_own_content_type_will_do_unless_a_page_sends_it() {
 async fn a_lost_server_s_models_are_unavailable_and_not_unknown() {
     let (mut triton, gateway) = front([adder()], &[]).await;
     triton.kill();
-    let poll = async {
-        while gateway.get("/v2/health/ready").await.status != 400 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(crate::support::PATIENCE, poll)
-        .await
-        .unwrap();
+    gateway.wait_for("/v2/health/ready", 400).await;
     let answer = gateway.get("/v2/models/adder").await;
     assert_eq!(
         (answer.status, &answer.headers["retry-after"]),
@@ -563,14 +544,7 @@ async fn a_lost_server_s_models_are_unavailable_and_not_unknown() {
     );
     assert_eq!(gateway.get("/v2/models/other").await.status, 404);
     triton.restart().await;
-    let poll = async {
-        while gateway.get("/v2/models/adder").await.status != 200 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(crate::support::PATIENCE, poll)
-        .await
-        .unwrap();
+    gateway.wait_for("/v2/models/adder", 200).await;
 }
 
 #[tokio::test]
@@ -582,7 +556,7 @@ async fn inflight_workers_of_several_models_are_told_apart() {
         ScriptedWorker::start(other).await,
     ];
     let gateway = Gateway::start(&workers.each_ref().map(|worker| worker.address), &[]).await;
-    let gateway = heard(gateway).await;
+    let gateway = gateway.heard().await;
     let answer = gateway.get("/v2/models/tensorrt_llm").await;
     assert_eq!(answer.status, 400);
     assert!(

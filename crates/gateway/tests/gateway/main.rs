@@ -28,6 +28,7 @@ mod preparing;
 mod rate_limits;
 mod responses;
 mod resuming;
+mod resuming_kserve;
 mod sharing;
 mod support;
 mod templates;

@@ -88,14 +88,24 @@ impl Gateway {
 
     /// Polls readiness until it has this status.
     pub(crate) async fn wait_for_readiness(&self, status: u16) {
+        self.wait_for("/health/ready", status).await;
+    }
+
+    /// Polls a path until it has this status.
+    pub(crate) async fn wait_for(&self, path: &str, status: u16) {
         let poll = async {
-            while self.get("/health/ready").await.status != status {
+            while self.get(path).await.status != status {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, poll)
-            .await
-            .expect("readiness changes in time");
+        let changed = tokio::time::timeout(PATIENCE, poll).await;
+        changed.expect("the status changes in time");
+    }
+
+    /// Waits until every server has said what it has.
+    pub(crate) async fn heard(self) -> Self {
+        self.wait_for("/v2/models/none", 404).await;
+        self
     }
 
     /// Why its first worker is not ready, once that was tried.

@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 
 use super::{Forward, Target};
 use crate::classify::classify;
+use crate::connection::Connection;
 use crate::delivery::{
     CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, retry_reason,
 };
@@ -21,17 +22,44 @@ use crate::table::Picked;
 #[derive(Debug)]
 pub struct Open {
     pub(super) slot: Arc<WorkerSlot>,
+    /// Of the server as it is connected now: one that comes back has another.
+    pub(super) pool: Arc<Pool>,
     pub(super) link: Arc<Link>,
     pub(super) model: String,
+    pub(super) generator: Generator,
+}
+
+/// What generates the answers of a model, as far as they may continue elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Generator {
+    /// Whether the model takes what was generated elsewhere.
+    pub(super) resumes: bool,
+    /// A hash of its weights; empty: unknown.
+    pub(super) weights: String,
+}
+
+impl Generator {
+    pub(super) fn of(picked: &Picked) -> Self {
+        let connections = picked.slot.connections();
+        let core = |one: &&Arc<Connection>| one.served.description.core_model_name == picked.model;
+        let core = connections.iter().find(core);
+        let one = core.or_else(|| connections.first());
+        Self {
+            resumes: core.is_some_and(|core| core.resumes()),
+            weights: one.map_or_else(String::new, |one| one.served.description.weights.clone()),
+        }
+    }
 }
 
 impl Open {
-    fn new(picked: &Picked, link: Arc<Link>) -> Self {
+    pub(super) fn new(picked: &Picked, link: Arc<Link>) -> Self {
         picked.slot.peer.enter();
         Self {
             slot: Arc::clone(&picked.slot),
+            pool: Arc::clone(&picked.pool),
             link,
             model: picked.model.clone(),
+            generator: Generator::of(picked),
         }
     }
 
@@ -70,11 +98,37 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn link(self, pool: &Pool) -> Arc<Link> {
+    /// Notes in the request's trace that it was sent.
+    pub(super) fn trace_sent(self, slot: &WorkerSlot) {
+        if self.works {
+            let trace = &self.context.trace;
+            let method = match self.is_stream {
+                true => "ModelStreamInfer",
+                false => "ModelInfer",
+            };
+            trace.sent(trace.sending(), method, &slot.address);
+        }
+    }
+
+    pub(super) fn link(self, pool: &Pool) -> Arc<Link> {
         match self.shares {
             true => pool.sharing_link(),
             false => pool.link(),
         }
+    }
+}
+
+/// A call that failed: its status, the server that had it last, and how many had it.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) status: Status,
+    pub(super) last: Option<Open>,
+    pub(super) sent: u32,
+}
+
+impl From<Failed> for Status {
+    fn from(failed: Failed) -> Self {
+        failed.status
     }
 }
 
@@ -85,7 +139,7 @@ impl Forward {
         asked: Asked<'_>,
         target: Target,
         ask: impl Fn(&Open) -> F + Send,
-    ) -> Result<(T, Open), Status>
+    ) -> Result<(T, Open), Failed>
     where
         T: Send,
         F: Future<Output = Result<T, Status>> + Send,
@@ -98,13 +152,28 @@ impl Forward {
             ask,
             current: None,
             answer: None,
+            sent: 0,
         };
         let until = ended(self.interrupted.subscribe(), context.deadline);
         let first = context.first_output.filter(|_| asked.is_stream);
-        deliver(&mut call, context, first, until, &self.metrics.retries).await?;
-        let answered = call.answer.zip(call.current);
-        let (answer, (open, _)) = answered.ok_or_else(|| Status::internal("no answer came"))?;
-        Ok((answer, open))
+        let delivered = deliver(&mut call, context, first, until, &self.metrics.retries).await;
+        let Call {
+            current,
+            answer,
+            sent,
+            ..
+        } = call;
+        let open = current.map(|(open, _)| open);
+        match (delivered, answer, open) {
+            (Ok(()), Some(answer), Some(open)) => Ok((answer, open)),
+            (delivered, _, last) => Err(Failed {
+                status: delivered
+                    .err()
+                    .unwrap_or_else(|| Status::internal("no answer came")),
+                last,
+                sent,
+            }),
+        }
     }
 }
 
@@ -117,6 +186,8 @@ struct Call<'a, T, A, F> {
     ask: A,
     current: Option<(Open, Pin<Box<F>>)>,
     answer: Option<T>,
+    /// How many servers have had it.
+    sent: u32,
 }
 
 impl<T, A, F> Deliverable for Call<'_, T, A, F>
@@ -142,18 +213,12 @@ where
         };
         let slot = &picked.slot;
         tried.add(&slot.address);
+        self.sent = tried.addresses().len() as u32;
         let sent = Sent {
             address: Arc::clone(&slot.address),
             pulse: Arc::clone(&slot.pulse),
         };
-        if asked.works {
-            let trace = &asked.context.trace;
-            let method = match asked.is_stream {
-                true => "ModelStreamInfer",
-                false => "ModelInfer",
-            };
-            trace.sent(trace.sending(), method, &slot.address);
-        }
+        asked.trace_sent(slot);
         let open = Open::new(&picked, link);
         let answer = Box::pin((self.ask)(&open));
         self.current = Some((open, answer));

@@ -92,7 +92,12 @@ impl StepStream {
 
     /// Reads until the stream ends; returns why it did. The gateway always reads, so that a client that
     /// does not read never holds up the others.
-    pub(super) async fn read(mut self, limits: Limits, metrics: &Metrics) -> String {
+    pub(super) async fn read(
+        mut self,
+        slot: &WorkerSlot,
+        limits: Limits,
+        metrics: &Metrics,
+    ) -> String {
         let model = &self.connection.served.description.served_model_name;
         let tokens_out = metrics.tokens_out(model);
         loop {
@@ -109,7 +114,7 @@ impl StepStream {
             };
             if step::is_leaving(&response) {
                 tracing::info!(worker = %self.connection.address, model, "worker is about to end");
-                self.connection.leave();
+                slot.leave(&self.connection);
                 continue;
             }
             let batch = match StepBatch::decode(&response) {

@@ -95,8 +95,9 @@ impl Server {
         tokenizers: &Tokenizers,
         context: &Context,
     ) -> Result<Self, NotReady> {
-        // Calls of KServe's clients travel on it; a server that is asked again keeps it.
-        let pool = match slot.peer.served().filter(|served| served.of.is_none()) {
+        // Calls of KServe's clients travel on it. A server that was never lost keeps it.
+        let served = slot.peer.served().filter(|served| served.of.is_none());
+        let pool = match served.filter(|_| slot.peer.is_up()) {
             Some(served) => Arc::clone(&served.pool),
             None => Arc::new(Pool::new(&slot.address, &context.transport(), None)?),
         };

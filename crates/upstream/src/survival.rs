@@ -1,0 +1,337 @@
+//! When a request that has begun continues at another server. Owns why it is to move, how often and how long that is
+//! tried, and what is reported of it; what is sent again and how its output is read is its [`Mover`]'s.
+//!
+//! There are two ways. A server that can resume is sent what was generated, and brings what follows. Any other one
+//! gets the request anew, with the same seed; what it repeats is compared, and what is new continues.
+
+use std::pin::Pin;
+use std::task::Context;
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+
+use super::delivery::ResumeLimits;
+use super::dispatch::NotDispatched;
+use super::inbox::Notice;
+use crate::metrics::{Resumes, RetryLabels, RetryReason};
+
+/// How many servers in a row may be lost without new output. A request that itself ends servers must not reach all
+/// of them.
+const FRUITLESS: u32 = 3;
+/// How soon a request that no server takes is offered again.
+const RETRY_EVERY: Duration = Duration::from_millis(50);
+/// How long after it failed its requests it may take until a server is known to have ended: a plain Triton is looked at
+/// once a second. One that is still there then has failed them for another reason, and waiting does not help.
+const ENDING: Duration = Duration::from_millis(1500);
+
+/// How another server brings what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It takes what was generated.
+    Resume,
+    /// It generates all of it again.
+    Replay,
+}
+
+/// A request as it moves.
+pub trait Mover {
+    /// What its client reads of a failure.
+    type Error;
+    /// The request at another server.
+    type Sent;
+
+    /// Sends it to a server, to continue there. Not to the one that has it, unless that `may_return`.
+    ///
+    /// # Errors
+    /// None takes it now.
+    fn send(&mut self, may_return: bool) -> Result<Self::Sent, NotDispatched>;
+
+    /// Whether it must end where it is.
+    fn is_over(&self) -> bool;
+
+    /// When it must have been answered.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Tokens that another server computes again.
+    fn tokens(&self) -> usize;
+
+    /// Whether the server that has it is neither lost nor about to end.
+    fn server_stays(&self) -> bool;
+
+    /// Its deadline has passed.
+    fn timed_out(&self) -> Self::Error;
+}
+
+/// Why a request is to continue elsewhere.
+#[derive(Debug)]
+enum Cause<E> {
+    /// Its server has failed it. What its client hears if no other takes it.
+    Lost(E, RetryReason),
+    /// Its server still has it.
+    Notice(Notice),
+}
+
+impl<E> Cause<E> {
+    fn reason(&self) -> RetryReason {
+        match self {
+            Self::Lost(_, reason) => *reason,
+            Self::Notice(Notice::Silent) => RetryReason::Silent,
+            Self::Notice(Notice::Leaving) => RetryReason::Leaving,
+        }
+    }
+}
+
+/// What became of a request that is to continue elsewhere.
+#[derive(Debug)]
+pub enum Step<S, E> {
+    /// Its server keeps it for now.
+    Stays,
+    /// No server has it yet.
+    Waits,
+    /// Another server has it.
+    Moved(S),
+    /// It ends.
+    Failed(E),
+}
+
+/// What the client may learn in the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// How often it continued at another server.
+    pub times: u32,
+    /// How often of these that generated all of it again.
+    pub replayed: u32,
+    /// Tokens that were computed again.
+    pub tokens: usize,
+    /// How long nothing came because of it.
+    pub pause: Duration,
+}
+
+/// As a header, a trailer or a parameter has it.
+impl std::fmt::Display for Report {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            times,
+            replayed,
+            tokens,
+            pause,
+        } = self;
+        let pause = pause.as_millis();
+        write!(
+            formatter,
+            "times={times}, replayed={replayed}, tokens={tokens}, pause-ms={pause}"
+        )
+    }
+}
+
+/// See the module. `E`: what the request's client reads of a failure.
+#[derive(Debug)]
+pub struct Survival<E> {
+    way: Way,
+    limits: ResumeLimits,
+    metrics: Resumes,
+    cause: Option<Cause<E>>,
+    since: Option<Instant>,
+    retry: Option<Pin<Box<Sleep>>>,
+    losses: u32,
+    fruitless: u32,
+    /// Whether no server was there before it had generated anything.
+    has_outlived: bool,
+    /// Until the first new output after a move.
+    is_paused: bool,
+    report: Report,
+}
+
+impl<E> Survival<E> {
+    /// For a request that was sent.
+    pub fn new(way: Way, limits: ResumeLimits, metrics: Resumes) -> Self {
+        Self {
+            way,
+            limits,
+            metrics,
+            cause: None,
+            since: None,
+            retry: None,
+            losses: 0,
+            fruitless: 0,
+            has_outlived: false,
+            is_paused: false,
+            report: Report::default(),
+        }
+    }
+
+    /// How another server brings what follows.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// How the request continued at other servers; `None`: it did not.
+    pub fn report(&self) -> Option<Report> {
+        Some(self.report).filter(|report| report.times > 0)
+    }
+
+    /// Begins anew with a request of which nothing counts any more.
+    pub fn restart(&mut self) {
+        self.cause = None;
+        self.retry = None;
+    }
+
+    /// Whether no server was there before it had generated anything.
+    pub fn has_outlived(&self) -> bool {
+        self.has_outlived
+    }
+
+    /// Notes that output came, and whether any of it was new.
+    pub fn heard(&mut self, has_new: bool) {
+        if has_new {
+            self.fruitless = 0;
+        }
+        if has_new && std::mem::take(&mut self.is_paused) {
+            let pause = self
+                .since
+                .take()
+                .map_or(Duration::ZERO, |since| since.elapsed());
+            self.report.pause += pause;
+            self.metrics.pause.observe(pause.as_secs_f64());
+        }
+        // A server that was silent has it again; one that leaves still does.
+        if matches!(self.cause, Some(Cause::Notice(Notice::Silent))) {
+            self.cause = None;
+            self.retry = None;
+            self.since = None;
+        }
+    }
+
+    /// Notes that another server generated something else, which ends the request.
+    pub fn differs(&self) {
+        self.metrics.failed.inc();
+    }
+
+    /// Notes that the server has failed the request.
+    ///
+    /// # Errors
+    /// It may not continue.
+    pub fn lose(&mut self, error: E, reason: RetryReason, is_over: bool) -> Result<(), E> {
+        if is_over {
+            return Err(error);
+        }
+        if reason == RetryReason::Full {
+            // It had no part in that, and the server may have room soon.
+            self.begin(Cause::Lost(error, reason));
+            self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
+            return Ok(());
+        }
+        self.losses += 1;
+        self.fruitless += 1;
+        if self.losses > self.limits.most || self.fruitless >= FRUITLESS {
+            self.metrics.failed.inc();
+            return Err(error);
+        }
+        self.begin(Cause::Lost(error, reason));
+        Ok(())
+    }
+
+    /// Waits for a server after `sent` have failed the request, which has generated nothing.
+    ///
+    /// # Errors
+    /// It may not continue.
+    pub fn outlive(&mut self, error: E, sent: u32, is_over: bool) -> Result<(), E> {
+        self.has_outlived = true;
+        self.fruitless = sent.saturating_sub(1);
+        self.lose(error, RetryReason::Unavailable, is_over)
+    }
+
+    /// Notes that the request had better continue elsewhere.
+    pub fn notice(&mut self, notice: Notice) {
+        // To generate all of it again is worse than to wait for what its server still does.
+        if self.way == Way::Resume && !matches!(self.cause, Some(Cause::Lost(..))) {
+            self.begin(Cause::Notice(notice));
+        }
+    }
+
+    fn begin(&mut self, cause: Cause<E>) {
+        self.cause = Some(cause);
+        self.retry = None;
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether the request is to continue elsewhere.
+    pub fn is_due(&self) -> bool {
+        self.cause.is_some()
+    }
+
+    /// Continues if a server takes the request, and looks again soon otherwise.
+    pub fn poll<M: Mover<Error = E>>(
+        &mut self,
+        context: &mut Context<'_>,
+        request: &mut M,
+    ) -> Step<M::Sent, E> {
+        loop {
+            if let Some(retry) = &mut self.retry {
+                if retry.as_mut().poll(context).is_pending() {
+                    return match self.cause {
+                        Some(Cause::Lost(..)) => Step::Waits,
+                        _ => Step::Stays,
+                    };
+                }
+                self.retry = None;
+            }
+            let Some(cause) = &self.cause else {
+                return Step::Stays;
+            };
+            let now = Instant::now();
+            let is_lost = matches!(cause, Cause::Lost(..));
+            if is_lost && request.deadline().is_some_and(|until| until <= now) {
+                self.metrics.failed.inc();
+                return Step::Failed(request.timed_out());
+            }
+            let waited = self.since.map_or(Duration::ZERO, |since| now - since);
+            let tokens = request.tokens();
+            if tokens > self.limits.tokens || waited >= self.limits.wait || request.is_over() {
+                return self.give_up();
+            }
+            let reason = cause.reason();
+            let is_full = is_lost && reason == RetryReason::Full;
+            match request.send(is_full) {
+                Ok(sent) => {
+                    self.moved(reason, tokens, now);
+                    return Step::Moved(sent);
+                }
+                Err(NotDispatched::NoWorker)
+                    if is_lost && !is_full && waited >= ENDING && request.server_stays() =>
+                {
+                    return self.give_up();
+                }
+                Err(NotDispatched::NoWorker | NotDispatched::Full) => {
+                    self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
+                }
+            }
+        }
+    }
+
+    fn moved(&mut self, reason: RetryReason, tokens: usize, now: Instant) {
+        let labels = RetryLabels::from(reason);
+        self.metrics.resumed.get_or_create(&labels).inc();
+        self.metrics.tokens.inc_by(tokens as u64);
+        self.report.times += 1;
+        self.report.replayed += u32::from(self.way == Way::Replay);
+        self.report.tokens += tokens;
+        if matches!(self.cause.take(), Some(Cause::Notice(_))) {
+            // Until now its server had it.
+            self.since = Some(now);
+        }
+        self.is_paused = true;
+    }
+
+    /// Ends what cannot continue, and leaves the rest where it is.
+    fn give_up<S>(&mut self) -> Step<S, E> {
+        self.since = None;
+        match self.cause.take() {
+            Some(Cause::Lost(error, _)) => {
+                self.metrics.failed.inc();
+                Step::Failed(error)
+            }
+            Some(Cause::Notice(_)) | None => Step::Stays,
+        }
+    }
+}
