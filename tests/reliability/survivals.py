@@ -12,17 +12,15 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from typing import Any
 
+from reliability.questions import Addresses, asks
 from reliability.report import Report, Scale
 from reliability.site import Site, expect_all_free, starter
 from support.cutting import CuttingProxy
 from support.metrics import scrape, total
 from support.processes import InflightProcess, WaitedTooLong, wait_until
-from support.raw_http import Incomplete, exchange, post_bytes, split_response
 from support.servers import MODEL_NAME, Start, wait_ready
 
-TOKENS = 24
 #: A connection to a worker is cut after up to so many bytes to it or from it.
 MOST_SENT, MOST_RECEIVED = 10_000, 60_000
 #: Between two disturbances, so that three in a row seldom meet one request before its first token.
@@ -32,108 +30,15 @@ STOPPED_S = 3.0
 CUT_S = 2.0
 #: Of so many disturbances one is a kill and one a stop; a worker takes seconds to come back.
 KILLED, STOPPED, OF = 7, 15, 16
-#: What every answer has of its own: ids, and times.
-OWN = re.compile(
-    rb'"(id|item_id|call_id|request_id)":"[^"]*"|"created(_at)?":\d+|"completed_at":\d+|[a-z]+_[0-9a-f]{32}'
-)
-
-CHOICE = re.compile(rb'"choices":\[\{"index":(\d)')
-
-QUESTION = "What is machine learning?"
-TOOL = {
-    "name": "weather",
-    "description": "The weather of a city",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer"}},
-        "required": ["city", "days"],
-        "additionalProperties": False,
-    },
-}
-SCHEMA = {
-    "type": "object",
-    "properties": {"answer": {"type": "string", "maxLength": 12}, "sure": {"type": "boolean"}},
-    "required": ["answer", "sure"],
-    "additionalProperties": False,
-}
-PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.1, "min_tokens": 4}
-SAMPLED = {"temperature": 1.0, "seed": 11}
-GREEDY = {"temperature": 0.0}
-
-CHATS: dict[str, dict[str, Any]] = {
-    "greedy": GREEDY,
-    "sampled, with penalties": SAMPLED | PENALTIES | {"top_p": 0.95},
-    "a schema": SAMPLED
-    | {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
-    "three choices": SAMPLED | {"n": 3},
-    "a tool call": GREEDY | {"tools": [{"type": "function", "function": TOOL}], "tool_choice": "required"},
-    "log probabilities": SAMPLED | {"logprobs": True, "top_logprobs": 3},
-}
-COMPLETIONS: dict[str, dict[str, Any]] = {
-    "greedy": GREEDY,
-    "sampled, with penalties": SAMPLED | PENALTIES,
-    "a schema": SAMPLED | {"guided_json": SCHEMA},
-    "three choices": SAMPLED | {"n": 3},
-    "log probabilities": SAMPLED | {"logprobs": 3},
-}
-RESPONSES: dict[str, dict[str, Any]] = {
-    "greedy": GREEDY,
-    "a schema": GREEDY | {"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
-    "a tool call": GREEDY | {"tools": [{"type": "function", **TOOL}], "tool_choice": "required"},
-    "log probabilities": GREEDY | {"include": ["message.output_text.logprobs"], "top_logprobs": 3},
-}
-MESSAGES: dict[str, dict[str, Any]] = {
-    "greedy": GREEDY,
-    "a tool call": GREEDY
-    | {
-        "tools": [{"name": TOOL["name"], "input_schema": TOOL["parameters"]}],
-        "tool_choice": {"type": "any"},
-    },
-}
-Ask = tuple[str, str, dict[str, Any]]
-
-
-def asks() -> list[Ask]:
-    """Every kind on every surface, streamed and in one piece: its name, its path and its body."""
-    messages = [{"role": "user", "content": QUESTION}]
-    usage = {"stream_options": {"include_usage": True}}
-    surfaces: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]] = [
-        ("/v1/chat/completions", {"messages": messages, "max_tokens": TOKENS}, usage, CHATS),
-        ("/v1/completions", {"prompt": QUESTION, "max_tokens": TOKENS}, usage, COMPLETIONS),
-        ("/v1/responses", {"input": QUESTION, "max_output_tokens": TOKENS, "store": False}, {}, RESPONSES),
-        ("/v1/messages", {"messages": messages, "max_tokens": TOKENS}, {}, MESSAGES),
-    ]
-    found = []
-    for path, common, streamed, kinds in surfaces:
-        for kind, fields in kinds.items():
-            body = {"model": MODEL_NAME} | common | fields
-            found.append((f"{path}, {kind}", path, body))
-            found.append((f"{path}, {kind}, streamed", path, body | {"stream": True} | streamed))
-    return found
-
-
-def answer(address: str, asked: Ask) -> bytes:
-    """The answer's bytes, without what each answer has of its own. What did not come whole, or with another
-    status than 200, is what it is instead."""
-    _, path, body = asked
-    try:
-        response, rest = split_response(exchange(address, post_bytes(path, body)))
-    except (OSError, Incomplete) as error:
-        return repr(error).encode()
-    if response.status != 200 or rest:
-        return repr((response.status, response.body[:300], rest[:100])).encode()
-    # Of several choices each is in order, and they take turns as they come.
-    events = OWN.sub(b"", response.body).split(b"\n\n")
-    return b"\n\n".join(
-        sorted(events, key=lambda event: found[1] if (found := CHOICE.search(event)) else b"")
-    )
+#: A gateway's.
+PORTS = ("--port=0", "--grpc-port=0")
 
 
 class Load:
     """Clients that ask one question after another and compare the answers with the undisturbed ones."""
 
-    def __init__(self, address: str, expected: dict[str, bytes], report: Report, clients: int) -> None:
-        self._address = address
+    def __init__(self, gateway: Addresses, expected: dict[str, bytes], report: Report, clients: int) -> None:
+        self._gateway = gateway
         self._expected = expected
         self._report = report
         self._stop = threading.Event()
@@ -156,10 +61,10 @@ class Load:
         while not self._stop.is_set():
             turn += 1
             asked = every[turn % len(every)]
-            found = answer(self._address, asked)
+            found = asked.ask(self._gateway)
             self._report.attempt("answers")
-            if found != self._expected[asked[0]]:
-                self._report.breaks(f"{asked[0]}: {difference(self._expected[asked[0]], found)}")
+            if found != self._expected[asked.name]:
+                self._report.breaks(f"{asked.name}: {difference(self._expected[asked.name], found)}")
 
 
 def difference(expected: bytes, found: bytes) -> str:
@@ -199,9 +104,9 @@ def run(scale: Scale, report: Report) -> None:
     wanted = scale.of(60, 10_000)
     with starter() as start:
         workers = [worker(start) for _ in range(2)]
-        gateway = start("gateway", "--port=0", f"--worker={workers[0].address('grpc')}")
-        address = wait_ready(gateway)
-        expected = {asked[0]: answer(address, asked) for asked in asks()}
+        gateway = start("gateway", *PORTS, f"--worker={workers[0].address('grpc')}")
+        undisturbed = Addresses(wait_ready(gateway), gateway.address("grpc"))
+        expected = {asked.name: asked.ask(undisturbed) for asked in asks()}
         for name, found in expected.items():
             report.expect("an undisturbed answer", not found.startswith(b"("), (name, found[:300]))
         proxies = [
@@ -212,10 +117,11 @@ def run(scale: Scale, report: Report) -> None:
             for proxy in proxies:
                 proxy.is_cutting = False
             options = [f"--worker={proxy.address}" for proxy in proxies]
-            gateway = start("gateway", "--port=0", "--worker-silence-s=1", *options)
+            gateway = start("gateway", *PORTS, "--worker-silence-s=1", *options)
             made = Site(gateway, workers, wait_ready(gateway))
             begun = time.monotonic()
-            with Load(made.address, expected, report, scale.of(8, 32)):
+            addresses = Addresses(made.address, gateway.address("grpc"))
+            with Load(addresses, expected, report, scale.of(8, 32)):
                 turn = 0
                 while resumes(made.address) < wanted and not report.broken:
                     gateway.wait_until("both workers are up", lambda: made.workers_up() == 2)
