@@ -9,6 +9,8 @@ pub const STAGE_HEADER: &str = "inflight-stage";
 
 /// Request and response parameter names of Triton's streaming protocol.
 pub const FINAL_RESPONSE: &str = "triton_final_response";
+/// Parameter of the last response of a gateway's stream: how the request continued at other servers.
+pub const RESUMED: &str = "inflight_resumed";
 pub const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 /// Request parameter of Triton's: microseconds that the whole request may take, an integer.
 pub const TIMEOUT: &str = "timeout";

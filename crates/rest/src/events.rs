@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame};
 use inflight_kserve::streamed::{ResponseView, StreamedResponse};
 use tonic::{Code, Status};
@@ -44,15 +44,23 @@ pub(crate) struct Responses<S> {
     shows_empty: bool,
     /// Whether the last response has come.
     is_final: bool,
+    /// What is said of the answer besides, once it has ended.
+    notes: fn(&S) -> HeaderMap,
 }
 
 impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Responses<S> {
-    pub(crate) fn new(stream: S, shows_empty: bool) -> Self {
+    pub(crate) fn new(stream: S, shows_empty: bool, notes: fn(&S) -> HeaderMap) -> Self {
         Self {
             stream: Box::pin(stream),
             shows_empty,
             is_final: false,
+            notes,
         }
+    }
+
+    /// What is said of the answer besides, once it has ended.
+    pub(crate) fn notes(&self) -> HeaderMap {
+        (self.notes)(&self.stream)
     }
 
     /// Appends the next response that has something to show. Nothing is appended with an error.
@@ -120,6 +128,7 @@ pub(crate) struct EventBody<S> {
     /// The size of the last frame: the next one will be like it.
     usual: usize,
     is_over: bool,
+    trailers: HeaderMap,
 }
 
 impl<S> EventBody<S> {
@@ -131,6 +140,7 @@ impl<S> EventBody<S> {
             is_over: first.is_empty(),
             buffer: first,
             usual: 256,
+            trailers: HeaderMap::new(),
         }
     }
 
@@ -162,12 +172,17 @@ impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Body for EventBod
                 Poll::Pending if buffer.is_empty() => return Poll::Pending,
                 Poll::Pending => break,
                 Poll::Ready(Ok(Next::Written)) => {}
-                Poll::Ready(Ok(Next::End)) => self.is_over = true,
+                Poll::Ready(Ok(Next::End)) => {
+                    self.trailers = responses.notes();
+                    self.is_over = true;
+                }
                 Poll::Ready(Err(error)) => self.fail(&error),
             }
         }
         if self.buffer.is_empty() {
-            return Poll::Ready(None);
+            let trailers = std::mem::take(&mut self.trailers);
+            let frame = (!trailers.is_empty()).then(|| Ok(Frame::trailers(trailers)));
+            return Poll::Ready(frame);
         }
         self.usual = self.buffer.len();
         let bytes = Bytes::from(std::mem::take(&mut self.buffer));
@@ -175,6 +190,6 @@ impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Body for EventBod
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_over && self.buffer.is_empty()
+        self.is_over && self.buffer.is_empty() && self.trailers.is_empty()
     }
 }

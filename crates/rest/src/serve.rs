@@ -49,6 +49,13 @@ pub trait Upstream: Sync {
         request: Request<wire::ModelInferRequest>,
     ) -> impl Future<Output = Result<Self::Responses, Status>> + Send;
 
+    /// What is said of an answer that has ended, besides its responses: headers of one in one piece, trailers of a
+    /// stream.
+    fn notes(responses: &Self::Responses) -> HeaderMap {
+        let _ = responses;
+        HeaderMap::new()
+    }
+
     /// Does CPU work in proportion to `bytes` where such work may be done.
     fn work<T: Send + 'static>(
         &self,
@@ -365,7 +372,7 @@ async fn start<U: Upstream>(
     }
     let is_stop = asks_to_stop(&message);
     let responses = upstream.start(call.request(message)).await?;
-    Ok(Responses::new(responses, is_stop))
+    Ok(Responses::new(responses, is_stop, U::notes))
 }
 
 async fn generate_one<U: Upstream>(
@@ -390,7 +397,9 @@ async fn generate_one<U: Upstream>(
              various number of responses",
         ));
     }
-    Ok(with_type(JSON, Body::from(body)))
+    let mut response = with_type(JSON, Body::from(body));
+    response.headers_mut().extend(responses.notes());
+    Ok(response)
 }
 
 async fn generate_stream<U: Upstream>(

@@ -12,6 +12,7 @@ use inflight_kserve::inference::{
 use inflight_kserve::names;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::survival::Report;
 use inflight_upstream::trace::Entry;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -125,11 +126,31 @@ async fn answer(
         }
     };
     while let Some(response) = responses.next().await {
-        let response = response.and_then(EncodedResponse::decode);
+        let mut response = response.and_then(EncodedResponse::decode);
+        if let (Ok(response), Some(report)) = (&mut response, responses.report()) {
+            note(response, report);
+        }
         let response = response.unwrap_or_else(|status| failed(id.clone(), model.clone(), &status));
         if sender.send(Ok(response)).await.is_err() {
             return;
         }
+    }
+}
+
+/// Says in the last response that the request continued at other servers.
+fn note(response: &mut ModelStreamInferResponse, report: Report) {
+    let Some(response) = &mut response.infer_response else {
+        return;
+    };
+    let last = response.parameters.get(names::FINAL_RESPONSE);
+    let last = last.and_then(|last| last.parameter_choice.as_ref());
+    if last == Some(&ParameterChoice::BoolParam(true)) {
+        let choice = ParameterChoice::StringParam(report.to_string());
+        let parameter = InferParameter {
+            parameter_choice: Some(choice),
+        };
+        let name = names::RESUMED.to_owned();
+        response.parameters.insert(name, parameter);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_openai::ApiError;
@@ -24,6 +24,7 @@ use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
+use crate::stream::resumption::noted;
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {
@@ -189,6 +190,10 @@ impl Upstream for Sender<'_> {
         let ForwardCall { forward, context } = &self.call;
         let message = request.into_inner();
         forward.stream(message, context.clone()).await
+    }
+
+    fn notes(responses: &ForwardStream) -> HeaderMap {
+        responses.report().map(noted).unwrap_or_default()
     }
 
     async fn work<T: Send + 'static>(

@@ -22,7 +22,7 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, EventWriter};
 use crate::stream::chunks::ChunkWriter;
 use crate::stream::details::{AnswerDetails, Shape};
-use crate::stream::resumption::{RESUMED, header_value};
+use crate::stream::resumption::noted;
 use crate::stream::whole;
 
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
@@ -90,8 +90,8 @@ pub(super) fn finish(
     report_ignored(&mut response, &prepared.ignored);
     // A stream reports it behind its body.
     let resumed = resumed.filter(|_| !prepared.generation.stream);
-    if let Some(value) = resumed.as_ref().and_then(header_value) {
-        response.headers_mut().insert(RESUMED, value);
+    if let Some(report) = resumed {
+        response.headers_mut().extend(noted(report));
     }
     response
 }

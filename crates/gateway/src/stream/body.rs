@@ -13,10 +13,9 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use inflight_openai::ApiError;
-use inflight_upstream::survival::Report;
 
 use super::active_request::ActiveRequest;
-use super::resumption::{RESUMED, header_value};
+use super::resumption::noted;
 
 /// Writes one API's events.
 pub(crate) trait EventWriter {
@@ -34,7 +33,7 @@ pub(crate) struct EventBody<W> {
     writer: W,
     buffer: BytesMut,
     over: bool,
-    trailers: Option<HeaderMap>,
+    trailers: HeaderMap,
 }
 
 impl<W: EventWriter> EventBody<W> {
@@ -50,7 +49,7 @@ impl<W: EventWriter> EventBody<W> {
             writer,
             buffer,
             over: false,
-            trailers: None,
+            trailers: HeaderMap::new(),
         };
         body.write_ready();
         body
@@ -59,15 +58,9 @@ impl<W: EventWriter> EventBody<W> {
     fn write_ready(&mut self) {
         self.over = self.writer.write_ready(&mut self.request, &mut self.buffer);
         if self.over {
-            self.trailers = self.request.resumed().and_then(trailers);
+            self.trailers = self.request.resumed().map(noted).unwrap_or_default();
         }
     }
-}
-
-/// What is said behind a stream that continued at another worker.
-fn trailers(report: Report) -> Option<HeaderMap> {
-    let value = header_value(&report)?;
-    Some(HeaderMap::from_iter([(RESUMED, value)]))
 }
 
 impl<W: EventWriter + Unpin> Body for EventBody<W> {
@@ -92,17 +85,15 @@ impl<W: EventWriter + Unpin> Body for EventBody<W> {
             }
         }
         if self.buffer.is_empty() {
-            return Poll::Ready(
-                self.trailers
-                    .take()
-                    .map(|trailers| Ok(Frame::trailers(trailers))),
-            );
+            let trailers = std::mem::take(&mut self.trailers);
+            let frame = (!trailers.is_empty()).then(|| Ok(Frame::trailers(trailers)));
+            return Poll::Ready(frame);
         }
         let bytes = self.buffer.split().freeze();
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over && self.buffer.is_empty() && self.trailers.is_none()
+        self.over && self.buffer.is_empty() && self.trailers.is_empty()
     }
 }

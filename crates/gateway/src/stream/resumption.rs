@@ -3,7 +3,7 @@
 
 use std::task::Context;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::ResumeLimits;
@@ -17,14 +17,15 @@ use tokio::time::Instant;
 use super::generated::{Generated, New};
 
 /// Says that an answer continued at another worker: in a header of an answer in one piece, behind a stream as a trailer.
-pub(crate) const RESUMED: HeaderName = HeaderName::from_static("x-inflight-resumed");
+const RESUMED: HeaderName = HeaderName::from_static("x-inflight-resumed");
 
 /// What became of a request that is to continue elsewhere.
 pub(super) type Resumed = Step<Dispatched, ApiError>;
 
-/// As a header or a trailer has it.
-pub(crate) fn header_value(report: &Report) -> Option<HeaderValue> {
-    HeaderValue::from_str(&report.to_string()).ok()
+/// What is said of an answer that continued, as headers or trailers.
+pub(crate) fn noted(report: Report) -> HeaderMap {
+    let value = HeaderValue::from_str(&report.to_string());
+    value.map(|value| (RESUMED, value)).into_iter().collect()
 }
 
 /// Where a request came from, so that it can be sent again.
