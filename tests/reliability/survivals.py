@@ -90,6 +90,7 @@ def worker(start: Start, port: str = "0") -> InflightProcess:
         "--max-queue-wait-s=60",
         "--executor-option=max_queue_size=1024",
         "--executor-option=batch_invariant=true",
+        "--executor-option=backend=numpy",
     )
 
 
