@@ -16,7 +16,9 @@ import pytest
 from inflight.launch.render import render
 from inflight.launch.topology_file import parse
 from support.http import get, post, stream
+from support.metrics import total
 from support.processes import INFLIGHT, START_S, exists, wait_until
+from support.servers import Start, wait_ready
 from support.slurm import Slurm, missing
 
 REASON = missing()
@@ -118,7 +120,7 @@ def test_a_job_serves_restarts_a_worker_and_is_cancelled_without_a_trace(slurm: 
     assert ask(address) == 200
     log = slurm.directory / f"inflight-{job}.log"
     # The gateway is ready with the first; the other is to answer when that is killed.
-    both = "inflight_gateway::upstream::inflight: worker ready"
+    both = "inflight_upstream::inflight: worker ready"
     wait_until("both workers are ready", lambda: log.read_text().count(both) == 2)
     ours = processes(slurm.directory)
     worker = next(pid for pid, command in ours.items() if " worker " in command)
@@ -198,6 +200,36 @@ def test_the_time_limit_is_heard_in_time(slurm: Slurm) -> None:
     wait_until("the limit is heard", lambda: "inflight: stopping" in log.read_text(), 90)
     wait_until("the job is done", lambda: slurm.state(job) == "COMPLETED", 60)
     wait_until("none is left", lambda: not any(map(exists, ours)))
+
+
+ONE = TOPOLOGY.replace("replicas: 2, ", "")
+
+
+def test_the_streams_of_a_job_that_ends_continue_in_another(slurm: Slurm, start: Start) -> None:
+    ending, *gateways = serve(slurm, ONE)
+    _, other = serve(slurm, ONE)
+    gateways.append(other)
+    # Its worker's port is the first of the job's.
+    hosts = (address.rpartition(":") for address in gateways)
+    workers = [f"--worker={host}:{int(port) - 4}" for host, _, port in hosts]
+    gateway = start("gateway", "--port=0", *workers)
+    address = wait_ready(gateway)
+    gateway.wait_until("both are up", lambda: total(address, "inflight_gateway_worker_up") == 2)
+    body = {"model": "inflight-demo", "prompt": "Hi", "max_tokens": 1000, "ignore_eos": True}
+    opened = [stream(address, "/v1/completions", body) for _ in range(8)]
+    readers = [one.events() for one in opened]
+    for reader in readers:
+        next(reader)
+    slurm.run("scancel", "--batch", "--signal=TERM", ending)
+    wait_until("the job is done", lambda: slurm.state(ending) == "COMPLETED", 60)
+    assert total(address, "inflight_gateway_resumes_total") == 4
+    texts = set()
+    for one, reader in zip(opened, readers, strict=True):
+        *events, done = reader
+        one.close()
+        assert done == "[DONE]"
+        texts.add("".join(json.loads(event)["choices"][0]["text"] for event in events))
+    assert len(texts) == 1
 
 
 def test_a_job_that_is_requeued_serves_again(slurm: Slurm) -> None:

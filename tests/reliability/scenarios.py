@@ -2,6 +2,7 @@
 
 from reliability import (
     cuts,
+    departures,
     holders,
     hostile_grpc,
     hostile_http1,
@@ -18,6 +19,7 @@ from reliability.report import Scenario
 SCENARIOS: dict[str, Scenario] = {
     "kills": kills.run,
     "survivals": survivals.run,
+    "departures": departures.run,
     "reloads": reloads.run,
     "cuts": cuts.run,
     "overload": overload.run,

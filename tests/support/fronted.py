@@ -61,7 +61,7 @@ class Hosted:
     """A Triton that a test may kill and put back; it has `models` and loads others when told to."""
 
     def __init__(self, repository: Path, scratch: Path, models: Sequence[str]) -> None:
-        self._repository = repository
+        self.repository = repository
         self._scratch = scratch
         self._models = models
         self._starts = 0
@@ -71,7 +71,7 @@ class Hosted:
         self._starts += 1
         scratch = self._scratch / f"start{self._starts}"
         scratch.mkdir()
-        return real_triton.start(self._repository, scratch, self._models, ports)
+        return real_triton.start(self.repository, scratch, self._models, ports)
 
     def start_again(self) -> None:
         """On the same ports."""

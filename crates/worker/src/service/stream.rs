@@ -169,6 +169,8 @@ impl Shared {
                 timeout,
                 wants_cached_tokens,
             } => {
+                // A worker that leaves says so on the streams that carry handles.
+                outbox.bind_steps(self.engine.place());
                 let destination = Destination::Step {
                     handle,
                     wants_cached_tokens,

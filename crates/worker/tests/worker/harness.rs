@@ -14,7 +14,7 @@ use inflight_kserve::inference::{
     ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, ServerReadyRequest,
 };
 use inflight_kserve::names;
-use inflight_kserve::step::{Code, FinishReason, Handle, Row, StepBatch};
+use inflight_kserve::step::{Code, FinishReason, Handle, Row, StepBatch, is_leaving};
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
 use inflight_worker::executor::{
     Adapter, AdapterError, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request,
@@ -241,11 +241,14 @@ impl Stream {
         assert_eq!(self.message().await.unwrap(), None);
     }
 
-    /// The next message as rows.
+    /// The next message with rows; a worker that ends says so before.
     pub(crate) async fn rows(&mut self) -> StepBatch {
-        let message = self.next().await;
-        assert_eq!(message.error_message, "");
-        StepBatch::decode(&message.infer_response.unwrap()).unwrap()
+        loop {
+            let response = self.response().await;
+            if !is_leaving(&response) {
+                return StepBatch::decode(&response).unwrap();
+            }
+        }
     }
 
     /// The next message as a plain response without error.

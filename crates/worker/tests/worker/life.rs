@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inflight_kserve::assets::{DescribeRequest, FetchRequest};
 use inflight_kserve::client::{TransportOptions, assets_client, connect};
-use inflight_kserve::step::{FinishReason, Handle, StepBatch};
+use inflight_kserve::step::{FinishReason, Handle, StepBatch, is_leaving};
 use inflight_worker::executor::ResponseBatch;
 use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerExit, WorkerOptions};
 use tokio::io::AsyncReadExt;
@@ -121,6 +121,25 @@ async fn shutdown_lets_requests_finish_then_cancels() {
     assert_eq!(batch.errors[0].code, Code::Unavailable);
     // The stream ends properly although the client still had its side open.
     stream.assert_ended().await;
+    assert_eq!(stop.await.unwrap(), WorkerExit::Shutdown);
+}
+
+#[tokio::test]
+async fn a_worker_that_leaves_says_so_where_requests_may_continue_elsewhere() {
+    let mut worker = Worker::simulated(slow()).await;
+    let (mut step, mut plain) = (worker.stream().await, worker.stream().await);
+    step.send(step_request(1, LONG, 9).build()).await;
+    plain.send(request("p", LONG, 9).build()).await;
+    worker.until_active(2).await;
+    let stop = tokio::spawn(worker.stop());
+    let announced = step.next().await.infer_response.unwrap();
+    assert!(is_leaving(&announced), "{announced:?}");
+    let ended = step.rows().await;
+    assert_eq!(ended.finish_reasons, [FinishReason::Cancelled as u8]);
+    // Other clients would take it for an answer.
+    let failed = plain.next().await;
+    assert!(failed.error_message.contains("shutting down"), "{failed:?}");
+    plain.assert_ended().await;
     assert_eq!(stop.await.unwrap(), WorkerExit::Shutdown);
 }
 

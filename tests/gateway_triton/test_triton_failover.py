@@ -1,0 +1,62 @@
+"""Streams of a Triton that dies are repeated at another one and compared, in every dialect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.fronted import COMPLETIONS, DIALECTS, Hosted, hosted
+from support.http import get, stream
+from support.metrics import total
+from support.processes import wait_until
+from support.servers import Server, Start, wait_ready
+
+#: Answers that take a while and depend on more than the last token.
+QUESTIONS = (
+    {"prompt": "Once upon a time", "max_tokens": 400, "temperature": 0, "frequency_penalty": -2},
+    {"prompt": "Once upon a time", "max_tokens": 400, "temperature": 0.8, "seed": 7, "frequency_penalty": -2},
+)
+
+
+@pytest.fixture(scope="module")
+def second(triton: Hosted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
+    yield from hosted(triton.repository, tmp_path_factory.mktemp("second"), ["llmapi"])
+
+
+@pytest.fixture(scope="module")
+def both(start_for_session: Start, triton: Hosted, second: Hosted, model_directory: Path) -> Server:
+    workers = [f"--worker={one.server.grpc}" for one in (triton, second)]
+    process = start_for_session("gateway", "--port=0", *workers, f"--tokenizer={model_directory}")
+    return Server(wait_ready(process), triton.server.grpc, triton.server.metrics, "")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_streams_of_a_server_that_dies_have_the_same_text(
+    both: Server, triton: Hosted, second: Hosted, place: int
+) -> None:
+    asked = [{"model": model, **question} for model in DIALECTS for question in QUESTIONS]
+    undisturbed = [text(stream(both.http, COMPLETIONS, fields).events()) for fields in asked]
+    before = total(both.http, "inflight_gateway_resumes_total")
+    opened = [stream(both.http, COMPLETIONS, fields) for fields in asked]
+    readers = [one.events() for one in opened]
+    begun = [text([next(events) for _ in range(3)]) for events in readers]
+    killed = (triton, second)[place]
+    killed.server.kill()
+    for fields, first, events, expected in zip(asked, begun, readers, undisturbed, strict=True):
+        assert first + text(events) == expected, fields
+    for one in opened:
+        one.close()
+    assert total(both.http, "inflight_gateway_resumes_total") > before
+    assert total(both.http, "inflight_gateway_resumes_failed_total") == 0
+    killed.start_again()
+    wait_until("both are up", lambda: total(both.http, "inflight_gateway_worker_up") == 2)
+    assert get(both.http, "/health/ready").status == 200
+
+
+def text(events: Iterator[str] | list[str]) -> str:
+    """What completion events say; an error event fails."""
+    said = (json.loads(event) for event in events if event != "[DONE]")
+    return "".join(choice["text"] for event in said for choice in event["choices"])
