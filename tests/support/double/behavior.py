@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 
 from support.double import adapters, grammar
-from support.double.engine import CACHED, MODULES, REFUSE, VOCAB, Engine, Job, logits, record, record_engine
+from support.double.engine import (
+    CACHED,
+    MODULES,
+    REFUSE,
+    VOCAB,
+    Engine,
+    Job,
+    drawing,
+    largest,
+    logits,
+    record,
+    record_engine,
+)
 
 
 class Executor:
@@ -25,6 +37,9 @@ class Executor:
 
     def _sim_begin(self) -> None:
         self._sim_reuses = check_configuration(self.values)
+        self._sim_path = Path(self.values.get("decoder_model_path") or self.values["model_path"])
+        built = json.loads((self._sim_path / "config.json").read_text())["build_config"]
+        self._sim_longest = built.get("max_seq_len")
         self._sim = Engine()
         record_engine(self)
 
@@ -36,7 +51,8 @@ class Executor:
         for request in requests:
             record(request)
             given = request.values
-            if given["input_token_ids"][:1] == [REFUSE]:
+            is_long = len(given["input_token_ids"]) > (self._sim_longest or 10**6)
+            if given["input_token_ids"][:1] == [REFUSE] or is_long:
                 raise RuntimeError("Prompt length exceeds maximum input length")
             tuning = given["prompt_tuning_config"]
             if tuning is not None and self._sim_reuses:
@@ -60,6 +76,11 @@ class Executor:
                 sequences=config["num_return_sequences"] or 1 if config["beam_width"] == 1 else 1,
                 context_only=getattr(given["type"], "name", "") == "REQUEST_TYPE_CONTEXT_ONLY",
                 bad_guide=grammar.fault_of(given["guided_decoding_params"]),
+                bad_words=given["bad_words"],
+                biased=largest(given["embedding_bias"]),
+                min_tokens=config["min_tokens"],
+                forced=forced_by(given["guided_decoding_params"], self._sim_path),
+                random=drawing(config["temperature"], config["seed"], self._sim.random),
             )
             ids.append(identity)
             self._sim.add(job)
@@ -94,6 +115,13 @@ class Executor:
 
     def shutdown(self) -> None:
         self._sim.stop()
+
+
+def forced_by(params: Any, model: Path) -> list[int] | None:
+    """The tokens that a request's guide leaves, of the bindings' `GuidedDecodingParams`."""
+    given = {} if params is None else params.values
+    kind = getattr(given.get("guide_type"), "name", "")
+    return grammar.tokens_of(kind, given["guide"], model) if kind else None
 
 
 def check_configuration(values: dict[str, Any]) -> bool:
@@ -245,6 +273,7 @@ class LLM:
         self._sim_iterations: Any = None
         self._sim_shut = False
         self._sim_thread: int | None = None
+        self._sim_salts: set[str | None] = set()
         record_engine(self)
         self._sim.deliver = self._sim_deliver
         self.values["input_processor"] = self._sim_make_processor()
@@ -297,9 +326,26 @@ class LLM:
         cache = self.values.get("kv_cache_config") or {}
         return min(self.values.get("max_seq_len") or 10**6, cache.get("max_tokens") or 10**6)
 
-    def _sim_reuses_blocks(self) -> bool:
+    def _sim_has_room(self, prompt: list[int]) -> bool:
+        """Whether a sequence of the model's longest has room for a token after the prompt."""
+        config = json.loads((Path(self.values["model"]) / "config.json").read_text())
+        longest: int = (config.get("text_config") or config).get("max_position_embeddings", 10**6)
+        return len(prompt) < min(self._sim_longest(), longest)
+
+    def _sim_is_full_sampler(self) -> bool:
+        """Whether the sampler applies bad words and seeds: TorchSampler of 1.2 ignores them."""
+        kind = str(self.values.get("sampler_type"))
+        return kind == "TRTLLMSampler" or (kind == "auto" and (self.values.get("max_beam_width") or 1) > 1)
+
+    def _sim_bad_words(self, given: dict[str, Any]) -> list[list[int]]:
+        return [[token] for token in given["bad_token_ids"] or []] if self._sim_is_full_sampler() else []
+
+    def _sim_find_cached(self, salt: str | None) -> int:
+        """Tokens of the prompt that the cache has: none of another salt's."""
         config = self.values.get("kv_cache_config") or {}
-        return bool(config.get("enable_block_reuse", True))
+        is_new = salt is not None and salt not in self._sim_salts
+        self._sim_salts.add(salt)
+        return CACHED if config.get("enable_block_reuse", True) and not is_new else 0
 
     def generate_async(
         self,
@@ -365,6 +411,8 @@ class LLM:
         identity = self._sim.next_id
         self._sim.next_id += 1
         words = stop_words(sampling_params)
+        kind_of_guide, guide = guide_of(given["guided_decoding"])
+        fits = self._sim_longest() - len(prompt)
         result = MODULES["tensorrt_llm"].llmapi.RequestOutput()
         try:
             result._sim_loop = asyncio.get_running_loop()
@@ -377,7 +425,7 @@ class LLM:
             output = MODULES["tensorrt_llm"].llmapi.CompletionOutput(index=index, token_ids=[], logprobs=[])
             outputs.append(output)
         result.values.update(request_id=identity, finished=False, cached_tokens=0)
-        result._sim_outputs, result._sim_cached = outputs, CACHED if self._sim_reuses_blocks() else 0
+        result._sim_outputs, result._sim_cached = outputs, self._sim_find_cached(cache_salt)
         result.values["outputs"] = outputs[: given["n"]]
         result._sim_params = sampling_params
         self._sim_results[identity] = result
@@ -386,13 +434,14 @@ class LLM:
             "return_log_probs": False,
             "return_generation_logits": given["return_generation_logits"],
             "return_context_logits": given["return_context_logits"],
+            "return_perf_metrics": given["return_perf_metrics"],
         }
         self._sim.add(
             Job(
                 identity,
                 prompt,
                 # What does not fit is cut with a line in the log.
-                min(given["max_tokens"], self._sim_longest() - len(prompt)),
+                min(given["max_tokens"], fits),
                 streaming,
                 end_id=-1 if given["ignore_eos"] else given["end_id"],
                 stop_words=words,
@@ -406,6 +455,19 @@ class LLM:
                 interval=self.values.get("stream_interval") or 1,
                 has_mrope=has_mrope,
                 is_late=True,
+                bad_words=self._sim_bad_words(given),
+                biased=largest(given["embedding_bias"]),
+                min_tokens=given["min_tokens"],
+                forced=grammar.tokens_of(kind_of_guide, guide, Path(self.values["model"])),
+                random=drawing(
+                    given["temperature"],
+                    given["seed"] if self._sim_is_full_sampler() else None,
+                    self._sim.random,
+                ),
+                # Both fail the one request, in the worker process and in the sampler.
+                own_error=grammar.fault(kind_of_guide, guide)
+                if self._sim_has_room(prompt)
+                else "mMaxNewTokens > 0 does not hold",
             )
         )
         return result
@@ -485,6 +547,8 @@ class RequestOutput:
         if result.generation_logits is not None:
             held = result.generation_logits.array[beam, : len(output.token_ids)]
             output.values["generation_logits"] = MODULES["torch"].Tensor(held, "float32")
+        if result.request_perf_metrics is not None:
+            output.values["request_perf_metrics"] = result.request_perf_metrics
         reason = result.finish_reasons[beam].name
         if reason == "CANCELLED":
             output.values["finish_reason"] = "cancelled"
@@ -495,6 +559,24 @@ class RequestOutput:
 
 
 FINISH = {"END_ID": "stop", "STOP_WORDS": "stop", "LENGTH": "length", "NOT_FINISHED": "not_finished"}
+
+
+#: Field of `GuidedDecodingParams` -> the type of its guide.
+GUIDES = {
+    "json": "JSON_SCHEMA",
+    "regex": "REGEX",
+    "grammar": "EBNF_GRAMMAR",
+    "structural_tag": "STRUCTURAL_TAG",
+}
+
+
+def guide_of(params: Any) -> tuple[str, str | None]:
+    """The type of a request's guide and its text, of the LLM API's `GuidedDecodingParams`."""
+    given = {} if params is None else params.values
+    for field, kind in GUIDES.items():
+        if given.get(field) is not None:
+            return kind, given[field]
+    return "", None
 
 
 def stop_words(params: Any) -> list[list[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+#: The temperature above which tokens are sampled; below, the most probable is always taken.
+WARM = 1.0
 #: First prompt tokens: an error of this request; a broken engine; no answer ever; a refusal at enqueue; the
 #: death of a rank, after which the others answer nothing and take nothing; an error that all that run get,
 #: after which the engine says that it lives.
@@ -62,8 +65,8 @@ class Sequence:
     def step(self) -> int | None:
         """The next token; None where the sequence ends without one."""
         previous = self.tokens[-1] if self.tokens else self.job.prompt[-1] + self.index
-        token = (previous + 1) % VOCAB
-        if token == self.job.end_id:
+        token = self.job.choose((previous + 1) % VOCAB, len(self.tokens))
+        if token is None or (token == self.job.end_id and len(self.tokens) >= self.job.min_tokens):
             self.reason = "END_ID"
             return None
         self.tokens.append(token)
@@ -96,7 +99,29 @@ class Job:
         self.bad_guide = more.get("bad_guide", "")
         #: Whether positions have several parts; None: the model's do not.
         self.has_mrope = more.get("has_mrope")
+        #: Tokens that are never chosen; those that a bias chooses each time; the earliest end.
+        self.banned = {word[0] for word in more.get("bad_words") or [] if len(word) == 1}
+        self.biased: int | None = more.get("biased")
+        self.min_tokens: int = more.get("min_tokens") or 0
+        #: All that a guide leaves.
+        self.forced: list[int] | None = more.get("forced")
+        #: Samples where the temperature is high.
+        self.random: random.Random | None = more.get("random")
+        #: What the request alone fails with, once it runs.
+        self.own_error: str = more.get("own_error", "")
         self.sequences = [Sequence(self, index) for index in range(more.get("sequences", 1))]
+
+    def choose(self, token: int, place: int) -> int | None:
+        """The token at a place of an answer where `token` would be next; None: nothing may follow."""
+        if self.forced is not None:
+            return self.forced[place] if place < len(self.forced) else None
+        if self.biased is not None:
+            return self.biased
+        if self.random is not None:
+            token = (token + self.random.randrange(8)) % VOCAB
+        while token in self.banned:
+            token = (token + 1) % VOCAB
+        return token
 
     def cancel(self) -> None:
         for sequence in self.sequences:
@@ -120,6 +145,8 @@ class Engine:
         self.iterations = 0
         self.stats: list[Any] = []
         self.deliver: Any = None
+        #: Of requests whose seed is not applied, as TorchSampler's generator was.
+        self.random = random.Random(42)
         threading.Thread(target=self.run, daemon=True).start()
 
     def add(self, job: Job) -> None:
@@ -191,7 +218,8 @@ class Engine:
             return
         error = self.error_of(job)
         if error:
-            for failed in [job] if job.prompt[0] == ERROR else list(self.jobs.values()):
+            is_own = job.own_error or job.prompt[0] == ERROR
+            for failed in [job] if is_own else list(self.jobs.values()):
                 del self.jobs[failed.identity]
                 yield API.Response(request_id=failed.identity, error_msg=error, client_id=failed.client_id)
             return
@@ -224,6 +252,8 @@ class Engine:
 
     def error_of(self, job: Job) -> str:
         """What an iteration with the job fails with; only an `ERROR` is the job's own."""
+        if job.own_error:
+            return job.own_error
         if job.prompt[0] == ERROR:
             return "LoRA task 7 not found in cache."
         if job.prompt[0] == FAULT:
@@ -288,6 +318,21 @@ def logits(tokens: list[int], room: int = 0, hot: bool = False) -> Any:
         rows[row, token] = 4.0
         rows[row, (token + 1) % VOCAB] = 2.0
     return rows
+
+
+def largest(bias: Any) -> int | None:
+    """The token that a dense bias chooses whatever the logits are; None: it is not that large."""
+    if bias is None:
+        return None
+    token = int(np.argmax(bias.array))
+    return token if bias.array[token] > 10 else None
+
+
+def drawing(temperature: float | None, seed: int | None, shared: random.Random) -> random.Random | None:
+    """What draws tokens: of the request's seed, or `shared` by all requests without one."""
+    if temperature is None or temperature <= WARM:
+        return None
+    return shared if seed is None else random.Random(seed)
 
 
 def perf_metrics() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -50,20 +51,46 @@ def _parsed(text: str, words: str) -> Any:
 def fault_of(params: Any) -> str:
     """What compiling a request's guide raises in the engine's iteration; empty: nothing."""
     given = {} if params is None else params.values
+    return fault(getattr(given.get("guide_type"), "name", ""), given.get("guide"))
+
+
+def fault(kind: str, guide: str | None) -> str:
+    """The same of a type and a guide."""
     constructors = {
         "JSON_SCHEMA": Grammar.from_json_schema,
         "REGEX": Grammar.from_regex,
         "EBNF_GRAMMAR": Grammar.from_ebnf,
         "STRUCTURAL_TAG": Grammar.from_structural_tag,
     }
-    construct = constructors.get(getattr(given.get("guide_type"), "name", ""))
-    if construct is None:
+    construct = constructors.get(kind)
+    if construct is None or guide is None:
         return ""
     try:
-        construct(given["guide"])
+        construct(guide)
     except RuntimeError as error:
         return str(error)
     return ""
+
+
+def only_text(kind: str, guide: str) -> str | None:
+    """The one text that a guide leaves; None: it leaves more, or that is not seen here."""
+    if kind == "JSON_SCHEMA":
+        held = json.loads(guide)
+        return json.dumps(held["const"]) if isinstance(held, dict) and "const" in held else None
+    if kind == "REGEX":
+        return guide if guide.isalpha() else None
+    text = guide.removeprefix("root ::= ").strip('"') if kind == "EBNF_GRAMMAR" else ""
+    return text if text.isalpha() else None
+
+
+def tokens_of(kind: str, guide: str | None, model: Path) -> list[int] | None:
+    """The tokens of the only text that a guide leaves, where the model's vocabulary has it as one word."""
+    text = only_text(kind, guide) if guide else None
+    path = model / "tokenizer.json"
+    if text is None or not path.is_file():
+        return None
+    vocabulary = json.loads(path.read_text())["model"]["vocab"]
+    return [vocabulary[text]] if isinstance(vocabulary, dict) and text in vocabulary else None
 
 
 def make() -> ModuleType:

@@ -51,6 +51,9 @@ class LLM(behavior.LLM):
     def _executor(self) -> Proxy:
         return Proxy(self._sim)
 
+    def _sim_is_full_sampler(self) -> bool:
+        return True
+
     def preprocess(self, inputs: Any, sampling_params: Any = None, disaggregated_params: Any = None) -> Any:
         assert sampling_params is not None
         assert disaggregated_params is None

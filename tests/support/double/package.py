@@ -51,7 +51,8 @@ def write_double(
     (commands / "nvidia-smi").write_text(_NVIDIA_SMI.format(count=gpus, capability=capability))
     (commands / "nvidia-smi").chmod(0o755)
     return {
-        "PYTHONPATH": str(site),
+        # In front of the sources under test, where these come by the same way.
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH")))),
         "PATH": f"{commands}:{os.environ['PATH']}",
         "DOUBLE_LOG": str(folder / "calls.jsonl"),
         "DOUBLE_REQUESTS": str(folder / "requests.jsonl"),
