@@ -1,0 +1,1 @@
+"""The checks, a module for each topic. Each uses one feature once, with what `Subject` gives it."""
