@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
 from inflight.executors.tensorrt_llm.pytorch_requests import Started
 from support import double
+from support.double import newer
 from support.pictures import picture
 from trtllm.harness import await_until_broken, collect, passed, request_of
 from trtllm.pytorch_setup import SEEING, options_of_line, start, write_adapter, write_checkpoint
@@ -256,21 +257,56 @@ def test_images_of_one_client_share_nothing_with_those_of_another(tmp_path: Path
     assert salts[0].partition(":")[2] == salts[1].partition(":")[2] != ""
 
 
-def test_images_are_processed_off_the_loop_where_that_can_be_done(line: str, tmp_path: Path) -> None:
+def test_images_are_processed_off_the_loop_where_that_can_be_done(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with double.installed():
-        made = start_seeing(tmp_path, {})
         threads: list[str] = []
-        preprocess = getattr(made._llm, "preprocess", None)
-        if preprocess is not None:
+        if line != "1.2.1":
+            preprocess = newer.LLM.preprocess
 
             def watched(*given: Any) -> Any:
                 threads.append(threading.current_thread().name)
                 return preprocess(*given)
 
-            made._builder._started = replace(made._builder._started, preprocess=watched)
+            monkeypatch.setattr(sys.modules["tensorrt_llm"].LLM, "preprocess", watched)
+        made = start_seeing(tmp_path, {})
         made.enqueue([request_of(SEEN)])
         assert not collect(made, 2)[2][-1].errors
         made.shutdown()
     assert [name.rpartition("_")[0] for name in threads] == (
         [] if line == "1.2.1" else ["tensorrt-llm-images"]
     )
+
+
+#: How beams may be ranked and ended other than by default.
+RANKING: list[dict[str, Any]] = [
+    {"length_penalty": 0.5},
+    {"beam_search_diversity_rate": 0.1},
+    {"early_stopping": 0},
+]
+
+
+@pytest.mark.parametrize("given", RANKING)
+@pytest.mark.parametrize("sampler", ["auto", "TorchSampler"])
+def test_beams_are_ranked_as_asked_or_refused(
+    line: str, tmp_path: Path, given: dict[str, Any], sampler: str
+) -> None:
+    default = {"length_penalty": 0.0, "beam_search_diversity_rate": 0.0, "early_stopping": 1}
+    with double.installed():
+        made = start(tmp_path, sampler_type=sampler, max_beam_width=2)
+        for client_id, config in ((1, default), (2, given)):
+            sampling = SamplingConfig(beam_width=2, **config)
+            made.enqueue(
+                [request_of({"client_id": client_id, "sampling_config": sampling, "streaming": False})]
+            )
+        rows = collect(made, 1, 2)
+        made.shutdown()
+    assert not rows[1][-1].errors
+    if line == "1.2.1" and sampler == "TorchSampler":
+        [(code, text)] = rows[2][0].errors
+        assert code == StatusCode.INVALID_ARGUMENT
+        assert "is ignored by this TensorRT-LLM's TorchSampler" in text
+    else:
+        # The older sampler, or the only one of 1.3.
+        assert not rows[2][-1].errors

@@ -232,6 +232,30 @@ def test_adapters_are_chosen_by_their_task_id(start: Start, tmp_path: Path) -> N
     served.client.close()
 
 
+def test_adapters_are_loaded_by_name_while_the_worker_runs(start: Start, tmp_path: Path) -> None:
+    directory = checkpoint_with_tokenizer(tmp_path / "model")
+    adapters = write_adapter(tmp_path / "adapters", "support")
+    environment = write_double(tmp_path / "double")
+    process = start(
+        "worker", str(directory), "--executor=tensorrt_llm", "--grpc-port=0", "--metrics-port=0",
+        "--executor-option=lora_target_modules=attn_q,attn_v", f"--adapter-dir={adapters}",
+        environment=environment,
+    )  # fmt: skip
+    served = Served(process, Path(environment["DOUBLE_REQUESTS"]))
+    prompt = inputs([8], 2, exclude_input_in_output=True)
+    served.client.load_model("support")
+    # The first id of those that are loaded later.
+    task = tensor("lora_task_id", [[1_000_000]], "UINT64")
+    assert tokens(served.client.infer("tensorrt_llm", [*prompt, task])) == [9, 10]
+    assert served.last_request()["lora_request"]["lora_path"] == str(adapters / "support")
+    served.client.unload_model("support")
+    with pytest.raises(InferenceServerException, match="LoRA task `1000000` is not loaded"):
+        served.client.infer("tensorrt_llm", [*prompt, task])
+    with pytest.raises(InferenceServerException):
+        served.client.load_model("nothing")
+    served.client.close()
+
+
 def test_an_encoder_decoder_is_served_from_its_one_directory(start: Start, tmp_path: Path) -> None:
     directory = write_encoder_decoder(tmp_path / "t5")
     shutil.copy(DEMO_DIRECTORY / "tokenizer.json", directory / "tokenizer.json")

@@ -1,16 +1,21 @@
-"""LoRA adapters of the PyTorch runtime: a folder with one Hugging Face adapter per task id.
+"""LoRA adapters of the PyTorch runtime: a folder with one Hugging Face adapter per task id, and those that
+are loaded while it runs.
 
 Owns the folder's layout, which adapter a task id names, and the check of each before TensorRT-LLM is asked
 for it: its worker process ends, and with it every request, where an adapter does not load. Reads headers of
-weights only. TensorRT-LLM keeps an adapter under its id for as long as its cache does.
+weights only. TensorRT-LLM reads an adapter at its first request and keeps it under its id for as long as its
+cache does, so an id is never used for other files.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from inflight.errors import CheckpointError, UserMistake
+from inflight.executors.base import AdapterRefused, StatusCode
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.model.files import load_json
 from inflight.model.lora import HF_MODULES
@@ -19,7 +24,12 @@ from inflight.model.shards import read_shard
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 #: LoraConfig's own default.
-_MAX_RANK = 64
+MAX_RANK = 64
+
+#: The first task id of adapters that are loaded later; folders have small numbers.
+_FIRST_ID = 1_000_000
+#: Adapters that are loaded later, at once. TensorRT-LLM's cache bounds the memory.
+MAX_LOADED = 1000
 
 #: Size and time of change of each file of an adapter.
 _State = tuple[tuple[int, int], ...]
@@ -34,23 +44,69 @@ class Unloadable(Exception):
 
 
 class Adapters:
-    """The adapters below one folder. One that is put there later is found too."""
+    """The adapters below one folder, if any. One that is put there later is found too."""
 
-    def __init__(self, directory: Path, modules: Sequence[str], max_rank: int) -> None:
+    def __init__(self, directory: Path | None, modules: Sequence[str], max_rank: int) -> None:
         self._directory = directory
+        #: Loads come from another thread than requests.
+        self._lock = threading.Lock()
+        #: Loaded while it runs: task id -> directory; name -> task id.
+        self._loaded: dict[int, Path] = {}
+        self._ids: dict[str, int] = {}
+        self._next_id = count(_FIRST_ID)
+        #: Names below the folder that were unloaded.
+        self._hidden: set[str] = set()
         self._modules = modules
         self._max_rank = max_rank
         #: Task id -> the files that TensorRT-LLM was given under it.
         self._given: dict[int, _State] = {}
         #: Those that are there at the start, as `ModelInfo.adapters` has them.
-        self.announced = tuple((path.name, int(path.name)) for path in _subdirectories(directory))
+        self.announced = tuple(
+            (path.name, int(path.name)) for path in ([] if directory is None else _subdirectories(directory))
+        )
+
+    def load(self, name: str, directory: Path) -> int:
+        """Gives a name to the adapter of a directory; one of that name is replaced, and requests that run
+        keep it. Returns the new task id. Errors: `AdapterRefused`."""
+        try:
+            state = _state(directory)
+            check_adapter(directory, self._modules, self._max_rank)
+        except Unloadable as error:
+            # Where the worker keeps its files is not for clients.
+            text = str(error).replace(f"{directory}/", "").replace(str(directory), name)
+            raise AdapterRefused(
+                StatusCode.INVALID_ARGUMENT, f"the adapter `{name}` cannot be served: {text}"
+            ) from error
+        with self._lock:
+            if name not in self._ids and len(self._ids) >= MAX_LOADED:
+                raise AdapterRefused(
+                    StatusCode.RESOURCE_EXHAUSTED,
+                    f"`{MAX_LOADED}` adapters are loaded, as many as a worker takes; unload one",
+                )
+            self._loaded.pop(self._ids.get(name, 0), None)
+            task_id = next(one for one in self._next_id if self._below(one) is None)
+            self._ids[name], self._loaded[task_id], self._given[task_id] = task_id, directory, state
+        return task_id
+
+    def unload(self, name: str) -> None:
+        """Requests no longer find it. Errors: `AdapterRefused` where there is none of that name."""
+        with self._lock:
+            task_id = self._ids.pop(name, None)
+            if task_id is not None:
+                self._loaded.pop(task_id, None)
+            elif name.isdecimal() and self._below(int(name)) is not None:
+                self._hidden.add(str(int(name)))
+            else:
+                raise AdapterRefused(StatusCode.NOT_FOUND, f"no adapter `{name}` is loaded")
 
     def path(self, task_id: int) -> str:
         """The directory of the adapter, checked. Errors: `Refused` where there is none, where it cannot be
         loaded, and where it is another than was loaded under this id."""
-        directory = self._directory / str(task_id)
-        if not (directory / CONFIG).is_file():
-            raise Refused(f"LoRA task `{task_id}` is not in `lora_adapter_dir`")
+        with self._lock:
+            directory = self._loaded.get(task_id) or self._below(task_id)
+        if directory is None:
+            where = "loaded" if self._directory is None else "in `lora_adapter_dir`"
+            raise Refused(f"LoRA task `{task_id}` is not {where}")
         try:
             # Before it is read: a file that changes meanwhile is another.
             state = _state(directory)
@@ -67,6 +123,13 @@ class Adapters:
             )
         return str(directory)
 
+    def _below(self, task_id: int) -> Path | None:
+        """The directory of an adapter below the folder; None: there is none, or it was unloaded."""
+        if self._directory is None or str(task_id) in self._hidden:
+            return None
+        directory = self._directory / str(task_id)
+        return directory if (directory / CONFIG).is_file() else None
+
 
 def read_adapters(directory: str, modules: Sequence[str], max_rank: int | None) -> Adapters:
     """Checks the folder: `7/adapter_config.json` is the adapter of task 7. `modules`: TensorRT-LLM's names of
@@ -81,7 +144,7 @@ def read_adapters(directory: str, modules: Sequence[str], max_rank: int | None) 
             f"`lora_adapter_dir` must be a directory, got `{directory}`",
             "pass a folder with one adapter per task id, such as `7/adapter_config.json`",
         )
-    limit = max_rank or _MAX_RANK
+    limit = max_rank or MAX_RANK
     for adapter in _subdirectories(folder):
         if not adapter.name.isdecimal():
             raise UserMistake(

@@ -86,7 +86,7 @@ CONDITIONS = {
     "gather_generation_logits": "option `gather_generation_logits`, or an engine built with it",
     "prompt_table": "engine built with `max_prompt_embedding_table_size`",
     "lora": "engine built with the LoRA plugin",
-    "adapters": "option `lora_adapter_dir`",
+    "adapters": "option `lora_adapter_dir`, or `lora_target_modules` to load adapters while it runs",
     "draft": "engine built with `speculative_decoding_mode=draft_tokens_external`",
     "encoder": "encoder-decoder: `encoder` and `decoder` below the directory, or option `encoder_model_path`",
     "mrope": "engine built with `use_mrope`",

@@ -37,6 +37,9 @@ from inflight.executors.tensorrt_llm.verify import verify
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
 
+#: The capability of executors that load LoRA adapters while they run.
+LOADING = "adapter_loading"
+
 #: Without it several sequences of a greedy request are a ValueError.
 N_GREEDY = "TLLM_ALLOW_N_GREEDY_DECODING"
 
@@ -248,6 +251,15 @@ class PyTorchExecutor:
             if left <= 0:
                 return rows.pack()
 
+    def load_adapter(self, name: str, path: str) -> int:
+        """Gives a name to the LoRA adapter of a directory, whose weights TensorRT-LLM reads at its first
+        request. Returns the task id, another at each load. Errors: `AdapterRefused`."""
+        return self._builder.require_adapters().load(name, Path(path))
+
+    def unload_adapter(self, name: str) -> None:
+        """Requests no longer find the adapter of a name. Errors: `AdapterRefused`."""
+        self._builder.require_adapters().unload(name)
+
     def stats(self) -> Sequence[IterationStats]:
         """Iterations since the last call; none before the first request, nor where TensorRT-LLM fails to
         report them, which the log says once."""
@@ -390,7 +402,11 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         max_num_tokens=sizes.max_num_tokens,
         max_beam_width=sizes.max_beam_width,
         tokens_per_block=sizes.tokens_per_block,
-        capabilities=offered + ((FORMATS,) if formats else ()),
+        capabilities=(
+            *offered,
+            *((FORMATS,) if formats else ()),
+            *((LOADING,) if "lora" in offered else ()),
+        ),
         adapters=() if adapters is None else adapters.announced,
     )
     if sizes.max_beam_width > 1:
@@ -402,7 +418,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     started = Started(
         beam_width=sizes.max_beam_width,
         overlaps=not arguments.get("disable_overlap_scheduler"),
-        applies_seeds="full_sampler" in held,
+        full_sampler="full_sampler" in held,
         guide_backend=backend,
         takes_formats=formats,
         decode=llm.tokenizer.decode if encodes_anew else None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.executors.tensorrt_llm.adapters import Adapters, read_adapters
+from inflight.executors.tensorrt_llm.adapters import MAX_RANK, Adapters, read_adapters
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.verify import parameters
 from inflight.model.files import ARGUMENTS_FILE, load_json
@@ -231,10 +231,14 @@ def _checked(arguments: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def find_adapters(options: Options, arguments: dict[str, Any]) -> Adapters | None:
-    """The adapters that `lora_adapter_dir` names, checked; turns LoRA on where there are any."""
-    if options.lora_adapter_dir is None:
-        return None
+    """The adapters that `lora_adapter_dir` names, checked; turns LoRA on where there are any. Without it,
+    target modules are enough to load adapters while the worker runs."""
     config = arguments.get("lora_config", {})
+    if options.lora_adapter_dir is None:
+        if not config.get("lora_target_modules"):
+            return None
+        arguments["enable_lora"] = True
+        return Adapters(None, config["lora_target_modules"], config.get("max_lora_rank") or MAX_RANK)
     if not config.get("lora_target_modules"):
         raise UserMistake(
             f"`lora_adapter_dir` is `{options.lora_adapter_dir}`, and no target modules are given",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from inflight.executors.base import Request
+from inflight.executors.base import AdapterRefused, Request, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm import convert, images
 from inflight.executors.tensorrt_llm.adapters import Adapters
 from inflight.executors.tensorrt_llm.convert import Refused
@@ -45,8 +45,9 @@ class Started:
     beam_width: int = 1
     #: Whether it runs the overlap scheduler.
     overlaps: bool = False
-    #: Whether its sampler applies seeds.
-    applies_seeds: bool = True
+    #: Whether its sampler applies what `fields` has the condition `full_sampler` for, seeds among it, and
+    #: ranks beams as they ask for. Otherwise it ignores both.
+    full_sampler: bool = True
     #: What compiles guides, and whether it takes the later form of structural tags only.
     guide_backend: str = "xgrammar"
     takes_formats: bool = False
@@ -88,8 +89,17 @@ class SamplingBuilder:
             and isinstance(field.pytorch, Target)
             and field.pytorch.owner == "SamplingParams"
             and field.pytorch.keyword not in ("n", "best_of")
-            and (field.pytorch.keyword != "seed" or self._started.applies_seeds)
+            and (field.pytorch.keyword != "seed" or self._started.full_sampler)
         ]
+
+    def require_adapters(self) -> Adapters:
+        """The LoRA adapters. Errors: `AdapterRefused` where the worker was started without LoRA."""
+        if self._adapters is None:
+            raise AdapterRefused(
+                StatusCode.UNIMPLEMENTED,
+                "this worker was started without LoRA; pass `lora_target_modules`",
+            )
+        return self._adapters
 
     def build(self, request: Request) -> dict[str, Any]:
         """The keywords. Errors: `Refused`; whatever the classes raise."""
@@ -140,6 +150,7 @@ class SamplingBuilder:
         width = max(config.beam_width, 1)
         if width == self._beam_width:
             if width > 1:
+                self._check_ranking(config)
                 keywords.update(use_beam_search=True, best_of=width)
                 keywords["n"] = config.num_return_sequences if config.num_return_sequences > 1 else width
             elif config.num_return_sequences > 1:
@@ -153,6 +164,20 @@ class SamplingBuilder:
             f"`beam_width` is `{width}`, and this worker serves `{self._beam_width}` only, its "
             "`max_beam_width`"
         )
+
+    def _check_ranking(self, config: SamplingConfig) -> None:
+        """Refuses what would rank or end beams in another way, where the sampler does not do it."""
+        asked = {
+            "len_penalty": config.length_penalty not in (None, 0.0),
+            "beam_search_diversity_rate": config.beam_search_diversity_rate not in (None, 0.0),
+            "early_stopping": config.early_stopping not in (None, 1),
+        }
+        for name, is_asked in asked.items():
+            if is_asked and not self._started.full_sampler:
+                raise Refused(
+                    f"`{name}` is ignored by this TensorRT-LLM's TorchSampler; leave it out, or start the "
+                    "worker without `sampler_type`"
+                )
 
     def _outputs(self, request: Request, keywords: dict[str, Any], streaming: bool) -> None:
         output = request.output_config
@@ -215,7 +240,8 @@ class SamplingBuilder:
         if task_id is not None:
             if self._adapters is None:
                 raise Refused(
-                    "`lora_task_id` was sent, and the worker was started without `lora_adapter_dir`"
+                    "`lora_task_id` was sent, and the worker was started without `lora_adapter_dir` and "
+                    "`lora_target_modules`"
                 )
             call["lora_request"] = self._lora_request(
                 lora_name=str(task_id), lora_int_id=task_id, lora_path=self._adapters.path(task_id)
