@@ -31,6 +31,7 @@ COMMANDS = (
     "repository",
     "repository create",
     "repository check",
+    "repository convert",
     "repository fill",
     "repository serve",
     "repository options",

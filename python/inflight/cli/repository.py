@@ -107,11 +107,7 @@ def create(
     if has_tokenizer(directory):
         given["tokenizer_dir"] = where
     given |= _from_file(file) if file else {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UserMistake(f"`--set {pair}` has no `=`", "pass `--set NAME=VALUE`")
-        given[name] = value
+    given |= _pairs(pairs)
     given |= {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
     if "tokenizer_dir" not in given:
         raise UserMistake(
@@ -158,6 +154,53 @@ def check(ctx: click.Context, directory: Path) -> None:
 
 
 @repository.command()
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option(
+    "--model",
+    "checkpoint",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory of the Hugging Face checkpoint that the engine was built from",
+)
+@click.option(
+    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`"
+)
+@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing")
+@click.option("--force", is_flag=True, help="Replace the models that are there")
+def convert(
+    old: Path, new: Path, checkpoint: Path, pairs: tuple[str, ...], dry_run: bool, force: bool
+) -> None:
+    """Turn the repository OLD, for an engine, into NEW, for its checkpoint.
+
+    NEW has the same five models with the same tensors; the core model runs TensorRT-LLM's PyTorch runtime.
+    Reports what becomes of every setting. Writes nothing while one needs your decision.
+    """
+    from inflight.triton.repository.convert import convert as plan
+    from inflight.triton.repository.create import create as write
+    from inflight.triton.repository.options import settings
+
+    if not (checkpoint / "config.json").is_file():
+        raise UserMistake(f"`{checkpoint}` has no `config.json`", "pass a Hugging Face checkpoint")
+    if os.path.realpath(old) == os.path.realpath(new):
+        raise UserMistake(f"`{new}` is the old repository", "choose another directory")
+    found = plan(old, checkpoint.resolve(), _pairs(pairs))
+    for change in found.changes:
+        echo(f"{change.state:<8}  {change.model}: {change.name}: {change.what}")
+    open_ = [change.name for change in found.changes if change.state == "ask"]
+    values = settings(found.given, "python")
+    if open_ and not dry_run:
+        raise UserMistake(
+            f"your decision is needed for {', '.join(f'`{name}`' for name in open_)}",
+            "pass each with `--set NAME=VALUE`; nothing was written",
+        )
+    if dry_run:
+        return
+    write(new, "python", values, force=force)
+    click.echo(f"wrote {new}; check it with `{shlex.join(['inflight', 'repository', 'check', str(new)])}`")
+
+
+@repository.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("substitutions")
 @click.option("-i", "--in-place", "--in_place", is_flag=True, help="Change FILE and print nothing")
@@ -180,6 +223,17 @@ def fill(file: Path, substitutions: str, in_place: bool, strict: bool) -> None:
         _replace(file, filled.text)
     else:
         click.echo(filled.text, nl=False)
+
+
+def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
+    """The options of `--set`."""
+    given = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UserMistake(f"`--set {pair}` has no `=`", "pass `--set NAME=VALUE`")
+        given[name] = value
+    return given
 
 
 def _replace(file: Path, text: str) -> None:

@@ -50,7 +50,7 @@ def check(directory: Path) -> list[Problem]:
     problems: list[Problem] = []
     models: dict[str, Message] = {}
     for name, path in found.items():
-        config = _read(name, path, problems)
+        config = read(name, path, problems)
         if config is not None:
             models[name] = config
     for name, config in models.items():
@@ -81,12 +81,12 @@ def _former(role: str | None, config: Message) -> list[str]:
     former = FORMER.get(role or "", {})
     return [
         f"the parameter `{key}` is of releases {former[key]}; others ignore it"
-        for key in _parameters(config)
+        for key in parameters_of(config)
         if key in former
     ]
 
 
-def _read(name: str, path: Path, problems: list[Problem]) -> Message | None:
+def read(name: str, path: Path, problems: list[Problem]) -> Message | None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -107,7 +107,7 @@ def _read(name: str, path: Path, problems: list[Problem]) -> Message | None:
         return None
 
 
-def _one(message: Message, field: str, default: Any = None) -> Any:
+def one(message: Message, field: str, default: Any = None) -> Any:
     values = message.get(field)
     return values[-1] if values else default
 
@@ -116,23 +116,21 @@ def _messages(message: Message, field: str) -> list[Message]:
     return [value for value in message.get(field, []) if isinstance(value, dict)]
 
 
-def _parameters(config: Message) -> dict[str, str]:
+def parameters_of(config: Message) -> dict[str, str]:
     pairs = {}
     for entry in _messages(config, "parameters"):
-        value = _one(entry, "value", {})
-        pairs[str(_one(entry, "key"))] = (
-            str(_one(value, "string_value", "")) if isinstance(value, dict) else ""
-        )
+        value = one(entry, "value", {})
+        pairs[str(one(entry, "key"))] = str(one(value, "string_value", "")) if isinstance(value, dict) else ""
     return pairs
 
 
 def _types(config: Message, field: str) -> dict[str, str]:
-    return {str(_one(t, "name")): str(_one(t, "data_type")) for t in _messages(config, field)}
+    return {str(one(t, "name")): str(one(t, "data_type")) for t in _messages(config, field)}
 
 
-def _decoupled(config: Message) -> bool:
-    policy = _one(config, "model_transaction_policy", {})
-    return isinstance(policy, dict) and _one(policy, "decoupled") is True
+def decoupled_of(config: Message) -> bool:
+    policy = one(config, "model_transaction_policy", {})
+    return isinstance(policy, dict) and one(policy, "decoupled") is True
 
 
 def _model(name: str, role: str | None, config: Message, folder: Path) -> list[str]:
@@ -142,12 +140,12 @@ def _model(name: str, role: str | None, config: Message, folder: Path) -> list[s
             wrong.append(f"unknown field `{field}` in the model configuration")
         elif field in SINGLE_FIELDS and len(values) > 1:
             wrong.append(f"`{field}` appears `{len(values)}` times; it may appear once")
-    batch = _one(config, "max_batch_size", 0)
+    batch = one(config, "max_batch_size", 0)
     least = 1 if role is not None else 0
     if batch != UNFILLED and (not isinstance(batch, int) or not least <= batch < 2**31):
         wrong.append(f"`max_batch_size` is `{batch}`; it must be a whole number of at least {least}")
-    if _one(config, "name", name) != name:
-        wrong.append(f"`name` is `{_one(config, 'name')}`, but its directory is `{name}`")
+    if one(config, "name", name) != name:
+        wrong.append(f"`name` is `{one(config, 'name')}`, but its directory is `{name}`")
     for field in ("input", "output"):
         for tensor, data_type in _types(config, field).items():
             if data_type not in DATA_TYPES and data_type != UNFILLED:
@@ -166,7 +164,7 @@ def _model(name: str, role: str | None, config: Message, folder: Path) -> list[s
     wrong += _values(role, config, folder)
     if role == "ensemble":
         return wrong
-    backend = _one(config, "backend", "python")
+    backend = one(config, "backend", "python")
     allowed = ("tensorrtllm", "python") if role == "tensorrt_llm" else ("python",)
     if backend not in allowed and backend != UNFILLED:
         wrong.append(f"`backend` is `{backend}`, not " + " or ".join(f"`{one}`" for one in allowed))
@@ -185,14 +183,14 @@ def _instances(role: str, config: Message) -> list[str]:
     wrong: list[str] = []
     counts: list[int] = []
     for group in _messages(config, "instance_group"):
-        count = _one(group, "count", 1)
+        count = one(group, "count", 1)
         if count == UNFILLED:
             return wrong
         if not isinstance(count, int) or count < 1:
             wrong.append(f"the instance count is `{count}`; it must be at least 1")
         else:
             counts.append(count)
-    total, devices = sum(counts), _parameters(config).get("gpu_device_ids", "")
+    total, devices = sum(counts), parameters_of(config).get("gpu_device_ids", "")
     if wrong or role != "tensorrt_llm" or not counts or devices == UNFILLED:
         return wrong
     if not devices:
@@ -212,7 +210,7 @@ def _instances(role: str, config: Message) -> list[str]:
 
 def _values(role: str, config: Message, folder: Path) -> list[str]:
     wrong, known = [], {parameter.key: parameter for parameter in parameters(role, "python")}
-    given = _parameters(config)
+    given = parameters_of(config)
     ours = role == "tensorrt_llm" and _is_inflights(folder)
     if ours:
         wrong += _executor(given)
@@ -233,7 +231,7 @@ def _values(role: str, config: Message, folder: Path) -> list[str]:
                 wrong.append(f"the parameter `{key}` is `{value}`, but must be {error}")
             if key in _PATHS and not Path(value).is_dir():
                 wrong.append(f"the parameter `{key}` must be a directory, got `{value}`")
-    if role == "tensorrt_llm" and _one(config, "backend") == "tensorrtllm":
+    if role == "tensorrt_llm" and one(config, "backend") == "tensorrtllm":
         # Releases before guided decoding have neither the inputs nor the parameters.
         guided = "guided_decoding_guide" in _types(config, "input")
         wrong += [
@@ -259,9 +257,9 @@ def _needed(role: str, config: Message, folder: Path) -> list[str]:
         return ["tokenizer_dir"] if _is_inflights(folder) else []
     if role != "tensorrt_llm":
         return []
-    encoder = _parameters(config).get("encoder_model_path", UNFILLED)
+    encoder = parameters_of(config).get("encoder_model_path", UNFILLED)
     needed = [] if encoder not in ("", UNFILLED) else ["gpt_model_path"]
-    return needed + (["gpt_model_type"] if _one(config, "backend") == "tensorrtllm" else [])
+    return needed + (["gpt_model_type"] if one(config, "backend") == "tensorrtllm" else [])
 
 
 def _is_inflights(folder: Path) -> bool:
@@ -290,25 +288,25 @@ def _executor(given: dict[str, str]) -> list[str]:
 
 def _ensemble(config: Message, models: dict[str, Message], present: set[str]) -> list[str]:
     wrong: list[str] = []
-    scheduling = _one(config, "ensemble_scheduling", {})
+    scheduling = one(config, "ensemble_scheduling", {})
     made = _types(config, "input")
-    largest = _one(config, "max_batch_size", 0)
+    largest = one(config, "max_batch_size", 0)
     steps = _messages(scheduling, "step") if isinstance(scheduling, dict) else []
     if not steps:
         wrong.append("`ensemble_scheduling` has no step")
     for field, types in (("output_map", "output"), ("input_map", "input")):
         for step in steps:
-            model = str(_one(step, "model_name"))
+            model = str(one(step, "model_name"))
             if model not in models:
                 if model not in present and field == "output_map":
                     wrong.append(f"the step `{model}` names a model that is missing")
                 continue
-            its = _one(models[model], "max_batch_size", 0)
+            its = one(models[model], "max_batch_size", 0)
             if field == "output_map" and isinstance(its, int) and isinstance(largest, int) and its < largest:
                 wrong.append(f"`max_batch_size` is `{largest}`, but `{its}` in its step `{model}`")
             declared = _types(models[model], types)
             for entry in _messages(step, field):
-                key, name = str(_one(entry, "key")), str(_one(entry, "value"))
+                key, name = str(one(entry, "key")), str(one(entry, "value"))
                 if key not in declared:
                     wrong.append(f"`{model}` has no {types} `{key}`")
                 elif (
@@ -326,13 +324,13 @@ def _ensemble(config: Message, models: dict[str, Message], present: set[str]) ->
 
 
 def _bls(bls: Message, models: dict[str, Message], present: set[str]) -> list[str]:
-    core_name = _parameters(bls).get("tensorrt_llm_model_name", "")
+    core_name = parameters_of(bls).get("tensorrt_llm_model_name", "")
     if core_name in ("", UNFILLED):
         core_name = "tensorrt_llm"
     core = models.get(core_name)
     if core is None:
         return [] if core_name in present else [f"the core model `{core_name}` is missing"]
-    if _decoupled(bls) != _decoupled(core):
-        mode = str(_decoupled(bls)).lower()
+    if decoupled_of(bls) != decoupled_of(core):
+        mode = str(decoupled_of(bls)).lower()
         return [f"`decoupled` is `{mode}`, but not in `{core_name}`; it must be the same in both"]
     return []
