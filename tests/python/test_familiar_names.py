@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -85,3 +86,48 @@ def test_what_is_advised_exists() -> None:
 )
 def test_an_unknown_command_is_answered_with_near_names(command: str, said: str) -> None:
     assert said in run(command)
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+#: The options of `trtllm-serve MODEL` in 1.2.1, and what the 1.3 line added.
+TRTLLM_SERVE = words("""
+--tokenizer --custom_tokenizer --host --port --backend --custom_module_dirs --log_level --max_beam_width
+--max_batch_size --max_num_tokens --max_seq_len --tensor_parallel_size --tp_size --pipeline_parallel_size
+--pp_size --context_parallel_size --cp_size --moe_expert_parallel_size --ep_size --moe_cluster_parallel_size
+--cluster_size --gpus_per_node --free_gpu_memory_fraction --kv_cache_free_gpu_memory_fraction
+--num_postprocess_workers --trust_remote_code --revision --config --extra_llm_api_options --reasoning_parser
+--tool_parser --metadata_server_config_file --server_role --fail_fast_on_attention_window_too_large
+--otlp_traces_endpoint --disagg_cluster_uri --enable_chunked_prefill --media_io_kwargs --chat_template
+--hf_revision --kv_cache_dtype --enable_attention_dp --video_pruning_rate --grpc --served_model_name
+--extra_visual_gen_options
+""")
+#: Its endpoints for models that write text, of either line.
+TRTLLM_ENDPOINTS = words("""
+/health /health_generate /version /v1/models /metrics /prometheus/metrics /perf_metrics /kv_cache_events
+/steady_clock_offset /v1/completions /v1/chat/completions /v1/responses /release_memory /resume_memory
+/update_weights /server_info /v1/data_transceiver_state /_internal/tokenize /v1/embeddings
+""")
+
+
+@pytest.mark.parametrize("option", TRTLLM_SERVE)
+def test_every_option_of_trtllm_serve_has_an_answer(option: str) -> None:
+    name = option.replace("_", "-")
+    assert name in flags(serve) or name in OPTIONS
+    if option != name:
+        assert "No such option" in (answer := run("serve", "m", option, "1"))
+        assert "': " in answer
+
+
+@pytest.mark.parametrize("name", [*TRTLLM_SERVE, *TRTLLM_ENDPOINTS])
+def test_the_page_names_all_of_trtllm_serve(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "MIGRATION.md").read_text(encoding="utf-8")
+    section = page.partition("## From `trtllm-serve`")[2].partition("\n## ")[0]
+    assert f"`{name}`" in section
+
+
+def test_a_limit_of_other_executors_is_answered_with_the_option_of_this_one() -> None:
+    answer = run("worker", "--executor=tensorrt_llm", "--max-batch-size=4")
+    assert "hint: pass `--executor-option max_batch_size=4`" in answer

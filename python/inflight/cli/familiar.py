@@ -31,6 +31,14 @@ def _executor_option(name: str, value: str = "VALUE") -> str:
     return f"use `--executor-option {name}={value}`"
 
 
+def _argument(name: str) -> str:
+    return f"write `{name}:` into a YAML file, and use `--executor-option llm_args=FILE`"
+
+
+def _not_supported(what: str) -> str:
+    return f"leave it out: {what}"
+
+
 _EXPERTS = _executor_option("moe_expert_parallel_size", "NUMBER")
 _TOKENIZER = "leave it out: the tokenizer is the one in the model's directory"
 _GUIDES = (
@@ -38,6 +46,7 @@ _GUIDES = (
     " `--executor tensorrt_llm --executor-option guided_decoding_backend=NAME`"
 )
 _LENGTH = _limit("--max-seq-len", "max_seq_len")
+_APART = _not_supported("workers for prompts and workers for answers are not started by one server")
 #: Option, with dashes for underscores -> what to do instead.
 OPTIONS = {
     "--model": _MODEL,
@@ -72,6 +81,24 @@ OPTIONS = {
     "--enable-chunked-prefill": _executor_option("enable_chunked_context", "true"),
     "--trust-remote-code": "use `--executor tensorrt_llm --executor-option trust_remote_code=true`",
     "--extra-llm-api-options": _executor_option("llm_args", "FILE"),
+    "--context-parallel-size": _executor_option("context_parallel_size", "NUMBER"),
+    "--cp-size": _executor_option("context_parallel_size", "NUMBER"),
+    "--moe-expert-parallel-size": _EXPERTS,
+    "--moe-cluster-parallel-size": _argument("moe_cluster_parallel_size"),
+    "--cluster-size": _argument("moe_cluster_parallel_size"),
+    "--gpus-per-node": _argument("gpus_per_node"),
+    "--enable-attention-dp": _argument("enable_attention_dp"),
+    "--fail-fast-on-attention-window-too-large": _argument("fail_fast_on_attention_window_too_large"),
+    "--num-postprocess-workers": "leave it out: text is made in the gateway, not in the worker",
+    "--custom-module-dirs": _not_supported("only models that TensorRT-LLM has itself are served"),
+    "--metadata-server-config-file": _APART,
+    "--server-role": _APART,
+    "--disagg-cluster-uri": _APART,
+    "--media-io-kwargs": "use `--images-per-request`, `--image-max-bytes` and the like",
+    "--video-pruning-rate": _not_supported("videos are not supported"),
+    "--extra-visual-gen-options": _not_supported("images and videos are not generated"),
+    "--otlp-traces-endpoint": "use `--otlp-endpoint`",
+    "--grpc": "use `--grpc-port`: a worker serves KServe's protocol over gRPC, not TensorRT-LLM's",
     "--backend": "use `--executor`",
     "--tokenizer": _TOKENIZER,
     "--tokenizer-path": _TOKENIZER,
@@ -79,6 +106,7 @@ OPTIONS = {
     "--download-dir": "set the environment variable `HF_HOME`",
     "--hf-token": "set the environment variable `HF_TOKEN`",
     "--revision": "pass MODEL as `ORG/NAME@REVISION`",
+    "--hf-revision": "pass MODEL as `ORG/NAME@REVISION`",
     "--seed": "leave it out: each request has its `seed`",
     "--enable-auto-tool-choice": "leave it out: tool calls are recognized by default",
     "--tool-call-parser": "use `--tool-parser`",

@@ -327,12 +327,14 @@ def _answer(path: Path, tokenizer: Tokenizer) -> list[int]:
 def refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:
     """Raises `UserMistake` for an option that the executor would ignore."""
     from inflight.errors import UserMistake
+    from inflight.executors import options_of
 
-    for name in chosen:
+    for name, value in chosen.items():
         meant_for = EXECUTOR_OPTIONS[name][0]
         if executor not in meant_for:
             flag = "--" + name.replace("_", "-")
+            own = f"pass `--executor-option {name}={value}`"
             raise UserMistake(
                 f"`{flag}` has no effect with the executor `{executor}`",
-                f"leave it out, or use `--executor {meant_for[0]}`",
+                own if name in options_of(executor) else f"leave it out, or use `--executor {meant_for[0]}`",
             )
