@@ -51,12 +51,20 @@ def test_a_report_has_the_reason_and_the_traceback_of_a_failure(tmp_path: Path) 
     assert page.counts(outcomes) == "1 held, 1 as documented, 1 failed, 1 not tried"
 
 
+PYTORCH = ("as given", "guides", "logits", "beams", "events")
+
+
 @pytest.mark.parametrize(
     ("runtime", "given", "names", "left_out"),
     [
-        ("pytorch", {}, ["as given", "guides", "logits", "beams", "adapters"], []),
-        ("pytorch", {"max_beam_width": "4"}, ["as given", "guides", "logits", "adapters"], []),
-        ("pytorch", {"lora_adapter_dir": "a"}, ["as given", "guides", "logits", "beams"], ["adapters"]),
+        ("pytorch", {}, [*PYTORCH, "adapters"], []),
+        ("pytorch", {"max_beam_width": "4"}, ["as given", "guides", "logits", "events", "adapters"], []),
+        (
+            "pytorch",
+            {"lora_adapter_dir": "a"},
+            ["as given", "guides", "logits", "beams", "events"],
+            ["adapters"],
+        ),
         ("engines", {}, ["as given", "guides", "logits", "beams"], ["adapters"]),
         ("reference", {}, ["as given", "events", "adapters"], []),
     ],

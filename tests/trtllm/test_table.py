@@ -281,7 +281,7 @@ def test_what_options_need_beside_their_own_keyword_is_told(
             "engines",
             "`participant_ids` does not say",
         ),
-        ({"event_buffer_max_size": 8}, "pytorch", "`event_buffer_max_size` is not an option"),
+        ({"load_format": "dummy"}, "pytorch", "`load_format` is not an option"),
         ({"request_stats_max_iterations": 8}, "engines", "`request_stats_max_iterations` is not an option"),
         ({"guided_decoding_backend": "llguidance"}, "engines", "which engines do not have"),
         ({"cuda_graph_mode": "false", "cuda_graph_batch_sizes": "1,2"}, "pytorch", "`cuda_graph_mode`"),

@@ -21,6 +21,7 @@ _OPTIONS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "guides": {"guided_decoding_backend": "xgrammar"},
         "logits": {"gather_generation_logits": "true", "enable_kv_cache_reuse": "false"},
         "beams": {"max_beam_width": "2"},
+        "events": {"event_buffer_max_size": "1024"},
     },
     "engines": {
         "guides": {"guided_decoding_backend": "xgrammar"},

@@ -276,6 +276,10 @@ class LLM:
         self._sim_salts: set[str | None] = set()
         record_engine(self)
         self._sim.deliver = self._sim_deliver
+        cache = self.values.get("kv_cache_config") or {}
+        if cache.get("enable_block_reuse", True):
+            self._sim.max_events = cache.get("event_buffer_max_size") or 0
+        self._sim_events: Any = None
         self.values["input_processor"] = self._sim_make_processor()
         self.values["tokenizer"] = None if self.values.get("skip_tokenizer_init") else Tokenizer()
 
@@ -382,8 +386,11 @@ class LLM:
         if self._sim_iterations is None:
             self._sim_iterations = MODULES["tensorrt_llm.executor.result"].IterationResult()
             self._sim_iterations._sim_next = self._sim_next_stats
+            self._sim_events = MODULES["tensorrt_llm.executor.result"].IterationResult()
+            self._sim_events._sim_next = self._sim_next_event
         else:
             self._sim_iterations.mark_undone()
+            self._sim_events.mark_undone()
         if prompt[0] == REFUSE:
             raise ValueError("The prompt is too long")
         if isinstance(inputs, dict) and self.values.get("skip_tokenizer_init"):
@@ -483,6 +490,16 @@ class LLM:
             return nothing()
         self._sim_iterations.set_timeout(timeout)
         return self._sim_iterations
+
+    def _sim_next_event(self) -> str | None:
+        with self._sim.changed:
+            return json.dumps(self._sim.events.pop(0)) if self._sim.events else None
+
+    def get_kv_cache_events_async(self, timeout: float | None = 2) -> Any:
+        if self._sim_events is None:
+            return nothing()
+        self._sim_events.set_timeout(timeout)
+        return self._sim_events
 
     def _check_health(self) -> bool:
         # Of a dead engine it knows nothing.

@@ -145,6 +145,9 @@ class Engine:
         self.iterations = 0
         self.stats: list[Any] = []
         self.deliver: Any = None
+        #: Events of the cache, at most so many; none where it reports none.
+        self.events: list[dict[str, Any]] = []
+        self.max_events = self.event_id = 0
         #: Of requests whose seed is not applied, as TorchSampler's generator was.
         self.random = random.Random(42)
         threading.Thread(target=self.run, daemon=True).start()
@@ -243,6 +246,7 @@ class Engine:
             final = place == len(running) - 1 and all(one.reason for one in job.sequences)
             if final:
                 del self.jobs[job.identity]
+                self.store(job)
             result = API.Response(
                 request_id=job.identity,
                 result=self.result(job, sequence, tokens, final),
@@ -299,6 +303,18 @@ class Engine:
                 [tokens[0]], job.identity, b"\x00state", None
             )
         return result
+
+    def store(self, job: Job) -> None:
+        """Notes that the cache keeps the prompt of a request that ended."""
+        if not self.max_events:
+            return
+        tokens = [{"type": "unique_token", "token_id": token, "token_extra_id": 0} for token in job.prompt]
+        block = {"type": "stored_block", "block_hash": hash(tuple(job.prompt)), "tokens": tokens}
+        data = {"type": "stored", "parent_hash": None, "blocks": [block | {"cache_level": 0, "priority": 35}]}
+        self.events.append({"event_id": self.event_id, "data": data, "window_size": 128})
+        self.event_id += 1
+        # The oldest make room.
+        del self.events[: -self.max_events]
 
     def describe(self) -> Any:
         stats = API.IterationStats()

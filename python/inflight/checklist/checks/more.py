@@ -6,7 +6,7 @@ import time
 
 from inflight.checklist import material
 from inflight.checklist.check import check
-from inflight.checklist.outcome import Facts, Skipped, expect_equal
+from inflight.checklist.outcome import Facts, Skipped, expect, expect_equal
 from inflight.checklist.subject import Subject
 from inflight.executors.base import SamplingConfig
 from inflight.model.files import load_json
@@ -76,4 +76,6 @@ def events(subject: Subject) -> Facts:
         found = list(take())
     if not found:
         raise Skipped("no event came within 5 s; are they turned on?")
-    return {"events": len(found)}
+    kinds = {str(event.get("data", {}).get("type")) for event in found}
+    expect("stored" in kinds, f"no block was reported as stored: {sorted(kinds)}")
+    return {"events": len(found), "kinds": sorted(kinds), "first": found[0]}

@@ -107,6 +107,12 @@ class Options:
     )
     enable_partial_reuse: bool | None = _option("bool", "Reuse blocks that match only in part", runtimes=BOTH)
     kv_cache_dtype: str | None = _option("text", "Precision of the KV cache", runtimes=PYTORCH_ONLY)
+    event_buffer_max_size: int | None = _option(
+        "int",
+        "Stored and removed blocks of the KV cache that are kept until they are asked for",
+        runtimes=PYTORCH_ONLY,
+        minimum=0,
+    )
     # Statistics and log probabilities.
     iter_stats_max_iterations: int | None = _option("int", "Iterations whose statistics are kept", minimum=0)
     normalize_log_probs: bool | None = _option("bool", "Divide cumulative log probabilities by the length")

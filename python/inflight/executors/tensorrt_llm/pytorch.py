@@ -11,8 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from importlib import import_module
@@ -49,7 +48,7 @@ _STATS_WAIT_S = 0.005
 _STATS_DRAIN_S = 0.05
 #: How long `stats` waits for the loop, which may be taking a large request.
 _STATS_TIMEOUT_S = 1.0
-#: Iterations whose statistics are kept; TensorRT-LLM's default.
+#: Iterations, or events, that one call returns.
 _MAX_STATS = 1000
 _SLICE_S = 0.25
 #: Requests whose images are decoded at once, next to the loop and the thread that brings requests. Images of
@@ -64,8 +63,12 @@ _SHUTDOWN_TIMEOUT_S = 10.0
 class PyTorchExecutor:
     """Implements `inflight.executors.base.Executor`; made by `create_pytorch`."""
 
-    def __init__(self, llm: Any, builder: SamplingBuilder, info: ModelInfo) -> None:
+    def __init__(
+        self, llm: Any, builder: SamplingBuilder, info: ModelInfo, *, reports_events: bool = False
+    ) -> None:
+        """`reports_events`: whether the LLM keeps events of its KV cache."""
         self._llm = llm
+        self._reports_events = reports_events
         self._builder = builder
         self._info = info
         self._ready = threading.Condition()
@@ -78,6 +81,7 @@ class PyTorchExecutor:
         self._decoders = ThreadPoolExecutor(_DECODERS, "tensorrt-llm-images")
         self._closed = False
         self._stats_failed = False
+        self._events_failed = False
         self._said_cut = False
         self._liveness = Liveness(self._is_alive)
         self._loop = asyncio.new_event_loop()
@@ -266,7 +270,9 @@ class PyTorchExecutor:
         if self._closed:
             return ()
         try:
-            found: Sequence[IterationStats] = self._ask(self._drain_stats(), _STATS_TIMEOUT_S)
+            found: Sequence[IterationStats] = self._ask(
+                self._drain(self._llm.get_stats_async), _STATS_TIMEOUT_S
+            )
             return found
         except Exception as error:
             if not self._closed and not self._stats_failed:
@@ -274,20 +280,43 @@ class PyTorchExecutor:
                 LOG.warning("TensorRT-LLM reports no statistics: %s", describe(error))
             return ()
 
-    async def _drain_stats(self) -> Sequence[IterationStats]:
-        """On the loop, because the queue of a request that was made there can be read there only."""
-        iterations = self._llm.get_stats_async(timeout=_STATS_WAIT_S)
+    def kv_cache_events(self) -> Sequence[Mapping[str, Any]]:
+        """Blocks stored and removed since the last call, oldest first, as TensorRT-LLM reports them; none
+        without `event_buffer_max_size`, nor before the first request. At most a thousand; the next call has
+        the others."""
+        if self._closed or not self._reports_events:
+            return ()
+        try:
+            found: Sequence[Mapping[str, Any]] = self._ask(
+                self._drain(self._llm.get_kv_cache_events_async), _STATS_TIMEOUT_S
+            )
+            return found
+        except Exception as error:
+            if not self._closed and not self._events_failed:
+                self._events_failed = True
+                LOG.warning("TensorRT-LLM reports no events of its KV cache: %s", describe(error))
+            return ()
+
+    async def _drain(self, ask: Callable[..., Any]) -> Sequence[Any]:
+        """What `ask` returns at once. On the loop, because the queue of a request that was made there can be
+        read there only."""
+        iterations = ask(timeout=_STATS_WAIT_S)
         # Once it was empty it stays so until the next request.
         mark_undone = getattr(iterations, "mark_undone", None)
         if mark_undone is not None:
             mark_undone()
-        found: deque[IterationStats] = deque(maxlen=_MAX_STATS)
+        found: list[Any] = []
         deadline = self._loop.time() + _STATS_DRAIN_S
-        async for stats in iterations:
-            found.append(stats)
-            if self._loop.time() >= deadline:
-                break
-        return list(found)
+        try:
+            async for one in iterations:
+                # Some versions give lists of events.
+                found += one if isinstance(one, list) else [one]
+                if self._loop.time() >= deadline or len(found) >= _MAX_STATS:
+                    break
+        except (IndexError, asyncio.QueueEmpty):
+            # In some versions an empty queue raises.
+            pass
+        return found
 
     def _ask(self, question: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
         """The answer of a coroutine on the loop. Raises what it raises, and `TimeoutError`."""
@@ -425,7 +454,10 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         preprocess=getattr(llm, "preprocess", None),
     )
     builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters, started)
-    return PyTorchExecutor(llm, builder, info)
+    has_events = callable(getattr(llm, "get_kv_cache_events_async", None))
+    return PyTorchExecutor(
+        llm, builder, info, reports_events=has_events and pytorch_config.reports_events(arguments)
+    )
 
 
 def _can_see(llm: Any, version: str) -> bool:

@@ -43,6 +43,7 @@ ARGUMENTS = {
     "enable_kv_cache_reuse": "kv_cache_config.enable_block_reuse",
     "enable_partial_reuse": "kv_cache_config.enable_partial_reuse",
     "kv_cache_dtype": "kv_cache_config.dtype",
+    "event_buffer_max_size": "kv_cache_config.event_buffer_max_size",
     "lora_cache_optimal_adapter_size": "peft_cache_config.optimal_adapter_size",
     "lora_cache_max_adapter_size": "peft_cache_config.max_adapter_size",
     "lora_cache_gpu_memory_fraction": "peft_cache_config.device_cache_percent",
@@ -253,6 +254,13 @@ def reuses_blocks(arguments: dict[str, Any]) -> bool:
     lack the tokens that the cache had."""
     cache = arguments.get("kv_cache_config")
     return not isinstance(cache, dict) or cache.get("enable_block_reuse", True) is not False
+
+
+def reports_events(arguments: dict[str, Any]) -> bool:
+    """Whether TensorRT-LLM keeps events of its KV cache: with room for them, and blocks that are reused."""
+    cache = arguments.get("kv_cache_config")
+    has_room = isinstance(cache, dict) and (cache.get("event_buffer_max_size") or 0) > 0
+    return has_room and reuses_blocks(arguments)
 
 
 def check_arguments(arguments: dict[str, Any], find: Callable[[str], Any], version: str) -> None:
