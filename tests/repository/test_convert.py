@@ -161,6 +161,11 @@ def test_a_decision_replaces_what_was_kept_and_is_said(tmp_path: Path) -> None:
         (["--set=normalize_log_probs=false"], "normalize_log_probs", "lost: `false`: cumulative log"),
         (["--set=gpu_device_ids=0,1;2,3"], "gpu_device_ids", "lost: `0,1;2,3`: set `CUDA_VISIBLE_DEVICES`"),
         (["--set=enable_chunked_context=true"], "enable_chunked_context", "kept: `true`"),
+        # Kept, it would turn off what the PyTorch runtime has on by default.
+        ([], "cuda_graph_mode", "left out: `false` is NVIDIA's default"),
+        (["--set=cuda_graph_mode=true"], "cuda_graph_mode", "kept: `true`"),
+        # TensorRT-LLM 1.3 does not start with it.
+        ([], "kv_cache_onboard_blocks", "left out: `true` is NVIDIA's default"),
         ([], "max_attention_window_size", ""),
     ],
 )

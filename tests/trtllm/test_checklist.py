@@ -148,9 +148,9 @@ def test_one_failure_does_not_end_the_rest(
     paths = filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     model = write_tokenizer(write_checkpoint(tmp_path / "model", **SIZES))
-    found, report, said = examine(tmp_path, model, line, "--only=as given", "--check-timeout-s=2", status=1)
+    found, report, said = examine(tmp_path, model, line, "--only=as given", "--check-timeout-s=4", status=1)
     assert found["as given", "whole"]["reason"] == "the process ended with status 9"
-    assert found["as given", "replay"]["reason"] == "no answer within 4 s"
+    assert found["as given", "replay"]["reason"] == "no answer within 8 s"
     assert found["as given", "end token"]["reason"] == "it is not so"
     assert "AssertionError: it is not so" in found["as given", "end token"]["trace"]
     held = {check for _, check in states(found, of="held")}

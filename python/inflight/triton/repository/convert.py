@@ -27,6 +27,7 @@ from inflight.triton.repository.check import (
     read,
     role_of,
 )
+from inflight.triton.repository.executor_options import is_default
 from inflight.triton.repository.options import options
 from inflight.triton.repository.parameters import FORMER, PARAMETERS, REFUSED
 from inflight.triton.repository.pbtxt import Message
@@ -136,7 +137,7 @@ def _models(old: Path) -> dict[str, tuple[str, Message]]:
         role = role_of(name)
         config = read(name, path, problems)
         if config is None:
-            broken = next(problem for problem in problems if not problem.is_note)
+            broken = problems[-1]
             raise UserMistake(f"`{path}` cannot be read: {broken.what}", "fix the file, and retry")
         if role is None:
             continue
@@ -232,7 +233,7 @@ def _core(name: str, held: Mapping[str, str], given: dict[str, str]) -> Iterator
     for key, value in held.items():
         if key in ("gpt_model_path", "executor", "device"):
             continue
-        default = defaults[key].default if key in defaults else None
+        has_default = key in defaults and is_default(defaults[key], value)
         option = OPTIONS.get(key)
         if value in ("", UNFILLED):
             if key != "encoder_model_path":
@@ -244,13 +245,14 @@ def _core(name: str, held: Mapping[str, str], given: dict[str, str]) -> Iterator
                 yield Change(name, key, "lost", f"`{value}`: {_DRAFTERS[value]}")
             else:
                 yield Change(name, key, "left out", f"`{value}`: each request chooses")
+        elif has_default and key not in ours and key not in _LEFT_OUT:
+            what = f"`{value}` is NVIDIA's default; the PyTorch runtime's holds"
+            yield Change(name, key, "left out", what)
         elif key in ours or (option is not None and "pytorch" in option.runtimes and key in known):
             given[defaults[key].option if key in defaults else key] = value
             yield Change(name, key, "kept", f"`{value}`")
         elif key in _LEFT_OUT:
             yield Change(name, key, "left out", f"`{value}`: {_LEFT_OUT[key]}")
-        elif default is not None and value.lower() == default.lower():
-            yield Change(name, key, "left out", f"`{value}` is the default")
         elif key in _LOST:
             yield Change(name, key, "lost", f"`{value}`: {_LOST[key]}")
         elif key in FORMER["tensorrt_llm"]:

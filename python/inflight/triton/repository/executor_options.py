@@ -84,7 +84,7 @@ def choose(
                 problems.append(
                     f"the parameter `{key}` is `{text}`, which has nothing for the instance `{instance}`"
                 )
-        elif key not in table or not _is_default(table[key], text):
+        elif key not in table or not is_default(table[key], text):
             problems.append(
                 f"the parameter `{key}` is `{text}`, which the executor `{executor}` does not support"
                 f"{_words(runtime)}; leave it out"
@@ -122,7 +122,7 @@ def _words(runtime: str | None) -> str:
     return {"engines": " with an engine", "pytorch": " with a checkpoint"}.get(runtime or "", "")
 
 
-def _is_default(parameter: Parameter, text: str) -> bool:
+def is_default(parameter: Parameter, text: str) -> bool:
     """Whether the value is what NVIDIA's backend does without it."""
     default = parameter.default
     if default is None:
