@@ -1,6 +1,7 @@
-//! Which server a request goes to. Pure: loads and turns in, a choice out. Knows nothing of sockets, clocks or what a
-//! server is.
+//! Which server a request goes to. Pure: loads, caches and turns in, a choice out. Knows nothing of sockets, clocks or
+//! what a server is.
 
+pub mod index;
 mod load;
 mod turn;
 
