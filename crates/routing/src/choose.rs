@@ -1,0 +1,92 @@
+//! The choice among servers by what is expected of them. Owns the comparison and its ties; what is expected is
+//! [`Expectations`]' and what is cached is [`Index`](crate::index::Index)'.
+
+use crate::expectation::{Expectations, Expected, Seconds, Work};
+use crate::index::Held;
+
+/// Costs that differ by less count as equal: no measurement is as exact.
+const EQUAL: Seconds = 0.001;
+
+/// A request to place.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Tokens of its prompt.
+    pub tokens: u32,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// Whether servers take it before those that are not.
+    pub is_urgent: bool,
+}
+
+/// A server that may take the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Eligible {
+    pub server: u32,
+    /// What it does before it can begin, such as loading the request's adapter.
+    pub delay: Seconds,
+}
+
+/// Where a request goes, and why.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    pub server: u32,
+    /// Tokens that are expected in its cache.
+    pub cached_tokens: u32,
+    /// Seconds until the server is expected to begin.
+    pub wait: Seconds,
+    /// Seconds that it is expected to compute.
+    pub compute: Seconds,
+}
+
+impl Request {
+    /// The request as work of a server that holds so many leading blocks.
+    pub fn work(&self, held: crate::index::Depth) -> Work {
+        let tokens = |blocks: u32| blocks.saturating_mul(self.block_tokens).min(self.tokens);
+        Work {
+            tokens: self.tokens,
+            on_device: tokens(held.device),
+            on_host: tokens(held.host),
+            is_urgent: self.is_urgent,
+        }
+    }
+}
+
+/// Chooses the server with the least expected cost; among equals, the one with the fewest requests that generate, and
+/// then the one that was used the longest ago. `None`: none of them is known and not drained.
+pub fn choose(
+    request: &Request,
+    eligible: impl IntoIterator<Item = Eligible>,
+    held: &Held,
+    expectations: &Expectations,
+    now: Seconds,
+) -> Option<Choice> {
+    let prices = expectations.prices();
+    let mut best: Option<((u64, u32, u64), Choice)> = None;
+    for Eligible { server, delay } in eligible {
+        let work = request.work(held.of(server));
+        let Some(outlook) = expectations.outlook(server) else {
+            continue;
+        };
+        let Some(expected) = prices.expected(outlook, &work, now) else {
+            continue;
+        };
+        let Expected {
+            wait,
+            compute,
+            cost,
+        } = expected;
+        // A float that is negative or not a number becomes 0.
+        let steps = ((cost + delay) * (1.0 / EQUAL)) as u64;
+        let rank = (steps, outlook.running, outlook.last_turn);
+        if best.is_none_or(|(least, _)| rank < least) {
+            let choice = Choice {
+                server,
+                cached_tokens: work.on_host.max(work.on_device),
+                wait: wait + delay,
+                compute,
+            };
+            best = Some((rank, choice));
+        }
+    }
+    best.map(|(_, choice)| choice)
+}

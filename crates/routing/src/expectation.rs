@@ -1,0 +1,287 @@
+//! The expected work of each server, in seconds.
+//!
+//! Owns what is known of servers apart from their caches: what they report ([`Expectations::reported`]), what was sent
+//! to them since ([`Expectations::sent`]), and how quick they are, which is learned. Knows nothing of blocks, and has
+//! no clock: times are [`Seconds`] since any moment of the caller's choice.
+//!
+//! ## What is expected
+//!
+//! ```text
+//! wait    = pace × slow × tokens in front of the request that are not computed yet
+//! compute = pace × slow × tokens of the request that are not cached
+//! cost    = wait + price × compute + compute × (wait + compute / 2) / second + 3 s × recent
+//! ```
+//!
+//! `pace` is the server's learned seconds a prompt token. `slow` is 1 + running / 256: requests that generate share
+//! each iteration with prompts, and around 256 of them a GPU is as busy with them as with prompts.
+//!
+//! ## Why the cost is more than the time to the first token
+//!
+//! `wait + compute` is when the first token may come, and the best for this request alone. But what a server computes
+//! also costs others, in three ways. Each is in seconds of their waiting.
+//!
+//! - **Later requests wait for it.** `price` is what a second of computing costs all together. A fleet that is busy for
+//!   a share ρ of the time passes it on to about 1 / (1 − ρ) seconds in all: 3 at two thirds, where choices begin to
+//!   matter. Where caches are full, a second copy of a prompt also pushes out blocks that somebody comes back to, and
+//!   makes its own conversation forget where it was: there it is 8. In between it follows the share of full caches.
+//! - **A long prompt is worse than many short ones.** About one request a second comes to a busy server. Those that come
+//!   while it computes wait for half of it on average, and for all that is in front of it: hence the square.
+//! - **Conversations come back.** A server that computed much lately holds what will be asked for next. What has no
+//!   cache anywhere goes where less was computed in the last minute (`recent`, a share of the time).
+//!
+//! The constants are not options. They were chosen once, over all cells of the table in `docs/ROUTING.md`: halving or
+//! doubling any of them changes the mean by some per cent, and nothing else that we tried is better in all cells.
+//!
+//! ## What was sent counts at once
+//!
+//! A request is queued at its server from [`Expectations::sent`] on, until a report includes it. So a burst is spread
+//! although nobody has reported yet, and a prompt that everybody sends is computed by a second server as soon as
+//! waiting for the first one costs more than that.
+//!
+//! ## Servers that report nothing
+//!
+//! Their queue is what was sent and has not started. [`Expectations::started`] and [`Expectations::ended`] suffice.
+//!
+//! ## Servers that hang
+//!
+//! A request that has not started long after it was expected to makes its server as expensive as it is late.
+
+mod pace;
+mod server;
+
+use pace::{ASSUMED, Pace};
+pub(crate) use server::Outlook;
+use server::Server;
+
+/// Seconds since any moment, the same for all calls.
+pub type Seconds = f64;
+
+/// What a second of computing costs all requests together, in seconds of waiting, where caches have room; see the
+/// module.
+const PRICE: f64 = 3.0;
+/// The same where they are full.
+const PRICE_FULL: f64 = 8.0;
+/// Requests a second that come to a busy server.
+const ARRIVALS: f64 = 1.0;
+/// What a server that computed all the last minute costs more than one that did not.
+const RECENT: Seconds = 3.0;
+/// What a block in the host's memory costs, as a share of computing it: reading back 512 tokens of an 8B model takes
+/// 3 ms over PCIe, and computing them some 40 ms.
+const HOST_SHARE: f64 = 0.1;
+
+/// What a server reports about itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// When it was made.
+    pub at: Seconds,
+    /// The highest [`Ticket::number`] of this gateway's requests that it includes, if the server can tell.
+    pub includes: Option<u64>,
+    /// Prompt tokens that it has to compute, of requests of all gateways. What it will find in its cache does not count.
+    pub queued_tokens: u64,
+    /// Those of urgent requests among them.
+    pub urgent_tokens: u64,
+    /// Requests that generate.
+    pub running: u32,
+    /// Whether its cache has no free block: new blocks push others out.
+    pub is_full: bool,
+    /// Prompt tokens computed since its last report.
+    pub computed_tokens: u64,
+    /// Seconds that it worked on them.
+    pub computed_seconds: Seconds,
+}
+
+/// The part of a request that matters here.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Tokens of the prompt.
+    pub tokens: u32,
+    /// Those of the leading blocks on the device.
+    pub on_device: u32,
+    /// Those of the leading blocks on the device or in the host's memory.
+    pub on_host: u32,
+    /// Whether its server will take it before those that are not.
+    pub is_urgent: bool,
+}
+
+/// What is expected of a server for one request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// Until the server begins with the prompt.
+    pub wait: Seconds,
+    /// For what is not cached.
+    pub compute: Seconds,
+    /// What choices compare.
+    pub cost: Seconds,
+}
+
+/// Names a request that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub server: u32,
+    /// Rises with each request that was sent to any server.
+    pub number: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Expectations {
+    servers: Vec<Option<Server>>,
+    /// What choices read of each server, close together: a choice among a thousand reads all of it.
+    outlooks: Vec<Outlook>,
+    /// Of all servers together: what those of which little is known are assumed to need.
+    fleet: Pace,
+    fleet_seconds: f64,
+    /// Servers that reported, and those whose caches are full.
+    reporting: u32,
+    full: u32,
+    next_number: u64,
+}
+
+impl Default for Expectations {
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            outlooks: Vec::new(),
+            fleet: Pace::default(),
+            fleet_seconds: ASSUMED,
+            reporting: 0,
+            full: 0,
+            next_number: 1,
+        }
+    }
+}
+
+impl Expectations {
+    /// Adds a server, or replaces the one that had this number.
+    pub fn add(&mut self, server: u32) {
+        let place = server as usize;
+        if place >= self.servers.len() {
+            self.servers.resize_with(place + 1, || None);
+            self.outlooks.resize(place + 1, Outlook::default());
+        }
+        self.remove(server);
+        let added = Server::new(self.next_number);
+        self.outlooks[place] = added.outlook();
+        self.servers[place] = Some(added);
+    }
+
+    pub fn remove(&mut self, server: u32) {
+        let Some(gone) = self.servers.get_mut(server as usize).and_then(Option::take) else {
+            return;
+        };
+        self.outlooks[server as usize] = Outlook::default();
+        self.reporting -= u32::from(gone.has_reported());
+        self.full -= u32::from(gone.is_full());
+    }
+
+    /// A drained server is not chosen; what it works on still counts.
+    pub fn set_drained(&mut self, server: u32, is_drained: bool) {
+        self.change(server, |one| one.is_drained = is_drained);
+    }
+
+    /// Takes a server's report. One that is older than the last is ignored.
+    pub fn reported(&mut self, server: u32, report: &Report) {
+        let change = self.change(server, |one| {
+            let before = (one.has_reported(), one.is_full());
+            let learned = one.take_report(report);
+            (before, (one.has_reported(), one.is_full()), learned)
+        });
+        let Some((before, after, learned)) = change else {
+            return;
+        };
+        self.reporting += u32::from(after.0) - u32::from(before.0);
+        self.full = self.full + u32::from(after.1) - u32::from(before.1);
+        if let Some((tokens, seconds)) = learned {
+            self.fleet.learn(tokens, seconds);
+            self.fleet_seconds = self.fleet.seconds().unwrap_or(ASSUMED);
+        }
+    }
+
+    /// Counts a request that is sent to a server now.
+    pub fn sent(&mut self, server: u32, work: &Work, now: Seconds) -> Ticket {
+        let number = self.next_number;
+        self.next_number += 1;
+        let expected = self.expected(server, work, now);
+        let patience = expected.map_or(0.0, |one| one.wait + one.compute);
+        self.change(server, |one| {
+            one.take_sent(number, uncached(work), work.is_urgent, now, patience);
+        });
+        Ticket { server, number }
+    }
+
+    /// The first token of a request came.
+    pub fn started(&mut self, ticket: Ticket, now: Seconds) {
+        self.change(ticket.server, |one| one.started(ticket.number, now));
+    }
+
+    /// A request ended, in whichever way, or will be sent elsewhere.
+    pub fn ended(&mut self, ticket: Ticket) {
+        self.change(ticket.server, |one| one.ended(ticket.number));
+    }
+
+    /// What is expected of a server; `None` for an unknown or drained one.
+    pub fn expected(&self, server: u32, work: &Work, now: Seconds) -> Option<Expected> {
+        self.prices().expected(self.outlook(server)?, work, now)
+    }
+
+    pub(crate) fn outlook(&self, server: u32) -> Option<&Outlook> {
+        self.outlooks.get(server as usize)
+    }
+
+    /// What holds for all servers at one moment.
+    pub(crate) fn prices(&self) -> Prices {
+        let share = f64::from(self.full) / f64::from(self.reporting.max(1));
+        Prices {
+            compute: PRICE + (PRICE_FULL - PRICE) * share,
+            fleet_seconds: self.fleet_seconds,
+        }
+    }
+
+    /// Changes a server, and then what choices read of it.
+    fn change<T>(&mut self, server: u32, change: impl FnOnce(&mut Server) -> T) -> Option<T> {
+        let one = self.servers.get_mut(server as usize)?.as_mut()?;
+        let result = change(one);
+        self.outlooks[server as usize] = one.outlook();
+        Some(result)
+    }
+}
+
+/// What holds for all servers at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prices {
+    /// Of a second of computing: between the two constants by the share of full caches.
+    compute: f64,
+    /// A token's, where little was learned.
+    fleet_seconds: f64,
+}
+
+impl Prices {
+    pub(crate) fn expected(
+        &self,
+        outlook: &Outlook,
+        work: &Work,
+        now: Seconds,
+    ) -> Option<Expected> {
+        if !outlook.is_open {
+            return None;
+        }
+        let seconds = outlook.pace.unwrap_or(self.fleet_seconds) * outlook.slow;
+        let wait = outlook.wait(work.is_urgent, seconds, now);
+        let compute = uncached(work) * seconds;
+        Some(Expected {
+            wait,
+            compute,
+            cost: wait
+                + self.compute * compute
+                + ARRIVALS * compute * (wait + compute / 2.0)
+                + RECENT * outlook.recent(now),
+        })
+    }
+}
+
+/// Tokens to compute; a server computes at least the last one.
+fn uncached(work: &Work) -> f64 {
+    let host = work.on_host.max(work.on_device);
+    let computed = work.tokens.saturating_sub(host).max(1);
+    f64::from(computed) + HOST_SHARE * f64::from(host - work.on_device)
+}

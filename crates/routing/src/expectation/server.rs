@@ -1,0 +1,213 @@
+//! One server: what it reported, what was sent to it since, and what choices read of both. Owns the queue; the price of
+//! work is [`Expectations`](super::Expectations)'.
+
+use std::collections::VecDeque;
+
+use super::pace::Pace;
+use super::{Report, Seconds};
+
+/// Requests generating at which prompts take twice their time; see [`super`].
+const FULL_BATCH: f64 = 256.0;
+/// How long what was computed counts as recent.
+const RECENT_FOR: Seconds = 60.0;
+/// How long a report may be on its way if it does not say what it includes.
+const ON_THE_WAY: Seconds = 0.02;
+/// A start is late after twice what was expected and this.
+const PATIENCE: Seconds = 1.0;
+
+/// What choices read of a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Outlook {
+    pub(super) is_open: bool,
+    pub(crate) running: u32,
+    pub(crate) last_turn: u64,
+    /// Seconds a token, if enough was learned, and by how much what generates slows it.
+    pub(super) pace: Option<f64>,
+    pub(super) slow: f64,
+    /// Tokens that the server computes since a moment, in all and of urgent requests.
+    working: [f64; 2],
+    since: Seconds,
+    /// Tokens that come after those.
+    behind: [f64; 2],
+    /// When the request that waits the longest is late.
+    late: Seconds,
+    recent: f64,
+    recent_at: Seconds,
+}
+
+impl Outlook {
+    /// Seconds until a request that comes now is begun with.
+    pub(super) fn wait(&self, is_urgent: bool, seconds: f64, now: Seconds) -> Seconds {
+        let kind = usize::from(is_urgent);
+        let working = self.working[kind] * seconds - (now - self.since).max(0.0);
+        self.behind[kind] * seconds + working.max(0.0) + (now - self.late).max(0.0)
+    }
+
+    /// The share of the last time that it computed: what it was, less with time. The square is near the exponential and
+    /// a tenth of its cost.
+    pub(super) fn recent(&self, now: Seconds) -> f64 {
+        let ago = (now - self.recent_at).max(0.0) * (1.0 / RECENT_FOR);
+        let left = (1.0 - ago / 2.0).max(0.0);
+        self.recent * left * left
+    }
+}
+
+#[derive(Debug)]
+struct Sent {
+    number: u64,
+    tokens: f64,
+    is_urgent: bool,
+    at: Seconds,
+    late: Seconds,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Server {
+    pace: Pace,
+    report: Option<Report>,
+    /// What was sent and has not started.
+    waiting: VecDeque<Sent>,
+    /// The last ticket that a report included.
+    included: u64,
+    /// Requests of this gateway that started, and when the last of them did.
+    started: u32,
+    last_start: Seconds,
+    recent: f64,
+    last_turn: u64,
+    /// Tickets before this one are of another server, which had its number.
+    first_number: u64,
+    pub(super) is_drained: bool,
+}
+
+impl Server {
+    /// A server whose first ticket will have at least this number.
+    pub(super) fn new(first_number: u64) -> Self {
+        Self {
+            pace: Pace::default(),
+            report: None,
+            waiting: VecDeque::new(),
+            included: 0,
+            started: 0,
+            last_start: 0.0,
+            recent: 0.0,
+            last_turn: 0,
+            first_number,
+            is_drained: false,
+        }
+    }
+
+    pub(super) fn has_reported(&self) -> bool {
+        self.report.is_some()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.report.is_some_and(|report| report.is_full)
+    }
+
+    /// Takes a report. Returns the tokens and seconds that were learned from.
+    pub(super) fn take_report(&mut self, report: &Report) -> Option<(u64, Seconds)> {
+        if self.report.is_some_and(|last| last.at > report.at) {
+            return None;
+        }
+        self.recent = self.outlook().recent(report.at) + report.computed_seconds / RECENT_FOR;
+        let included = report.includes.unwrap_or_else(|| {
+            let before = |sent: &&Sent| sent.at < report.at - ON_THE_WAY;
+            let last = self.waiting.iter().take_while(before).last();
+            last.map_or(0, |sent| sent.number)
+        });
+        self.included = self.included.max(included);
+        self.report = Some(*report);
+        if report.computed_tokens == 0 {
+            return None;
+        }
+        // Without the share of those that generated, which is added for those that do when something is expected.
+        let learned = (
+            report.computed_tokens,
+            report.computed_seconds / slow(report.running),
+        );
+        self.pace.learn(learned.0, learned.1);
+        Some(learned)
+    }
+
+    /// Takes a request that is expected to start after `patience`.
+    pub(super) fn take_sent(
+        &mut self,
+        number: u64,
+        tokens: f64,
+        is_urgent: bool,
+        at: Seconds,
+        patience: Seconds,
+    ) {
+        self.last_turn = number;
+        self.waiting.push_back(Sent {
+            number,
+            tokens,
+            is_urgent,
+            at,
+            late: at + 2.0 * patience + PATIENCE,
+        });
+    }
+
+    pub(super) fn started(&mut self, number: u64, now: Seconds) {
+        if self.forget(number) {
+            self.started += 1;
+            self.last_start = now;
+        }
+    }
+
+    pub(super) fn ended(&mut self, number: u64) {
+        if number >= self.first_number && !self.forget(number) {
+            self.started = self.started.saturating_sub(1);
+        }
+    }
+
+    /// Whether this request was waiting.
+    fn forget(&mut self, number: u64) -> bool {
+        let place = self.waiting.iter().position(|sent| sent.number == number);
+        place.is_some_and(|place| self.waiting.remove(place).is_some())
+    }
+
+    pub(super) fn outlook(&self) -> Outlook {
+        let running = self.report.map_or(self.started, |report| report.running);
+        let (working, since, included) = match &self.report {
+            Some(report) => {
+                let working = [report.queued_tokens as f64, report.urgent_tokens as f64];
+                (working, report.at, self.included)
+            }
+            // It computes the first one, since that was sent or the one before it started.
+            None => self.waiting.front().map_or(([0.0; 2], 0.0, 0), |first| {
+                let working = [
+                    first.tokens,
+                    if first.is_urgent { first.tokens } else { 0.0 },
+                ];
+                (working, first.at.max(self.last_start), first.number)
+            }),
+        };
+        let mut behind = [0.0; 2];
+        for sent in self.waiting.iter().filter(|sent| sent.number > included) {
+            behind[0] += sent.tokens;
+            behind[1] += if sent.is_urgent { sent.tokens } else { 0.0 };
+        }
+        Outlook {
+            is_open: !self.is_drained,
+            running,
+            last_turn: self.last_turn,
+            pace: self.pace.seconds(),
+            slow: slow(running),
+            working,
+            since,
+            behind,
+            late: self
+                .waiting
+                .front()
+                .map_or(f64::INFINITY, |first| first.late),
+            recent: self.recent,
+            recent_at: self.report.map_or(0.0, |report| report.at),
+        }
+    }
+}
+
+fn slow(running: u32) -> f64 {
+    1.0 + f64::from(running) / FULL_BATCH
+}
