@@ -58,3 +58,15 @@ pub(crate) fn bench_main(py: Python<'_>, argv: Vec<String>) -> PyResult<i32> {
     process::release_python_signals(py)?;
     Ok(py.detach(|| inflight_bench::bench_main(argv)))
 }
+
+/// Runs `inflight simulate`; `argv` starts with the program's name. Blocks with the GIL released, and returns the exit
+/// code. Options, help and messages are the simulation's own.
+///
+/// # Errors
+/// `RuntimeError` in a forked child.
+#[pyfunction]
+pub(crate) fn simulate_main(py: Python<'_>, argv: Vec<String>) -> PyResult<i32> {
+    process::refuse_after_fork()?;
+    process::release_python_signals(py)?;
+    Ok(py.detach(|| inflight_simulate::simulate_main(argv)))
+}

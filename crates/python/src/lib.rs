@@ -33,7 +33,7 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
-    use super::commands::{bench_main, gateway_main, template_helper_main};
+    use super::commands::{bench_main, gateway_main, simulate_main, template_helper_main};
     #[pymodule_export]
     use super::core_model::{
         Answer, CoreInput, CoreModel, CoreOutput, CoreParameter, CoreRequests, ParsedRequest,

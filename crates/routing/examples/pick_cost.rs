@@ -30,7 +30,7 @@ fn main() {
     // How many depths the prompt's holders differ in, and how many hold its whole beginning.
     for (depths, common) in [(0, 0), (1, 3000), (2, 20), (8, 20), (32, 200)] {
         let mut index = Index::new(1 << 22);
-        let mut expectations = Expectations::default();
+        let mut expectations = Expectations::new(1);
         for server in 0..SERVERS {
             expectations.add(server);
             expectations.reported(

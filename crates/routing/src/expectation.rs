@@ -21,16 +21,16 @@
 //! also costs others, in three ways. Each is in seconds of their waiting.
 //!
 //! - **Later requests wait for it.** `price` is what a second of computing costs all together. A fleet that is busy for
-//!   a share ρ of the time passes it on to about 1 / (1 − ρ) seconds in all: 3 at two thirds, where choices begin to
+//!   a share ρ of the time passes it on to about 1 / (1 − ρ) seconds in all: 3.5 at ρ = 0.7, where queues begin to
 //!   matter. Where caches are full, a second copy of a prompt also pushes out blocks that somebody comes back to, and
-//!   makes its own conversation forget where it was: there it is 8. In between it follows the share of full caches.
+//!   makes its own conversation forget where it was: there it is 10. In between it follows the share of full caches.
 //! - **A long prompt is worse than many short ones.** About one request a second comes to a busy server. Those that come
 //!   while it computes wait for half of it on average, and for all that is in front of it: hence the square.
 //! - **Conversations come back.** A server that computed much lately holds what will be asked for next. What has no
 //!   cache anywhere goes where less was computed in the last minute (`recent`, a share of the time).
 //!
-//! The constants are not options. They were chosen once, over all cells of the table in `docs/ROUTING.md`: halving or
-//! doubling any of them changes the mean by some per cent, and nothing else that we tried is better in all cells.
+//! The constants are not options. They were chosen once, over all cells of the table in `docs/ROUTING.md`: a lower price
+//! shortens the mean a little where caches have room and loses hits, a higher one the other way round.
 //!
 //! ## What was sent counts at once
 //!
@@ -58,9 +58,9 @@ pub type Seconds = f64;
 
 /// What a second of computing costs all requests together, in seconds of waiting, where caches have room; see the
 /// module.
-const PRICE: f64 = 3.0;
+const PRICE: f64 = 3.5;
 /// The same where they are full.
-const PRICE_FULL: f64 = 8.0;
+const PRICE_FULL: f64 = 10.0;
 /// Requests a second that come to a busy server.
 const ARRIVALS: f64 = 1.0;
 /// What a server that computed all the last minute costs more than one that did not.
@@ -125,6 +125,7 @@ pub struct Ticket {
 /// See the module.
 #[derive(Debug)]
 pub struct Expectations {
+    seed: u64,
     servers: Vec<Option<Server>>,
     /// What choices read of each server, close together: a choice among a thousand reads all of it.
     outlooks: Vec<Outlook>,
@@ -137,21 +138,25 @@ pub struct Expectations {
     next_number: u64,
 }
 
-impl Default for Expectations {
-    fn default() -> Self {
+/// The number of the first ticket: what comes before are the turns of servers that were never used.
+const FIRST_NUMBER: u64 = 1 << 32;
+
+impl Expectations {
+    /// Nothing is known yet. Servers that were never used take their turns in an order that depends on `seed`: give each
+    /// gateway another one, or all of them send their first requests to the same server.
+    pub fn new(seed: u64) -> Self {
         Self {
+            seed,
             servers: Vec::new(),
             outlooks: Vec::new(),
             fleet: Pace::default(),
             fleet_seconds: ASSUMED,
             reporting: 0,
             full: 0,
-            next_number: 1,
+            next_number: FIRST_NUMBER,
         }
     }
-}
 
-impl Expectations {
     /// Adds a server, or replaces the one that had this number.
     pub fn add(&mut self, server: u32) {
         let place = server as usize;
@@ -160,7 +165,8 @@ impl Expectations {
             self.outlooks.resize(place + 1, Outlook::default());
         }
         self.remove(server);
-        let added = Server::new(self.next_number);
+        let turn = mixed(self.seed ^ u64::from(server)) % FIRST_NUMBER;
+        let added = Server::new(self.next_number, turn);
         self.outlooks[place] = added.outlook();
         self.servers[place] = Some(added);
     }
@@ -277,6 +283,14 @@ impl Prices {
                 + RECENT * outlook.recent(now),
         })
     }
+}
+
+/// Spreads numbers: the last steps of MurmurHash3.
+fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    mixed ^ (mixed >> 33)
 }
 
 /// Tokens to compute; a server computes at least the last one.

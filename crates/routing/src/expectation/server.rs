@@ -81,8 +81,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A server whose first ticket will have at least this number.
-    pub(super) fn new(first_number: u64) -> Self {
+    /// A server whose first ticket will have at least this number, and which has its first turn as if its last was `turn`.
+    pub(super) fn new(first_number: u64, turn: u64) -> Self {
         Self {
             pace: Pace::default(),
             report: None,
@@ -91,7 +91,7 @@ impl Server {
             started: 0,
             last_start: 0.0,
             recent: 0.0,
-            last_turn: 0,
+            last_turn: turn,
             first_number,
             is_drained: false,
         }

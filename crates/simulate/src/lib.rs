@@ -1,0 +1,23 @@
+//! A fleet in virtual time: the gateway's own routing code over a recorded trace, next to formulas of the field.
+//!
+//! Owns the models of workers, gateways' knowledge and arrivals, and the command `inflight simulate`. Knows nothing of
+//! sockets, clocks and real workers. The same input gives the same output.
+
+mod cache;
+mod cli;
+mod figures;
+mod gateway;
+mod goal;
+mod plot;
+mod policy;
+mod run;
+mod table;
+mod trace;
+mod worker;
+
+pub use cli::simulate_main;
+pub use figures::Figures;
+pub use policy::Policy;
+pub use run::{Arrivals, Fleet, ceiling, run};
+pub use trace::{Trace, TraceError};
+pub use worker::Machine;
