@@ -132,6 +132,8 @@ def check(words: list[str], *, is_whole: bool) -> None:
         theirs = {"--triton-endpoint", "-H", "-p", "-t", "-o"}
         known = {f"--{option.flag}" for option in _native.gateway_options()} | theirs | {"--help"}
         check_native(words, known, is_whole=is_whole, operands=0)
+    elif command.name == "simulate":
+        check_native(words, options_on_page("simulate"), is_whole=is_whole, operands=1)
     elif command.name == "bench":
         if words and not words[0].startswith("-"):
             check_native(words[1:], options_on_page(f"bench {words[0]}"), is_whole=is_whole, operands=1)

@@ -481,6 +481,9 @@ def template_helper_main() -> None:
 def bench_main(argv: Sequence[str]) -> int:
     """Runs `inflight bench`; `argv` starts with the program's name. Returns the exit code."""
 
+def simulate_main(argv: Sequence[str]) -> int:
+    """Runs `inflight simulate`; `argv` starts with the program's name. Returns the exit code."""
+
 def check_guide_bounds(kind: str, text: str) -> None:
     """Checks the bounds of a JSON schema or a Lark grammar (``kind``: ``json_schema`` or ``lark``), which the
     one who compiles it cannot keep. Errors: ValueError."""

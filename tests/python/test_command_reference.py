@@ -40,9 +40,10 @@ COMMANDS = (
     "bench load",
     "bench floor",
     "bench suite",
+    "simulate",
 )
 #: Their help is clap's, printed by Rust.
-RUST = ("gateway", "bench")
+RUST = ("gateway", "bench", "simulate")
 
 
 def help_of(command: str) -> str:

@@ -25,7 +25,7 @@ const BAR: usize = 24;
 
 /// Compare ways to choose a worker, over a trace in virtual time.
 ///
-/// Runs the gateway's own routing code and formulas of the field over a recorded trace, without a server or a GPU. A
+/// Runs Inflight's own routing code and formulas of the field over a recorded trace, without a server or a GPU. A
 /// worker computes one prompt after another, caches their blocks and forgets the least recently used.
 #[derive(Debug, Parser)]
 struct Options {

@@ -11,7 +11,7 @@ use inflight_routing::index::Held;
 /// A rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Policy {
-    /// What the gateway does.
+    /// Inflight's own rule: the least expected work and what it costs others.
     Inflight,
     /// One worker after another.
     RoundRobin,

@@ -31,6 +31,7 @@ COMMANDS = {
         "top",
         "repository",
         "bench",
+        "simulate",
         "conformance",
     )
 }

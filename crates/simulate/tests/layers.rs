@@ -1,0 +1,27 @@
+//! The arrows between the crate's modules. A module may use those listed next to it and no others, and
+//! each comes after all that it uses, so that no circle can form. A new arrow is added here first.
+
+use std::path::Path;
+
+use inflight_testkit::layers::{Arrows, check};
+
+#[rustfmt::skip]
+const CRATE: Arrows = &[
+    ("cache", &[]),
+    ("trace", &[]),
+    ("figures", &[]),
+    ("worker", &["cache", "trace"]),
+    ("policy", &[]),
+    ("gateway", &["policy", "trace", "worker"]),
+    ("run", &["cache", "figures", "gateway", "policy", "trace", "worker"]),
+    ("goal", &["policy", "run", "trace"]),
+    ("table", &["figures", "policy"]),
+    ("plot", &["table"]),
+    ("cli", &["goal", "plot", "policy", "run", "table", "trace", "worker"]),
+];
+
+#[test]
+fn modules_use_only_what_comes_before_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    check(&root, &[("", CRATE)]);
+}

@@ -1,0 +1,171 @@
+//! What holds for every run, on a small trace: 40 conversations of 5 turns that begin with the same application prompt.
+
+#![allow(clippy::unwrap_used)]
+
+use inflight_simulate::{
+    Arrivals, Figures, Fleet, Machine, Policy, Trace, ceiling, run, simulate_main,
+};
+
+const TRACE: &str = include_str!("conversations.jsonl");
+
+fn fleet() -> Fleet {
+    Fleet {
+        workers: 4,
+        gateways: 1,
+        rate: 1.0,
+        arrivals: Arrivals::Recorded,
+        lost: 0.0,
+        machine: Machine {
+            blocks: 200,
+            prompt_tokens_per_s: 4000.0,
+            token_s: 0.025,
+        },
+        seed: 1,
+    }
+}
+
+fn trace() -> Trace {
+    Trace::read(TRACE.as_bytes()).unwrap()
+}
+
+fn figures(fleet: &Fleet, policy: Policy) -> Figures {
+    run(&trace(), fleet, policy, &mut |_| {})
+}
+
+#[test]
+fn every_request_gets_its_first_token_once_and_work_is_conserved() {
+    let trace = trace();
+    let input: u64 = trace
+        .requests
+        .iter()
+        .map(|one| u64::from(one.input_tokens))
+        .sum();
+    for arrivals in [Arrivals::Recorded, Arrivals::ThinkTime] {
+        for (gateways, lost) in [(1, 0.0), (3, 0.0), (3, 0.2)] {
+            let fleet = Fleet {
+                arrivals,
+                gateways,
+                lost,
+                ..fleet()
+            };
+            for policy in Policy::ALL {
+                let found = run(&trace, &fleet, policy, &mut |_| {});
+                assert_eq!(
+                    found.first_token_s.len(),
+                    trace.requests.len(),
+                    "{policy:?}"
+                );
+                assert!(found.first_token_s.is_sorted() && found.first_token_s[0] > 0.0);
+                assert_eq!(found.input_tokens, input);
+                let computed =
+                    (input - found.cached_tokens) as f64 / fleet.machine.prompt_tokens_per_s;
+                let busy: f64 = found.busy_s.iter().sum();
+                assert!(
+                    busy >= computed * 0.999 && busy < computed * 1.5,
+                    "{policy:?} {busy} {computed}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_repeats_and_no_policy_has_more_hits_than_one_cache_without_a_bound() {
+    let most = ceiling(&trace(), usize::MAX);
+    assert!(most > 0.5, "{most}");
+    for policy in Policy::ALL {
+        let fleet = Fleet {
+            gateways: 2,
+            lost: 0.1,
+            ..fleet()
+        };
+        let (one, other) = (figures(&fleet, policy), figures(&fleet, policy));
+        assert_eq!(one.first_token_s, other.first_token_s, "{policy:?}");
+        assert!(one.hits() <= most + 1e-9, "{policy:?} {}", one.hits());
+    }
+}
+
+#[test]
+fn knowing_caches_pays() {
+    let (ours, blind) = (
+        figures(&fleet(), Policy::Inflight),
+        figures(&fleet(), Policy::RoundRobin),
+    );
+    assert!(
+        ours.hits() > blind.hits() + 0.2,
+        "{} {}",
+        ours.hits(),
+        blind.hits()
+    );
+    assert!(ours.mean_s() < blind.mean_s());
+}
+
+#[test]
+fn lines_that_are_no_requests_are_named() {
+    let good = r#"{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}"#;
+    for (line, expected) in [
+        ("{", "line 2: EOF while parsing an object"),
+        (
+            r#"{"timestamp": 0}"#,
+            "line 2: missing field `input_length`",
+        ),
+        (
+            r#"{"timestamp": -1, "input_length": 5, "output_length": 1, "hash_ids": []}"#,
+            "line 2: `timestamp` must be from 0 to 1e13 milliseconds, got `-1`",
+        ),
+        (
+            r#"{"timestamp": 0, "input_length": 0, "output_length": 1, "hash_ids": []}"#,
+            "line 2: `input_length` must be from 1 to 100000000, got `0`",
+        ),
+        (
+            r#"{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1]}"#,
+            "line 2: `hash_ids` has `1` blocks, and `input_length` 1024 needs at least 2",
+        ),
+    ] {
+        let error = Trace::read(format!("{good}\n{line}\n").as_bytes()).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+    let long = format!("{good}\n{}", " ".repeat(2 << 20));
+    assert!(
+        Trace::read(long.as_bytes())
+            .unwrap_err()
+            .to_string()
+            .contains("longer than")
+    );
+    assert_eq!(
+        Trace::read(&b"\n"[..]).unwrap_err().to_string(),
+        "it contains no request"
+    );
+}
+
+#[test]
+fn a_conversation_is_followed_from_turn_to_turn() {
+    let trace = trace();
+    let begun = trace
+        .requests
+        .iter()
+        .filter(|one| one.continues.is_none())
+        .count();
+    assert_eq!(begun, 40);
+    for one in &trace.requests {
+        if let Some(before) = one.continues {
+            assert_eq!(trace.requests[before as usize].session, one.session);
+        }
+    }
+}
+
+#[test]
+fn the_command_says_what_is_wrong_by_its_exit_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conversations.jsonl");
+    for (arguments, expected) in [
+        (&[path, "--policy", "inflight,smg", "--json"][..], 0),
+        (&[path, "--policy", "round-robin", "--goal", "30"], 0),
+        (&["/nowhere.jsonl"], 1),
+        (&[path, "--rate", "0"], 2),
+        (&[path, "--lost", "101"], 2),
+        (&[], 2),
+    ] {
+        let arguments = ["inflight simulate"].iter().chain(arguments);
+        assert_eq!(simulate_main(arguments), expected);
+    }
+}
