@@ -1,5 +1,5 @@
 //! What a gateway knows and does: its own index and expectations, fed by what it hears from workers. Owns the way from
-//! a report to the routing crate, as the product's gateway has it.
+//! a report to the routing crate, as a gateway would have it.
 
 use std::collections::VecDeque;
 

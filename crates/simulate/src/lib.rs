@@ -1,4 +1,4 @@
-//! A fleet in virtual time: the gateway's own routing code over a recorded trace, next to formulas of the field.
+//! A fleet in virtual time: the routing crate over a recorded trace, next to formulas of the field.
 //!
 //! Owns the models of workers, gateways' knowledge and arrivals, and the command `inflight simulate`. Knows nothing of
 //! sockets, clocks and real workers. The same input gives the same output.

@@ -1,4 +1,4 @@
-//! How a server is chosen: the product's own rule, and formulas of the field to compare it with. Owns the formulas;
+//! How a server is chosen: Inflight's own rule, and formulas of the field to compare it with. Owns the formulas;
 //! all of them see the same: what the workers reported, what this gateway sent since, and one index of blocks.
 //!
 //! They are formulas and not products. Queues, safety gates and replicas' exchange of others are not modeled, and none

@@ -1,0 +1,114 @@
+//! What is chosen, case by case: two or three servers, and one thing that differs.
+
+#![allow(clippy::unwrap_used)]
+
+use inflight_routing::expectation::{Expectations, Report};
+use inflight_routing::index::{Held, Index, Level};
+use inflight_routing::{Choice, Eligible, Request, choose};
+
+const KEYS: [u64; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+const REQUEST: Request = Request {
+    tokens: 8 * 512,
+    block_tokens: 512,
+    is_urgent: false,
+};
+
+struct Fleet {
+    index: Index,
+    expectations: Expectations,
+}
+
+impl Fleet {
+    fn new(servers: u32) -> Self {
+        let mut expectations = Expectations::new(1);
+        (0..servers).for_each(|server| expectations.add(server));
+        Self {
+            index: Index::new(1000),
+            expectations,
+        }
+    }
+
+    fn report(&mut self, server: u32, change: impl FnOnce(&mut Report)) {
+        let mut report = Report::default();
+        change(&mut report);
+        self.expectations.reported(server, &report);
+    }
+
+    fn choose(&self, request: &Request, now: f64) -> Option<Choice> {
+        let mut held = Held::default();
+        self.index.find(&KEYS, &mut held);
+        let eligible = (0..3).map(|server| Eligible { server, delay: 0.0 });
+        choose(request, eligible, &held, &self.expectations, now)
+    }
+}
+
+#[test]
+fn caches_count_until_the_queue_is_longer() {
+    let mut fleet = Fleet::new(2);
+    fleet.index.stored(1, None, &KEYS[..6], Level::Device);
+    let choice = fleet.choose(&REQUEST, 0.0).unwrap();
+    assert_eq!((choice.server, choice.cached_tokens), (1, 6 * 512));
+    // A short queue is worth it, a long one is not.
+    for (queued_tokens, expected) in [(2_000, 1), (100_000, 0)] {
+        fleet.report(1, |report| report.queued_tokens = queued_tokens);
+        assert_eq!(
+            fleet.choose(&REQUEST, 0.0).unwrap().server,
+            expected,
+            "{queued_tokens}"
+        );
+    }
+    // It is worked off while nobody reports.
+    assert_eq!(fleet.choose(&REQUEST, 60.0).unwrap().server, 1);
+}
+
+#[test]
+fn an_urgent_request_waits_for_urgent_ones_alone() {
+    let mut fleet = Fleet::new(2);
+    fleet.index.stored(1, None, &KEYS, Level::Device);
+    fleet.report(1, |report| report.queued_tokens = 100_000);
+    let urgent = Request {
+        is_urgent: true,
+        ..REQUEST
+    };
+    assert_eq!(fleet.choose(&REQUEST, 0.0).unwrap().server, 0);
+    assert_eq!(fleet.choose(&urgent, 0.0).unwrap().server, 1);
+}
+
+#[test]
+fn a_burst_spreads_before_anybody_reports() {
+    let mut fleet = Fleet::new(3);
+    let mut taken = [0; 3];
+    for _ in 0..9 {
+        let server = fleet.choose(&REQUEST, 0.0).unwrap().server;
+        let work = REQUEST.work(Default::default());
+        fleet.expectations.sent(server, &work, 0.0);
+        taken[server as usize] += 1;
+    }
+    assert_eq!(taken, [3, 3, 3]);
+}
+
+#[test]
+fn slow_drained_and_silent_servers_are_avoided() {
+    let mut fleet = Fleet::new(2);
+    for (server, seconds) in [(0, 8.0), (1, 0.8)] {
+        fleet.report(server, |report| {
+            report.computed_tokens = 8192;
+            report.computed_seconds = seconds;
+        });
+    }
+    assert_eq!(fleet.choose(&REQUEST, 600.0).unwrap().server, 1);
+    fleet.expectations.set_drained(1, true);
+    assert_eq!(fleet.choose(&REQUEST, 600.0).unwrap().server, 0);
+    fleet.expectations.remove(0);
+    assert_eq!(fleet.choose(&REQUEST, 600.0), None);
+    // One that never starts what was sent to it.
+    let mut fleet = Fleet::new(2);
+    fleet.index.stored(1, None, &KEYS, Level::Device);
+    let ticket = fleet
+        .expectations
+        .sent(1, &REQUEST.work(Default::default()), 0.0);
+    assert_eq!(fleet.choose(&REQUEST, 0.5).unwrap().server, 1);
+    assert_eq!(fleet.choose(&REQUEST, 60.0).unwrap().server, 0);
+    fleet.expectations.ended(ticket);
+    assert_eq!(fleet.choose(&REQUEST, 60.0).unwrap().server, 1);
+}
