@@ -1,7 +1,7 @@
 //! What a server that reports no blocks probably holds, from what was sent to it. Owns one server's order of use;
 //! whether an estimate is true shows only in its answers.
 //!
-//! An estimate writes into the same [`Index`] as reports do, so that lookups and choices know no difference. Ask
+//! An estimate writes into the same [`Index`] as reports do, so that lookups and choices treat both alike. Ask
 //! [`Estimates::is_estimated`] before you show somebody what a server holds.
 //!
 //! What goes first is what such a server is likely to forget first: the block that was used the longest ago.

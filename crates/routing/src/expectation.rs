@@ -74,7 +74,7 @@ const HOST_SHARE: f64 = 0.1;
 pub struct Report {
     /// When it was made.
     pub at: Seconds,
-    /// The highest [`Ticket::number`] of this gateway's requests that it includes, if the server can tell.
+    /// The highest [`Ticket::number`] of this gateway's requests that it includes, if the server reports it.
     pub includes: Option<u64>,
     /// Prompt tokens that it has to compute, of requests of all gateways. What it will find in its cache does not count.
     pub queued_tokens: u64,

@@ -39,7 +39,7 @@ pub use held::{Depth, Held};
 use holders::{Holders, Memory};
 use sets::{Change, EMPTY, SetId, Sets};
 
-/// Blocks that a write sweeps for those of cleared servers, beyond one for each of its own.
+/// Blocks that a write sweeps for those of cleared servers, in addition to one for each block that it writes.
 const SWEPT_AT_ONCE: u32 = 64;
 
 /// Where a server keeps a block.
@@ -333,7 +333,7 @@ impl Index {
         true
     }
 
-    /// The block's parent became known: whoever holds all before it is attached.
+    /// The block's parent became known: holders of all before it are attached.
     fn attach_all(&mut self, block: BlockId) {
         for holder in self.detached.get(&block).cloned().unwrap_or_default() {
             if self.reaches(holder, block) {

@@ -236,7 +236,7 @@ impl<'a> Run<'a> {
         self.news(worker, now);
     }
 
-    /// The recorded time between two requests, less what an idle worker would have taken for the first.
+    /// The recorded time between two requests, less the time that an idle worker needs for the first.
     fn think_s(&self, before: u32, next: u32) -> f64 {
         let [before, next] = [before, next].map(|one| &self.trace.requests[one as usize]);
         let machine = &self.fleet.machine;

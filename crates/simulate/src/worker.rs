@@ -125,7 +125,7 @@ impl Worker {
             *self.active.entry(*block).or_default() += 1;
         }
         if cached < blocks.len() {
-            // Announced when it is accepted: whoever comes next finds them cached when its turn comes.
+            // Announced when it is accepted: the next request finds them cached when its turn comes.
             let from = cached;
             self.changes.push(CacheChange::Stored { request, from });
         }
