@@ -26,6 +26,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .bytes(".")
         .compile_fds(assets)?;
+
+    let cache_state = protox::compile(["inflight/v1/cache_state.proto"], [&root])?;
+    write_descriptors("cache_state.bin", &cache_state)?;
+    // The same package as the assets', so the same name of its file.
+    let folder = Path::new(&env::var("OUT_DIR")?).join("cache_state");
+    std::fs::create_dir_all(&folder)?;
+    tonic_prost_build::configure()
+        .out_dir(folder)
+        .compile_fds(cache_state)?;
     Ok(())
 }
 

@@ -42,3 +42,7 @@ pub const CACHE_SALT: &str = "cache_salt";
 pub const PRIORITY: &str = "priority";
 /// Requests may bring what was generated before, and continue from there.
 pub const RESUME: &str = "resume";
+/// The worker reports its load (service `CacheState`); it says so itself, whatever its executor can.
+pub const CACHE_STATE: &str = "cache_state";
+/// Those reports also have the blocks that the KV cache holds.
+pub const CACHE_EVENTS: &str = "cache_events";

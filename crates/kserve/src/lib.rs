@@ -30,11 +30,18 @@ pub mod assets {
     tonic::include_proto!("inflight.v1");
 }
 
+/// The read-only service by which a gateway learns what a worker's KV cache holds, and how loaded the worker is.
+#[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
+pub mod cache_state {
+    include!(concat!(env!("OUT_DIR"), "/cache_state/inflight.v1.rs"));
+}
+
 /// The files that describe the services, encoded, for a server's reflection service and for code that writes the
 /// messages in another form: KServe's, then ours.
-pub const FILE_DESCRIPTORS: [&[u8]; 2] = [
+pub const FILE_DESCRIPTORS: [&[u8]; 3] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/kserve.bin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/assets.bin")),
+    include_bytes!(concat!(env!("OUT_DIR"), "/cache_state.bin")),
 ];
 
 pub mod capability;

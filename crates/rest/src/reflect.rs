@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::error::RestError;
 
 static POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| {
-    let [kserve, _] = FILE_DESCRIPTORS;
+    let [kserve, ..] = FILE_DESCRIPTORS;
     DescriptorPool::decode(kserve).ok()
 });
 
