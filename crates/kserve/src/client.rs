@@ -13,6 +13,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint, Server};
 
 use crate::assets::model_assets_client::ModelAssetsClient;
+use crate::cache_state::cache_state_client::CacheStateClient;
 use crate::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 
 /// A client of the inference service on one connection.
@@ -218,6 +219,11 @@ pub fn inference_client(channel: Channel, options: &TransportOptions) -> Inferen
 /// The asset service over a channel. Its files come in chunks, so tonic's own limit is enough.
 pub fn assets_client(channel: Channel) -> ModelAssetsClient<Channel> {
     ModelAssetsClient::new(channel)
+}
+
+/// A client of the cache state on the same connection.
+pub fn cache_state_client(channel: Channel) -> CacheStateClient<Channel> {
+    CacheStateClient::new(channel)
 }
 
 /// A server with the same settings. Message limits belong to its services; TCP_NODELAY to the

@@ -13,6 +13,7 @@ use inflight_kserve::assets::{
 use tonic::{Request, Response, Status};
 
 use crate::adapters::{self, AdapterUpdates, Adapters};
+use crate::executor::capability;
 use crate::hosted::Hosted;
 
 /// Far below any message limit, so that clients with default limits can read a large tokenizer.
@@ -53,6 +54,7 @@ fn describe(model: &Hosted) -> ModelDescription {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let info = &model.info;
+    let own = std::iter::once(capability::CACHE_STATE.to_owned());
     ModelDescription {
         served_model_name: model.served_name.clone(),
         core_model_name: model.names.core().to_string(),
@@ -63,7 +65,7 @@ fn describe(model: &Hosted) -> ModelDescription {
         max_input_len: info.max_input_len,
         max_beam_width: info.max_beam_width,
         vocab_size: info.vocab_size,
-        capabilities: info.capabilities.clone(),
+        capabilities: info.capabilities.iter().cloned().chain(own).collect(),
         adapters: adapters::announced(&info.adapters),
         further_models: Vec::new(),
         weights: info.weights.clone(),

@@ -33,7 +33,7 @@ use line::TooLong;
 pub(crate) use names::Named;
 use names::RequestName;
 use queue::SubmitQueue;
-use registry::{LiveRequest, Registry};
+use registry::{LiveRequest, Registry, Waits};
 pub(crate) use registry::{MOST_LIVE, place_of};
 use series::{AllSeries, Series};
 use wake::WakeList;
@@ -212,6 +212,11 @@ impl Engine {
     /// Requests at the executor or on the way there.
     pub(crate) fn live(&self) -> usize {
         self.registry.lock().live()
+    }
+
+    /// What waits and what runs.
+    pub(crate) fn waits(&self) -> Waits {
+        self.registry.lock().waits()
     }
 
     /// Requests not yet handed over.

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 mod iteration;
 
+pub use crate::cache::{CacheBlocks, CacheReports, Level, Parent};
+pub use inflight_blocks::Seed;
 pub use iteration::{InflightBatchingStats, IterationStats, KvCacheStats, StaticBatchingStats};
 
 /// The number that the worker gives each request of its executor. The client's own number, the
@@ -43,6 +45,15 @@ pub trait Executor: Send + Sync + 'static {
     fn unload_adapter(&self, name: &str) -> Result<(), AdapterError> {
         let _ = name;
         Err(AdapterError::unsupported())
+    }
+    /// Where to report what the KV cache holds from now on. Called once, before any request, and only where the
+    /// capability [`CACHE_EVENTS`](capability::CACHE_EVENTS) is announced.
+    ///
+    /// # Errors
+    /// The executor cannot serve.
+    fn report_cache(&self, reports: CacheReports) -> Result<(), ExecutorFailed> {
+        drop(reports);
+        Ok(())
     }
     /// Ends the executor. Running requests get a final row if that is still possible.
     fn shutdown(&self);

@@ -11,9 +11,10 @@ use inflight_text::ModelFiles;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use crate::cache::Board;
 use crate::catalog::{Catalog, TextSettings};
 use crate::engine::{Engine, EngineLimits, MOST_LIVE, Threads};
-use crate::executor::{Executor, ModelInfo};
+use crate::executor::{Executor, ModelInfo, capability};
 use crate::metrics::Metrics;
 use crate::model_names::ModelNames;
 use crate::options::{WorkerError, WorkerOptions};
@@ -46,6 +47,7 @@ pub struct FurtherModel {
 pub(crate) struct Hosted {
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) info: ModelInfo,
+    pub(crate) cache: Arc<Board>,
     /// The name that OpenAI clients use.
     pub(crate) served_name: String,
     pub(crate) names: ModelNames,
@@ -54,22 +56,30 @@ pub(crate) struct Hosted {
 
 impl Hosted {
     pub(crate) fn first(executor: Arc<dyn Executor>, options: &WorkerOptions) -> Self {
-        Self {
-            info: executor.info(),
-            executor,
-            served_name: options.served_model_name.clone(),
-            names: ModelNames::first(&options.core_model_name),
-            assets: options.assets.clone(),
-        }
+        let names = ModelNames::first(&options.core_model_name);
+        let served_name = options.served_model_name.clone();
+        Self::new(executor, served_name, names, options.assets.clone())
     }
 
     pub(crate) fn further(model: FurtherModel) -> Self {
+        let names = ModelNames::behind(&model.name);
+        Self::new(model.executor, model.name, names, model.assets)
+    }
+
+    fn new(
+        executor: Arc<dyn Executor>,
+        served_name: String,
+        names: ModelNames,
+        assets: BTreeMap<String, Bytes>,
+    ) -> Self {
+        let info = executor.info();
         Self {
-            info: model.executor.info(),
-            executor: model.executor,
-            names: ModelNames::behind(&model.name),
-            served_name: model.name,
-            assets: model.assets,
+            cache: Board::new(info.tokens_per_block, reports_blocks(&info)),
+            executor,
+            info,
+            served_name,
+            names,
+            assets,
         }
     }
 
@@ -96,6 +106,11 @@ impl Hosted {
         };
         let place =
             u8::try_from(place).map_err(|_| WorkerError::TooManyModels { most: MOST_MODELS })?;
+        if reports_blocks(&self.info) {
+            let reports = self.cache.reports();
+            let asked = self.executor.report_cache(reports);
+            asked.map_err(WorkerError::Executor)?;
+        }
         Engine::start(Arc::clone(&self.executor), limits, metrics, place)
     }
 
@@ -131,6 +146,7 @@ impl Hosted {
             engine,
             limits,
             catalog,
+            cache: Arc::clone(&self.cache),
             draft,
         }
     }
@@ -161,6 +177,11 @@ impl Hosted {
             catalog.set_text(loaded);
         });
     }
+}
+
+fn reports_blocks(info: &ModelInfo) -> bool {
+    let mut capabilities = info.capabilities.iter();
+    capabilities.any(|one| one == capability::CACHE_EVENTS)
 }
 
 /// Refuses models that a client could not distinguish.

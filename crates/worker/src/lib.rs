@@ -6,6 +6,7 @@
 mod adapters;
 mod assets;
 mod batch;
+mod cache;
 mod catalog;
 pub mod embedded;
 mod engine;

@@ -25,6 +25,7 @@ use inflight_kserve::inference::{
 };
 use parking_lot::Mutex;
 
+use crate::cache::load::IterationTotals;
 use crate::executor::IterationStats;
 use crate::model::CORE_MODEL_VERSION;
 
@@ -95,6 +96,15 @@ struct Counters {
     dropped_spans: u64,
     /// The executor's latest iteration.
     iteration: Option<IterationStats>,
+    totals: IterationTotals,
+}
+
+/// What watchers of the load read.
+#[derive(Clone, Debug)]
+pub(crate) struct Figures {
+    pub(crate) free_blocks: u64,
+    pub(crate) generated_tokens: u64,
+    pub(crate) totals: IterationTotals,
 }
 
 /// Shared by everything that counts.
@@ -137,6 +147,7 @@ impl Metrics {
                 request_time: Histogram::new(&TIME_BUCKETS),
                 dropped_spans: 0,
                 iteration: None,
+                totals: IterationTotals::default(),
             }),
         }
     }
@@ -177,10 +188,26 @@ impl Metrics {
         self.counters.lock().dropped_spans += spans;
     }
 
-    /// Takes over what the executor reported; the latest iteration counts.
+    /// Takes over what the executor reported. Totals are of all iterations; for the rest, the latest counts.
     pub(crate) fn iterations(&self, stats: Vec<IterationStats>) {
+        let mut counters = self.counters.lock();
+        for iteration in &stats {
+            counters.totals.add(iteration);
+        }
         if let Some(latest) = stats.into_iter().next_back() {
-            self.counters.lock().iteration = Some(latest);
+            counters.iteration = Some(latest);
+        }
+    }
+
+    /// For those who watch the load.
+    pub(crate) fn figures(&self) -> Figures {
+        let counters = self.counters.lock();
+        let cache = counters.iteration.as_ref();
+        let cache = cache.and_then(|stats| stats.kv_cache_stats.as_ref());
+        Figures {
+            free_blocks: cache.map_or(0, |cache| cache.free_num_blocks),
+            generated_tokens: self.generated_tokens.load(Ordering::Relaxed),
+            totals: counters.totals.clone(),
         }
     }
 

@@ -16,6 +16,7 @@ use inflight_tls::{ServerFiles, ServerTls, TlsError};
 use inflight_traces::{TraceError, TraceOptions};
 use tracing::level_filters::LevelFilter;
 
+use crate::executor::ExecutorFailed;
 use crate::model::CORE_MODEL;
 
 /// How a worker listens, what it serves and what its limits are.
@@ -233,6 +234,8 @@ pub enum WorkerError {
     },
     #[error(transparent)]
     Traces(TraceError),
+    #[error(transparent)]
+    Executor(ExecutorFailed),
     #[error("the gRPC server failed")]
     Server(#[source] tonic::transport::Error),
 }

@@ -9,6 +9,7 @@ use futures_util::future::{join_all, select_all};
 use inflight_base::accept::accept;
 use inflight_kserve::FILE_DESCRIPTORS;
 use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
+use inflight_kserve::cache_state::cache_state_server::CacheStateServer;
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
 use inflight_tls::ServerTls;
@@ -31,7 +32,7 @@ use crate::loading::{Listeners, Loading};
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
 use crate::service::{
-    ArrivalBudget, Budgeted, Common, DraftWorker, Models, Service, report_health,
+    ArrivalBudget, Budgeted, CacheStateService, Common, DraftWorker, Models, Service, report_health,
 };
 use crate::trace::Tracing;
 
@@ -131,6 +132,10 @@ pub async fn serve_models(
     ))
     .add_service(Budgeted::new(
         ModelAssetsServer::new(assets),
+        budget.clone(),
+    ))
+    .add_service(Budgeted::new(
+        CacheStateServer::new(CacheStateService::new(service.models())),
         budget.clone(),
     ))
     .add_service(Budgeted::new(health_service, budget.clone()));

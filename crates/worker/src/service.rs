@@ -1,6 +1,7 @@
 //! The KServe v2 service: what each call answers. Generating is in [`stream`].
 
 mod arriving;
+mod cache_state;
 mod health;
 mod models;
 mod settings;
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::adapters::Adapters;
+use crate::cache::Board;
 use crate::catalog::{Catalog, Known};
 use crate::engine::Engine;
 use crate::metrics::load_report::Form;
@@ -28,6 +30,7 @@ use crate::request::Limits;
 use crate::trace::RequestTrace;
 
 pub(crate) use arriving::{ArrivalBudget, Budgeted};
+pub(crate) use cache_state::CacheStateService;
 pub(crate) use health::report as report_health;
 pub(crate) use models::{Common, ModelParts, Models};
 pub(crate) use speculative::DraftWorker;
@@ -63,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
     pub(crate) catalog: Arc<Catalog>,
+    pub(crate) cache: Arc<Board>,
     draft: Option<DraftWorker>,
     common: Arc<Common>,
 }

@@ -3,19 +3,23 @@
 //! For load tests, capacity planning and measuring everything else. Owns the clock and the waiting; what
 //! happens in an iteration is decided by [`scheduler`], which never reads a clock.
 
+mod cache;
 mod options;
 mod scheduler;
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::executor::{
-    ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    CacheReports, ClientId, Executor, ExecutorFailed, IterationStats, Level, ModelInfo, Request,
+    ResponseBatch,
 };
 
 pub use options::SimulatedOptions;
 
+use cache::CacheChange;
 use scheduler::{Next, Scheduler};
 
 /// An [`Executor`] over the timing model of [`SimulatedOptions`].
@@ -23,6 +27,8 @@ pub struct SimulatedExecutor {
     info: ModelInfo,
     started: Instant,
     scheduler: Mutex<Scheduler>,
+    /// Set before the first request, where blocks are reused.
+    reports: OnceLock<CacheReports>,
     /// Notified when work arrives and at shutdown.
     changed: Condvar,
 }
@@ -34,8 +40,28 @@ impl SimulatedExecutor {
             info: options.info(),
             started: Instant::now(),
             scheduler: Mutex::new(Scheduler::new(options)),
+            reports: OnceLock::new(),
             changed: Condvar::new(),
         }
+    }
+
+    /// Reports what has changed in the cache. Under the scheduler's lock, so that changes are reported in order.
+    fn report(&self, scheduler: &mut Scheduler) {
+        let Some(reports) = self.reports.get() else {
+            return;
+        };
+        let changes = scheduler.take_cache_changes();
+        if changes.is_empty() {
+            return;
+        }
+        reports.report(|blocks| {
+            for change in changes {
+                match change {
+                    CacheChange::Stored(key, seed) => blocks.stored_key(key, seed, Level::Device),
+                    CacheChange::Removed(key) => blocks.removed(key),
+                }
+            }
+        });
     }
 }
 
@@ -70,6 +96,7 @@ impl Executor for SimulatedExecutor {
         loop {
             let now = self.started.elapsed();
             let next = scheduler.advance(now, &mut batch.rows);
+            self.report(&mut scheduler);
             if !batch.rows.ids.is_empty() || now >= deadline {
                 // At no cost per iteration the next await follows at once; new requests go first.
                 MutexGuard::unlock_fair(scheduler);
@@ -85,6 +112,15 @@ impl Executor for SimulatedExecutor {
                 return Ok(batch);
             }
         }
+    }
+
+    fn report_cache(&self, reports: CacheReports) -> Result<(), ExecutorFailed> {
+        let mut scheduler = self.scheduler.lock();
+        let blocks = scheduler.report_cache();
+        reports.report(|held| held.set_capacity(blocks.into(), 0));
+        // Once; a second call would find the first one's.
+        let _ = self.reports.set(reports);
+        Ok(())
     }
 
     fn stats(&self) -> Result<Vec<IterationStats>, ExecutorFailed> {

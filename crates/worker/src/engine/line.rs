@@ -156,6 +156,11 @@ impl Line {
 
     /// Whether it certainly has to wait. One that waits for memory may have begun: its first row takes as
     /// long as its prompt.
+    /// Requests that wait for a place.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
         self.waiting.contains_key(&ticket) && self.fits.is_none()
     }

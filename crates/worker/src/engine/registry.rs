@@ -157,6 +157,8 @@ pub(super) struct Registry {
     place: u64,
     names: Names,
     line: Line,
+    /// Of all requests that have no row yet.
+    queued_prompt_tokens: u64,
     /// When requests that wait or have a deadline are to be ended.
     due: BTreeSet<(Instant, ClientId)>,
 }
@@ -170,6 +172,7 @@ impl Registry {
             requests: SlotMap::default(),
             names: Names::default(),
             line: Line::new(places, max_queue_wait),
+            queued_prompt_tokens: 0,
             due: BTreeSet::new(),
         }
     }
@@ -187,6 +190,17 @@ impl Registry {
 
     pub(super) fn live(&self) -> usize {
         self.requests.len()
+    }
+
+    /// What is here, for those who watch the load.
+    pub(super) fn waits(&self) -> Waits {
+        let queued = self.line.waiting();
+        let count = |requests| u32::try_from(requests).unwrap_or(u32::MAX);
+        Waits {
+            queued: count(queued),
+            running: count(self.live().saturating_sub(queued)),
+            prompt_tokens: self.queued_prompt_tokens,
+        }
     }
 
     /// Whether a request of `sequences` would get a place in time.
@@ -236,6 +250,10 @@ impl Registry {
     /// Its first row came.
     pub(super) fn start(&mut self, client_id: ClientId) {
         let request = self.requests.get(self.key(client_id));
+        let prompt_tokens = request.map_or(0, |request| request.prompt_tokens);
+        self.queued_prompt_tokens = self
+            .queued_prompt_tokens
+            .saturating_sub(prompt_tokens.into());
         if let Some(ticket) = request.and_then(|request| request.ticket) {
             self.line.start(ticket);
         }
@@ -278,6 +296,7 @@ impl Registry {
     }
 
     pub(super) fn insert(&mut self, request: LiveRequest) -> ClientId {
+        self.queued_prompt_tokens += u64::from(request.prompt_tokens);
         let key = self.requests.insert(request);
         self.id(key)
     }
@@ -292,6 +311,10 @@ impl Registry {
     pub(super) fn remove(&mut self, client_id: ClientId, now: Instant) -> Option<LiveRequest> {
         let key = self.key(client_id);
         let request = self.requests.remove(key)?;
+        if request.first_row.is_none() {
+            let tokens = u64::from(request.prompt_tokens);
+            self.queued_prompt_tokens = self.queued_prompt_tokens.saturating_sub(tokens);
+        }
         if let Some(ticket) = request.ticket {
             self.line.leave(now, ticket, request.sequences);
         }
@@ -326,12 +349,23 @@ impl Registry {
         self.names.clear();
         self.line.clear();
         self.due.clear();
+        self.queued_prompt_tokens = 0;
         let place = self.place;
         self.requests
             .drain()
             .map(|(key, request)| (ClientId(key.data().as_ffi() ^ place), request))
             .collect()
     }
+}
+
+/// Requests and their prompts, by whether they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waits {
+    /// Requests without a place in the batch, and those with one.
+    pub(crate) queued: u32,
+    pub(crate) running: u32,
+    /// Of requests without a row, whether they have a place or not.
+    pub(crate) prompt_tokens: u64,
 }
 
 /// Why a request's time has come.

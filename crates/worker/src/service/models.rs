@@ -13,6 +13,7 @@ use tonic::{Code, Request, Status};
 use super::settings::LogSettings;
 use super::stream::Refusal;
 use super::{DraftWorker, Shared};
+use crate::cache::Board;
 use crate::catalog::{self, Catalog, Known};
 use crate::engine::{Engine, Health, place_of};
 use crate::executor::ClientId;
@@ -86,6 +87,7 @@ pub(crate) struct ModelParts {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
     pub(crate) catalog: Arc<Catalog>,
+    pub(crate) cache: Arc<Board>,
     pub(crate) draft: Option<DraftWorker>,
 }
 
@@ -102,12 +104,14 @@ impl Models {
                 engine,
                 limits,
                 catalog,
+                cache,
                 draft,
             } = parts;
             Arc::new(Shared {
                 engine,
                 limits,
                 catalog,
+                cache,
                 draft,
                 common: Arc::clone(&common),
             })
@@ -125,6 +129,10 @@ impl Models {
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Shared>> {
         std::iter::once(&self.first).chain(&self.further)
+    }
+
+    pub(crate) fn first(&self) -> &Arc<Shared> {
+        &self.first
     }
 
     fn at(&self, place: u8) -> &Arc<Shared> {
@@ -149,6 +157,17 @@ impl Models {
     /// Counts a request that is for no model, as every model counts those that it refuses.
     pub(super) fn refused(&self) {
         self.first.engine.metrics.refused();
+    }
+
+    /// The model that has a name.
+    ///
+    /// # Errors
+    /// NOT_FOUND.
+    pub(crate) fn named(&self, name: &str) -> Result<&Arc<Shared>, Status> {
+        let shared = self.route(name).map_err(Status::not_found)?;
+        let known = shared.catalog.find(name, "");
+        known.map_err(Status::not_found)?;
+        Ok(shared)
     }
 
     /// The model of this name and version.
@@ -253,6 +272,9 @@ impl Models {
     }
 
     pub(super) fn finish_streams(&self) {
+        for shared in self.all() {
+            shared.cache.close();
+        }
         self.common.finish_streams();
     }
 

@@ -17,6 +17,9 @@ pub struct SimulatedOptions {
     /// KV cache capacity in blocks; a request waits until its whole length fits. Default: 16,384, about
     /// half a million tokens.
     pub num_blocks: u32,
+    /// Whether blocks stay after their request, for prompts that begin alike, until their room is needed. Default:
+    /// false, so that a prompt costs the same however often it comes.
+    pub enable_kv_cache_reuse: bool,
     /// Default: 32, as in TensorRT-LLM.
     pub tokens_per_block: u32,
     /// Prompt plus generated tokens of one sequence. Default: 8192, enough for any load test that is not
@@ -39,6 +42,7 @@ impl Default for SimulatedOptions {
             step_us_per_sequence: 20.0,
             max_batch_size: 256,
             num_blocks: 16_384,
+            enable_kv_cache_reuse: false,
             tokens_per_block: 32,
             max_seq_len: 8192,
             max_num_tokens: 8192,
@@ -52,6 +56,15 @@ impl SimulatedOptions {
     /// What the worker sees. Several sequences per prompt and a minimum length come for free where every
     /// sequence runs to its limit; whatever needs logits is not supported.
     pub(super) fn info(&self) -> ModelInfo {
+        let mut capabilities = vec![
+            capability::NUM_RETURN_SEQUENCES.to_owned(),
+            capability::MIN_TOKENS.to_owned(),
+            capability::RESUME.to_owned(),
+        ];
+        if self.enable_kv_cache_reuse {
+            capabilities.push(capability::CACHE_SALT.to_owned());
+            capabilities.push(capability::CACHE_EVENTS.to_owned());
+        }
         ModelInfo {
             executor: "simulated".to_owned(),
             vocab_size: self.vocab_size,
@@ -61,11 +74,7 @@ impl SimulatedOptions {
             max_num_tokens: self.max_num_tokens,
             max_beam_width: 1,
             tokens_per_block: self.tokens_per_block,
-            capabilities: vec![
-                capability::NUM_RETURN_SEQUENCES.to_owned(),
-                capability::MIN_TOKENS.to_owned(),
-                capability::RESUME.to_owned(),
-            ],
+            capabilities,
             adapters: Vec::new(),
             weights: String::new(),
         }

@@ -6,15 +6,20 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use inflight_blocks::{Chain, Seed};
+use inflight_kserve::names;
 use inflight_kserve::step::{FinishReason, RowError, StepBatch};
 use tonic::Code;
 
 use super::SimulatedOptions;
+use super::cache::{BlockCache, CacheChange};
 use crate::executor::{ClientId, InflightBatchingStats, IterationStats, KvCacheStats, Request};
 
 /// Overdue iterations that one await returns at most, so that a late await does not build an unbounded
 /// batch.
 const MAX_ITERATIONS_PER_AWAIT: u32 = 16;
+/// Iterations whose figures are kept for the next who asks; TensorRT-LLM's default.
+const MAX_STATS: usize = 1000;
 /// The first printable ASCII character: byte-level vocabularies begin with ASCII.
 const FIRST_PRINTABLE: u32 = 32;
 /// The number of printable ASCII characters.
@@ -34,7 +39,13 @@ struct Active {
     sequences_left: u32,
     /// Tokens that each sequence has already, and which have ended; empty: none has any.
     resumed: Vec<Option<u32>>,
+    /// Blocks that are its own, of all that it may need.
     blocks: u32,
+    /// And those that it shares, of the beginning of what it computes before it generates.
+    shared: Vec<u64>,
+    context: Option<Context>,
+    /// Prompt tokens found in the cache, until they are reported.
+    cached_tokens: Option<u32>,
     max_tokens: u32,
     streaming: bool,
     first_token: u32,
@@ -49,11 +60,106 @@ impl Active {
             .map(|index| index as i32)
     }
 
+    /// Makes its context findable, whose last block was computed now.
+    fn store_context(&mut self, cache: &mut BlockCache) {
+        let Some(context) = &self.context else {
+            return;
+        };
+        for key in context.keys.iter().skip(self.shared.len()) {
+            // Where another has computed the same meanwhile, its own block stays unknown.
+            if cache.store(*key, context.seed) {
+                self.blocks = self.blocks.saturating_sub(1);
+                self.shared.push(*key);
+            }
+        }
+    }
+
+    /// Makes findable what it generated, where it is one sequence.
+    fn store_answer(&mut self, cache: &mut BlockCache, tokens: impl Iterator<Item = i32>) {
+        let Some(context) = &mut self.context else {
+            return;
+        };
+        if self.sequences != 1 {
+            return;
+        }
+        for token in tokens {
+            context.rest.push(token);
+            if context.rest.len() < context.size {
+                continue;
+            }
+            let key = context.chain.push(&context.rest);
+            context.rest.clear();
+            if cache.store(key, context.seed) {
+                self.blocks = self.blocks.saturating_sub(1);
+                self.shared.push(key);
+            }
+        }
+    }
+
     fn tokens_before(&self, index: i32) -> u32 {
         let resumed = usize::try_from(index).ok();
         let resumed = resumed.and_then(|index| *self.resumed.get(index)?);
         resumed.unwrap_or(0)
     }
+}
+
+/// What a request computes before it generates, as blocks of the cache. Only where they are reused.
+struct Context {
+    chain: Chain,
+    seed: Seed,
+    /// Of its full blocks.
+    keys: Vec<u64>,
+    /// The tokens after them.
+    rest: Vec<i32>,
+    /// Tokens of a block.
+    size: usize,
+    /// Tokens of the prompt, without what was generated elsewhere.
+    prompt: u32,
+    /// All of its tokens, of which at least the last is computed.
+    tokens: u32,
+}
+
+impl Context {
+    fn new(request: &Request, size: usize) -> Self {
+        let size = size.max(1);
+        let seed = seed_of(request);
+        let mut chain = Chain::new(seed);
+        let mut rest = request.input_token_ids.clone();
+        let prompt = rest.len() as u32;
+        // Several sequences go on in different ways.
+        if let [Some(generated)] = request.generated.as_slice() {
+            rest.extend_from_slice(generated);
+        }
+        let tokens = rest.len() as u32;
+        let full = rest.chunks_exact(size);
+        let keys: Vec<u64> = full.map(|block| chain.push(block)).collect();
+        rest.drain(..keys.len() * size);
+        Self {
+            chain,
+            seed,
+            keys,
+            rest,
+            size,
+            prompt,
+            tokens,
+        }
+    }
+}
+
+/// What keeps a request's blocks apart from others'.
+fn seed_of(request: &Request) -> Seed {
+    let mut tensors = request.tensors.iter();
+    let salt = tensors.find(|tensor| tensor.name == names::CACHE_SALT);
+    // Its length in four bytes, then itself.
+    let salt = salt.and_then(|tensor| tensor.data.get(4..));
+    Seed::new(None, salt.unwrap_or_default())
+}
+
+/// What of a request is in the cache.
+struct Found {
+    blocks: usize,
+    /// Blocks that it takes of the free ones.
+    cost: u32,
 }
 
 /// A request that waits for a place in the batch or for blocks.
@@ -97,6 +203,8 @@ struct Iteration {
 
 pub(super) struct Scheduler {
     options: SimulatedOptions,
+    /// `None`: blocks are not reused.
+    cache: Option<BlockCache>,
     /// What answers cycle through; never empty.
     ids: Vec<u32>,
     waiting: VecDeque<Waiting>,
@@ -113,13 +221,16 @@ pub(super) struct Scheduler {
     iterations: u64,
     completed: u64,
     alloc_total_blocks: u64,
-    stats: Option<IterationStats>,
+    stats: VecDeque<IterationStats>,
+    reused_blocks: u64,
+    missed_blocks: u64,
 }
 
 impl Scheduler {
     pub(super) fn new(options: SimulatedOptions) -> Self {
         Self {
             ids: answer_ids(&options),
+            cache: options.enable_kv_cache_reuse.then(BlockCache::default),
             free_blocks: options.num_blocks,
             options,
             waiting: VecDeque::new(),
@@ -134,8 +245,24 @@ impl Scheduler {
             iterations: 0,
             completed: 0,
             alloc_total_blocks: 0,
-            stats: None,
+            stats: VecDeque::new(),
+            reused_blocks: 0,
+            missed_blocks: 0,
         }
+    }
+
+    /// Keeps the cache's changes from now on; returns how many blocks it has.
+    pub(super) fn report_cache(&mut self) -> u32 {
+        if let Some(cache) = &mut self.cache {
+            cache.report();
+        }
+        self.options.num_blocks
+    }
+
+    /// What has changed in the cache since the last call.
+    pub(super) fn take_cache_changes(&mut self) -> Vec<CacheChange> {
+        let cache = self.cache.as_mut();
+        cache.map(BlockCache::take_changes).unwrap_or_default()
     }
 
     /// Queues a request, or the row that refuses it.
@@ -185,6 +312,8 @@ impl Scheduler {
         // What was generated is computed again, like a prompt.
         prompt_tokens += resumed.iter().flatten().sum::<u32>();
         let ended = resumed.iter().filter(|tokens| tokens.is_none()).count() as u32;
+        let size = self.options.tokens_per_block as usize;
+        let context = self.cache.as_ref().map(|_| Context::new(&request, size));
         self.waiting.push_back(Waiting {
             client_id: request.client_id,
             prompt_tokens,
@@ -193,6 +322,9 @@ impl Scheduler {
                 sequences_left: sequences - ended,
                 resumed,
                 blocks,
+                shared: Vec::new(),
+                context,
+                cached_tokens: None,
                 max_tokens,
                 streaming: request.streaming,
                 first_token: first_token(&request.input_token_ids),
@@ -208,7 +340,7 @@ impl Scheduler {
                 ended.extend(waiting.active.indexes());
             }
         } else if let Some(active) = self.active.remove(&client_id) {
-            self.free_blocks += active.blocks;
+            self.give_back(&active);
             self.places -= active.sequences_left;
             if let Some(place) = self.prefills.iter().position(|p| p.client_id == client_id) {
                 self.prefills.remove(place);
@@ -231,7 +363,7 @@ impl Scheduler {
                 context_tokens: 0,
                 duration: Duration::ZERO,
             };
-            self.stats = Some(self.snapshot(&between, self.sequences.len()));
+            self.keep_stats(self.snapshot(&between, self.sequences.len()));
         }
         let last = ended.len().saturating_sub(1);
         for (place, index) in ended.into_iter().enumerate() {
@@ -280,9 +412,16 @@ impl Scheduler {
         self.shut_down
     }
 
-    /// The latest iteration's figures, once.
+    /// The figures of the iterations since the last call, the oldest first, at most [`MAX_STATS`].
     pub(super) fn drain_stats(&mut self) -> Vec<IterationStats> {
-        self.stats.take().into_iter().collect()
+        self.stats.drain(..).collect()
+    }
+
+    fn keep_stats(&mut self, stats: IterationStats) {
+        if self.stats.len() == MAX_STATS {
+            self.stats.pop_front();
+        }
+        self.stats.push_back(stats);
     }
 
     fn is_idle(&self) -> bool {
@@ -297,20 +436,21 @@ impl Scheduler {
     /// nothing to do.
     fn schedule(&mut self) -> bool {
         while let Some(waiting) = self.waiting.front() {
-            let fits = waiting.active.blocks <= self.free_blocks
+            let found = self.find(&waiting.active);
+            let fits = found.cost <= self.free_blocks
                 && waiting.active.sequences_left + self.places <= self.options.max_batch_size;
             if !fits {
                 break;
             }
-            let Some(waiting) = self.waiting.pop_front() else {
+            let Some(mut waiting) = self.waiting.pop_front() else {
                 break;
             };
-            self.free_blocks -= waiting.active.blocks;
             self.alloc_total_blocks += u64::from(waiting.active.blocks);
             self.places += waiting.active.sequences_left;
+            let cached = self.take(&mut waiting.active, &found);
             self.prefills.push(Prefill {
                 client_id: waiting.client_id,
-                tokens_left: waiting.prompt_tokens,
+                tokens_left: waiting.prompt_tokens.saturating_sub(cached),
             });
             self.active.insert(waiting.client_id, waiting.active);
         }
@@ -358,13 +498,17 @@ impl Scheduler {
             prefills,
             active,
             sequences,
+            cache,
             ..
         } = self;
         prefills.retain(|prefill| {
             if prefill.tokens_left > 0 {
                 return true;
             }
-            if let Some(request) = active.get(&prefill.client_id) {
+            if let Some(request) = active.get_mut(&prefill.client_id) {
+                if let Some(cache) = cache {
+                    request.store_context(cache);
+                }
                 sequences.extend(request.indexes().map(|index| {
                     let produced = request.tokens_before(index);
                     Sequence {
@@ -385,19 +529,20 @@ impl Scheduler {
             false
         });
 
-        let ids = self.ids.as_slice();
-        let token = |sequence: &Sequence, place: u32| {
-            let place = sequence.first_token.wrapping_add(place) as usize % ids.len();
-            ids.get(place).copied().unwrap_or_default() as i32
-        };
         let Self {
             active,
             sequences,
             free_blocks,
             places,
             completed,
+            cache,
+            ids,
             ..
         } = self;
+        let token = |sequence: &Sequence, place: u32| {
+            let place = sequence.first_token.wrapping_add(place) as usize % ids.len();
+            ids.get(place).copied().unwrap_or_default() as i32
+        };
         sequences.retain_mut(|sequence| {
             let place = sequence.produced;
             sequence.produced += 1;
@@ -410,6 +555,14 @@ impl Scheduler {
                 );
             } else {
                 return true;
+            }
+            let begins = sequence.produced == sequence.reported + 1 || !sequence.streaming;
+            if cache.is_some() && begins {
+                let request = active.get_mut(&sequence.client_id);
+                let cached = request.and_then(|request| request.cached_tokens.take());
+                let row = rows.ids.len() as u32;
+                rows.cached_tokens
+                    .extend(cached.map(|cached| (row, cached)));
             }
             if !done {
                 close_row(
@@ -428,7 +581,12 @@ impl Scheduler {
                     false
                 }
                 _ => {
-                    if let Some(request) = active.remove(&sequence.client_id) {
+                    if let Some(mut request) = active.remove(&sequence.client_id) {
+                        if let Some(cache) = cache {
+                            let own = sequence.reported..sequence.produced.saturating_sub(1);
+                            request.store_answer(cache, own.map(|place| token(sequence, place)));
+                            *free_blocks += cache.release(&request.shared);
+                        }
                         *free_blocks += request.blocks;
                     }
                     *completed += 1;
@@ -444,7 +602,57 @@ impl Scheduler {
             );
             false
         });
-        self.stats = Some(self.snapshot(iteration, generating));
+        self.keep_stats(self.snapshot(iteration, generating));
+    }
+
+    /// What of a request is in the cache, and how many blocks it takes of those that are free.
+    fn find(&self, active: &Active) -> Found {
+        let (Some(cache), Some(context)) = (&self.cache, &active.context) else {
+            return Found {
+                blocks: 0,
+                cost: active.blocks,
+            };
+        };
+        // The last token is computed in any case: its row is what the first token comes from.
+        let most = context.tokens.saturating_sub(1) / self.options.tokens_per_block.max(1);
+        let most = (most as usize).min(context.keys.len());
+        let keys = context.keys.get(..most).unwrap_or_default();
+        let blocks = cache.find(keys);
+        let keys = keys.get(..blocks).unwrap_or_default();
+        Found {
+            blocks,
+            cost: active.blocks - blocks as u32 + cache.unused_of(keys),
+        }
+    }
+
+    /// Gives a request its blocks; returns how many tokens were found in them.
+    fn take(&mut self, active: &mut Active, found: &Found) -> u32 {
+        self.free_blocks -= found.cost;
+        let (Some(cache), Some(context)) = (&mut self.cache, &mut active.context) else {
+            return 0;
+        };
+        active.shared = context
+            .keys
+            .get(..found.blocks)
+            .unwrap_or_default()
+            .to_vec();
+        cache.hold(&active.shared);
+        // What has no user is in free blocks.
+        cache.shrink(self.free_blocks);
+        active.blocks -= found.blocks as u32;
+        self.reused_blocks += found.blocks as u64;
+        self.missed_blocks += (context.keys.len() - found.blocks) as u64;
+        let tokens = found.blocks as u32 * self.options.tokens_per_block;
+        active.cached_tokens = Some(tokens.min(context.prompt));
+        tokens
+    }
+
+    /// Takes back the blocks of a request that ended early.
+    fn give_back(&mut self, active: &Active) {
+        self.free_blocks += active.blocks;
+        if let Some(cache) = &mut self.cache {
+            self.free_blocks += cache.release(&active.shared);
+        }
     }
 
     fn flush_notices(&mut self, rows: &mut StepBatch<ClientId>) {
@@ -485,7 +693,10 @@ impl Scheduler {
                 used_num_blocks: u64::from(used),
                 tokens_per_block: u64::from(self.options.tokens_per_block),
                 alloc_total_blocks: self.alloc_total_blocks,
-                alloc_new_blocks: self.alloc_total_blocks,
+                alloc_new_blocks: self.alloc_total_blocks - self.reused_blocks,
+                reused_blocks: self.reused_blocks,
+                missed_blocks: self.missed_blocks,
+                cache_hit_rate: hit_rate(self.reused_blocks, self.missed_blocks),
                 ..KvCacheStats::default()
             }),
             inflight_batching_stats: Some(InflightBatchingStats {
@@ -498,6 +709,14 @@ impl Scheduler {
             }),
             ..IterationStats::default()
         }
+    }
+}
+
+/// Part of the blocks that were looked for and found.
+fn hit_rate(reused: u64, missed: u64) -> f64 {
+    match reused + missed {
+        0 => 0.0,
+        all => reused as f64 / all as f64,
     }
 }
 

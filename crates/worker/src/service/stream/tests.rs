@@ -7,6 +7,7 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::tensor::RequestBuilder;
 
 use super::*;
+use crate::cache::Board;
 use crate::catalog::Catalog;
 use crate::engine::{Engine, EngineLimits};
 use crate::executor::Executor;
@@ -49,6 +50,7 @@ fn shared() -> Shared {
     Shared {
         engine,
         catalog: Arc::new(catalog),
+        cache: Board::new(32, false),
         draft: None,
         common: Arc::new(Common::new(None, None)),
         limits,

@@ -1,5 +1,10 @@
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
 use super::*;
-use crate::executor::SamplingConfig;
+use crate::executor::{NamedTensor, SamplingConfig};
 
 fn request(client_id: u64, prompt: usize, max_tokens: u32, sequences: u32) -> Request {
     Request {
@@ -223,5 +228,174 @@ fn a_resumed_request_goes_on_as_if_nothing_had_happened() {
             assert!(rest[1].is_empty());
             assert_eq!(rest[2], undisturbed[2][5 - cut..]);
         }
+    }
+}
+
+fn reusing(num_blocks: u32) -> SimulatedOptions {
+    SimulatedOptions {
+        prefill_us_per_token: 1000.0,
+        enable_kv_cache_reuse: true,
+        num_blocks,
+        tokens_per_block: 4,
+        ..options(0.0)
+    }
+}
+
+fn prompt(client_id: u64, tokens: &[i32], max_tokens: u32) -> Request {
+    Request {
+        input_token_ids: tokens.to_vec(),
+        ..request(client_id, 0, max_tokens, 1)
+    }
+}
+
+fn salted(request: Request, salt: &str) -> Request {
+    let data = [&(salt.len() as u32).to_le_bytes()[..], salt.as_bytes()].concat();
+    let tensor = NamedTensor {
+        name: names::CACHE_SALT.to_owned(),
+        datatype: "BYTES".to_owned(),
+        shape: vec![1],
+        data: Bytes::from(data),
+    };
+    Request {
+        tensors: vec![tensor],
+        ..request
+    }
+}
+
+/// When a request's last row came, and how many of its prompt tokens were cached.
+fn run_one(scheduler: &mut Scheduler, request: Request, now: Duration) -> (Duration, Option<u32>) {
+    scheduler.enqueue(request, now);
+    let mut rows = StepBatch::default();
+    let mut now = now;
+    while let Next::At(next) = scheduler.advance(now, &mut rows) {
+        now = next;
+    }
+    let cached = rows.cached_tokens.first().map(|(_, cached)| *cached);
+    (now, cached)
+}
+
+#[test]
+fn a_prompt_costs_what_the_cache_lacks() {
+    let mut scheduler = Scheduler::new(reusing(64));
+    let tokens: Vec<i32> = (0..17).collect();
+    let mut now = Duration::ZERO;
+    let mut costs = |request| {
+        let (ended, cached) = run_one(&mut scheduler, request, now);
+        let cost = (ended - now).as_millis();
+        now = ended;
+        (cost, cached)
+    };
+    assert_eq!(costs(prompt(1, &tokens, 1)), (17, Some(0)));
+    assert_eq!(costs(prompt(2, &tokens, 1)), (1, Some(16)));
+    // The last token is computed in any case.
+    assert_eq!(costs(prompt(3, &tokens[..16], 1)), (4, Some(12)));
+    assert_eq!(costs(prompt(4, &tokens[..7], 1)), (3, Some(4)));
+    // What was generated is found too, but for its last token.
+    let (_, _) = costs(prompt(5, &tokens, 8));
+    let mut longer = tokens.clone();
+    let first = first_token(&tokens);
+    let ids = answer_ids(&reusing(64));
+    let answer = (0..8).map(|place| ids[(first.wrapping_add(place)) as usize % ids.len()] as i32);
+    longer.extend(answer);
+    assert_eq!(costs(prompt(6, &longer, 1)), (1, Some(24)));
+    // Salts share nothing.
+    assert_eq!(costs(salted(prompt(7, &tokens, 1), "a")), (17, Some(0)));
+    assert_eq!(costs(salted(prompt(8, &tokens, 1), "b")), (17, Some(0)));
+    assert_eq!(costs(salted(prompt(9, &tokens, 1), "a")), (1, Some(16)));
+}
+
+#[test]
+fn what_is_longest_unused_is_forgotten_from_its_end() {
+    let mut scheduler = Scheduler::new(reusing(6));
+    scheduler.report_cache();
+    let one: Vec<i32> = (0..12).collect();
+    let other: Vec<i32> = (100..108).collect();
+    let (_, cached) = run_one(&mut scheduler, prompt(1, &one, 1), MS);
+    assert_eq!(cached, Some(0));
+    scheduler.take_cache_changes();
+    // Needs three, and three are free.
+    run_one(&mut scheduler, prompt(2, &other, 1), MS * 100);
+    assert!(
+        scheduler
+            .take_cache_changes()
+            .iter()
+            .all(|change| matches!(change, CacheChange::Stored(..)))
+    );
+    // Needs four, and one of these was never full.
+    run_one(&mut scheduler, prompt(3, &[7; 12], 1), MS * 200);
+    let keys = inflight_blocks::keys(&one, 4, Seed::new(None, b""));
+    let removed: Vec<u64> = scheduler
+        .take_cache_changes()
+        .into_iter()
+        .filter_map(|change| match change {
+            CacheChange::Removed(key) => Some(key),
+            CacheChange::Stored(..) => None,
+        })
+        .collect();
+    assert_eq!(removed, [keys[2], keys[1], keys[0]]);
+    assert_eq!(scheduler.free_blocks, 6);
+}
+
+#[test]
+fn without_reuse_nothing_is_reported() {
+    let mut scheduler = Scheduler::new(SimulatedOptions {
+        enable_kv_cache_reuse: false,
+        ..reusing(64)
+    });
+    scheduler.report_cache();
+    for id in 1..3 {
+        let now = scheduler.next_start;
+        let (ended, cached) = run_one(&mut scheduler, prompt(id, &[7; 16], 1), now);
+        assert_eq!((ended - now, cached), (MS * 16, None));
+    }
+    assert!(scheduler.take_cache_changes().is_empty());
+}
+
+proptest! {
+    #[test]
+    fn reported_changes_come_to_what_is_held(
+        requests in proptest::collection::vec(
+            // A beginning among few, an end, an answer's length, whether it is cancelled, and its salt.
+            (0..3_i32, 0..24_usize, 0..20_usize, 1..9_u32, 1..3_u32, any::<bool>(), 0..2_usize),
+            1..40,
+        ),
+        num_blocks in 16..40_u32,
+    ) {
+        let mut scheduler = Scheduler::new(SimulatedOptions { max_batch_size: 3, ..reusing(num_blocks) });
+        scheduler.report_cache();
+        let mut told = BTreeSet::new();
+        let mut now = Duration::ZERO;
+        let mut rows = StepBatch::default();
+        let mut follow = |scheduler: &mut Scheduler| {
+            for change in scheduler.take_cache_changes() {
+                let is_new = match change {
+                    CacheChange::Stored(key, _) => told.insert(key),
+                    CacheChange::Removed(key) => told.remove(&key),
+                };
+                assert!(is_new, "{change:?} changes nothing");
+            }
+            assert_eq!(Some(&told), scheduler.cache.as_ref().map(BlockCache::keys).as_ref());
+        };
+        for (id, (base, same, other, most, sequences, cancelled, salt)) in requests.iter().enumerate() {
+            let mut tokens = vec![*base; *same + 1];
+            tokens.extend((0..*other).map(|token| token as i32 + 10 * base));
+            let id = id as u64;
+            let plain = Request { input_token_ids: tokens, ..request(id, 0, *most, *sequences) };
+            scheduler.enqueue(salted(plain, ["", "s"][*salt]), now);
+            now += MS * 5;
+            scheduler.advance(now, &mut rows);
+            follow(&mut scheduler);
+            if *cancelled {
+                scheduler.cancel(ClientId(id));
+                follow(&mut scheduler);
+            }
+        }
+        while let Next::At(next) = scheduler.advance(now, &mut rows) {
+            now = next;
+            follow(&mut scheduler);
+        }
+        prop_assert_eq!(finals(&rows).len(), requests.len());
+        prop_assert_eq!(scheduler.free_blocks, num_blocks);
+        prop_assert_eq!(scheduler.places, 0);
     }
 }

@@ -1,0 +1,117 @@
+//! What a model's KV cache holds, for those who watch it: executors report changes of blocks here, and `CacheState`
+//! sends them on.
+//!
+//! All blocks are kept, since a watcher first gets what there is: at most about 100 bytes a block that the executor
+//! holds. Changes are kept only while somebody watches, and for all watchers once, so that a report costs the same
+//! however many there are.
+
+mod blocks;
+mod changes;
+pub(crate) mod load;
+mod watch;
+
+use std::sync::Arc;
+
+use load::Freshness;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+pub use blocks::{CacheBlocks, Level, Parent};
+pub(crate) use watch::{LoadSource, Watch};
+
+/// Streams that may watch one model: gateways, and whoever else routes. Each holds a copy of the blocks' keys while its
+/// snapshot is sent.
+pub(crate) const MAX_WATCHERS: usize = 64;
+
+/// By which an executor reports what its cache holds. A clone reports of the same cache.
+#[derive(Clone, Debug)]
+pub struct CacheReports(Arc<Board>);
+
+impl CacheReports {
+    /// Makes changes, all of which watchers get at once. Called from the thread that makes them, once for all changes
+    /// of an iteration.
+    pub fn report<T>(&self, change: impl FnOnce(&mut CacheBlocks) -> T) -> T {
+        let mut state = self.0.state.lock();
+        let before = state.blocks.changes().end();
+        let result = change(&mut state.blocks);
+        let changed = state.blocks.changes().end() != before;
+        drop(state);
+        if changed {
+            self.0.changed.notify_waiters();
+        }
+        result
+    }
+}
+
+/// One model's cache.
+#[derive(Debug)]
+pub(crate) struct Board {
+    state: Mutex<State>,
+    /// Notified after changes, and at the end.
+    changed: Notify,
+    /// Whether the executor reports blocks.
+    reports_blocks: bool,
+    /// Of the executor's figures.
+    pub(crate) freshness: Freshness,
+}
+
+#[derive(Debug)]
+struct State {
+    blocks: CacheBlocks,
+    watchers: usize,
+    /// Watchers are released.
+    closed: bool,
+}
+
+impl Board {
+    pub(crate) fn new(tokens_per_block: u32, reports_blocks: bool) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                blocks: CacheBlocks::new(tokens_per_block),
+                watchers: 0,
+                closed: false,
+            }),
+            changed: Notify::new(),
+            reports_blocks,
+            freshness: Freshness::new(),
+        })
+    }
+
+    pub(crate) fn reports(self: &Arc<Self>) -> CacheReports {
+        CacheReports(Arc::clone(self))
+    }
+
+    /// Ends all watchers' streams, and those that come later.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.changed.notify_waiters();
+    }
+
+    /// A place among the watchers. `None`: there are too many.
+    pub(crate) fn join(self: &Arc<Self>) -> Option<Watching> {
+        let mut state = self.state.lock();
+        if state.watchers == MAX_WATCHERS {
+            return None;
+        }
+        state.watchers += 1;
+        state.blocks.watch(true);
+        Some(Watching(Arc::clone(self)))
+    }
+}
+
+/// Changes are kept while it lives.
+#[derive(Debug)]
+pub(crate) struct Watching(Arc<Board>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.watchers -= 1;
+        if state.watchers == 0 {
+            state.blocks.watch(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! The blocks that an executor's cache holds, by the executor's own names and by chain keys. Pure; who watches is not
+//! known here.
+
+use std::collections::{HashMap, VecDeque};
+
+use inflight_blocks::{Chain, Seed};
+
+use super::changes::{Change, Changes};
+
+/// Names of blocks that are gone and are remembered, since another block may still come after one: its tokens were
+/// computed with a block that held the same.
+const MAX_GONE: usize = 16 * 1024;
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// The memory that attention reads.
+    Device,
+    /// The host's memory, from which it is brought back.
+    Host,
+}
+
+/// What comes before a block.
+#[derive(Clone, Copy, Debug)]
+pub enum Parent {
+    /// Nothing: it is the first of its prompt.
+    Seed(Seed),
+    /// The block of this name.
+    Block(u64),
+}
+
+/// A cache's blocks. An executor names each by a number of its own, which is unique among those that it holds.
+#[derive(Debug)]
+pub struct CacheBlocks {
+    tokens_per_block: u32,
+    /// Blocks that each level can hold.
+    capacity: [u64; 2],
+    by_name: HashMap<u64, Named>,
+    /// Names in `by_name` without a level, the oldest first.
+    gone: VecDeque<u64>,
+    /// How many blocks of each level have a key.
+    held: HashMap<u64, [u32; 2]>,
+    changes: Changes,
+    is_watched: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    key: u64,
+    seed: Seed,
+    /// `None`: it is gone.
+    level: Option<Level>,
+}
+
+impl CacheBlocks {
+    pub(super) fn new(tokens_per_block: u32) -> Self {
+        Self {
+            tokens_per_block,
+            capacity: [0; 2],
+            by_name: HashMap::new(),
+            gone: VecDeque::new(),
+            held: HashMap::new(),
+            changes: Changes::default(),
+            is_watched: false,
+        }
+    }
+
+    /// How many blocks each level can hold. Said once.
+    pub fn set_capacity(&mut self, device: u64, host: u64) {
+        self.capacity = [device, host];
+    }
+
+    /// A full block can be found from now on. One that is not full, or comes after a block without a key, gets none,
+    /// and is not reported.
+    pub fn stored(&mut self, name: u64, parent: Parent, tokens: &[i32], level: Level) {
+        if tokens.len() != self.tokens_per_block as usize {
+            return;
+        }
+        let (seed, mut chain) = match parent {
+            Parent::Seed(seed) => (seed, Chain::new(seed)),
+            Parent::Block(name) => match self.by_name.get(&name) {
+                Some(before) => (before.seed, Chain::after(before.seed, before.key)),
+                None => return,
+            },
+        };
+        let key = chain.push(tokens);
+        self.put(name, key, seed, level);
+    }
+
+    /// The same of an executor whose names are chain keys.
+    pub fn stored_key(&mut self, key: u64, seed: Seed, level: Level) {
+        self.put(key, key, seed, level);
+    }
+
+    /// A block's content is on the other level from now on. Unknown names are ignored, here and below.
+    pub fn moved(&mut self, name: u64, level: Level) {
+        if let Some(Named {
+            key,
+            seed,
+            level: Some(_),
+        }) = self.by_name.get(&name).copied()
+        {
+            self.put(name, key, seed, level);
+        }
+    }
+
+    /// A block can no longer be found.
+    pub fn removed(&mut self, name: u64) {
+        let Some(named) = self.by_name.get_mut(&name) else {
+            return;
+        };
+        let (key, Some(level)) = (named.key, named.level.take()) else {
+            return;
+        };
+        self.gone.push_back(name);
+        if self.gone.len() > MAX_GONE
+            && let Some(oldest) = self.gone.pop_front()
+            && self
+                .by_name
+                .get(&oldest)
+                .is_some_and(|named| named.level.is_none())
+        {
+            self.by_name.remove(&oldest);
+        }
+        self.count(key, level, false);
+    }
+
+    /// Nothing can be found any more.
+    pub fn cleared(&mut self) {
+        self.by_name.clear();
+        self.gone.clear();
+        self.held.clear();
+        self.note(Change::Cleared);
+    }
+
+    fn put(&mut self, name: u64, key: u64, seed: Seed, level: Level) {
+        let named = Named {
+            key,
+            seed,
+            level: Some(level),
+        };
+        let before = self.by_name.insert(name, named);
+        // First, so that what moves is nowhere missing.
+        self.count(key, level, true);
+        if let Some(Named {
+            key,
+            level: Some(level),
+            ..
+        }) = before
+        {
+            self.count(key, level, false);
+        }
+    }
+
+    /// Counts one block more or less with a key.
+    fn count(&mut self, key: u64, level: Level, is_more: bool) {
+        let counts = self.held.entry(key).or_default();
+        let [device, host] = counts;
+        let count = match level {
+            Level::Device => device,
+            Level::Host => host,
+        };
+        let before = *count;
+        *count = match is_more {
+            true => before.saturating_add(1),
+            false => before.saturating_sub(1),
+        };
+        let changed = (before == 0) != (*count == 0);
+        if *counts == [0; 2] {
+            self.held.remove(&key);
+        }
+        if changed {
+            self.note(match is_more {
+                true => Change::Stored(key, level),
+                false => Change::Removed(key, level),
+            });
+        }
+    }
+
+    fn note(&mut self, change: Change) {
+        if self.is_watched {
+            self.changes.push(change);
+        }
+    }
+
+    /// Whether changes are kept.
+    pub(super) fn watch(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+        if !is_watched {
+            self.changes.forget();
+        }
+    }
+
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    pub(super) fn tokens_per_block(&self) -> u32 {
+        self.tokens_per_block
+    }
+
+    /// Of the device and of the host.
+    pub(super) fn capacity(&self) -> [u64; 2] {
+        self.capacity
+    }
+
+    /// The keys of the blocks on the device and on the host.
+    pub(super) fn keys(&self) -> [Vec<u64>; 2] {
+        let mut device = Vec::with_capacity(self.held.len());
+        let mut host = Vec::new();
+        for (key, [on_device, on_host]) in &self.held {
+            if *on_device > 0 {
+                device.push(*key);
+            }
+            if *on_host > 0 {
+                host.push(*key);
+            }
+        }
+        [device, host]
+    }
+}
