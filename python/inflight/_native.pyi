@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from inflight.executors.base import Executor, ModelInfo, Request, ResponseBatch
+from inflight.executors.base import CacheChanges, Executor, ModelInfo, Request, ResponseBatch
 
 __version__: str
 
@@ -99,6 +99,11 @@ class WorkerOptions:
     @property
     def canary_timeout_s(self) -> float: ...
 
+class CacheReports:
+    """What the worker gives an executor's `report_cache`. Raises `ValueError` for columns that do not fit."""
+
+    def __call__(self, changes: CacheChanges, /) -> None: ...
+
 class SimulatedOptions:
     """The simulated executor's timing model and sizes."""
 
@@ -115,7 +120,10 @@ class SimulatedOptions:
         max_num_tokens: int | None = None,
         vocab_size: int | None = None,
         answer: Sequence[int] | None = None,
+        enable_kv_cache_reuse: bool | None = None,
     ) -> SimulatedOptions: ...
+    @property
+    def enable_kv_cache_reuse(self) -> bool: ...
     @property
     def prefill_us_per_token(self) -> float: ...
     @property

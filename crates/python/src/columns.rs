@@ -109,7 +109,7 @@ impl RawPromptLogProbs<'_> {
 }
 
 /// One copy out of the Python object; the loop compiles to a memory copy on little-endian machines.
-fn unpack<const WIDTH: usize, T>(
+pub(crate) fn unpack<const WIDTH: usize, T>(
     column: &'static str,
     bytes: &[u8],
     from_bytes: fn([u8; WIDTH]) -> T,

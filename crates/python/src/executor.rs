@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use inflight_kserve::step::Code;
 use inflight_worker::executor::{
-    Adapter, AdapterError, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request,
-    ResponseBatch,
+    Adapter, AdapterError, CacheReports, ClientId, Executor, ExecutorFailed, IterationStats,
+    ModelInfo, Request, ResponseBatch,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::attach::keep_thread_state;
+use crate::cache::PyCacheReports;
 use crate::error;
 use crate::request::RequestClasses;
 use crate::response;
@@ -128,6 +129,19 @@ impl Executor for PythonExecutor {
                 PyValueError::new_err(format!("iteration statistics cannot be read: {malformed}"))
             })
         })
+    }
+
+    fn report_cache(&self, reports: CacheReports) -> Result<(), ExecutorFailed> {
+        let capacity = self.crossing("report_cache", |executor| {
+            let py = executor.py();
+            let report = PyCacheReports::new(reports.clone(), self.info.tokens_per_block);
+            let report = Py::new(py, report)?;
+            let capacity = executor.call_method1(intern!(py, "report_cache"), (report,))?;
+            capacity.extract::<(u64, u64)>()
+        });
+        let (device, host) = capacity?;
+        reports.report(|blocks| blocks.set_capacity(device, host));
+        Ok(())
     }
 
     fn load_adapter(&self, name: &str, path: &Path) -> Result<u64, AdapterError> {

@@ -8,6 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 mod attach;
+mod cache;
 mod columns;
 mod commands;
 mod core_model;
@@ -32,6 +33,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 mod _native {
     use super::*;
 
+    #[pymodule_export]
+    use super::cache::PyCacheReports;
     #[pymodule_export]
     use super::commands::{bench_main, gateway_main, simulate_main, template_helper_main};
     #[pymodule_export]

@@ -257,7 +257,7 @@ impl PySimulatedOptions {
     #[pyo3(signature = (
         *, prefill_us_per_token=None, step_us=None, step_us_per_sequence=None, max_batch_size=None,
         num_blocks=None, tokens_per_block=None, max_seq_len=None, max_num_tokens=None,
-        vocab_size=None, answer=None
+        vocab_size=None, answer=None, enable_kv_cache_reuse=None
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -274,6 +274,7 @@ impl PySimulatedOptions {
         max_num_tokens: Option<u32>,
         vocab_size: Option<u32>,
         answer: Option<Vec<u32>>,
+        enable_kv_cache_reuse: Option<bool>,
     ) -> PyResult<Self> {
         let default = SimulatedOptions::default();
         let vocab_size = size("vocab_size", vocab_size, default.vocab_size)?;
@@ -306,7 +307,13 @@ impl PySimulatedOptions {
             max_num_tokens: size("max_num_tokens", max_num_tokens, default.max_num_tokens)?,
             vocab_size,
             answer,
+            enable_kv_cache_reuse: enable_kv_cache_reuse.unwrap_or(default.enable_kv_cache_reuse),
         }))
+    }
+
+    #[getter]
+    fn enable_kv_cache_reuse(&self) -> bool {
+        self.0.enable_kv_cache_reuse
     }
 
     #[getter]

@@ -75,7 +75,7 @@ type PromptEntry<'py> = (
     Bound<'py, PyBytes>,
 );
 
-fn column<'py>(
+pub(crate) fn column<'py>(
     batch: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
 ) -> PyResult<Bound<'py, PyBytes>> {
@@ -87,7 +87,10 @@ fn column<'py>(
 }
 
 /// A sparse column: a sequence of tuples, nearly always empty.
-fn sparse<'py, T>(batch: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<Vec<T>>
+pub(crate) fn sparse<'py, T>(
+    batch: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+) -> PyResult<Vec<T>>
 where
     T: FromPyObjectOwned<'py>,
 {

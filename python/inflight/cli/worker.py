@@ -37,6 +37,11 @@ EXECUTOR_OPTIONS: dict[str, tuple[tuple[str, ...], Any, str]] = {
         "File of the text that every answer repeats",
     ),
     "num_blocks": (("simulated",), click.IntRange(min=1), "KV cache capacity in blocks"),
+    "enable_kv_cache_reuse": (
+        ("simulated",),
+        bool,
+        "Keep blocks after their request, for prompts that begin alike",
+    ),
     "tokens_per_block": (("simulated", "reference"), click.IntRange(min=1), "Tokens in a KV cache block"),
     "max_batch_size": (("simulated", "reference"), click.IntRange(min=1), "Sequences that run at once"),
     "max_seq_len": (

@@ -141,6 +141,41 @@ class ResponseBatch:
     tensors: Sequence[tuple[int, NamedTensor]] = ()  #: sparse: large outputs by Triton output name
 
 
+class CacheChange(IntEnum):
+    """What happened to a block of the KV cache."""
+
+    #: To all blocks: none can be found any more.
+    CLEARED = 0
+    STORED = 1
+    #: In the host's memory, from which it is brought back.
+    STORED_ON_HOST = 2
+    MOVED_TO_DEVICE = 3
+    MOVED_TO_HOST = 4
+    REMOVED = 5
+
+
+@dataclass(slots=True)
+class CacheChanges:
+    """Blocks that can be found from now on, or no longer, as columns, in the order of events.
+
+    A block's name is the executor's own, and unique among those that it holds. Only full blocks whose token
+    ids say what they hold are reported: none that an image or a prompt table touches, and none after one.
+    """
+
+    kinds: bytes = b""  #: uint8 [changes], CacheChange
+    names: bytes = b""  #: uint64 [changes]; 0 where all blocks are meant
+    parents: bytes = b""  #: uint64 [stored], the block before; ignored for the first of a sequence
+    token_ids: bytes = b""  #: int32 [stored x tokens_per_block]
+    #: sparse: (number among the stored, LoRA task id or None, salt) of those that are the first of a sequence
+    firsts: Sequence[tuple[int, int | None, bytes]] = ()
+
+
+class CacheReport(Protocol):
+    """Takes what has changed in the cache; called by the thread that changes it, at most once an iteration."""
+
+    def __call__(self, changes: CacheChanges, /) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What the executor serves and can do; capability names are in ``crates/kserve/src/capability.rs``."""
@@ -199,6 +234,14 @@ class Executor(Protocol):
 
     def shutdown(self) -> None:
         """Ends the executor and its threads."""
+
+
+class CacheReporter(Protocol):
+    """What an executor with the capability ``cache_events`` does besides: it reports its cache's blocks."""
+
+    def report_cache(self, report: CacheReport) -> tuple[int, int]:
+        """Reports from now on. Called once, before any request. Returns how many blocks the device and the
+        host hold at most."""
 
 
 class AdapterLoader(Protocol):

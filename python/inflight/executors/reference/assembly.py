@@ -127,7 +127,8 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         tokens_per_block=values.tokens_per_block,
         capabilities=CAPABILITIES
         + (() if guides is None else ("guided_decoding", "structural_formats"))
-        + (() if adapters is None else ("lora", "adapter_loading")),
+        + (() if adapters is None else ("lora", "adapter_loading"))
+        + (("cache_events",) if values.enable_kv_cache_reuse else ()),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
         weights=weights_identity(model_dir, str(values.dtype)),
     )

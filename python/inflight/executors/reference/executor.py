@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from inflight.executors.base import (
     AdapterRefused,
+    CacheReport,
     IterationStats,
     ModelInfo,
     Request,
@@ -24,6 +25,7 @@ from inflight.executors.base import (
 )
 
 from .core.adapters import Adapters, Loaded
+from .core.cache_changes import ChangeLog
 from .core.engine import Engine, Iteration
 from .core.extras import read_extras
 from .core.guides import Guides
@@ -74,6 +76,7 @@ class ReferenceExecutor:
         self._rows: list[Row | TokenRows] = []
         self._failure: BaseException | None = None
         self._ended = False
+        self._cache_report: tuple[CacheReport, ChangeLog] | None = None
         self._preparation = Preparation(self._prepare, self._hand_over, self._fail)
         self._thread = threading.Thread(target=self._run, name="reference-engine", daemon=True)
         self._thread.start()
@@ -124,6 +127,13 @@ class ReferenceExecutor:
         """Blocks stored and removed since the last call, oldest first, as TensorRT-LLM reports them; at most
         ``event_buffer_max_size``."""
         return self._engine.pool.take_events()
+
+    def report_cache(self, report: CacheReport) -> tuple[int, int]:
+        """Reports blocks after each iteration that changed any; returns how many each level holds at most."""
+        log = self._engine.pool.log_changes()
+        if log is not None:
+            self._cache_report = (report, log)
+        return self._engine.pool.num_blocks, self._engine.pool.num_host_blocks
 
     def load_adapter(self, name: str, path: str) -> int:
         """Reads an adapter's files here, where no stream waits, and gives it its name between two iterations.
@@ -297,8 +307,18 @@ class ReferenceExecutor:
             self._engine.cancel_all(iteration)
         else:
             self._engine.step(iteration)
+        # First, so that who has its answer finds the blocks known.
+        self._report_cache()
         self._publish(iteration.output, iteration)
         return not stopping
+
+    def _report_cache(self) -> None:
+        if self._cache_report is None:
+            return
+        report, log = self._cache_report
+        changes = log.take()
+        if changes is not None:
+            report(changes)
 
     def _publish(self, rows: Sequence[Row | TokenRows], iteration: Iteration | None = None) -> None:
         with self._ready:

@@ -19,11 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import reuse
+from .cache_changes import ChangeLog, Origin
 from .reuse import DEFAULT_PRIORITY, DEFAULT_RETENTION, NO_MATCH, Match, Retention, ReuseIndex
 from .window import CacheWindow
 
 #: In `BlockTable.blocks`: the block has left the sliding window and is another's.
 GONE = -1
+
+
+_NO_ORIGIN = Origin()
 
 
 class BlockAccountingError(RuntimeError):
@@ -243,11 +247,13 @@ class BlockPool:
         worth: Callable[[int], Retention] = _like_any,
         *,
         ended: bool = False,
+        origin: Origin = _NO_ORIGIN,
     ) -> None:
         """Makes ``tokens``, all computed, findable: full blocks, and what is left once the table has ended.
 
-        ``hashes`` is the tokens' `reuse.chain` from ``parent``; ``worth`` returns what a block is worth
-        by the position of its first token. Nothing can be found after a block that left the window unseen.
+        ``hashes`` is the tokens' `reuse.chain` from ``parent``, which was made of ``origin``; ``worth``
+        returns what a block is worth by the position of its first token. Nothing can be found after a block
+        that left the window unseen.
         """
         if self._index is None or GONE in table.blocks[table.stored :]:
             return
@@ -260,6 +266,7 @@ class BlockPool:
                 hashes[place],
                 tokens[place * size : (place + 1) * size],
                 worth(place * size),
+                None if place else origin,
             )
         table.stored = max(table.stored, full)
         tail = tokens[full * size :]
@@ -275,13 +282,19 @@ class BlockPool:
             )
 
     def _store(
-        self, block: int, parent: bytes, content_hash: bytes, tokens: Sequence[int], retention: Retention
+        self,
+        block: int,
+        parent: bytes,
+        content_hash: bytes,
+        tokens: Sequence[int],
+        retention: Retention,
+        origin: Origin | None = None,
     ) -> None:
         index = self._index
         if index is None:
             return
         if not index.holds(block):
-            index.store(block, parent, content_hash, tokens, retention)
+            index.store(block, parent, content_hash, tokens, retention, origin)
         elif retention != DEFAULT_RETENTION:
             # The latest user's wish holds, as in TensorRT-LLM.
             index.retain(block, retention)
@@ -302,6 +315,10 @@ class BlockPool:
     def take_events(self) -> list[dict[str, Any]]:
         """Stored and removed blocks since the last call, for a router."""
         return self._index.take_events() if self._index is not None else []
+
+    def log_changes(self) -> ChangeLog | None:
+        """Where full blocks' changes are from now on; None where nothing is found again."""
+        return self._index.log_changes() if self._index is not None else None
 
     def _take(self) -> int:
         block = self._free.pop() if self._free or self._index is None else self._evict(self._index)

@@ -297,6 +297,7 @@ class Planner:
             sequence.owner.cache_root,
             lambda position: plan.at(position, prompt_tokens),
             ended=ended,
+            origin=sequence.owner.origin,
         )
 
     # What runs.

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from .cache_changes import ChangeLog, Origin
 from .eviction import EvictionOrder
 
 #: TensorRT-LLM's ``KvCacheRetentionConfig.kDefaultRetentionPriority``: 0 goes first, 100 last.
@@ -158,6 +159,13 @@ class ReuseIndex:
     _now_s: float = 0.0
     _events: deque[tuple[int, Callable[[], dict[str, Any]]]] = field(default_factory=deque)
     _event_id: int = 0
+    #: None: nobody asked for changes.
+    _log: ChangeLog | None = None
+
+    def log_changes(self) -> ChangeLog:
+        """Where full blocks' changes are from now on."""
+        self._log = self._log or ChangeLog()
+        return self._log
 
     @property
     def num_evictable(self) -> int:
@@ -198,9 +206,16 @@ class ReuseIndex:
         return Match(tuple(blocks), partial, longest)
 
     def store(
-        self, block: int, parent: bytes, content_hash: bytes, tokens: Sequence[int], retention: Retention
+        self,
+        block: int,
+        parent: bytes,
+        content_hash: bytes,
+        tokens: Sequence[int],
+        retention: Retention,
+        origin: Origin | None = None,
     ) -> bool:
-        """Notes what a block holds; False where another block holds the same already."""
+        """Notes what a block holds, ``origin`` if it is the first of its sequence; False where another block
+        holds the same already."""
         if content_hash in self._by_hash:
             return False
         content = Content(content_hash, parent, tuple(tokens))
@@ -210,6 +225,9 @@ class ReuseIndex:
         self.retain(block, retention)
         priority = content.priority
         self._note(lambda: _stored(content, priority))
+        # A block with virtual tokens has no name that others know, and none after it gets one.
+        if self._log is not None and self._is_full(content) and max(tokens) <= _TOKEN >> 1:
+            self._log.store(_short(content_hash), _short(parent), tokens, origin)
         return True
 
     def retain(self, block: int, retention: Retention) -> None:
@@ -261,6 +279,11 @@ class ReuseIndex:
             heapq.heappush(self._expiring, (content.expires_s, target))
         old, new = self._level(block), self._level(target)
         self._note(lambda: _moved(content, old, new))
+        if self._log is not None and self._is_full(content):
+            self._log.move(_short(content.hash), new)
+
+    def _is_full(self, content: Content) -> bool:
+        return len(content.tokens) == self.tokens_per_block
 
     def _level(self, block: int) -> int:
         return int(block >= self.first_host_block)
@@ -274,6 +297,8 @@ class ReuseIndex:
         if not self._beginnings[beginning]:
             del self._beginnings[beginning]
         self._note(lambda: _removed(content))
+        if self._log is not None and self._is_full(content):
+            self._log.remove(_short(content.hash))
 
     def take_events(self) -> list[dict[str, Any]]:
         """Events since the last call, oldest first, at most ``event_buffer_max_size``."""

@@ -15,6 +15,7 @@ from inflight.executors.reference.model.lora import Adapter
 from .admission import Admitted
 from .beams import BeamSearch
 from .blocks import BlockTable
+from .cache_changes import Origin
 from .drafts import Drafts
 from .log_probs import Int32, chosen_and_named
 from .metrics import SequenceMetrics
@@ -51,6 +52,12 @@ class RequestState:
     def is_tuned(self) -> bool:
         """Whether its prompt may have virtual tokens."""
         return self.admitted.extras.prompt_tuning is not None
+
+    @property
+    def origin(self) -> Origin:
+        """What `cache_root` was made of, as routers know it."""
+        adapter = self.adapter
+        return Origin(None if adapter is None else adapter.task_id, self.admitted.extras.cache_salt)
 
     def cache_tokens(self, tokens: Sequence[int]) -> Sequence[int]:
         """The first tokens of one of its sequences as cached blocks know them."""
