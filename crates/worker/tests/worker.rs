@@ -7,6 +7,8 @@
 
 #[path = "worker/adapters.rs"]
 mod adapters;
+#[path = "worker/cache.rs"]
+mod cache;
 #[path = "worker/harness.rs"]
 mod harness;
 #[path = "worker/life.rs"]
